@@ -1,0 +1,68 @@
+"""A running Spark application becomes a TensorFlow cluster, for as long as it is needed.
+
+The public names are loaded when they are first used: importing this package costs nothing, so that it may be
+imported in a Spark driver, a Spark task, a supervisor and a node alike, whatever is installed there.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorflowonspark.driver.cluster import Cluster as Cluster
+    from tensorflowonspark.driver.cluster import run as run
+    from tensorflowonspark.errors import ClusterError as ClusterError
+    from tensorflowonspark.errors import EnvironmentNotReady as EnvironmentNotReady
+    from tensorflowonspark.errors import FeedError as FeedError
+    from tensorflowonspark.errors import NodeError as NodeError
+    from tensorflowonspark.errors import SlotsError as SlotsError
+    from tensorflowonspark.errors import SpecError as SpecError
+    from tensorflowonspark.errors import StartError as StartError
+    from tensorflowonspark.node.context import Context as Context
+    from tensorflowonspark.spec import ClusterSpec as ClusterSpec
+    from tensorflowonspark.spec import Job as Job
+    from tensorflowonspark.spec import Role as Role
+
+__version__ = "3.0.0.dev0"
+
+__all__ = [
+    "Cluster",
+    "ClusterError",
+    "ClusterSpec",
+    "Context",
+    "EnvironmentNotReady",
+    "FeedError",
+    "Job",
+    "NodeError",
+    "Role",
+    "SlotsError",
+    "SpecError",
+    "StartError",
+    "__version__",
+    "run",
+]
+
+_HOMES = {
+    "driver.cluster": ("Cluster", "run"),
+    "errors": (
+        "ClusterError",
+        "EnvironmentNotReady",
+        "FeedError",
+        "NodeError",
+        "SlotsError",
+        "SpecError",
+        "StartError",
+    ),
+    "node.context": ("Context",),
+    "spec": ("ClusterSpec", "Job", "Role"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

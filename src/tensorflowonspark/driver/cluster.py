@@ -1,0 +1,397 @@
+"""The cluster, as the user's program in the driver sees it."""
+
+import logging
+import pickle
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from tensorflowonspark import transport
+from tensorflowonspark.driver.address import listen
+from tensorflowonspark.driver.feeding import check_frame, fed_parts, feed_job, seals
+from tensorflowonspark.driver.job import SparkJob
+from tensorflowonspark.driver.monitor import Monitor, Node, NodeState
+from tensorflowonspark.driver.slots import require_slots
+from tensorflowonspark.driver.stage import SparkStage, Stage
+from tensorflowonspark.driver.watcher import Watcher, parse_level
+from tensorflowonspark.errors import ClusterError, FeedError, SpecError, StartError
+from tensorflowonspark.messages import NoMoreFeeds, PartSummary
+from tensorflowonspark.spec import ClusterSpec
+from tensorflowonspark.task.plan import FeedTarget, Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Cluster", "run"]
+
+_log = logging.getLogger(__name__)
+_GRACE_SECONDS = 2.0  # for a process to end by itself before it is killed
+_GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end the stage
+_STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
+
+Function = Callable[[Any, Any], Any]
+
+
+class Cluster:
+    """A TensorFlow cluster on the executors of a Spark application.
+
+    The user's function runs in a process of its own on each node; TensorFlow finds its cluster in ``TF_CONFIG``. Used
+    with ``with``, the cluster starts at the block's begin, and at its end waits for the function to return on all
+    nodes that train. If the block raises, all nodes are ended at once.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The application whose executors carry the nodes.
+    function : callable
+        ``function(args, ctx)``, with a `Context`. It is shipped by cloudpickle; modules that it imports must be
+        installed on the executors, or shipped with Spark's ``--py-files``.
+    args : object
+        What the function gets as its first argument: anything that pickles.
+    workers, ps, chief, evaluator
+        The nodes, as for `ClusterSpec`.
+    hold : bool
+        Whether each node keeps its Spark task's slot for as long as it runs. For programs that read their data
+        themselves; a cluster that is fed by ``train`` needs the slots for that.
+    tensorboard : str
+        A log directory: TensorBoard is started beside the chief, for the cluster's life.
+    environment : mapping
+        Environment variables for the nodes, set before anything is imported there (as ``KERAS_BACKEND``).
+    log_level : str or int
+        Lines of the nodes' output below this logging level don't reach the driver.
+    start_timeout : float
+        Seconds for Spark to find free slots and for the nodes to come up.
+
+    Raises
+    ------
+    SpecError
+        If the counts can't be right.
+
+    Examples
+    --------
+    >>> def program(args, ctx):
+    ...     return f"{ctx.role} of {ctx.num_workers} got {args}"
+    >>> with Cluster(spark, program, "this", workers=2) as cluster:  # doctest: +SKIP
+    ...     cluster.join()
+    {'worker:0': 'worker:0 of 2 got this', 'worker:1': 'worker:1 of 2 got this'}
+    """
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        function: Function,
+        args: Any = None,
+        *,
+        workers: int = 1,
+        ps: int = 0,
+        chief: bool = False,
+        evaluator: bool = False,
+        hold: bool = False,
+        tensorboard: str = "",
+        environment: Mapping[str, str] | None = None,
+        log_level: str | int = "INFO",
+        start_timeout: float = _STAGE_SECONDS,
+    ) -> None:
+        self.spec = ClusterSpec(workers=workers, ps=ps, chief=chief, evaluator=evaluator)
+        self._spark = spark
+        self._program = _pickled_program(function, args)
+        self._hold = hold
+        self._tensorboard = tensorboard
+        self._environment = {str(name): str(value) for name, value in (environment or {}).items()}
+        self._level = parse_level(log_level)
+        self._start_timeout = start_timeout
+        self._data: DataFrame | None = None
+        self._cluster_id = uuid.uuid4().hex
+        self._token = transport.new_token()
+        self._watcher = Watcher()
+        self._monitor = Monitor(self.spec, self._cluster_id, self._watcher, self._on_failure)
+        self._server: transport.Server | None = None
+        self._stage: Stage | None = None
+        self._job: SparkJob | None = None
+        self._feeds = 0
+        self._closed = False
+
+    # ---- life
+
+    def start(self) -> "Cluster":
+        """Bring all nodes up; return when their programs start.
+
+        Raises
+        ------
+        SlotsError
+            If the application has too few task slots.
+        StartError
+            If nodes did not come up; it names them.
+        NodeError
+            If a node failed at once.
+        """
+        if self._server is not None:
+            raise ClusterError("the cluster was started before: make a new one")
+        context = self._spark.sparkContext
+        require_slots(context, len(self.spec.roles))
+        self._server, address = listen(context, self._token, self._monitor.serve)
+        try:
+            self._stage = self._make_stage(address)
+            if not self._monitor.wait(self._is_up, self._start_timeout):
+                raise StartError(self._missing())
+            self._raise_stage_problems()
+            if self._data is not None:
+                self._seal_held_feed()
+        except BaseException:
+            self._abort()
+            raise
+        return self
+
+    def _make_stage(self, address: tuple[str, int]) -> Stage:
+        plan = Plan(
+            cluster=self._cluster_id,
+            token=self._token,
+            driver=address,
+            spec=self.spec,
+            program=self._program,
+            environment=self._environment,
+            level=self._level,
+            # In local mode the executor's log is the driver's standard error: each line would be there twice.
+            echo=not self._spark.sparkContext.master.startswith("local["),
+            tensorboard=self._tensorboard,
+            hold=self._hold,
+            feed=self._data is not None,
+            python=sys.version_info[:2],
+        )
+        return SparkStage(self._spark, plan, self._data, on_end=self._monitor.wake)
+
+    def _is_up(self) -> bool:
+        assert self._stage is not None
+        if all(node.state.value >= NodeState.RUNNING.value for node in self._monitor.nodes):
+            return self._hold or self._stage.ended
+        return self._stage.ended and bool(self._stage.problems())
+
+    def _raise_stage_problems(self) -> None:
+        assert self._stage is not None
+        problems = self._stage.problems() if self._stage.ended else []
+        if problems:
+            raise StartError("the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+    def _missing(self) -> str:
+        waiting = [node for node in self._monitor.nodes if node.state.value < NodeState.RUNNING.value]
+        names = ", ".join(f"{node.role} ({_what_is_missing(node)})" for node in waiting) or "the stage's end"
+        return (
+            f"the cluster did not come up within {self._start_timeout:g} s (start_timeout); still waiting for {names}: "
+            "other jobs may hold the slots; see the executors and the running stages in Spark's UI"
+        )
+
+    def shutdown(self) -> dict[str, Any]:
+        """Wait for the programs of all nodes that train, then end all nodes; return what `join` returns.
+
+        Raises
+        ------
+        NodeError
+            If a node failed since.
+        """
+        try:
+            results = self.join()
+        except BaseException:
+            self._abort()
+            raise
+        self._close(_GRACE_SECONDS)
+        return results
+
+    def _abort(self) -> None:
+        self._close(0.0)
+
+    def _close(self, grace_seconds: float) -> None:
+        """End everything that was started; never raises, never waits for long."""
+        if self._closed:
+            return
+        self._closed = True
+        self._monitor.stop(grace_seconds)
+        if self._job is not None:
+            self._job.cancel()
+        late = self._monitor.wait_until_gone(grace_seconds + _GOODBYE_SECONDS)
+        if late:
+            names = ", ".join(f"{node.role} on {node.host}" for node in late)
+            _log.warning("%s did not confirm its end; it ends by itself when it notices that the driver hung up", names)
+        if self._stage is not None:
+            if grace_seconds == 0.0 or late:
+                self._stage.cancel()
+            self._stage.wait(_GOODBYE_SECONDS)
+        if self._server is not None:
+            self._server.close()
+        self._watcher.close()
+
+    def _on_failure(self) -> None:
+        """Called as soon as a node's failure is certain: what feeds or holds the others is ended too."""
+        for job in (self._job, self._stage):
+            if job is not None:
+                job.cancel()
+
+    def __enter__(self) -> "Cluster":
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.shutdown()
+        else:
+            self._abort()
+
+    # ---- use
+
+    def train(self, data: "DataFrame") -> None:
+        """Feed a DataFrame to the workers; return when their programs are done with it.
+
+        A program is done with a feed when it asks for the next or returns. Partitions go to workers on the same host
+        where there are any.
+
+        Parameters
+        ----------
+        data : DataFrame
+            Its columns may be numbers, booleans, strings, binary, and arrays of these.
+
+        Raises
+        ------
+        FeedError
+            If the DataFrame can't be fed, or Spark failed to compute it.
+        NodeError
+            If a node failed.
+        """
+        self._check_feedable(data)
+        feed, self._feeds = self._feeds, self._feeds + 1
+        nodes = self._monitor.fed()
+        targets = tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)
+        self._job = job = feed_job(self._spark, data, targets, self._token, feed, on_end=self._monitor.wake)
+        try:
+            self._monitor.wait(lambda: job.ended or all(map(_has_returned, nodes)))
+            if job.ended:
+                self._seal(feed, fed_parts(job))
+                self._monitor.wait(lambda: all(node.feed_wanted > feed or _has_returned(node) for node in nodes))
+        finally:
+            job.cancel()
+            self._job = None
+            self._watcher.close()
+
+    def _check_feedable(self, data: "DataFrame") -> None:
+        if self._server is None or self._closed:
+            raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
+        if self._hold:
+            raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
+        over = [str(node.role) for node in self._monitor.fed() if _has_returned(node)]
+        if over:
+            raise FeedError(
+                f"the program of {', '.join(over)} has already returned: to take several feeds, let it loop over "
+                "ctx.feeds()"
+            )
+        check_frame(data)
+
+    def _seal(self, feed: int, parts: list[PartSummary]) -> None:
+        for number, seal in seals(feed, parts, [node.number for node in self._monitor.fed()]).items():
+            self._monitor.tell(number, seal)
+
+    def _seal_held_feed(self) -> None:
+        """Seal the one feed of a held stage, when every task has fed its node."""
+        nodes = self._monitor.fed()
+        self._monitor.wait(lambda: all(node.stored for node in nodes))
+        self._seal(0, [node.stored for node in nodes if node.stored])
+
+    def join(self) -> dict[str, Any]:
+        """Wait until the function has returned on all nodes that train.
+
+        No further feed comes after this: a program that waits for one goes on without.
+
+        Returns
+        -------
+        dict
+            What the function returned, by the node's name.
+
+        Raises
+        ------
+        NodeError
+            If a node failed.
+        """
+        self._monitor.tell_all(NoMoreFeeds())
+        trainers = self._monitor.trainers()
+        self._monitor.wait(lambda: all(map(_has_returned, trainers)))
+        return {str(node.role): pickle.loads(node.result) for node in trainers}
+
+    @property
+    def tensorboard_url(self) -> str | None:
+        """Where TensorBoard answers; None if it was not asked for or is not up yet."""
+        return self._monitor.tensorboard_url
+
+    @property
+    def nodes(self) -> list[Node]:
+        """What is known of each node."""
+        return self._monitor.nodes
+
+
+def run(
+    spark: "SparkSession",
+    function: Function,
+    args: Any = None,
+    *,
+    data: "DataFrame | None" = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Run a function on a cluster until it has returned everywhere: for one data set, or none.
+
+    The nodes hold their Spark tasks; with `data`, each task feeds its own node from its own partition.
+
+    Parameters
+    ----------
+    spark, function, args
+        As for `Cluster`.
+    data : DataFrame, optional
+        What is fed; it is divided evenly over the workers. Only for clusters of workers.
+    **settings
+        All other settings of `Cluster`.
+
+    Returns
+    -------
+    dict
+        What the function returned, by the node's name.
+
+    Raises
+    ------
+    ClusterError
+        As `Cluster` does.
+
+    Examples
+    --------
+    >>> run(spark, lambda args, ctx: args + ctx.index, 10, workers=2)  # doctest: +SKIP
+    {'worker:0': 10, 'worker:1': 11}
+    """
+    cluster = Cluster(spark, function, args, **settings, hold=True)
+    if data is not None:
+        if len(cluster.spec.roles) != len(cluster.spec.fed):
+            raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
+        check_frame(data)
+        cluster._data = data
+    cluster.start()
+    return cluster.shutdown()
+
+
+def _has_returned(node: Node) -> bool:
+    return node.state is NodeState.RETURNED
+
+
+def _what_is_missing(node: Node) -> str:
+    if node.state is NodeState.AWAITED:
+        return "no word from it: its Spark task has not started, or can't reach the driver"
+    return f"its process on {node.host} is not up"
+
+
+def _pickled_program(function: Function, args: Any) -> bytes:
+    if not callable(function):
+        raise SpecError(f"function={function!r}: expected a function of (args, ctx)")
+    try:
+        return bytes(cloudpickle.dumps((function, args)))
+    except Exception as error:
+        raise SpecError(
+            f"the function or its args can't be shipped to the nodes: {error}. Open connections, sessions and models "
+            "belong inside the function"
+        ) from error

@@ -1,0 +1,280 @@
+"""The nodes as the driver sees them: what each has said last, which failed first, and what that means for all.
+
+Every supervisor holds a channel to the driver; one thread for each hears what it says. All that is known is kept here,
+under one lock, and whoever waits for something is woken by each change.
+"""
+
+import hmac
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from threading import Condition, Timer
+from typing import Any
+
+from tensorflowonspark.driver.watcher import Watcher
+from tensorflowonspark.errors import NodeError
+from tensorflowonspark.messages import (
+    Failed,
+    FailureKind,
+    FeedWanted,
+    Hello,
+    Lines,
+    Member,
+    Members,
+    PartSummary,
+    Progress,
+    Ready,
+    Returned,
+    Stop,
+    Stored,
+    TensorBoardUp,
+    Welcome,
+)
+from tensorflowonspark.spec import ClusterSpec, Role
+from tensorflowonspark.task.gpus import divide
+from tensorflowonspark.transport import Channel, ConnectionLost
+
+__all__ = ["Monitor", "Node", "NodeState"]
+
+# How long a failure that looks like another's consequence waits for its cause to be told.
+_CAUSE_SECONDS = 1.0
+
+
+class NodeState(Enum):
+    """Where a node is in its life; it only ever moves down this list."""
+
+    AWAITED = 0  # its supervisor has not called yet
+    CONNECTED = 1
+    RUNNING = 2  # its process is up, and its program starts when all are
+    RETURNED = 3  # its program has ended well
+    FAILED = 4
+    GONE = 5  # its supervisor has hung up
+
+
+@dataclass
+class Node:
+    """What is known of one node."""
+
+    number: int
+    role: Role
+    state: NodeState = NodeState.AWAITED
+    member: Member | None = None
+    ready: Ready = field(default_factory=Ready)
+    feed_wanted: int = -1  # the last feed that its program asked for
+    stored: PartSummary | None = None
+    result: bytes = b""
+    pid: int = 0
+    channel: Channel | None = None
+
+    @property
+    def host(self) -> str:
+        """Its host, as far as it is known."""
+        return self.member.host if self.member else "an unknown host"
+
+
+class Monitor:
+    """Knows all nodes of one cluster.
+
+    Parameters
+    ----------
+    spec : ClusterSpec
+        Which nodes there are to be.
+    cluster : str
+        The cluster's id; a hello for another one is refused.
+    watcher : Watcher
+        Is shown what the nodes print and how far they are.
+    on_failure : callable
+        Called once, when the first failure is certain.
+    """
+
+    def __init__(
+        self, spec: ClusterSpec, cluster: str, watcher: Watcher, on_failure: Callable[[], None] = lambda: None
+    ) -> None:
+        self.spec = spec
+        self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
+        self.tensorboard_url: str | None = None
+        self._cluster = cluster
+        self._watcher = watcher
+        self._on_failure = on_failure
+        self._changed = Condition()
+        self._failures: list[tuple[Node, Failed]] = []
+        self._failed = False  # the first cause is certain
+        self._stopping = False
+
+    # ---- what supervisors say (each in a thread of its own)
+
+    def serve(self, channel: Channel) -> None:
+        """Hear a supervisor out, from its hello to its end."""
+        hello = channel.receive()
+        node = self._admit(hello, channel)
+        if node is None:
+            return  # the end of this call closes the channel, and with it the supervisor's node
+        with suppress(ConnectionLost):
+            while True:
+                self._hear(node, channel.receive())
+        self._lost(node)
+
+    def _admit(self, hello: Any, channel: Channel) -> Node | None:
+        if not isinstance(hello, Hello) or not hmac.compare_digest(hello.cluster, self._cluster):
+            return None
+        with self._changed:
+            node = self.nodes[hello.member.number]
+            # A second supervisor for a node is one of a repeated stage, whose cluster has already failed.
+            if self._stopping or self._failures or node.state is not NodeState.AWAITED:
+                return None
+            node.member, node.pid, node.channel = hello.member, hello.pid, channel
+            node.state = NodeState.CONNECTED
+            channel.send(Welcome())
+            if all(each.member for each in self.nodes):
+                self._introduce()
+            self._changed.notify_all()
+        return node
+
+    def _introduce(self) -> None:
+        """Tell all nodes of each other, and which GPUs each has."""
+        members = [node.member for node in self.nodes if node.member]
+        gpus = divide([(member.host, () if member.role.job == "ps" else member.gpus) for member in members])
+        final = tuple(
+            Member(each.number, each.role, each.host, each.port, own) for each, own in zip(members, gpus, strict=True)
+        )
+        self.tell_all(Members(final))
+
+    def _hear(self, node: Node, message: Any) -> None:
+        if isinstance(message, Lines):
+            self._watcher.show(str(node.role), message.lines)
+            return
+        if isinstance(message, Progress):
+            self._watcher.progress(str(node.role), message)
+            return
+        with self._changed:
+            if isinstance(message, Ready):
+                node.ready = message
+                self._move(node, NodeState.RUNNING)
+            elif isinstance(message, FeedWanted):
+                node.feed_wanted = message.feed
+            elif isinstance(message, Stored):
+                node.stored = message.part
+            elif isinstance(message, Returned):
+                node.result = message.result
+                self._move(node, NodeState.RETURNED)
+            elif isinstance(message, TensorBoardUp):
+                self.tensorboard_url = message.url
+            elif isinstance(message, Failed):
+                self._note_failure(node, message)
+            self._changed.notify_all()
+
+    def _lost(self, node: Node) -> None:
+        with self._changed:
+            if not self._stopping and node.state is not NodeState.FAILED:
+                reason = "the connection to its supervisor broke: the process, its container or its host is gone"
+                advice = (
+                    "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise "
+                    "spark.executor.memoryOverhead"
+                )
+                self._note_failure(node, Failed(FailureKind.LOST, reason, advice))
+            self._move(node, NodeState.GONE)
+            node.channel = None
+            self._changed.notify_all()
+
+    def _move(self, node: Node, state: NodeState) -> None:
+        if state.value > node.state.value:
+            node.state = state
+
+    # ---- failures
+
+    def _note_failure(self, node: Node, failure: Failed) -> None:
+        if self._stopping:
+            return
+        self._move(node, NodeState.FAILED)
+        self._failures.append((node, failure))
+        if failure.kind is not FailureKind.PEER_LOST:
+            self._conclude()
+        elif len(self._failures) == 1:
+            timer = Timer(_CAUSE_SECONDS, self._conclude)
+            timer.daemon = True
+            timer.start()
+
+    def _conclude(self) -> None:
+        """Settle what failed first, and end everything else."""
+        with self._changed:
+            if self._failed or self._stopping:
+                return
+            self._failed = True
+            self._stopping = True
+            self.tell_all(Stop(grace_seconds=0.0))
+            self._changed.notify_all()
+        self._on_failure()
+
+    def failure(self) -> NodeError | None:
+        """Return the first cause of the cluster's failure, once it is certain."""
+        with self._changed:
+            if not self._failed:
+                return None
+            node, failed = min(self._failures, key=lambda each: each[1].kind.value)
+        return NodeError(str(node.role), node.host, failed.reason, failed.advice, failed.traceback, failed.output)
+
+    # ---- what the driver does
+
+    def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Wait until something is so; return whether it is when the time is over.
+
+        Raises
+        ------
+        NodeError
+            As soon as a node has failed, unless the cluster is being stopped.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        with self._changed:
+            while not self._failed and not until():
+                rest = None if end is None else end - time.monotonic()
+                if rest is not None and rest <= 0:
+                    return False
+                self._changed.wait(rest)
+        failure = self.failure()
+        if failure is not None:
+            raise failure
+        return True
+
+    def wake(self) -> None:
+        """Have those that wait look again: something that they wait for may have changed elsewhere."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait_until_gone(self, seconds: float) -> list[Node]:
+        """Wait until every supervisor has hung up; return the nodes of those that have not in time."""
+
+        def present() -> list[Node]:
+            return [node for node in self.nodes if node.channel is not None]
+
+        with self._changed:
+            self._changed.wait_for(lambda: not present(), seconds)
+            return present()
+
+    def stop(self, grace_seconds: float) -> None:
+        """End all nodes; what they say from now on is no failure."""
+        with self._changed:
+            if not self._stopping:
+                self._stopping = True
+                self.tell_all(Stop(grace_seconds))
+
+    def tell(self, number: int, message: object) -> None:
+        """Say something to one node; if it is gone, its end will be noticed."""
+        channel = self.nodes[number].channel
+        if channel is not None:
+            with suppress(ConnectionLost):
+                channel.send(message)
+
+    def tell_all(self, message: object) -> None:
+        """Say something to all nodes."""
+        for node in self.nodes:
+            self.tell(node.number, message)
+
+    def fed(self) -> list[Node]:
+        """Return the nodes that are fed."""
+        return [node for node in self.nodes if node.role in self.spec.fed]
+
+    def trainers(self) -> list[Node]:
+        """Return the nodes that train."""
+        return [node for node in self.nodes if node.role in self.spec.trainers]

@@ -1,0 +1,88 @@
+"""The Spark job that places the nodes: one barrier stage with a task for each."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tensorflowonspark.driver.job import SparkJob
+from tensorflowonspark.task.place import PROBLEM_SCHEMA, place
+from tensorflowonspark.task.plan import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SparkStage", "Stage"]
+
+
+class Stage(Protocol):
+    """Whatever brings the nodes of a plan into being; tests put something else than Spark here."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its tasks have ended."""
+
+    def problems(self) -> list[str]:
+        """Return why nodes could not be placed, once it has ended; empty if all were."""
+
+    def cancel(self) -> None:
+        """End its tasks now."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, but not longer than asked."""
+
+
+class SparkStage:
+    """The stage on a Spark cluster.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Where it runs.
+    plan : Plan
+        What its tasks do.
+    data : DataFrame or None
+        What a held stage feeds: it is divided evenly over the nodes.
+    on_end : callable
+        Called when it has ended.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]
+    ) -> None:
+        size = len(plan.spec.roles)
+        frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
+        placed = frame.mapInArrow(partial(place, plan), PROBLEM_SCHEMA, barrier=True)
+        self._plan = plan
+        self._job = SparkJob(spark, f"TensorFlow cluster of {plan.spec}", placed.collect, on_end)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its tasks have ended."""
+        return self._job.ended
+
+    def problems(self) -> list[str]:
+        """Return why nodes could not be placed, once it has ended; empty if all were."""
+        if self._job.error is not None:
+            return [_spark_problem(self._job.error)]
+        return [f"{self._plan.spec.roles[row.node]} on {row.host}: {row.problem}" for row in self._rows()]
+
+    def cancel(self) -> None:
+        """End its tasks now."""
+        self._job.cancel()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, but not longer than asked."""
+        self._job.wait(seconds)
+
+    def _rows(self) -> Iterator[Any]:
+        return iter(self._job.result or ())
+
+
+def _spark_problem(error: BaseException) -> str:
+    text = str(error)
+    if "No module named 'tensorflowonspark'" in text:
+        return (
+            "the executors' Python has no tensorflowonspark: install it there, set PYSPARK_PYTHON to a Python that has "
+            "it, or ship an environment with --archives"
+        )
+    return f"Spark's barrier stage failed: {text.strip() or type(error).__name__}"

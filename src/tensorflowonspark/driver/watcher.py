@@ -1,0 +1,91 @@
+"""What the user sees of a running cluster: the nodes' lines, and a bar for the epoch."""
+
+import logging
+import sys
+from threading import Lock
+from typing import IO
+
+from tqdm import tqdm
+
+from tensorflowonspark.messages import Progress
+from tensorflowonspark.supervisor.output import level_of
+
+__all__ = ["Watcher", "parse_level"]
+
+
+def parse_level(level: int | str) -> int:
+    """Return a logging level by its number or name.
+
+    Examples
+    --------
+    >>> parse_level("warning")
+    30
+    """
+    if isinstance(level, int):
+        return level
+    number = logging.getLevelName(level.upper())
+    if not isinstance(number, int):
+        raise ValueError(f"log_level={level!r}: expected DEBUG, INFO, WARNING, ERROR, CRITICAL or a number")
+    return number
+
+
+class Watcher:
+    """Shows lines as they come, above a bar if the terminal can draw one.
+
+    Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. Where the
+    program has not set up logging, lines go to standard error with the node's name in front.
+
+    Parameters
+    ----------
+    bar : bool, optional
+        Whether to draw the bar; by default if standard error is a terminal.
+    stream : file, optional
+        Where to draw, and to write lines where there is no logging; standard error.
+    """
+
+    def __init__(self, bar: bool | None = None, stream: IO[str] | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._draws = self._stream.isatty() if bar is None else bar
+        self._logger = logging.getLogger("tensorflowonspark.nodes")
+        self._lock = Lock()
+        self._bar: tqdm[None] | None = None
+        self._leader = ""  # the node whose progress is shown: all take the same steps
+        self._epoch = -1
+
+    def show(self, node: str, lines: tuple[str, ...]) -> None:
+        """Show lines of a node."""
+        with self._lock:
+            for line in lines:
+                if self._logger.hasHandlers():
+                    self._logger.log(level_of(line), "[%s] %s", node, line)
+                else:
+                    tqdm.write(f"[{node}] {line}", file=self._stream)
+
+    def progress(self, node: str, now: Progress) -> None:
+        """Show how far a node is."""
+        self._leader = self._leader or node
+        if not self._draws or node != self._leader:
+            return
+        with self._lock:
+            if self._bar is None or now.epoch != self._epoch:
+                self._close()
+                self._epoch = now.epoch
+                self._bar = tqdm(
+                    total=now.steps,
+                    desc=f"epoch {now.epoch + 1}",
+                    unit="step",
+                    file=self._stream,
+                    leave=False,
+                    dynamic_ncols=True,
+                )
+            self._bar.update(now.step - self._bar.n)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

@@ -1,0 +1,105 @@
+"""Every exception of the package: what went wrong, where, with which value, and what to do about it.
+
+All of them survive pickling, so that one raised in a node or a Spark task arrives whole in the driver.
+"""
+
+__all__ = [
+    "ClusterError",
+    "EnvironmentNotReady",
+    "FeedError",
+    "NodeError",
+    "SlotsError",
+    "SpecError",
+    "StartError",
+]
+
+
+class ClusterError(Exception):
+    """The root of this package's exceptions; one ``except`` catches them all."""
+
+
+class EnvironmentNotReady(ClusterError):
+    """Something that must be installed or set is not: Java, a Python version, pyspark, TensorFlow."""
+
+
+class SpecError(ClusterError, ValueError):
+    """An argument that can't be right was refused, before anything was started."""
+
+
+class SlotsError(ClusterError):
+    """The Spark application has fewer task slots than the cluster has nodes.
+
+    Parameters
+    ----------
+    needed, available : int
+        Task slots that the nodes need, and that the application has now.
+    advice : str
+        What the user can change.
+    """
+
+    def __init__(self, needed: int, available: int, advice: str) -> None:
+        super().__init__(needed, available, advice)
+        self.needed = needed
+        self.available = available
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return (
+            f"the cluster needs {self.needed} task slots at the same time, and the Spark application has "
+            f"{self.available}: {self.advice}"
+        )
+
+
+class StartError(ClusterError):
+    """The nodes did not all come up; the message names those that are missing."""
+
+
+class FeedError(ClusterError):
+    """A DataFrame could not be fed as the program asked for it; the message names column, partition and value."""
+
+
+class NodeError(ClusterError):
+    """A node of the cluster failed: its program raised, its process ended, or its host or executor is gone.
+
+    Parameters
+    ----------
+    node : str
+        The node's name, as in ``worker:0``.
+    host : str
+        The host it ran on.
+    reason : str
+        What happened, in one sentence.
+    advice : str
+        What the user can do; empty where there is nothing but the traceback.
+    traceback : str
+        The traceback of the user's program, where it raised.
+    output : str
+        The last lines that the node printed, where they add something.
+
+    Examples
+    --------
+    >>> print(NodeError("worker:1", "h7", "its process was killed by SIGKILL", "look at the host's logs"))
+    worker:1 on h7 failed: its process was killed by SIGKILL
+    What to do: look at the host's logs
+    """
+
+    def __init__(
+        self, node: str, host: str, reason: str, advice: str = "", traceback: str = "", output: str = ""
+    ) -> None:
+        super().__init__(node, host, reason, advice, traceback, output)
+        self.node = node
+        self.host = host
+        self.reason = reason
+        self.advice = advice
+        self.traceback = traceback
+        self.output = output
+
+    def __str__(self) -> str:
+        lines = [f"{self.node} on {self.host} failed: {self.reason}"]
+        if self.advice:
+            lines.append(f"What to do: {self.advice}")
+        if self.traceback:
+            lines.append(f"\nTraceback of {self.node}:\n{self.traceback.rstrip()}")
+        elif self.output:
+            lines.append(f"\nThe last output of {self.node}:\n{self.output.rstrip()}")
+        return "\n".join(lines)

@@ -1,0 +1,23 @@
+"""Keras 3 under ``MultiWorkerMirroredStrategy``: what is broken there is repaired before the user's function runs.
+
+Nothing is imported here that the user's program doesn't import: each repair is made in the moment in which the module
+that it concerns has been imported, and only if a test of that very version says that it is needed.
+
+- `repair`: the two functions of Keras's trainer that fail on several workers;
+- `fitting`: what several workers must agree on around ``fit``: statistics, callbacks that write files;
+- `shards`: data sets that hold one worker's share already are not divided a second time.
+"""
+
+import wrapt
+
+__all__ = ["install"]
+
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+_STRATEGY = "tensorflow.python.distribute.distribute_lib"
+
+
+def install() -> None:
+    """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are)."""
+    wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
+    wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
+    wrapt.register_post_import_hook("tensorflowonspark.keras.shards:teach_strategy", _STRATEGY)

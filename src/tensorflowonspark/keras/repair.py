@@ -1,0 +1,123 @@
+"""Keras's trainer on several workers: two functions of ``keras.src.backend.tensorflow.trainer`` are replaced.
+
+``model.fit`` under ``MultiWorkerMirroredStrategy`` fails with Keras 3 (keras-team/keras#20585):
+
+- ``_maybe_symbolic_build`` takes a batch from the data and reduces it as a whole, which a nested batch of
+  per-replica values does not allow. Here the model is built from zeros made after the data set's element spec, so
+  that no batch of a stream is lost either.
+- ``reduce_per_replica`` asks for the mean of scalars over their axis 0, which they don't have. Here scalars are
+  reduced over the workers only, and results that every worker is to have whole are left whole.
+
+Whether either is needed is found out by trying the installed functions, not by version numbers.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+__all__ = ["build_needs_repair", "reduction_needs_repair", "repair_trainer"]
+
+_log = logging.getLogger(__name__)
+
+
+def repair_trainer(trainer: ModuleType) -> None:
+    """Replace what is broken in Keras's trainer (called after its import)."""
+    repaired = []
+    if reduction_needs_repair(trainer):
+        trainer.reduce_per_replica = _repaired_reduction(trainer)  # type: ignore[attr-defined]
+        repaired.append("reduce_per_replica")
+    if build_needs_repair(trainer):
+        trainer.TensorFlowTrainer._maybe_symbolic_build = _repaired_build(trainer)
+        repaired.append("_maybe_symbolic_build")
+    if repaired:
+        _log.info("repaired for training on several workers: %s of %s", " and ".join(repaired), trainer.__name__)
+
+
+def reduction_needs_repair(trainer: ModuleType) -> bool:
+    """Try the installed ``reduce_per_replica`` on a scalar, with a strategy that only listens."""
+    asked: list[Any] = []
+    strategy = _listening_strategy(trainer, asked)
+    try:
+        trainer.reduce_per_replica(trainer.tf.constant(1.0), strategy, "mean")
+    except Exception:  # noqa: BLE001 - whatever fails here would fail in training
+        return True
+    return asked != [None]
+
+
+def _listening_strategy(trainer: ModuleType, asked: list[Any]) -> Any:
+    """Return a strategy of several workers, as far as the trainer can tell, that notes the axis it is asked for."""
+
+    class Extended:
+        def _in_multi_worker_mode(self) -> bool:
+            return True
+
+    class Listening(trainer.tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            pass  # no cluster is brought up
+
+        @property
+        def extended(self) -> Any:
+            return Extended()
+
+        def reduce(self, _operation: Any, value: Any, axis: Any = None) -> Any:
+            asked.append(axis)
+            return value
+
+    return Listening()
+
+
+def _repaired_reduction(trainer: ModuleType) -> Callable[..., Any]:
+    original = trainer.reduce_per_replica
+
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        several_workers = trainer._collective_all_reduce_multi_worker(strategy)
+        if several_workers and reduction in ("auto", "mean"):
+            return trainer.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
+        return original(values, strategy, reduction)
+
+    return reduce_per_replica
+
+
+def build_needs_repair(trainer: ModuleType) -> bool:
+    """Tell whether the installed ``_maybe_symbolic_build`` reduces a nested batch as a whole.
+
+    Trying it needs a model and a cluster; it is told by what it names.
+    """
+    function = getattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", None)
+    return function is not None and "reduce" in _names(function)
+
+
+def _names(function: Callable[..., Any]) -> set[str]:
+    """Return all names that a function and those nested in it use."""
+    found: set[str] = set()
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        found.update(code.co_names)
+        waiting.extend(constant for constant in code.co_consts if inspect.iscode(constant))
+    return found
+
+
+def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
+    tf = trainer.tf
+    original = trainer.TensorFlowTrainer._maybe_symbolic_build
+
+    def zeros(spec: Any) -> Any:
+        if not isinstance(spec, tf.TensorSpec):
+            raise TypeError(f"no zeros of {spec}")
+        shape = [1 if size is None else size for size in spec.shape]
+        return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if self._distribute_strategy is not None and iterator is not None:
+            try:
+                spec = iterator.data_adapter.get_tf_dataset().element_spec
+                data_batch = trainer.tree.map_structure(zeros, spec)
+                iterator = None
+            except TypeError:  # ragged or sparse batches: Keras may still know what to do
+                pass
+        original(self, iterator=iterator, data_batch=data_batch)
+
+    return _maybe_symbolic_build

@@ -1,0 +1,53 @@
+"""Data sets that hold one worker's share: marked, so that a strategy does not divide them again.
+
+``strategy.experimental_distribute_dataset``, which Keras's ``fit`` calls on every data set, takes it for the whole
+data in global batches, and gives each worker its part of every batch. A share that Spark fed to a worker would thus
+lose its count of steps, on which Keras and the other workers rely. A marked data set goes to
+``distribute_datasets_from_function`` instead, as it is. The mark is the ``dataset_name`` of its options, which
+survives ``map``, ``prefetch`` and all other transformations.
+"""
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = ["mark_shard", "shard_batch_rows", "teach_strategy"]
+
+_MARK = "tensorflowonspark_shard_of_"
+
+
+def mark_shard(dataset: "tf.data.Dataset", batch_rows: int) -> "tf.data.Dataset":
+    """Return the data set, marked as one worker's share in batches of so many rows."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.dataset_name = f"{_MARK}{batch_rows}"
+    # For strategies that are not asked for here (one process, several GPUs): divide batches, never drop any.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return dataset.with_options(options)
+
+
+def shard_batch_rows(dataset: Any) -> int | None:
+    """Return the rows in a batch of a marked data set, or None if it has no mark."""
+    options = getattr(dataset, "options", None)
+    name = str(options().dataset_name) if callable(options) else ""
+    return int(name.removeprefix(_MARK)) if name.startswith(_MARK) else None
+
+
+def teach_strategy(distribute_lib: ModuleType) -> None:
+    """Make the strategies of several workers take a marked data set as it is (called after TensorFlow's import)."""
+
+    def distribute(wrapped: Any, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        dataset = args[0] if args else kwargs["dataset"]
+        rows = shard_batch_rows(dataset)
+        if rows is None or not strategy.extended._in_multi_worker_mode():
+            return wrapped(*args, **kwargs)
+        replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
+        per_replica = dataset if replicas == 1 else dataset.rebatch(-(-rows // replicas))
+        return strategy.distribute_datasets_from_function(lambda _context: per_replica)
+
+    wrapt.wrap_function_wrapper(distribute_lib, "StrategyBase.experimental_distribute_dataset", distribute)

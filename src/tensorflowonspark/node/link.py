@@ -1,0 +1,92 @@
+"""The node's end of the pipe to its supervisor, and the promise not to outlive it."""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from threading import Condition, Lock, Thread
+from typing import Any, TypeVar
+
+from tensorflowonspark.children import kill_group
+from tensorflowonspark.messages import Member, Members, NoMoreFeeds, Seal, Stop
+
+__all__ = ["Link", "die_with_parent"]
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_T = TypeVar("_T")
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends: it does so even if this process hangs."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Link:
+    """Says what the node has to say, and keeps what it was told until it is asked for.
+
+    Parameters
+    ----------
+    pipe : Connection
+        The pipe to the supervisor. When it ends the whole process group is killed, after `clean_up`.
+    clean_up : callable
+        Removes what the supervisor would have removed.
+    """
+
+    def __init__(self, pipe: Connection, clean_up: Callable[[], None]) -> None:
+        self._pipe = pipe
+        self._clean_up = clean_up
+        self._sending = Lock()
+        self._changed = Condition()
+        self._members: tuple[Member, ...] = ()
+        self._seals: dict[int, Seal] = {}
+        self._no_more_feeds = False
+        self._stopped = False
+        Thread(target=self._listen, daemon=True).start()
+
+    def send(self, message: object) -> None:
+        """Say something to the supervisor."""
+        with self._sending, suppress(OSError):  # if it is gone, so is this process in a moment
+            self._pipe.send(message)
+
+    def wait_for_members(self) -> tuple[Member, ...]:
+        """Return all members of the cluster, when all are there."""
+        return self._wait(lambda: self._members or None)
+
+    def wait_for_seal(self, feed: int) -> Seal | None:
+        """Return what feed number `feed` holds, when it is complete; None if there will be no such feed."""
+        found: Seal | bool = self._wait(lambda: self._seals.get(feed) or self._no_more_feeds or None)
+        return found if isinstance(found, Seal) else None
+
+    def wait_for_stop(self) -> None:
+        """Return when the node is to end."""
+        self._wait(lambda: self._stopped or None)
+
+    def _wait(self, find: Callable[[], _T | None]) -> _T:
+        with self._changed:
+            while (found := find()) is None:
+                self._changed.wait()
+            return found
+
+    def _listen(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                message = self._pipe.recv()
+                with self._changed:
+                    self._take(message)
+                    self._changed.notify_all()
+        self._clean_up()
+        kill_group(os.getpid())
+
+    def _take(self, message: Any) -> None:
+        if isinstance(message, Members):
+            self._members = message.members
+        elif isinstance(message, Seal):
+            self._seals[message.feed] = message
+        elif isinstance(message, NoMoreFeeds):
+            self._no_more_feeds = True
+        elif isinstance(message, Stop):
+            self._stopped = True

@@ -1,0 +1,110 @@
+"""A node's life: come up, learn who the others are, run the user's function, say how it ended, wait for the end.
+
+A node whose function has ended stays until the whole cluster has: were it to leave early, TensorFlow's collectives
+would take its peers down while they still export or evaluate.
+"""
+
+import os
+import pickle
+import shutil
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+import cloudpickle
+
+from tensorflowonspark import keras
+from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned
+from tensorflowonspark.node.context import Context
+from tensorflowonspark.node.link import Link, die_with_parent
+from tensorflowonspark.node.receive import Receiver
+from tensorflowonspark.node.setup import NodeSetup
+from tensorflowonspark.spec import Job, tf_config
+
+__all__ = ["run_node"]
+
+# What TensorFlow raises in a worker whose peer is gone: a consequence, never the cause.
+_PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"}
+
+
+def run_node(pipe: Connection) -> None:
+    """Run this process as a node; never returns normally before the cluster ends."""
+    die_with_parent()
+    setup: NodeSetup = pipe.recv()
+    link = Link(pipe, clean_up=lambda: _remove(setup))
+    receiver = Receiver(setup) if setup.feed_socket else None
+    link.send(Ready(setup.feed_socket, receiver.port if receiver else 0))
+    members = link.wait_for_members()
+    configure_tensorflow(members, setup)
+    link.send(_outcome(setup, members, link, receiver))
+    link.wait_for_stop()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Interpreter and TensorFlow are not taken down piece by piece: workers that leave a collective one by one
+    # report each other as lost, and it takes longer than the end of the process.
+    os._exit(0)
+
+
+def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
+    """Set what TensorFlow and Keras read from the environment when they are imported or start."""
+    addresses = {member.role: member.address for member in members}
+    os.environ["TF_CONFIG"] = tf_config(addresses, setup.role)
+    me = next(member for member in members if member.number == setup.number)
+    if me.gpus or setup.role.job is Job.PS:
+        # A parameter server computes nothing that a GPU would be good for, but would take its memory.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(me.gpus)
+    keras.install()
+
+
+def _outcome(
+    setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None
+) -> Returned | Failed:
+    """Run the user's function; its result or its failure."""
+    try:
+        function, args = cloudpickle.loads(setup.program)
+        result = function(args, Context(setup, members, link, receiver))
+        return Returned(_pickled(result))
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return Returned(pickle.dumps(None))
+        return Failed(FailureKind.EXITED, f"its program called sys.exit({error.code!r})", traceback=_traceback())
+    except BaseException as error:  # noqa: BLE001 - whatever the user's program raises is to be told
+        kind = FailureKind.PEER_LOST if type(error).__name__ in _PEER_ERRORS else FailureKind.RAISED
+        return Failed(kind, _sentence(error), advice=_advice(error), traceback=_traceback())
+
+
+def _pickled(result: object) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(result))
+    except Exception as error:
+        raise TypeError(
+            f"the program returned a {type(result).__name__}, which can't be sent to the driver: return numbers, "
+            f"arrays, or anything else that pickles ({error})"
+        ) from error
+
+
+def _sentence(error: BaseException) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"
+
+
+def _advice(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"install {error.name} in the executors' Python ({sys.executable}), or ship it with --py-files"
+    if isinstance(error, MemoryError):
+        return "use a smaller batch_size or model, or give the executors more memory (spark.executor.memoryOverhead)"
+    return ""
+
+
+def _traceback() -> str:
+    """Return the current exception's traceback from the user's own frames on."""
+    kind, error, frames = sys.exc_info()
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(kind, error, frames))
+
+
+def _remove(setup: NodeSetup) -> None:
+    shutil.rmtree(setup.data_directory, ignore_errors=True)
+    if setup.feed_socket:
+        shutil.rmtree(os.path.dirname(setup.feed_socket), ignore_errors=True)  # noqa: PTH120

@@ -1,0 +1,22 @@
+"""What a supervisor tells the node that it starts."""
+
+from dataclasses import dataclass, field
+
+from tensorflowonspark.spec import ClusterSpec, Role
+
+__all__ = ["NodeSetup"]
+
+
+@dataclass(frozen=True)
+class NodeSetup:
+    """All that a node must know before it knows the others."""
+
+    spec: ClusterSpec
+    number: int
+    role: Role
+    host: str
+    token: str = field(repr=False)
+    program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
+    gpus: tuple[str, ...]
+    feed_socket: str  # where it takes rows; empty if it is not fed
+    data_directory: str  # for what it keeps of them

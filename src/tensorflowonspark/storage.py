@@ -1,0 +1,58 @@
+"""Paths and files, wherever they are: the only file that knows file systems.
+
+A path is one of this machine, or a URL of any file system that fsspec has an adapter for.
+"""
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import fsspec
+
+__all__ = ["publish"]
+
+
+def publish(path: str, write: Callable[[str], None]) -> None:
+    """Write a file or directory locally, then put it in place of `path` as a whole: readers never see half of it.
+
+    Parameters
+    ----------
+    path : str
+        Where it goes; what stood there is replaced.
+    write : callable
+        Writes the file or directory to the local path it is given, whose last part is that of `path`.
+
+    Examples
+    --------
+    >>> import os
+    >>> folder = tempfile.mkdtemp()
+    >>> publish(f"{folder}/note.txt", lambda local: Path(local).write_text("hello") and None)
+    >>> os.listdir(folder)
+    ['note.txt']
+    """
+    files, target = fsspec.core.url_to_fs(path)
+    target = target.rstrip("/")
+    name = PurePosixPath(target).name
+    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+        local = Path(scratch) / name
+        write(str(local))
+        parent = str(PurePosixPath(target).parent)
+        files.makedirs(parent, exist_ok=True)
+        # Beside the target, so that the last step is a rename, not a copy, where the file system has renames.
+        staged = f"{parent}/.{name}.{uuid.uuid4().hex}"
+        _put(files, local, staged)
+        if files.exists(target):
+            files.rm(target, recursive=True)
+        files.mv(staged, target, recursive=local.is_dir())
+
+
+def _put(files: fsspec.AbstractFileSystem, local: Path, remote: str) -> None:
+    if "file" in files.protocol:
+        if local.is_dir():
+            shutil.copytree(local, remote)
+        else:
+            shutil.copyfile(local, remote)
+    else:
+        files.put(str(local), remote, recursive=local.is_dir())

@@ -1,0 +1,8 @@
+"""Entry of a supervisor's process."""
+
+from tensorflowonspark.children import parent_pipe
+from tensorflowonspark.supervisor.supervise import Supervisor
+
+if __name__ == "__main__":
+    pipe = parent_pipe()
+    Supervisor(pipe.recv(), pipe).run()

@@ -1,0 +1,38 @@
+"""What a Spark task tells the supervisor that it starts, and what the two say to each other afterwards."""
+
+from dataclasses import dataclass, field
+
+from tensorflowonspark.spec import ClusterSpec, Role
+
+__all__ = ["Assignment", "Connected", "Detach"]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One node's whole order: who it is, where it belongs, what it runs."""
+
+    cluster: str  # the cluster's id
+    token: str
+    driver: tuple[str, int]  # where the driver listens
+    spec: ClusterSpec
+    number: int  # the node's number
+    role: Role
+    host: str  # the address by which others reach this executor
+    jvm_pid: int  # the executor's process; nothing of ours outlives it
+    program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
+    gpus: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)  # what the user wants set in the node
+    local_directory: str = ""  # where Spark keeps temporary files on this executor
+    level: int = 0  # lines below this logging level stay on the executor
+    echo: bool = True  # whether lines also go to the executor's log
+    tensorboard: str = ""  # log directory of TensorBoard, for the chief only
+
+
+@dataclass(frozen=True)
+class Connected:
+    """From the supervisor: the driver has been reached."""
+
+
+@dataclass(frozen=True)
+class Detach:
+    """From the task: I leave now; go on without me."""

@@ -1,0 +1,91 @@
+"""The node's output: captured, kept at its end, passed on line by line."""
+
+import logging
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Thread
+
+__all__ = ["Output", "level_of"]
+
+_READ_BYTES = 64 * 1024
+_LINE_BYTES = 64 * 1024  # a longer line is passed on in pieces
+_TAIL_LINES = 100
+# How TensorFlow and absl ("I0000 12:00:00.1 ...", "2026-01-01 12:00:00.1: W tensorflow/...") and Python's logging
+# ("WARNING:root:...") mark the level of a line.
+_LEVEL = re.compile(r"^(?:[\d-]+ [\d:.]+: )?(?:([IWEF])(?:\d{4}| )|(DEBUG|INFO|WARNING|ERROR|CRITICAL):)")
+_LETTERS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
+
+
+def level_of(line: str) -> int:
+    """Return the logging level that a line of output shows; a line without a mark has INFO.
+
+    Examples
+    --------
+    >>> level_of("W0000 00:00:1795226816.3 2905 port.cc:153] slow") == logging.WARNING
+    True
+    """
+    match = _LEVEL.match(line)
+    if match is None:
+        return logging.INFO
+    letter, name = match.groups()
+    return _LETTERS[letter] if letter else int(getattr(logging, name))
+
+
+class Output:
+    """Reads a node's output in a thread until its end.
+
+    Parameters
+    ----------
+    descriptor : int
+        The reading end of the pipe that is the node's standard output and standard error.
+    name : str
+        The node's name, put before each line in the executor's log.
+    level : int
+        Lines of lower logging levels are not passed on.
+    echo : bool
+        Whether lines go to this process's standard error, which is the executor's log.
+    pass_on : callable
+        Takes a tuple of lines.
+    """
+
+    def __init__(
+        self, descriptor: int, *, name: str, level: int, echo: bool, pass_on: Callable[[tuple[str, ...]], None]
+    ) -> None:
+        self._descriptor = descriptor
+        self._name = name
+        self._level = level
+        self._echo = echo
+        self._pass_on = pass_on
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._thread = Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def tail(self, wait_seconds: float = 0.0) -> str:
+        """Return the last lines; wait for the output's end first, but not longer than asked."""
+        self._thread.join(wait_seconds)
+        return "\n".join(self._tail)
+
+    def _read(self) -> None:
+        rest = b""
+        while chunk := os.read(self._descriptor, _READ_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > _LINE_BYTES:
+                lines, rest = [*lines, rest], b""
+            self._deliver(lines)
+        if rest:
+            self._deliver([rest])
+
+    def _deliver(self, raw: list[bytes]) -> None:
+        # A bar that redraws itself ends its line with "\r": what stood there last is what a reader would see.
+        lines = [line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace") for line in raw]
+        self._tail.extend(lines)
+        if self._echo:
+            with suppress(OSError):
+                sys.stderr.write("".join(f"[{self._name}] {line}\n" for line in lines))
+        wanted = tuple(line for line in lines if level_of(line) >= self._level)
+        if wanted:
+            self._pass_on(wanted)

@@ -1,0 +1,267 @@
+"""The supervisor: one node's life, as a loop over what it hears.
+
+Threads only listen (to the task, the node, the driver, the executor's end, the node's output) and put what they hear
+into one inbox; everything is decided in one place, in one thread, in order.
+"""
+
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from threading import Thread, Timer
+from typing import Any
+
+from tensorflowonspark import children, transport
+from tensorflowonspark.messages import (
+    Failed,
+    FailureKind,
+    Hello,
+    Lines,
+    Member,
+    Members,
+    NoMoreFeeds,
+    Ready,
+    Returned,
+    Seal,
+    Stop,
+    Stored,
+    TensorBoardUp,
+)
+from tensorflowonspark.node.setup import NodeSetup
+from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
+from tensorflowonspark.supervisor.executor import watch_process
+from tensorflowonspark.supervisor.exits import explain, out_of_memory_kills
+from tensorflowonspark.supervisor.output import Output
+from tensorflowonspark.supervisor.ports import reserve_port
+
+__all__ = ["Supervisor"]
+
+_OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
+_ENDED = object()  # in the inbox: the source has ended
+
+
+class Supervisor:
+    """Holds one node from its start to its end.
+
+    Parameters
+    ----------
+    assignment : Assignment
+        Who the node is and what it runs.
+    task : Connection
+        The pipe to the Spark task; when it ends before the task has detached, so does the node.
+    """
+
+    def __init__(self, assignment: Assignment, task: Connection) -> None:
+        self._assignment = assignment
+        self._name = str(assignment.role)
+        self._task: Connection | None = task
+        self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._driver: transport.Channel | None = None
+        self._tensorboard: subprocess.Popen[bytes] | None = None
+        self._spoken = False  # the node has said how its program ended
+        self._stopping = False
+
+    def run(self) -> None:
+        """Run until the node is gone and nothing of it is left."""
+        # The socket's directory only this user can enter; its path must stay short (108 bytes).
+        sockets = tempfile.mkdtemp(prefix="tfos-")
+        data = tempfile.mkdtemp(prefix="tfos-", dir=self._assignment.local_directory or None)
+        try:
+            with reserve_port() as port:
+                self._start_node(sockets, data)
+                if self._connect(port.getsockname()[1]):
+                    self._listen()
+                    self._loop()
+        finally:
+            self._end_everything()
+            for directory in (sockets, data):
+                shutil.rmtree(directory, ignore_errors=True)
+
+    # ---- starting
+
+    def _start_node(self, sockets: str, data: str) -> None:
+        order = self._assignment
+        self._memory_kills = out_of_memory_kills()
+        reading, writing = os.pipe()
+        self._node, self._pipe = children.start(
+            "tensorflowonspark.node", node_environment(os.environ, order.environment), writing
+        )
+        os.close(writing)
+        self._output = Output(reading, name=self._name, level=order.level, echo=order.echo, pass_on=self._pass_lines)
+        self._pipe.send(
+            NodeSetup(
+                spec=order.spec,
+                number=order.number,
+                role=order.role,
+                host=order.host,
+                token=order.token,
+                program=order.program,
+                gpus=order.gpus,
+                feed_socket=os.path.join(sockets, "feed") if order.role in order.spec.fed else "",  # noqa: PTH118
+                data_directory=data,
+            )
+        )
+
+    def _connect(self, port: int) -> bool:
+        """Reach the driver and say hello; tell the task whether that worked."""
+        order = self._assignment
+        assert self._task is not None
+        try:
+            self._driver = transport.dial(order.driver, order.token).channel()
+            member = Member(order.number, order.role, order.host, port, order.gpus)
+            self._driver.send(Hello(member, order.cluster, os.getpid(), order.jvm_pid))
+            self._driver.receive()  # the driver answers a hello that it accepts
+        except transport.ConnectionLost as error:
+            where = "{}:{}".format(*order.driver)
+            reason = f"it can't reach the driver at {where} ({str(error).splitlines()[0]})"
+            advice = "open that address to the executors, or set spark.driver.host to one that they can reach"
+            self._task.send(Failed(FailureKind.LOST, reason, advice))
+            return False
+        self._task.send(Connected())
+        return True
+
+    def _listen(self) -> None:
+        assert self._driver is not None
+        assert self._task is not None
+        self._listen_to("task", self._task.recv)
+        self._listen_to("node", self._pipe.recv)
+        self._listen_to("driver", self._driver.receive)
+        Thread(target=lambda: self._inbox.put(("exit", self._node.wait())), daemon=True).start()
+        watch_process(self._assignment.jvm_pid, lambda: self._inbox.put(("executor", _ENDED)))
+
+    def _listen_to(self, source: str, receive: Callable[[], Any]) -> None:
+        def pump() -> None:
+            with suppress(EOFError, OSError):  # ConnectionLost is an OSError
+                while True:
+                    self._inbox.put((source, receive()))
+            self._inbox.put((source, _ENDED))
+
+        Thread(target=pump, daemon=True).start()
+
+    # ---- the loop
+
+    def _loop(self) -> None:
+        handlers = {
+            "task": self._on_task,
+            "node": self._on_node,
+            "driver": self._on_driver,
+            "exit": self._on_exit,
+            "executor": self._on_executor_end,
+            "tensorboard": self._on_tensorboard,
+        }
+        going_on = True
+        while going_on:
+            source, message = self._inbox.get()
+            going_on = handlers[source](message)
+
+    def _on_task(self, message: Any) -> bool:
+        if isinstance(message, Detach):
+            self._task = None
+        elif isinstance(message, Stored):
+            self._tell_driver(message)
+        elif message is _ENDED and self._task is not None:
+            self._fail(FailureKind.EXECUTOR_LOST, "the Spark task that held it was ended", "see why in Spark's UI")
+            return False
+        return True
+
+    def _on_node(self, message: Any) -> bool:
+        if message is _ENDED:
+            return True  # the process's exit says more
+        self._spoken = self._spoken or isinstance(message, (Returned, Failed))
+        if isinstance(message, Ready) and self._task is not None:
+            with suppress(OSError):
+                self._task.send(message)
+        self._tell_driver(message)
+        return True
+
+    def _on_driver(self, message: Any) -> bool:
+        if message is _ENDED:
+            return False
+        if isinstance(message, Stop):
+            self._stop(message)
+        elif isinstance(message, (Members, Seal, NoMoreFeeds)):
+            with suppress(OSError):
+                self._pipe.send(message)
+            if isinstance(message, Members) and self._assignment.tensorboard:
+                self._start_tensorboard()
+        return True
+
+    def _on_exit(self, exit_code: int) -> bool:
+        if self._stopping:
+            return False
+        if not self._spoken:
+            self._output.tail(_OUTPUT_SECONDS)  # the reason is often in its last lines, and they come first
+            self._fail(*explain(exit_code, out_of_memory_kills() - self._memory_kills))
+        return True  # the driver will say stop, or be gone
+
+    def _on_executor_end(self, _message: Any) -> bool:
+        self._fail(
+            FailureKind.EXECUTOR_LOST,
+            "the executor that it ran on has ended",
+            "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise "
+            "spark.executor.memoryOverhead",
+        )
+        return False
+
+    def _on_tensorboard(self, message: Any) -> bool:
+        if message is not _ENDED:
+            url, problem = message
+            self._tell_driver(TensorBoardUp(url) if url else Lines((f"TensorBoard did not start: {problem}",)))
+        return True
+
+    # ---- parts of it
+
+    def _stop(self, order: Stop) -> None:
+        """End the node: by word if its program is over, by SIGTERM if it isn't, by SIGKILL if neither helps."""
+        if self._node.poll() is not None:
+            self._inbox.put(("driver", _ENDED))  # nothing to wait for
+            return
+        self._stopping = True
+        if self._spoken:
+            with suppress(OSError):
+                self._pipe.send(order)
+        else:
+            children.kill_group(self._node.pid, signal.SIGTERM)
+        killer = Timer(order.grace_seconds, children.kill_group, (self._node.pid,))
+        killer.daemon = True
+        killer.start()
+
+    def _start_tensorboard(self) -> None:
+        self._tensorboard, pipe = children.start("tensorflowonspark.supervisor.tensorboard", os.environ)
+        pipe.send((self._assignment.tensorboard, self._assignment.host))
+        self._listen_to("tensorboard", pipe.recv)
+
+    def _fail(self, kind: FailureKind, reason: str, advice: str) -> None:
+        self._tell_driver(Failed(kind, reason, advice, output=self._output.tail()))
+
+    def _pass_lines(self, lines: tuple[str, ...]) -> None:
+        self._tell_driver(Lines(lines))
+
+    def _tell_driver(self, message: object) -> None:
+        if self._driver is not None:
+            with suppress(transport.ConnectionLost):  # its end is heard by the listener
+                self._driver.send(message)
+
+    def _end_everything(self) -> None:
+        children.kill_group(self._node.pid)
+        self._node.wait()
+        self._output.tail(_OUTPUT_SECONDS)
+        if self._tensorboard is not None:
+            children.kill_group(self._tensorboard.pid)
+            self._tensorboard.wait()
+        if self._driver is not None:
+            self._driver.close()
+
+
+def node_environment(inherited: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return a node's environment: the executor's, without Spark's secrets, with our defaults and the user's wishes."""
+    environment = {name: value for name, value in inherited.items() if "SECRET" not in name}
+    environment["TF_GRPC_REUSE_PORT"] = "1"  # supervisor/ports.py says why
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # start-up chatter of INFO level is no one's wish
+    environment.update(wanted)
+    return environment

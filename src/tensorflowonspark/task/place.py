@@ -1,0 +1,111 @@
+"""A task of the barrier stage: it places one node, and leaves or holds it."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from threading import Thread
+
+import psutil
+import pyarrow as pa
+
+from tensorflowonspark import children
+from tensorflowonspark.messages import Failed, FailureKind, Ready, Stored
+from tensorflowonspark.spec import Role
+from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
+from tensorflowonspark.task.gpus import task_gpus
+from tensorflowonspark.task.plan import FeedTarget, Plan
+from tensorflowonspark.task.send import send
+
+__all__ = ["PROBLEM_SCHEMA", "place"]
+
+PROBLEM_SCHEMA = "node int, host string, problem string"
+
+
+def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Place the node whose number is this task's; yield a row of `PROBLEM_SCHEMA` if that failed, and else nothing.
+
+    What fails here is returned, not raised: Spark would repeat the whole stage several times first.
+    """
+    from pyspark import BarrierTaskContext
+
+    task = BarrierTaskContext.get()
+    number = task.partitionId()
+    role = plan.spec.roles[number]
+    host = task.getTaskInfos()[number].address.rsplit(":", 1)[0]
+    if sys.version_info[:2] != plan.python:
+        versions = [".".join(map(str, version)) for version in (sys.version_info[:2], plan.python)]
+        problem = "this executor's Python is {}, the driver's is {}: set PYSPARK_PYTHON to one version".format(*versions)
+        yield _problem(number, host, problem)
+        return
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process, pipe = children.start("tensorflowonspark.supervisor", environment)
+    try:
+        pipe.send(_assignment(plan, number, role, host, task_gpus(task.resources())))
+        answer = _next(pipe)
+        if not isinstance(answer, Connected):
+            yield _problem(number, host, f"{answer.reason}; {answer.advice}")
+        elif plan.hold:
+            _hold(plan, role, number, host, pipe, batches)
+        else:
+            pipe.send(Detach())
+    finally:
+        pipe.close()
+        # Whoever started a process must wait for it, or it stays in the process table; a Spark worker lives on.
+        waiter = Thread(target=process.wait, daemon=True)
+        waiter.start()
+        if plan.hold:
+            waiter.join()
+
+
+def _assignment(plan: Plan, number: int, role: Role, host: str, gpus: tuple[str, ...]) -> Assignment:
+    return Assignment(
+        cluster=plan.cluster,
+        token=plan.token,
+        driver=plan.driver,
+        spec=plan.spec,
+        number=number,
+        role=role,
+        host=host,
+        jvm_pid=_executor_pid(),
+        program=plan.program,
+        gpus=gpus,
+        environment=plan.environment,
+        local_directory=os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0],
+        level=plan.level,
+        echo=plan.echo,
+        tensorboard=plan.tensorboard if role == plan.spec.chief_role else "",
+    )
+
+
+def _executor_pid() -> int:
+    """Return the pid of the JVM that this Python worker belongs to."""
+    parents = psutil.Process().parents()
+    return next((parent.pid for parent in parents if parent.name() == "java"), parents[0].pid)
+
+
+def _next(pipe: Connection) -> Connected | Ready | Failed:
+    try:
+        message: Connected | Ready | Failed = pipe.recv()
+    except (EOFError, OSError):
+        return Failed(FailureKind.LOST, "its supervisor ended at once", "see the executor's log in Spark's UI")
+    return message
+
+
+def _hold(
+    plan: Plan, role: Role, number: int, host: str, pipe: Connection, batches: Iterator[pa.RecordBatch]
+) -> None:
+    """Feed the node from this task's own partition, then wait until it has ended; the driver hears of its fate."""
+    ready = _next(pipe)
+    if plan.feed and isinstance(ready, Ready) and ready.feed_socket:
+        target = FeedTarget(number, str(role), host, ready)
+        part = send(target, plan.token, feed=0, partition=number, attempt=0, batches=batches)
+        pipe.send(Stored(part))
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.recv()
+
+
+def _problem(number: int, host: str, problem: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"node": pa.array([number], pa.int32()), "host": [host], "problem": [problem]})

@@ -1,0 +1,245 @@
+"""The connections of a cluster: Arrow Flight with a token. The only file that opens or accepts one.
+
+Two things travel here. A *channel* (Flight's ``DoExchange``) carries pickled messages both ways, for as long as both
+ends live: its end is how either side learns that the other is gone. A *stream* (``DoPut``) carries the Arrow batches
+of one partition to a node and is answered when all of it has been taken; one that ends without its end mark was
+broken off and does not count.
+
+Nothing is read from a peer before it has shown the cluster's token, so that unpickling is safe.
+"""
+
+import hmac
+import pickle
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+__all__ = ["Channel", "ConnectionLost", "PutStream", "Server", "dial", "new_token"]
+
+_END_MARK = b"end of partition"
+_HEADER = "authorization"
+# gRPC asks a silent peer for a sign of life: a host that vanished without closing its connections is noticed.
+_KEEPALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
+_TOKEN_BYTES = 32
+_CLOSING_SECONDS = 2.0
+
+PutHandler = Callable[[Any, pa.Schema, Iterator[pa.RecordBatch]], Any]
+ChannelHandler = Callable[["Channel"], None]
+
+
+class ConnectionLost(ConnectionError):
+    """The peer is gone, or refused."""
+
+
+def new_token() -> str:
+    """Return a fresh secret for one cluster."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+class Channel:
+    """One end of a two-way stream of messages.
+
+    ``send`` may be called from any thread, ``receive`` from one.
+    """
+
+    def __init__(self, reader: Any, writer: Any, hang_up: Callable[[], None]) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._hang_up = hang_up
+        self._lock = threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Send one message.
+
+        Raises
+        ------
+        ConnectionLost
+            If the channel is closed, on whichever side.
+        """
+        data = pickle.dumps(message)
+        with self._lock:
+            # Writing to a stream whose call has ended crashes the process: hence the lock and the check.
+            if self._writer is None:
+                raise ConnectionLost("the channel is closed")
+            try:
+                self._writer.write_metadata(data)
+            except (pa.ArrowException, OSError) as error:
+                raise ConnectionLost(str(error)) from error
+
+    def receive(self) -> Any:
+        """Return the next message; wait for it if need be.
+
+        Raises
+        ------
+        ConnectionLost
+            If the other side closed the channel, or is gone.
+        """
+        try:
+            return pickle.loads(self._reader.read_chunk().app_metadata)
+        except StopIteration:
+            raise ConnectionLost("the other side closed the channel") from None
+        except (pa.ArrowException, OSError) as error:
+            raise ConnectionLost(str(error)) from error
+
+    def close(self) -> None:
+        """Say that no more will be sent; the other side's ``receive`` ends."""
+        with self._lock:
+            if self._writer is not None:
+                self._writer = None
+                self._hang_up()
+
+
+class PutStream:
+    """The sending end of one partition's batches."""
+
+    def __init__(self, client: flight.FlightClient, header: object, schema: pa.Schema, token: str) -> None:
+        descriptor = flight.FlightDescriptor.for_command(pickle.dumps(header))
+        with _connection_errors():
+            self._writer, self._answers = client.do_put(descriptor, schema, _options(token))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send a batch; waits when the receiver is behind."""
+        with _connection_errors():
+            self._writer.write_batch(batch)
+
+    def finish(self) -> Any:
+        """Mark the end, wait until everything was taken, and return the receiver's answer."""
+        with _connection_errors():
+            self._writer.write_metadata(_END_MARK)
+            self._writer.done_writing()
+            answer = self._answers.read()
+            if answer is None:
+                self._writer.close()  # raises what the receiver raised
+                raise ConnectionLost("the receiver ended without an answer")
+            result = pickle.loads(answer)
+            self._writer.close()
+            return result
+
+
+class Dialled:
+    """A connection to a server; it is made by the first call on it."""
+
+    def __init__(self, location: str, token: str) -> None:
+        self._client = flight.FlightClient(location, generic_options=_KEEPALIVE)
+        self._token = token
+
+    def channel(self) -> Channel:
+        """Open a channel."""
+        with _connection_errors():
+            writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(b""), _options(self._token))
+        return Channel(reader, writer, writer.done_writing)
+
+    def put(self, header: object, schema: pa.Schema) -> PutStream:
+        """Open a stream for one partition."""
+        return PutStream(self._client, header, schema, self._token)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+def dial(address: str | tuple[str, int], token: str) -> Dialled:
+    """Return a connection to a Unix socket's path, or to a host and port."""
+    return Dialled(_location(address), token)
+
+
+class Server(flight.FlightServerBase):
+    """Listens on one address, a Unix socket's path or a host and port, from its making until ``close``.
+
+    Parameters
+    ----------
+    address : str or (str, int)
+        Path, or host and port; port 0 takes a free one.
+    token : str
+        What a peer must show.
+    on_channel : callable, optional
+        Called with each new channel, in a thread of its own; the channel ends when it returns.
+    on_put : callable, optional
+        Called with the header, schema and batches of each stream; what it returns is the answer.
+    """
+
+    def __init__(
+        self,
+        address: str | tuple[str, int],
+        token: str,
+        *,
+        on_channel: ChannelHandler | None = None,
+        on_put: PutHandler | None = None,
+    ) -> None:
+        super().__init__(_location(address), middleware={"token": _TokenCheck(token)})
+        self._on_channel = on_channel
+        self._on_put = on_put
+
+    def do_exchange(self, _context: Any, _descriptor: Any, reader: Any, writer: Any) -> None:
+        """Serve one channel (called by Flight)."""
+        if self._on_channel is None:
+            raise flight.FlightUnauthorizedError("this server has no channels")
+        channel = Channel(reader, writer, lambda: None)
+        try:
+            self._on_channel(channel)
+        finally:
+            channel.close()
+
+    def do_put(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Take one partition's batches (called by Flight)."""
+        if self._on_put is None:
+            raise flight.FlightUnauthorizedError("this server takes no rows")
+        answer = self._on_put(pickle.loads(descriptor.command), reader.schema, _until_end_mark(reader))
+        writer.write(pickle.dumps(answer))
+
+    def close(self) -> None:
+        """Stop listening; calls that don't end are given up after two seconds, never waited for."""
+        closer = threading.Thread(target=self.shutdown, daemon=True)
+        closer.start()
+        closer.join(_CLOSING_SECONDS)
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):
+    """Refuses every call that does not carry the token."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode()
+
+    def start_call(self, _info: Any, headers: dict[str, list[str]]) -> None:
+        shown = headers.get(_HEADER, [""])[0].encode()
+        if not hmac.compare_digest(shown, self._expected):
+            raise flight.FlightUnauthenticatedError("this cluster does not know you")
+
+
+def _until_end_mark(reader: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a stream; raise if it breaks off."""
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            raise ConnectionLost("the sender ended before the end of its partition") from None
+        if chunk.data is not None:
+            yield chunk.data
+        elif chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == _END_MARK:
+            return
+
+
+class _connection_errors:  # noqa: N801 - reads as a function where it is used
+    """Turn Flight's errors into ours."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _traceback: Any) -> None:
+        if isinstance(error, (pa.ArrowException, OSError)) and not isinstance(error, ConnectionLost):
+            raise ConnectionLost(str(error)) from error
+
+
+def _options(token: str) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(headers=[(_HEADER.encode(), f"Bearer {token}".encode())])
+
+
+def _location(address: str | tuple[str, int]) -> str:
+    if isinstance(address, str):
+        return f"grpc+unix://{address}"
+    host, port = address
+    return f"grpc+tcp://[{host}]:{port}" if ":" in host else f"grpc+tcp://{host}:{port}"
