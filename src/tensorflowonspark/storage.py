@@ -14,7 +14,7 @@ import fsspec
 __all__ = ["publish"]
 
 
-def publish(path: str, write: Callable[[str], None]) -> None:
+def publish(path: str, write: Callable[[str], None], scratch_directory: str | None = None) -> None:
     """Write a file or directory locally, then put it in place of `path` as a whole: readers never see half of it.
 
     Parameters
@@ -23,6 +23,8 @@ def publish(path: str, write: Callable[[str], None]) -> None:
         Where it goes; what stood there is replaced.
     write : callable
         Writes the file or directory to the local path it is given, whose last part is that of `path`.
+    scratch_directory : str, optional
+        Where it is written first; by default where this machine has its temporary files.
 
     Examples
     --------
@@ -35,7 +37,7 @@ def publish(path: str, write: Callable[[str], None]) -> None:
     files, target = fsspec.core.url_to_fs(path)
     target = target.rstrip("/")
     name = PurePosixPath(target).name
-    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="tfos-", dir=scratch_directory) as scratch:
         local = Path(scratch) / name
         write(str(local))
         parent = str(PurePosixPath(target).parent)

@@ -10,6 +10,7 @@ Nothing is read from a peer before it has shown the cluster's token, so that unp
 
 import hmac
 import pickle
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ class Channel:
             try:
                 self._writer.write_metadata(data)
             except (pa.ArrowException, OSError) as error:
-                raise ConnectionLost(str(error)) from error
+                raise ConnectionLost(_told(error)) from error
 
     def receive(self) -> Any:
         """Return the next message; wait for it if need be.
@@ -83,7 +84,7 @@ class Channel:
         except StopIteration:
             raise ConnectionLost("the other side closed the channel") from None
         except (pa.ArrowException, OSError) as error:
-            raise ConnectionLost(str(error)) from error
+            raise ConnectionLost(_told(error)) from error
 
     def close(self) -> None:
         """Say that no more will be sent; the other side's ``receive`` ends."""
@@ -231,7 +232,12 @@ class _connection_errors:  # noqa: N801 - reads as a function where it is used
 
     def __exit__(self, _kind: Any, error: BaseException | None, _traceback: Any) -> None:
         if isinstance(error, (pa.ArrowException, OSError)) and not isinstance(error, ConnectionLost):
-            raise ConnectionLost(str(error)) from error
+            raise ConnectionLost(_told(error)) from error
+
+
+def _told(error: BaseException) -> str:
+    """Return what the other side said, without the two libraries' own accounts of how it got here."""
+    return re.split(r"\.? (?:Detail|gRPC client debug context):", str(error), maxsplit=1)[0].strip()
 
 
 def _options(token: str) -> flight.FlightCallOptions:

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from tensorflowonspark import transport
-from tensorflowonspark.driver.address import listen
-from tensorflowonspark.driver.feeding import check_frame, fed_parts, feed_job, seals
-from tensorflowonspark.driver.job import SparkJob
+from tensorflowonspark.driver.backend import Backend, Job, SparkBackend, Stage
+from tensorflowonspark.driver.feeding import check_frame, fed_parts, seals
 from tensorflowonspark.driver.monitor import Monitor, Node, NodeState
-from tensorflowonspark.driver.slots import require_slots
-from tensorflowonspark.driver.stage import SparkStage, Stage
 from tensorflowonspark.driver.watcher import Watcher, parse_level
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError, StartError
 from tensorflowonspark.messages import NoMoreFeeds, PartSummary
@@ -75,7 +72,7 @@ class Cluster:
     --------
     >>> def program(args, ctx):
     ...     return f"{ctx.role} of {ctx.num_workers} got {args}"
-    >>> with Cluster(spark, program, "this", workers=2) as cluster:  # doctest: +SKIP
+    >>> with Cluster(spark, program, "this", workers=2) as cluster:
     ...     cluster.join()
     {'worker:0': 'worker:0 of 2 got this', 'worker:1': 'worker:1 of 2 got this'}
     """
@@ -97,7 +94,7 @@ class Cluster:
         start_timeout: float = _STAGE_SECONDS,
     ) -> None:
         self.spec = ClusterSpec(workers=workers, ps=ps, chief=chief, evaluator=evaluator)
-        self._spark = spark
+        self._backend: Backend = SparkBackend(spark)
         self._program = _pickled_program(function, args)
         self._hold = hold
         self._tensorboard = tensorboard
@@ -111,7 +108,7 @@ class Cluster:
         self._monitor = Monitor(self.spec, self._cluster_id, self._watcher, self._on_failure)
         self._server: transport.Server | None = None
         self._stage: Stage | None = None
-        self._job: SparkJob | None = None
+        self._job: Job | None = None
         self._feeds = 0
         self._closed = False
 
@@ -131,9 +128,8 @@ class Cluster:
         """
         if self._server is not None:
             raise ClusterError("the cluster was started before: make a new one")
-        context = self._spark.sparkContext
-        require_slots(context, len(self.spec.roles))
-        self._server, address = listen(context, self._token, self._monitor.serve)
+        self._backend.require_slots(len(self.spec.roles))
+        self._server, address = self._backend.listen(self._token, self._monitor.serve)
         try:
             self._stage = self._make_stage(address)
             if not self._monitor.wait(self._is_up, self._start_timeout):
@@ -155,14 +151,13 @@ class Cluster:
             program=self._program,
             environment=self._environment,
             level=self._level,
-            # In local mode the executor's log is the driver's standard error: each line would be there twice.
-            echo=not self._spark.sparkContext.master.startswith("local["),
+            echo=not self._backend.shares_terminal,  # or each line would be there twice
             tensorboard=self._tensorboard,
             hold=self._hold,
             feed=self._data is not None,
             python=sys.version_info[:2],
         )
-        return SparkStage(self._spark, plan, self._data, on_end=self._monitor.wake)
+        return self._backend.place(plan, self._data, on_end=self._monitor.wake)
 
     def _is_up(self) -> bool:
         assert self._stage is not None
@@ -264,7 +259,7 @@ class Cluster:
         feed, self._feeds = self._feeds, self._feeds + 1
         nodes = self._monitor.fed()
         targets = tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)
-        self._job = job = feed_job(self._spark, data, targets, self._token, feed, on_end=self._monitor.wake)
+        self._job = job = self._backend.feed(data, targets, self._token, feed, on_end=self._monitor.wake)
         try:
             self._monitor.wait(lambda: job.ended or all(map(_has_returned, nodes)))
             if job.ended:
@@ -362,7 +357,7 @@ def run(
 
     Examples
     --------
-    >>> run(spark, lambda args, ctx: args + ctx.index, 10, workers=2)  # doctest: +SKIP
+    >>> run(spark, lambda args, ctx: args + ctx.index, 10, workers=2)
     {'worker:0': 10, 'worker:1': 11}
     """
     cluster = Cluster(spark, function, args, **settings, hold=True)

@@ -65,7 +65,8 @@ class Node:
     feed_wanted: int = -1  # the last feed that its program asked for
     stored: PartSummary | None = None
     result: bytes = b""
-    pid: int = 0
+    pid: int = 0  # of its supervisor
+    jvm_pid: int = 0  # of its executor
     channel: Channel | None = None
 
     @property
@@ -124,7 +125,8 @@ class Monitor:
             # A second supervisor for a node is one of a repeated stage, whose cluster has already failed.
             if self._stopping or self._failures or node.state is not NodeState.AWAITED:
                 return None
-            node.member, node.pid, node.channel = hello.member, hello.pid, channel
+            node.member, node.channel = hello.member, channel
+            node.pid, node.jvm_pid = hello.pid, hello.jvm_pid
             node.state = NodeState.CONNECTED
             channel.send(Welcome())
             if all(each.member for each in self.nodes):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.task.place import PROBLEM_SCHEMA, place
@@ -11,24 +11,7 @@ from tensorflowonspark.task.plan import Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkStage", "Stage"]
-
-
-class Stage(Protocol):
-    """Whatever brings the nodes of a plan into being; tests put something else than Spark here."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether all its tasks have ended."""
-
-    def problems(self) -> list[str]:
-        """Return why nodes could not be placed, once it has ended; empty if all were."""
-
-    def cancel(self) -> None:
-        """End its tasks now."""
-
-    def wait(self, seconds: float) -> None:
-        """Wait for its end, but not longer than asked."""
+__all__ = ["SparkStage"]
 
 
 class SparkStage:

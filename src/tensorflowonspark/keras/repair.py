@@ -1,4 +1,4 @@
-"""Keras's trainer on several workers: two functions of ``keras.src.backend.tensorflow.trainer`` are replaced.
+"""Keras's trainer on several workers: functions of ``keras.src.backend.tensorflow.trainer`` that fail are replaced.
 
 ``model.fit`` under ``MultiWorkerMirroredStrategy`` fails with Keras 3 (keras-team/keras#20585):
 
@@ -8,7 +8,12 @@
 - ``reduce_per_replica`` asks for the mean of scalars over their axis 0, which they don't have. Here scalars are
   reduced over the workers only, and results that every worker is to have whole are left whole.
 
-Whether either is needed is found out by trying the installed functions, not by version numbers.
+And one that fails only with ``steps_per_execution`` above 1, since TensorFlow can't look ahead for another batch, which
+all workers must agree on, inside of a loop in a graph:
+
+- ``_make_function``. Here the steps of one execution are taken one after the other from Python.
+
+Whether the first two are needed is found out by trying the installed functions, not by version numbers.
 """
 
 import inspect
@@ -31,6 +36,7 @@ def repair_trainer(trainer: ModuleType) -> None:
     if build_needs_repair(trainer):
         trainer.TensorFlowTrainer._maybe_symbolic_build = _repaired_build(trainer)
         repaired.append("_maybe_symbolic_build")
+    trainer.TensorFlowTrainer._make_function = _stepwise(trainer)
     if repaired:
         _log.info("repaired for training on several workers: %s of %s", " and ".join(repaired), trainer.__name__)
 
@@ -40,7 +46,7 @@ def reduction_needs_repair(trainer: ModuleType) -> bool:
     asked: list[Any] = []
     strategy = _listening_strategy(trainer, asked)
     try:
-        trainer.reduce_per_replica(trainer.tf.constant(1.0), strategy, "mean")
+        trainer.reduce_per_replica(1.0, strategy, "mean")  # no tensor: TensorFlow must not start yet
     except Exception:  # noqa: BLE001 - whatever fails here would fail in training
         return True
     return asked != [None]
@@ -121,3 +127,33 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
         original(self, iterator=iterator, data_batch=data_batch)
 
     return _maybe_symbolic_build
+
+
+def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
+    tf = trainer.tf
+    original = trainer.TensorFlowTrainer._make_function
+
+    def _make_function(self: Any, step_function: Callable[..., Any]) -> Any:
+        strategy = self.distribute_strategy
+        if self.steps_per_execution == 1 or not trainer._collective_all_reduce_multi_worker(strategy):
+            return original(self, step_function)
+
+        def one_step(iterator: Any) -> Any:
+            outputs = strategy.run(step_function, args=(iterator.get_next(),))
+            return trainer.reduce_per_replica(outputs, strategy, reduction="auto")
+
+        step = one_step if self.run_eagerly else tf.function(one_step, autograph=False, reduce_retracing=True)
+
+        def steps(iterator: Any) -> Any:
+            outputs = None
+            try:
+                for _ in range(self.steps_per_execution):
+                    outputs = step(iterator)
+            except tf.errors.OutOfRangeError:  # the epoch's last execution may have fewer steps, but not none
+                if outputs is None:
+                    raise
+            return outputs
+
+        return steps
+
+    return _make_function

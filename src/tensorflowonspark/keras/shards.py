@@ -3,8 +3,8 @@
 ``strategy.experimental_distribute_dataset``, which Keras's ``fit`` calls on every data set, takes it for the whole
 data in global batches, and gives each worker its part of every batch. A share that Spark fed to a worker would thus
 lose its count of steps, on which Keras and the other workers rely. A marked data set goes to
-``distribute_datasets_from_function`` instead, as it is. The mark is the ``dataset_name`` of its options, which
-survives ``map``, ``prefetch`` and all other transformations.
+``distribute_datasets_from_function`` instead, as it is. The mark is a ``framework_type`` in its options (where libraries
+say that a data set is theirs), which survives ``map``, ``prefetch`` and all other transformations.
 """
 
 from types import ModuleType
@@ -25,7 +25,7 @@ def mark_shard(dataset: "tf.data.Dataset", batch_rows: int) -> "tf.data.Dataset"
     import tensorflow as tf
 
     options = tf.data.Options()
-    options.dataset_name = f"{_MARK}{batch_rows}"
+    options.framework_type = [f"{_MARK}{batch_rows}"]
     # For strategies that are not asked for here (one process, several GPUs): divide batches, never drop any.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)
@@ -34,8 +34,9 @@ def mark_shard(dataset: "tf.data.Dataset", batch_rows: int) -> "tf.data.Dataset"
 def shard_batch_rows(dataset: Any) -> int | None:
     """Return the rows in a batch of a marked data set, or None if it has no mark."""
     options = getattr(dataset, "options", None)
-    name = str(options().dataset_name) if callable(options) else ""
-    return int(name.removeprefix(_MARK)) if name.startswith(_MARK) else None
+    names = (options().framework_type or []) if callable(options) else []
+    marks = [name.removeprefix(_MARK) for name in names if name.startswith(_MARK)]
+    return int(marks[0]) if marks else None
 
 
 def teach_strategy(distribute_lib: ModuleType) -> None:

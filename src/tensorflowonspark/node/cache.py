@@ -1,8 +1,12 @@
-"""What a node keeps of the rows that it was fed: Arrow IPC files on the executor's disk, mapped into memory."""
+"""What a node keeps of the rows that it was fed: Arrow IPC files on the executor's disk, mapped into memory.
 
+The files have no name: they are gone with the process, whatever it dies of.
+"""
+
+import mmap
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,55 +24,48 @@ class Cache:
     Parameters
     ----------
     directory : str
-        An empty directory for its files.
+        Where its files are, on a disk with room for the rows.
     number : int
         This node's number.
     """
 
     def __init__(self, directory: str, number: int) -> None:
-        self._directory = Path(directory)
+        self._directory = directory
         self._number = number
         self._lock = threading.Lock()
-        self._files: dict[tuple[int, int, int], Path] = {}
+        self._parts: dict[tuple[int, int, int], list[pa.RecordBatch]] = {}
 
     def store(
         self, feed: int, partition: int, attempt: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
     ) -> PartSummary:
         """Write a part; it counts as stored only when all its batches came."""
-        path = self._directory / f"feed-{feed}-part-{partition}-attempt-{attempt}.arrow"
         rows, columns = 0, {}
-        try:
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        with tempfile.TemporaryFile(dir=self._directory) as file:
+            with pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
                     rows += batch.num_rows
                     columns = merge((columns, summarize(batch)))
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+            file.flush()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        reader = pa.ipc.open_file(pa.py_buffer(mapped))
         with self._lock:
-            self._files[feed, partition, attempt] = path
+            self._parts[feed, partition, attempt] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
         return PartSummary(partition, attempt, self._number, rows, columns, schema.serialize().to_pybytes())
 
     def shard(self, feed: int, parts: Iterable[tuple[int, int]]) -> "Shard":
         """Return the rows of the parts that count, in the order given, and drop all other parts of that feed."""
         counted = [(feed, *part) for part in parts]
         with self._lock:
-            files = [self._files[key] for key in counted if key in self._files]
-            for key in [key for key in self._files if key[0] == feed and key not in counted]:
-                self._files.pop(key).unlink()
-        return Shard(_mapped(path) for path in files)
+            for key in [key for key in self._parts if key[0] == feed and key not in counted]:
+                del self._parts[key]
+            return Shard(self._parts[key] for key in counted if key in self._parts)
 
     def drop(self, feed: int) -> None:
         """Forget a feed's rows; views that are still in use stay valid."""
         with self._lock:
-            for key in [key for key in self._files if key[0] == feed]:
-                self._files.pop(key).unlink()
-
-
-def _mapped(path: Path) -> list[pa.RecordBatch]:
-    reader = pa.ipc.open_file(pa.memory_map(str(path)))
-    return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            for key in [key for key in self._parts if key[0] == feed]:
+                del self._parts[key]
 
 
 class Shard:

@@ -46,6 +46,7 @@ class Context:
         for member in members:
             self.cluster.setdefault(str(member.role.job), []).append(member.address)
         self._number = setup.number
+        self._scratch = setup.local_directory
         self._link = link
         self._receiver = receiver
         self._current: Feed | None = None
@@ -124,7 +125,7 @@ class Context:
             new model is complete.
         """
         if self.is_chief:
-            storage.publish(path, lambda local: _save(model, local))
+            storage.publish(path, lambda local: _save(model, local), self._scratch)
 
     def join_server(self) -> None:
         """Serve this node's part to a ``ParameterServerStrategy``, until the cluster shuts down.

@@ -31,14 +31,11 @@ class Link:
     Parameters
     ----------
     pipe : Connection
-        The pipe to the supervisor. When it ends the whole process group is killed, after `clean_up`.
-    clean_up : callable
-        Removes what the supervisor would have removed.
+        The pipe to the supervisor. When it ends the whole process group is killed.
     """
 
-    def __init__(self, pipe: Connection, clean_up: Callable[[], None]) -> None:
+    def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._clean_up = clean_up
         self._sending = Lock()
         self._changed = Condition()
         self._members: tuple[Member, ...] = ()
@@ -78,7 +75,6 @@ class Link:
                 with self._changed:
                     self._take(message)
                     self._changed.notify_all()
-        self._clean_up()
         kill_group(os.getpid())
 
     def _take(self, message: Any) -> None:

@@ -6,7 +6,6 @@ would take its peers down while they still export or evaluate.
 
 import os
 import pickle
-import shutil
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -31,9 +30,9 @@ def run_node(pipe: Connection) -> None:
     """Run this process as a node; never returns normally before the cluster ends."""
     die_with_parent()
     setup: NodeSetup = pipe.recv()
-    link = Link(pipe, clean_up=lambda: _remove(setup))
+    link = Link(pipe)
     receiver = Receiver(setup) if setup.feed_socket else None
-    link.send(Ready(setup.feed_socket, receiver.port if receiver else 0))
+    link.send(Ready(receiver.socket, receiver.port) if receiver else Ready())
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
     link.send(_outcome(setup, members, link, receiver))
@@ -102,9 +101,3 @@ def _traceback() -> str:
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
     return "".join(traceback.format_exception(kind, error, frames))
-
-
-def _remove(setup: NodeSetup) -> None:
-    shutil.rmtree(setup.data_directory, ignore_errors=True)
-    if setup.feed_socket:
-        shutil.rmtree(os.path.dirname(setup.feed_socket), ignore_errors=True)  # noqa: PTH120

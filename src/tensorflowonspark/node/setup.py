@@ -19,4 +19,4 @@ class NodeSetup:
     program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
     gpus: tuple[str, ...]
     feed_socket: str  # where it takes rows; empty if it is not fed
-    data_directory: str  # for what it keeps of them
+    local_directory: str  # for temporary files: Spark's own, which goes with the executor

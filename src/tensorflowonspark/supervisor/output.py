@@ -14,10 +14,12 @@ __all__ = ["Output", "level_of"]
 _READ_BYTES = 64 * 1024
 _LINE_BYTES = 64 * 1024  # a longer line is passed on in pieces
 _TAIL_LINES = 100
-# How TensorFlow and absl ("I0000 12:00:00.1 ...", "2026-01-01 12:00:00.1: W tensorflow/...") and Python's logging
-# ("WARNING:root:...") mark the level of a line.
-_LEVEL = re.compile(r"^(?:[\d-]+ [\d:.]+: )?(?:([IWEF])(?:\d{4}| )|(DEBUG|INFO|WARNING|ERROR|CRITICAL):)")
-_LETTERS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
+# How native code ("2026-01-01 12:00:00.1: W tensorflow/...", and newer "W0101 12:00:00.1 2905 port.cc:1] ...") and
+# Python's logging ("WARNING:root:...") mark the level of a line.
+_LEVEL = re.compile(r"^(?:[\d-]+ [\d:.]+: ([IWEF]) |([IWEF])\d{4} |(DEBUG|INFO|WARNING|ERROR|CRITICAL):)")
+# Native INFO is TensorFlow talking to itself, and so is what it says, as an error, on every host without a GPU.
+_CHATTER = re.compile(r"before absl::InitializeLog|failed call to cuInit|Unable to register cu\w+ factory")
+_LETTERS = {"I": logging.DEBUG, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 
 
 def level_of(line: str) -> int:
@@ -31,8 +33,10 @@ def level_of(line: str) -> int:
     match = _LEVEL.match(line)
     if match is None:
         return logging.INFO
-    letter, name = match.groups()
-    return _LETTERS[letter] if letter else int(getattr(logging, name))
+    if _CHATTER.search(line):
+        return logging.DEBUG
+    old, new, name = match.groups()
+    return int(getattr(logging, name)) if name else _LETTERS[old or new]
 
 
 class Output:

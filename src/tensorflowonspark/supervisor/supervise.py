@@ -6,13 +6,14 @@ into one inbox; everything is decided in one place, in one thread, in order.
 
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
 
@@ -68,24 +69,21 @@ class Supervisor:
 
     def run(self) -> None:
         """Run until the node is gone and nothing of it is left."""
-        # The socket's directory only this user can enter; its path must stay short (108 bytes).
-        sockets = tempfile.mkdtemp(prefix="tfos-")
-        data = tempfile.mkdtemp(prefix="tfos-", dir=self._assignment.local_directory or None)
-        try:
-            with reserve_port() as port:
-                self._start_node(sockets, data)
+        with reserve_port() as port:
+            self._start_node()
+            try:
                 if self._connect(port.getsockname()[1]):
                     self._listen()
                     self._loop()
-        finally:
-            self._end_everything()
-            for directory in (sockets, data):
-                shutil.rmtree(directory, ignore_errors=True)
+            finally:
+                self._end_everything()
 
     # ---- starting
 
-    def _start_node(self, sockets: str, data: str) -> None:
+    def _start_node(self) -> None:
         order = self._assignment
+        directory = order.local_directory or tempfile.gettempdir()
+        self._socket = Path(directory) / f"tfos-{uuid.uuid4().hex}" if order.role in order.spec.fed else None
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
         self._node, self._pipe = children.start(
@@ -102,8 +100,8 @@ class Supervisor:
                 token=order.token,
                 program=order.program,
                 gpus=order.gpus,
-                feed_socket=os.path.join(sockets, "feed") if order.role in order.spec.fed else "",  # noqa: PTH118
-                data_directory=data,
+                feed_socket=str(self._socket or ""),
+                local_directory=directory,
             )
         )
 
@@ -118,7 +116,7 @@ class Supervisor:
             self._driver.receive()  # the driver answers a hello that it accepts
         except transport.ConnectionLost as error:
             where = "{}:{}".format(*order.driver)
-            reason = f"it can't reach the driver at {where} ({str(error).splitlines()[0]})"
+            reason = f"it can't reach the driver at {where} ({error})"
             advice = "open that address to the executors, or set spark.driver.host to one that they can reach"
             self._task.send(Failed(FailureKind.LOST, reason, advice))
             return False
@@ -251,6 +249,8 @@ class Supervisor:
         children.kill_group(self._node.pid)
         self._node.wait()
         self._output.tail(_OUTPUT_SECONDS)
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
         if self._tensorboard is not None:
             children.kill_group(self._tensorboard.pid)
             self._tensorboard.wait()
@@ -262,6 +262,6 @@ def node_environment(inherited: Mapping[str, str], wanted: Mapping[str, str]) ->
     """Return a node's environment: the executor's, without Spark's secrets, with our defaults and the user's wishes."""
     environment = {name: value for name, value in inherited.items() if "SECRET" not in name}
     environment["TF_GRPC_REUSE_PORT"] = "1"  # supervisor/ports.py says why
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # start-up chatter of INFO level is no one's wish
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's native INFO and WARNING are for its developers
     environment.update(wanted)
     return environment

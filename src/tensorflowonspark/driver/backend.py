@@ -1,0 +1,93 @@
+"""What a cluster needs of Spark: slots, an address, a stage that places nodes, jobs that feed them.
+
+This is the seam between the driver's logic and Spark: tests put a backend without Spark here.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tensorflowonspark.driver.address import listen
+from tensorflowonspark.driver.feeding import feed_job
+from tensorflowonspark.driver.job import SparkJob
+from tensorflowonspark.driver.slots import require_slots
+from tensorflowonspark.driver.stage import SparkStage
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.task.plan import FeedTarget, Plan
+from tensorflowonspark.transport import ChannelHandler, Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Backend", "Job", "SparkBackend", "Stage"]
+
+
+class Job(Protocol):
+    """Something that runs in the background; `SparkJob` says what each name means."""
+
+    ended: bool
+    result: Any
+    error: BaseException | None
+
+    def cancel(self) -> None: ...  # noqa: D102
+    def wait(self, seconds: float) -> None: ...  # noqa: D102
+
+
+class Stage(Protocol):
+    """What places the nodes of a plan; `SparkStage` says what each name means."""
+
+    @property
+    def ended(self) -> bool: ...  # noqa: D102
+    def problems(self) -> list[str]: ...  # noqa: D102
+    def cancel(self) -> None: ...  # noqa: D102
+    def wait(self, seconds: float) -> None: ...  # noqa: D102
+
+
+class Backend(Protocol):
+    """What carries a cluster; `SparkBackend` says what each method does."""
+
+    @property
+    def shares_terminal(self) -> bool: ...  # noqa: D102
+    def require_slots(self, needed: int) -> None: ...  # noqa: D102
+    def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]: ...  # noqa: D102
+    def place(self, plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
+    def feed(  # noqa: D102
+        self, data: "DataFrame", targets: tuple[FeedTarget, ...], token: str, feed: int, on_end: Callable[[], None]
+    ) -> Job: ...
+
+
+class SparkBackend:
+    """A running Spark application.
+
+    Raises
+    ------
+    SpecError
+        If `spark` is no SparkSession.
+    """
+
+    def __init__(self, spark: "SparkSession") -> None:
+        if not hasattr(spark, "sparkContext"):
+            raise SpecError(f"spark={spark!r}: expected a SparkSession, not {type(spark).__name__}")
+        self._spark = spark
+
+    @property
+    def shares_terminal(self) -> bool:
+        """Whether the executors' log is the driver's own standard error."""
+        return str(self._spark.sparkContext.master).startswith("local[")
+
+    def require_slots(self, needed: int) -> None:
+        """Wait for enough task slots, or raise `SlotsError`."""
+        require_slots(self._spark.sparkContext, needed)
+
+    def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
+        """Start the driver's server; return it with the address that executors call."""
+        return listen(self._spark.sparkContext, token, on_channel)
+
+    def place(self, plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
+        """Start the stage that places the nodes."""
+        return SparkStage(self._spark, plan, data, on_end)
+
+    def feed(
+        self, data: "DataFrame", targets: tuple[FeedTarget, ...], token: str, feed: int, on_end: Callable[[], None]
+    ) -> SparkJob:
+        """Start a job that feeds a DataFrame to the targets."""
+        return feed_job(self._spark, data, targets, token, feed, on_end)

@@ -1,0 +1,109 @@
+"""Callbacks with which several workers agree on one model.
+
+- **Statistics.** What a layer keeps of its batches (BatchNorm's moving mean and variance) is each worker's own in
+  Keras 3. It is averaged over the workers at each epoch's end and before each evaluation, so that all of them save,
+  evaluate and predict with the same model.
+- **Files.** All workers are given the same callbacks, often with one shared directory. Those that write files run on
+  the chief alone.
+- **BackupAndRestore.** The chief alone backs up and restores; it hands what it restored to the others.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+__all__ = ["Handover", "Statistics", "agreeing"]
+
+_WRITING = (
+    keras.callbacks.BackupAndRestore,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+)
+
+
+def agreeing(model: keras.Model, callbacks: Any) -> Any:
+    """Return what this worker runs in place of the callbacks that the user gave to ``fit``."""
+    is_chief = model.distribute_strategy.extended.should_checkpoint
+    container = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
+    given = container.callbacks if container else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+    kept = [each for each in given if each is not None and (is_chief or not isinstance(each, _WRITING))]
+    # Statistics come first, so that what others save and look at has been agreed on; the handover comes last, when
+    # the chief has restored.
+    agreed = [Statistics(), *kept]
+    if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in given):
+        agreed.append(Handover())
+    if container is None:
+        return agreed
+    for callback in agreed:
+        callback.set_model(model)
+    container.callbacks[:] = agreed
+    return container
+
+
+class Statistics(keras.callbacks.Callback):  # type: ignore[misc]
+    """Averages the weights that are not trained over all workers."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras's names
+        """Average before anyone saves."""
+        self._agree()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Average before the validation."""
+        self._agree()
+
+    def _agree(self) -> None:
+        weights = [each for each in self.model.non_trainable_weights if "float" in str(each.dtype)]
+        if weights:
+            strategy = self.model.distribute_strategy
+            _assign(strategy, weights, _all_reduce(strategy, tf.distribute.ReduceOp.MEAN, lambda: _values(weights)))
+
+
+class Handover(keras.callbacks.Callback):  # type: ignore[misc]
+    """Gives the state that the chief has restored to all workers: weights, optimizer, and the epoch to go on with."""
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Hand over, if the chief has restored anything."""
+        model = self.model
+        strategy = model.distribute_strategy
+        own = model._initial_epoch if strategy.extended.should_checkpoint and model._initial_epoch else 0
+        (epoch,) = _all_reduce(strategy, tf.distribute.ReduceOp.SUM, lambda: [tf.constant(own)])
+        if not int(epoch):
+            return
+        if not model.optimizer.built:
+            with strategy.scope():
+                model.optimizer.build(model.trainable_variables)
+        variables = [*model.weights, *model.optimizer.variables]
+        is_chief = strategy.extended.should_checkpoint
+        state = _all_reduce(
+            strategy,
+            tf.distribute.ReduceOp.SUM,
+            lambda: [value if is_chief else tf.zeros_like(value) for value in _values(variables)],
+        )
+        _assign(strategy, variables, state)
+        model._initial_epoch = int(epoch)
+
+
+def _values(variables: Sequence[Any]) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(variable.value) for variable in variables]
+
+
+def _all_reduce(
+    strategy: tf.distribute.Strategy, operation: tf.distribute.ReduceOp, values: Callable[[], list[tf.Tensor]]
+) -> list[tf.Tensor]:
+    """Return the reduction, over all workers, of what `values` returns on each."""
+
+    def exchange() -> list[tf.Tensor]:
+        context = tf.distribute.get_replica_context()
+        return [context.all_reduce(operation, value) for value in values()]
+
+    reduced = strategy.run(exchange)
+    return [strategy.experimental_local_results(value)[0] for value in reduced]
+
+
+def _assign(strategy: tf.distribute.Strategy, variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
+    with strategy.scope():
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(tf.cast(value, variable.dtype))

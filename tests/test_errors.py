@@ -1,0 +1,33 @@
+import pickle
+
+import pytest
+
+from tensorflowonspark import errors
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.NodeError("worker:1", "h7", "its program raised ValueError: x", "do that", "Traceback ...", "tail"),
+        errors.SlotsError(4, 2, "ask for more"),
+        errors.StartError("missing"),
+        errors.FeedError("column"),
+        errors.SpecError("workers=0"),
+        errors.EnvironmentNotReady("no Java"),
+    ],
+)
+def test_errors_survive_pickling(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert copy.__dict__ == error.__dict__
+
+
+def test_every_error_is_a_cluster_error():
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), errors.ClusterError)
+
+
+def test_a_nodes_output_is_shown_where_there_is_no_traceback():
+    assert "last words" in str(errors.NodeError("worker:0", "h", "killed", output="last words"))
+    assert "last words" not in str(errors.NodeError("worker:0", "h", "raised", traceback="T", output="last words"))

@@ -1,0 +1,48 @@
+import doctest
+import pkgutil
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import tensorflowonspark
+
+# These need TensorFlow at their import, which takes seconds; what their examples say is said by the tests beside them.
+_WITH_TENSORFLOW = {"tensorflowonspark.node.dataset", "tensorflowonspark.keras.callbacks"}
+_MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(tensorflowonspark.__path__, "tensorflowonspark.")
+    if not module.name.endswith("__main__") and module.name not in _WITH_TENSORFLOW
+)
+_WITH_SPARK = {"tensorflowonspark.driver.cluster"}
+
+
+def test_public_names_are_all_there():
+    for name in tensorflowonspark.__all__:
+        assert getattr(tensorflowonspark, name) is not None
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = tensorflowonspark.nothing
+
+
+def test_neither_driver_nor_task_imports_tensorflow():
+    program = (
+        "import sys, tensorflowonspark.driver.cluster, tensorflowonspark.task.place, tensorflowonspark.supervisor.supervise\n"
+        "print([name for name in ('tensorflow', 'keras', 'pyspark', 'pandas') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", [name for name in _MODULES if name not in _WITH_SPARK])
+def test_examples_of(name):
+    result = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert not result.failed
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize("name", sorted(_WITH_SPARK))
+def test_examples_with_spark_of(name, spark):
+    result = doctest.testmod(import_module(name), extraglobs={"spark": spark})
+    assert result.attempted
+    assert not result.failed
