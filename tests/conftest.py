@@ -1,25 +1,27 @@
 """Real Spark in three shapes behind one fixture, and a look, after each test, at what was left behind."""
 
 import os
-import re
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
+import uuid
+from contextlib import ExitStack
 
 import cloudpickle
+import programs
 import psutil
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
+from standalone import standalone_cluster
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["TFOS_TEST_RUN"] = uuid.uuid4().hex  # inherited by all that this run starts
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
 MASTERS = ["local", "local-cluster", "standalone"]
 _GONE_SECONDS = 8.0
+_scratch: list[str] = []  # Spark's local directories
 
 
 def pytest_generate_tests(metafunc):
@@ -30,7 +32,7 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(items):
     # The nodes can't import the tests: what these ship to them goes by value.
-    for module in {item.module for item in items}:
+    for module in {programs, *(item.module for item in items)}:
         cloudpickle.register_pickle_by_value(module)
         spark_cloudpickle.register_pickle_by_value(module)
 
@@ -41,12 +43,16 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def spark(request):
-    """A session with two task slots: in the driver's process, one executor with both, or two with one each."""
+    """A session with four slots in the driver's process, two in one executor, or two executors with one each."""
     from pyspark.sql import SparkSession
 
-    with tempfile.TemporaryDirectory() as scratch:
-        daemons = _standalone(scratch) if request.param == "standalone" else None
-        master = daemons[0] if daemons else {"local": "local[2]", "local-cluster": "local-cluster[1,2,1024]"}[request.param]
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        _scratch.append(scratch)
+        if request.param == "standalone":
+            master = stack.enter_context(standalone_cluster(scratch, cores=[2]))
+        else:
+            master = {"local": "local[4]", "local-cluster": "local-cluster[1,2,1024]"}[request.param]
         session = (
             SparkSession.builder.master(master)
             .appName(f"tests on {request.param}")
@@ -61,46 +67,29 @@ def spark(request):
         session.sparkContext.setLogLevel("OFF")
         yield session
         session.stop()
-        for daemon in daemons[1] if daemons else []:
-            daemon.terminate()
-            daemon.wait(20)
-
-
-def _standalone(scratch):
-    """Start a standalone master and a worker with two cores; return the URL and both processes."""
-    import pyspark
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    home = Path(pyspark.__file__).parent
-    url = f"spark://127.0.0.1:{port}"
-    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_DIRS": scratch}
-
-    def start(kind, *arguments):
-        command = [str(home / "bin/spark-class"), f"org.apache.spark.deploy.{kind.lower()}.{kind}", "--host", "127.0.0.1"]
-        log = open(Path(scratch) / f"{kind}.log", "wb")  # noqa: SIM115 - the process keeps it
-        return subprocess.Popen([*command, "--webui-port", "0", *arguments], env=environment, stdout=log, stderr=log)
-
-    master = start("Master", "--port", str(port))
-    worker = start("Worker", "--cores", "2", "--memory", "3g", "--work-dir", str(Path(scratch) / "work"), url)
-    return url, [worker, master]
 
 
 def our_processes():
-    """Return the supervisors, nodes and TensorBoards that descend from nothing but this test run's executors."""
+    """Return the supervisors, nodes and TensorBoards of this test run."""
     found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
+    for process in psutil.process_iter(["cmdline", "status", "environ"]):
         line = " ".join(process.info["cmdline"] or [])
-        if re.search(r"-m tensorflowonspark\.(supervisor|node)", line) and process.info["status"] != "zombie":
+        ours = (process.info["environ"] or {}).get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]
+        if ours and "-m tensorflowonspark." in line and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
 
 
 def left_behind():
-    """Return what of ours is still there: processes and directories."""
-    directories = [str(path) for path in Path(tempfile.gettempdir()).rglob("tfos-*")]
-    return [f"{process.pid}: {' '.join(process.cmdline())}" for process in our_processes()] + directories
+    """Return what of ours is still there: processes, and files in Spark's local directories."""
+    files = [
+        os.path.join(directory, name)
+        for scratch in _scratch
+        for directory, names, others in os.walk(scratch)
+        for name in [*names, *others]
+        if name.startswith("tfos-")
+    ]
+    return [f"{process.pid}: {' '.join(process.cmdline())}" for process in our_processes()] + files
 
 
 @pytest.fixture(autouse=True)

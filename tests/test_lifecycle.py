@@ -73,20 +73,18 @@ def test_ps_and_evaluator_end_when_chief_and_workers_have(spark):
             time.sleep(3600)
         return ctx.job
 
-    # Two slots: a chief with a ps, then a worker with an evaluator.
-    for roles in ({"workers": 0, "chief": True, "ps": 1}, {"workers": 1, "evaluator": True}):
-        started = time.monotonic()
-        results = tfos.run(spark, program, **roles)
-        assert list(results.values()) in (["chief"], ["worker"])
-        assert time.monotonic() - started < 20
+    results = tfos.run(spark, program, workers=1, chief=True, ps=1, evaluator=True)
+    assert results == {"chief:0": "chief", "worker:0": "worker"}
 
 
 @pytest.mark.masters("local", "standalone")
 def test_too_few_slots_are_told_within_seconds(spark):
-    assert count_slots(spark.sparkContext) == 2
+    slots = count_slots(spark.sparkContext)
+    assert slots == (4 if spark.sparkContext.master.startswith("local[") else 2)
     started = time.monotonic()
-    with pytest.raises(tfos.SlotsError, match="needs 3 task slots at the same time, and the Spark application has 2"):
-        tfos.Cluster(spark, where, workers=3).start()
+    words = f"needs {slots + 1} task slots at the same time, and the Spark application has {slots}"
+    with pytest.raises(tfos.SlotsError, match=words):
+        tfos.Cluster(spark, where, workers=slots + 1).start()
     assert time.monotonic() - started < 15
 
 
@@ -96,10 +94,10 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
         time.sleep(12)
         yield from batches
 
-    busy = spark.range(0, 2, 1, 2).mapInArrow(occupy, "id long")
+    busy = spark.range(0, 4, 1, 4).mapInArrow(occupy, "id long")
     from tensorflowonspark.driver.job import SparkJob
 
-    job = SparkJob(spark, "occupies both slots", busy.collect, lambda: None)
+    job = SparkJob(spark, "occupies all slots", busy.collect, lambda: None)
     time.sleep(1)
     with pytest.raises(tfos.StartError, match=r"worker:0 \(no word from it.*other jobs may hold the slots"):
         tfos.Cluster(spark, where, workers=2, start_timeout=2.0).start()

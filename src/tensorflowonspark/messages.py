@@ -24,6 +24,7 @@ __all__ = [
     "Ready",
     "Returned",
     "Seal",
+    "Serving",
     "Stop",
     "Stored",
     "TensorBoardUp",
@@ -129,6 +130,11 @@ class Stored:
     """A held task has fed its partition to its node."""
 
     part: PartSummary
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The program serves others from now on and will not return."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ __all__ = ["Cluster", "run"]
 
 _log = logging.getLogger(__name__)
 _GRACE_SECONDS = 2.0  # for a process to end by itself before it is killed
-_GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end the stage
+_GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end a job that was cancelled
+_STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended to end too, which needs no cancelling
 _STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
 
 Function = Callable[[Any, Any], Any]
@@ -211,18 +212,17 @@ class Cluster:
             names = ", ".join(f"{node.role} on {node.host}" for node in late)
             _log.warning("%s did not confirm its end; it ends by itself when it notices that the driver hung up", names)
         if self._stage is not None:
-            if grace_seconds == 0.0 or late:
-                self._stage.cancel()
+            self._stage.wait(_STAGE_END_SECONDS)
+            self._stage.cancel()
             self._stage.wait(_GOODBYE_SECONDS)
         if self._server is not None:
             self._server.close()
         self._watcher.close()
 
     def _on_failure(self) -> None:
-        """Called as soon as a node's failure is certain: what feeds or holds the others is ended too."""
-        for job in (self._job, self._stage):
-            if job is not None:
-                job.cancel()
+        """End the feeding as soon as a node's failure is certain."""
+        if self._job is not None:
+            self._job.cancel()
 
     def __enter__(self) -> "Cluster":
         return self.start()
@@ -294,7 +294,7 @@ class Cluster:
         self._seal(0, [node.stored for node in nodes if node.stored])
 
     def join(self) -> dict[str, Any]:
-        """Wait until the function has returned on all nodes that train.
+        """Wait until the function has returned on all nodes that train and do not serve others.
 
         No further feed comes after this: a program that waits for one goes on without.
 
@@ -310,8 +310,8 @@ class Cluster:
         """
         self._monitor.tell_all(NoMoreFeeds())
         trainers = self._monitor.trainers()
-        self._monitor.wait(lambda: all(map(_has_returned, trainers)))
-        return {str(node.role): pickle.loads(node.result) for node in trainers}
+        self._monitor.wait(lambda: all(_has_returned(node) or node.serving for node in trainers))
+        return {str(node.role): pickle.loads(node.result) for node in trainers if not node.serving}
 
     @property
     def tensorboard_url(self) -> str | None:

@@ -36,6 +36,7 @@ class SparkJob:
         self._action = action
         self._on_end = on_end
         self.ended = False
+        self._cancelled = False
         self.result: Any = None
         self.error: BaseException | None = None
         self._thread = InheritableThread(target=self._run, daemon=True)
@@ -53,7 +54,8 @@ class SparkJob:
 
     def cancel(self) -> None:
         """End its Spark jobs, now."""
-        if not self.ended:
+        if not self.ended and not self._cancelled:
+            self._cancelled = True
             self._context.cancelJobGroup(self._group)
 
     def wait(self, seconds: float) -> None:

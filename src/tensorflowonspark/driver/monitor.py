@@ -27,6 +27,7 @@ from tensorflowonspark.messages import (
     Progress,
     Ready,
     Returned,
+    Serving,
     Stop,
     Stored,
     TensorBoardUp,
@@ -64,6 +65,8 @@ class Node:
     ready: Ready = field(default_factory=Ready)
     feed_wanted: int = -1  # the last feed that its program asked for
     stored: PartSummary | None = None
+    progress: Progress | None = None
+    serving: bool = False  # for others; its program will not return
     result: bytes = b""
     pid: int = 0  # of its supervisor
     jvm_pid: int = 0  # of its executor
@@ -148,6 +151,7 @@ class Monitor:
             self._watcher.show(str(node.role), message.lines)
             return
         if isinstance(message, Progress):
+            node.progress = message
             self._watcher.progress(str(node.role), message)
             return
         with self._changed:
@@ -156,6 +160,8 @@ class Monitor:
                 self._move(node, NodeState.RUNNING)
             elif isinstance(message, FeedWanted):
                 node.feed_wanted = message.feed
+            elif isinstance(message, Serving):
+                node.serving = True
             elif isinstance(message, Stored):
                 node.stored = message.part
             elif isinstance(message, Returned):

@@ -79,6 +79,8 @@ class Watcher:
                     dynamic_ncols=True,
                 )
             self._bar.update(now.step - self._bar.n)
+            if now.step == now.steps:
+                self._bar.refresh()  # tqdm draws at intervals, and would leave out the end of a short epoch
 
     def close(self) -> None:
         """Take the bar away."""

@@ -58,7 +58,8 @@ class Statistics(keras.callbacks.Callback):  # type: ignore[misc]
         weights = [each for each in self.model.non_trainable_weights if "float" in str(each.dtype)]
         if weights:
             strategy = self.model.distribute_strategy
-            _assign(strategy, weights, _all_reduce(strategy, tf.distribute.ReduceOp.MEAN, lambda: _values(weights)))
+            values = _local_values(strategy, weights)
+            _assign(strategy, weights, _reduced(strategy, tf.distribute.ReduceOp.MEAN, values))
 
 
 class Handover(keras.callbacks.Callback):  # type: ignore[misc]
@@ -68,39 +69,43 @@ class Handover(keras.callbacks.Callback):  # type: ignore[misc]
         """Hand over, if the chief has restored anything."""
         model = self.model
         strategy = model.distribute_strategy
-        own = model._initial_epoch if strategy.extended.should_checkpoint and model._initial_epoch else 0
-        (epoch,) = _all_reduce(strategy, tf.distribute.ReduceOp.SUM, lambda: [tf.constant(own)])
-        if not int(epoch):
+        is_chief = strategy.extended.should_checkpoint
+        (epoch,) = map(int, _broadcast(strategy, is_chief, [[tf.constant(model._initial_epoch or 0)]]))
+        if not epoch:
             return
         if not model.optimizer.built:
             with strategy.scope():
                 model.optimizer.build(model.trainable_variables)
         variables = [*model.weights, *model.optimizer.variables]
-        is_chief = strategy.extended.should_checkpoint
-        state = _all_reduce(
-            strategy,
-            tf.distribute.ReduceOp.SUM,
-            lambda: [value if is_chief else tf.zeros_like(value) for value in _values(variables)],
-        )
+        state = _broadcast(strategy, is_chief, _local_values(strategy, variables))
         _assign(strategy, variables, state)
-        model._initial_epoch = int(epoch)
+        model._initial_epoch = epoch
 
 
-def _values(variables: Sequence[Any]) -> list[tf.Tensor]:
-    return [tf.convert_to_tensor(variable.value) for variable in variables]
+def _local_values(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> list[list[tf.Tensor]]:
+    """Return each variable's values, one for each replica of this worker (its GPUs, or its one CPU)."""
+    locals_ = [strategy.experimental_local_results(variable.value) for variable in variables]
+    return [[tf.convert_to_tensor(value) for value in values] for values in locals_]
 
 
-def _all_reduce(
-    strategy: tf.distribute.Strategy, operation: tf.distribute.ReduceOp, values: Callable[[], list[tf.Tensor]]
+def _reduced(
+    strategy: tf.distribute.Strategy, operation: tf.distribute.ReduceOp, values: Sequence[Sequence[tf.Tensor]]
 ) -> list[tf.Tensor]:
-    """Return the reduction, over all workers, of what `values` returns on each."""
+    """Return the reduction of each value over all replicas of all workers."""
 
-    def exchange() -> list[tf.Tensor]:
-        context = tf.distribute.get_replica_context()
-        return [context.all_reduce(operation, value) for value in values()]
+    def of_replica(value: Sequence[tf.Tensor]) -> Callable[[Any], tf.Tensor]:
+        return lambda context: value[context.replica_id_in_sync_group % len(value)]
 
-    reduced = strategy.run(exchange)
-    return [strategy.experimental_local_results(value)[0] for value in reduced]
+    distributed = [strategy.experimental_distribute_values_from_function(of_replica(value)) for value in values]
+    return [strategy.reduce(operation, value, axis=None) for value in distributed]
+
+
+def _broadcast(
+    strategy: tf.distribute.Strategy, is_chief: bool, values: Sequence[Sequence[tf.Tensor]]
+) -> list[tf.Tensor]:
+    """Return the values of the chief's first replica on all workers: the sum of them and of nothing else."""
+    own = [[value if is_chief and not place else tf.zeros_like(value) for place, value in enumerate(each)] for each in values]
+    return _reduced(strategy, tf.distribute.ReduceOp.SUM, own)
 
 
 def _assign(strategy: tf.distribute.Strategy, variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:

@@ -56,6 +56,8 @@ def _listening_strategy(trainer: ModuleType, asked: list[Any]) -> Any:
     """Return a strategy of several workers, as far as the trainer can tell, that notes the axis it is asked for."""
 
     class Extended:
+        worker_devices = ("/device:CPU:0",)
+
         def _in_multi_worker_mode(self) -> bool:
             return True
 
@@ -80,8 +82,15 @@ def _repaired_reduction(trainer: ModuleType) -> Callable[..., Any]:
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
         several_workers = trainer._collective_all_reduce_multi_worker(strategy)
         if several_workers and reduction in ("auto", "mean"):
-            return trainer.tree.map_structure(lambda value: strategy.reduce("MEAN", value, axis=None), values)
+            return trainer.tree.map_structure(lambda value: mean(strategy, value), values)
         return original(values, strategy, reduction)
+
+    def mean(strategy: Any, value: Any) -> Any:
+        if not isinstance(value, trainer.tf.distribute.DistributedValues):
+            # The exchange asks where a value is, which nothing says of a metric that returns a variable as it is.
+            with trainer.tf.device(strategy.extended.worker_devices[0]):
+                value = trainer.tf.identity(trainer.tf.convert_to_tensor(value))
+        return strategy.reduce("MEAN", value, axis=None)
 
     return reduce_per_replica
 
@@ -138,17 +147,24 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
         if self.steps_per_execution == 1 or not trainer._collective_all_reduce_multi_worker(strategy):
             return original(self, step_function)
 
-        def one_step(iterator: Any) -> Any:
-            outputs = strategy.run(step_function, args=(iterator.get_next(),))
+        @tf.autograph.experimental.do_not_convert
+        def one_step(data: Any) -> Any:
+            outputs = strategy.run(step_function, args=(data,))
             return trainer.reduce_per_replica(outputs, strategy, reduction="auto")
 
-        step = one_step if self.run_eagerly else tf.function(one_step, autograph=False, reduce_retracing=True)
+        @tf.autograph.experimental.do_not_convert
+        def fetch(iterator: Any) -> Any:
+            return iterator.get_next()
+
+        # Two graphs, not one: in one, what needs no data (the optimizer's count of steps) would run before TensorFlow
+        # finds out that there is none left.
+        step, next_batch = (one_step, fetch) if self.run_eagerly else (tf.function(each, reduce_retracing=True) for each in (one_step, fetch))
 
         def steps(iterator: Any) -> Any:
             outputs = None
             try:
                 for _ in range(self.steps_per_execution):
-                    outputs = step(iterator)
+                    outputs = step(next_batch(iterator))
             except tf.errors.OutOfRangeError:  # the epoch's last execution may have fewer steps, but not none
                 if outputs is None:
                     raise

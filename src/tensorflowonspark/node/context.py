@@ -4,11 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.messages import FeedWanted, Member, Progress
+from tensorflowonspark.messages import FeedWanted, Member, Progress, Serving
 from tensorflowonspark.node.feed import Feed
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.receive import Receiver
@@ -113,7 +115,10 @@ class Context:
         )
 
     def export(self, model: Any, path: str) -> None:
-        """Write a trained model to a directory or file, on any file system; only the chief does, the others go on.
+        """Write a trained model to a directory or file, on any file system; the chief does, the others go on.
+
+        Call it on all workers: to save a model that is not of Keras 3, TensorFlow reads some variables from all of
+        them together.
 
         Parameters
         ----------
@@ -126,6 +131,9 @@ class Context:
         """
         if self.is_chief:
             storage.publish(path, lambda local: _save(model, local), self._scratch)
+        elif not _is_keras_3(model):
+            with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as unused:
+                _save(model, str(PurePosixPath(unused) / PurePosixPath(path).name))
 
     def join_server(self) -> None:
         """Serve this node's part to a ``ParameterServerStrategy``, until the cluster shuts down.
@@ -134,6 +142,7 @@ class Context:
         """
         import tensorflow as tf
 
+        self._link.send(Serving())
         tf.distribute.Server(tf.train.ClusterSpec(self._training_cluster()), self.job, self.index).join()
 
     def _training_cluster(self) -> dict[str, list[str]]:
@@ -160,6 +169,10 @@ class Context:
         if now - self._reported > _PROGRESS_SECONDS or progress.step == progress.steps:
             self._reported = now
             self._link.send(progress)
+
+
+def _is_keras_3(model: Any) -> bool:
+    return any(kind.__module__.split(".")[0] == "keras" for kind in type(model).__mro__)
 
 
 def _save(model: Any, path: str) -> None:

@@ -90,9 +90,9 @@ class Feed:
             Rows of one step over all workers together, as in ``fit`` under a ``tf.distribute`` strategy.
         features : str or sequence of str, optional
             One column, which comes as a tensor, or several, which come as a dict by name. By default the column
-            ``features`` if there is one, or else all columns but label and weight.
+            ``features`` if there is one beside a label, or else all columns but label and weight.
         label : str, optional
-            The label's column; by default the column ``label`` if there is one.
+            The label's column. If neither it nor `features` is given, the column ``label`` if there is one.
         weight : str, optional
             A column of weights; they are multiplied with those of the padding.
         shuffle : bool
@@ -113,12 +113,13 @@ class Feed:
         """
         from tensorflowonspark.node.dataset import make_dataset
 
-        label = label or ("label" if "label" in self.columns else None)
-        names = self._feature_names(features, label, weight)
-        used = [*names, *(name for name in (label, weight) if name)]
         plan = plan_epoch(self._rows, batch_size, self._index)
         if not plan.steps:
             raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
+        if features is None and label is None and "label" in self.columns:
+            label = "label"
+        names = self._feature_names(features, label, weight)
+        used = [*names, *(name for name in (label, weight) if name)]
         kinds = {name: self._kind(name) for name in used}
         epochs = Epochs(self._shard, plan, kinds, self._report, seed if shuffle else None)
         single = isinstance(features, str) or (features is None and names == ["features"])

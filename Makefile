@@ -1,0 +1,35 @@
+# Everything happens in .venv; PYTHON is the interpreter that it is made with.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+
+.PHONY: demo test lint benchmark clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Up and down of a cluster, beside TensorFlowOnSpark 2.2.5 and a bare Spark job (docs/benchmarks/lifecycle.md).
+benchmark: $(STAMP)
+	$(BIN)/python benchmarks/lifecycle.py $(ARGS)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "$$($(PYTHON) --version) is too old: use Python 3.10 to 3.13, as in: make PYTHON=python3.12"; exit 1; }
+	@command -v java >/dev/null || test -n "$$JAVA_HOME" || \
+	  { echo "Spark needs Java 17 or newer, and there is none: install it (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) demo-output build

@@ -1,0 +1,53 @@
+"""Benchmarks side by side: each contender is a process that runs one round whenever it is told to.
+
+The parent lets the contenders take turns, so that whatever else the machine does hits all alike.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from datetime import date
+from importlib.metadata import version
+
+
+def contend(run_round):
+    """Run rounds on demand, in a contender's process: a line in, a line with its seconds out."""
+    out = sys.stdout
+    sys.stdout = sys.stderr  # whatever else is printed must not be taken for an answer
+    for line in sys.stdin:
+        print(json.dumps(run_round(line.strip())), file=out, flush=True)
+
+
+class Contender:
+    """The parent's handle of a contender."""
+
+    def __init__(self, command, environment, log):
+        self._process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+
+    def round(self, what):
+        """Have one round run; return its seconds."""
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            sys.exit(f"a contender ended in the round {what!r}: see its log")
+        return json.loads(answer)
+
+    def close(self):
+        """End it."""
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+def median_and_range(seconds):
+    """Return 'median (lowest to highest)'."""
+    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+
+
+def versions(*packages):
+    """Return the date and the versions that a result was measured with."""
+    found = ", ".join(f"{package} {version(package)}" for package in packages)
+    return f"{date.today().isoformat()}, Python {sys.version.split()[0]}, {found}"

@@ -1,0 +1,50 @@
+"""A standalone Spark cluster of processes from the pyspark wheel, on 127.0.0.1, for benchmarks and tests.
+
+Needs nothing but pyspark, so that it also runs beside TensorFlowOnSpark 2.2.5.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def standalone_cluster(directory, cores, memory="3g"):
+    """Start a master, and a worker for each number of cores; yield the master's URL.
+
+    Their logs and work directories are below `directory`.
+    """
+    import pyspark
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    home = Path(pyspark.__file__).parent
+    url = f"spark://127.0.0.1:{port}"
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(directory),
+    }
+    processes = []
+
+    def start(name, kind, *arguments):
+        daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
+        command = [str(home / "bin/spark-class"), daemon, "--host", "127.0.0.1", "--webui-port", "0", *arguments]
+        with open(Path(directory) / f"{name}.log", "wb") as log:
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+
+    start("master", "Master", "--port", str(port))
+    for number, each in enumerate(cores):
+        work = str(Path(directory) / f"work-{number}")
+        start(f"worker-{number}", "Worker", "--cores", str(each), "--memory", memory, "--work-dir", work, url)
+    try:
+        yield url
+    finally:
+        for process in reversed(processes):
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)

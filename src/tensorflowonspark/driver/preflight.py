@@ -1,0 +1,66 @@
+"""What must be there before a Spark session can be: looked at beforehand, and told in one line each."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from tensorflowonspark.errors import EnvironmentNotReady
+
+__all__ = ["check_environment"]
+
+_PYTHON = (3, 10)
+_JAVA_SECONDS = 30
+
+
+def check_environment() -> dict[str, str]:
+    """Look whether this machine can run a Spark driver with nodes on it.
+
+    Returns
+    -------
+    dict
+        The versions found, by name.
+
+    Raises
+    ------
+    EnvironmentNotReady
+        If something is missing or too old; a line for each, with what to do.
+    """
+    problems: list[str] = []
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    if sys.version_info[:2] < _PYTHON:
+        problems.append(f"Python {found['python']} is too old: use Python 3.10 or newer")
+    for package in ("pyspark", "tensorflow"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            problems.append(f'{package} is not installed: pip install "tensorflowonspark[local]"')
+    java, problem = _java(needed=17 if found.get("pyspark", "4").split(".")[0] >= "4" else 8)
+    found.update({"java": java} if java else {})
+    problems.extend([problem] if problem else [])
+    if problems:
+        raise EnvironmentNotReady("\n".join(problems))
+    return found
+
+
+def _java(needed: int) -> tuple[str, str]:
+    """Return the version of the Java that Spark would take, and what is wrong with it."""
+    advice = f"install a Java runtime, version {max(needed, 17)} (Debian: apt install openjdk-17-jre-headless)"
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return "", f"there is no java on the PATH and no JAVA_HOME, which Spark needs: {advice}"
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        where = f"JAVA_HOME={home}" if home else java
+        return "", f"{where} holds no Java that runs ({error}): {advice}"
+    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', told.stderr)
+    if match is None:
+        return "", f"{java} is no Java that says its version: {advice}"
+    if int(match[2]) < needed:
+        return match[1], f"Java {match[1]} ({java}) is too old for the installed Spark: {advice}, or set JAVA_HOME"
+    return match[1], ""

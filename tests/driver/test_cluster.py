@@ -1,0 +1,287 @@
+"""The driver's logic against a stand-in for Spark: nodes that are threads and say what the test wants."""
+
+import os
+import pickle
+import time
+from threading import Event, Thread
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark import transport
+from tensorflowonspark.driver.monitor import NodeState
+from tensorflowonspark.messages import (
+    Failed,
+    FailureKind,
+    FeedWanted,
+    Hello,
+    Member,
+    Members,
+    NoMoreFeeds,
+    PartSummary,
+    Ready,
+    Returned,
+    Seal,
+    Stop,
+)
+
+
+class FakeNode:
+    """A supervisor with its node, played by a thread; `script` says what happens after all have met."""
+
+    def __init__(self, plan, number, script):
+        self.number = number
+        self.heard = []
+        self._plan = plan
+        self._script = script
+        self._channel = transport.dial(plan.driver, plan.token).channel()
+        self.stopped = Event()
+        Thread(target=self._live, daemon=True).start()
+
+    def _live(self):
+        try:
+            member = Member(self.number, self._plan.spec.roles[self.number], "here", 1000 + self.number)
+            self.say(Hello(member, self._plan.cluster, os.getpid(), os.getpid()))
+            self._channel.receive()
+            self.say(Ready("socket", 1))
+            self.wait_for(Members)
+            self._script(self)
+            self.wait_for(Stop)
+        except transport.ConnectionLost:
+            pass
+        self.stopped.set()
+        self._channel.close()
+
+    def say(self, message):
+        self._channel.send(message)
+
+    def wait_for(self, kind):
+        while True:
+            message = self._channel.receive()
+            self.heard.append(message)
+            if isinstance(message, kind):
+                return message
+            if isinstance(message, Stop):
+                raise transport.ConnectionLost("told to stop")
+
+    def hang_up(self):
+        self._channel.close()
+        raise transport.ConnectionLost("on purpose")
+
+
+class FakeJob:
+    def __init__(self, result=None, error=None, ended=True):
+        self.ended, self.result, self.error, self.cancelled = ended, result, error, False
+
+    def problems(self):
+        return self.result or []
+
+    def cancel(self):
+        self.cancelled = True
+
+    def wait(self, seconds):
+        pass
+
+
+class FakeBackend:
+    """In place of Spark."""
+
+    shares_terminal = True
+
+    def __init__(self, *scripts, problems=(), feed=None):
+        self.scripts = scripts
+        self.nodes = []
+        self.stage = FakeJob(list(problems))
+        self.feeding = feed
+
+    def require_slots(self, needed):
+        self.needed = needed
+
+    def listen(self, token, on_channel):
+        server = transport.Server(("127.0.0.1", 0), token, on_channel=on_channel)
+        return server, ("127.0.0.1", server.port)
+
+    def place(self, plan, data, on_end):
+        self.plan = plan
+        self.nodes = [FakeNode(plan, number, script) for number, script in enumerate(self.scripts)]
+        return self.stage
+
+    def feed(self, data, targets, token, feed, on_end):
+        self.targets = targets
+        return self.feeding
+
+
+class FakeSession:
+    sparkContext = None  # noqa: N815 - Spark's name
+
+
+def cluster_of(backend, **settings):
+    cluster = tfos.Cluster(FakeSession(), lambda args, ctx: None, **settings)
+    cluster._backend = backend
+    return cluster
+
+
+def returns(value):
+    return lambda node: node.say(Returned(pickle.dumps(value)))
+
+
+def fails(kind, reason="it did", delay=0.0):
+    def script(node):
+        time.sleep(delay)
+        node.say(Failed(kind, reason))
+
+    return script
+
+
+@pytest.fixture(autouse=True)
+def frame_needs_no_check(monkeypatch):
+    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda frame: None)
+
+
+def test_results_come_by_name_and_all_are_stopped():
+    backend = FakeBackend(lambda node: None, returns(1), returns(2))
+    with cluster_of(backend, workers=2, ps=1) as cluster:
+        assert cluster.join() == {"worker:0": 1, "worker:1": 2}
+        assert not any(node.stopped.is_set() for node in backend.nodes)
+    assert all(node.stopped.wait(5) for node in backend.nodes)
+    assert backend.needed == 3
+    assert [node.state for node in cluster.nodes] == [NodeState.GONE] * 3
+
+
+def test_members_know_all_and_gpus_are_told():
+    backend = FakeBackend(returns(1), returns(2))
+    with cluster_of(backend, workers=2):
+        pass
+    (members,) = (message for message in backend.nodes[0].heard if isinstance(message, Members))
+    assert [member.address for member in members.members] == ["here:1000", "here:1001"]
+
+
+def test_the_first_failure_stops_everyone_at_once():
+    backend = FakeBackend(lambda node: None, fails(FailureKind.RAISED))
+    with pytest.raises(tfos.NodeError, match="worker:1 on here failed: it did"), cluster_of(backend, workers=2) as cluster:
+        cluster.join()
+    assert all(node.stopped.wait(5) for node in backend.nodes)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.PEER_LOST], ids=lambda k: k.name)
+def test_a_cause_that_is_told_after_its_consequence_is_the_one_raised(kind):
+    backend = FakeBackend(fails(FailureKind.PEER_LOST, "peer reset"), fails(kind, "the cause", delay=0.3))
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend, workers=2) as cluster:
+        cluster.join()
+
+
+def test_a_consequence_without_a_cause_is_raised_itself():
+    backend = FakeBackend(fails(FailureKind.PEER_LOST, "peer reset"), lambda node: None)
+    with pytest.raises(tfos.NodeError, match="peer reset"), cluster_of(backend, workers=2) as cluster:
+        cluster.join()
+
+
+def test_a_connection_that_breaks_is_a_failure():
+    backend = FakeBackend(lambda node: node.hang_up())
+    with pytest.raises(tfos.NodeError, match="the connection to its supervisor broke"), cluster_of(backend) as cluster:
+        cluster.join()
+
+
+def test_a_failure_before_the_users_next_call_is_raised_by_it():
+    backend = FakeBackend(fails(FailureKind.RAISED))
+    with pytest.raises(tfos.NodeError), cluster_of(backend):
+        assert backend.nodes[0].stopped.wait(5)
+
+
+def test_problems_of_the_stage_are_told():
+    backend = FakeBackend(problems=["worker:0 on there: no driver in sight"])
+    with pytest.raises(tfos.StartError, match="worker:0 on there: no driver in sight"):
+        cluster_of(backend).start()
+
+
+def test_missing_nodes_are_named():
+    backend = FakeBackend(lambda node: None)
+    with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(no word from it"):
+        cluster_of(backend, workers=2, start_timeout=0.5).start()
+    assert backend.nodes[0].stopped.wait(5)
+
+
+def feeds_once(rows):
+    def script(node):
+        node.say(FeedWanted(0))
+        seal = node.wait_for(Seal)
+        assert seal.rows == rows
+        node.say(Returned(pickle.dumps(seal.parts)))
+
+    return script
+
+
+def part(partition, number, rows, attempt=1):
+    return pickle.dumps(PartSummary(partition, attempt, number, rows))
+
+
+class Row:
+    def __init__(self, part):
+        self.part = part
+
+
+def test_a_feed_is_sealed_with_what_counts():
+    job = FakeJob([Row(part(0, 0, 5, attempt=7)), Row(part(1, 1, 3)), Row(part(2, 0, 2))])
+    backend = FakeBackend(feeds_once({0: 7, 1: 3}), feeds_once({0: 7, 1: 3}), feed=job)
+    with cluster_of(backend, workers=2) as cluster:
+        cluster.train("frame")
+        assert cluster.join() == {"worker:0": ((0, 7), (2, 1)), "worker:1": ((1, 1),)}
+    assert [target.name for target in backend.targets] == ["worker:0", "worker:1"]
+
+
+def test_a_feed_ends_when_all_programs_have():
+    backend = FakeBackend(returns(1), returns(2), feed=FakeJob(ended=False))
+    with cluster_of(backend, workers=2) as cluster:
+        try:
+            cluster.train("frame")
+        except tfos.FeedError as error:  # the programs were faster than the call
+            assert "has already returned" in str(error)  # noqa: PT017
+        else:
+            assert backend.feeding.cancelled
+
+
+def test_a_node_that_fails_ends_the_feed():
+    backend = FakeBackend(fails(FailureKind.KILLED, "killed", delay=0.3), feed=FakeJob(ended=False))
+    with pytest.raises(tfos.NodeError, match="killed"), cluster_of(backend) as cluster:
+        cluster.train("frame")
+    assert backend.feeding.cancelled
+
+
+def test_a_feed_that_spark_can_not_compute():
+    job = FakeJob(error=RuntimeError("Job aborted\n  tensorflowonspark.errors.FeedError: partition 3: gone"))
+    backend = FakeBackend(lambda node: None, feed=job)
+    with pytest.raises(tfos.FeedError, match="could not compute and feed the DataFrame: partition 3: gone"):
+        with cluster_of(backend) as cluster:
+            cluster.train("frame")
+
+
+def test_programs_that_wait_for_a_feed_are_told_that_none_comes():
+    def script(node):
+        node.wait_for(NoMoreFeeds)
+        node.say(Returned(pickle.dumps("no more")))
+
+    with cluster_of(FakeBackend(script)) as cluster:
+        assert cluster.join() == {"worker:0": "no more"}
+
+
+def test_a_second_supervisor_for_a_node_is_turned_away():
+    backend = FakeBackend(lambda node: None)
+    cluster = cluster_of(backend).start()
+    other = FakeNode(backend.plan, 0, lambda node: None)
+    assert other.stopped.wait(5)
+    assert other.heard == []
+    cluster._abort()
+
+
+def test_a_hello_for_another_cluster_is_turned_away():
+    backend = FakeBackend(lambda node: None)
+    cluster = cluster_of(backend).start()
+    channel = transport.dial(backend.plan.driver, backend.plan.token).channel()
+    channel.send(Hello(Member(0, backend.plan.spec.roles[0], "here", 1), "another", 1, 1))
+    with pytest.raises(transport.ConnectionLost):
+        channel.receive()
+    channel = transport.dial(backend.plan.driver, backend.plan.token).channel()
+    channel.send("no hello at all")
+    with pytest.raises(transport.ConnectionLost):
+        channel.receive()
+    cluster._abort()

@@ -1,0 +1,68 @@
+"""Keras as it is installed: what is broken there, and that our repair is still the right one."""
+
+import os
+
+import numpy as np
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.keras import repair
+
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    from keras.src.backend.tensorflow import trainer
+
+    return trainer
+
+
+def test_keras_still_needs_the_repair(trainer):
+    """If this fails, a new Keras has repaired itself (keras-team/keras#20585): our repair then does nothing."""
+    assert repair.reduction_needs_repair(trainer)
+    assert repair.build_needs_repair(trainer)
+
+
+def test_what_is_repaired_is_not_repaired_again(trainer, monkeypatch):
+    monkeypatch.setattr(trainer, "reduce_per_replica", repair._repaired_reduction(trainer))
+    monkeypatch.setattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", repair._repaired_build(trainer))
+    assert not repair.reduction_needs_repair(trainer)
+    assert not repair.build_needs_repair(trainer)
+
+
+def test_nothing_starts_tensorflow_before_the_users_program(trainer):
+    import subprocess
+    import sys
+
+    program = (
+        "from tensorflowonspark import keras as ours; ours.install()\n"
+        "import tensorflow as tf, keras\n"
+        "from tensorflow.python.eager import context\n"
+        "print('started', context.context()._initialized)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "started False" in told.stdout
+
+
+@pytest.mark.masters("local")
+def test_plain_keras_fails_and_ours_does_not(spark):
+    """The defect as users meet it: two workers, fit on a numpy array; with our repair taken out it must fail."""
+
+    def program(args, ctx):
+        import keras
+        import tensorflow as tf
+
+        if args == "plain":
+            from keras.src.backend.tensorflow import trainer
+
+            trainer.reduce_per_replica = trainer.reduce_per_replica.__closure__[0].cell_contents
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        model.fit(np.ones((16, 3), "f4"), np.ones(16, "f4"), verbose=0)
+        return os.environ["TF_CONFIG"] != ""
+
+    with pytest.raises(tfos.NodeError):
+        tfos.run(spark, program, "plain", workers=2)
+    assert all(tfos.run(spark, program, "ours", workers=2).values())

@@ -1,0 +1,59 @@
+"""Programs of a user that several tests train with, and the DataFrames that they are fed."""
+
+import numpy as np
+from pyspark.sql import functions as f
+
+
+def small_frame(spark, sizes):
+    """Return a DataFrame with partitions of these sizes: features (3 floats), label, id."""
+    rows = [(partition, number) for partition, size in enumerate(sizes) for number in range(size)]
+    numbered = [(number, partition) for number, (partition, _) in enumerate(rows)]
+    rdd = spark.sparkContext.parallelize(numbered, 1).map(lambda row: (row[1], row))
+    placed = rdd.partitionBy(len(sizes), int).values()
+    frame = spark.createDataFrame(placed, "id long, partition int")
+    features = f.array(*[f.sin(f.col("id") * (k + 1)).cast("float") for k in range(3)])
+    return frame.select(features.alias("features"), (f.col("id") % 7).cast("float").alias("label"), "id")
+
+
+def small_model():
+    """Return a compiled model with all that several workers must agree on: weights, BatchNorm, an optimizer."""
+    import keras
+
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(8, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.1),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("adam", "mse", weighted_metrics=["mae"])
+    return model
+
+
+def fit(args, ctx):
+    """Fit the small model; return all that the tests compare between the workers."""
+    import keras
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(3)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        model = small_model()
+    feed = ctx.feed()
+    seen = []
+    history = model.fit(
+        feed.dataset(args["batch_size"], features="features", label="label"),
+        epochs=args.get("epochs", 2),
+        verbose=0,
+    )
+    for _, y, weight in feed.dataset(args["batch_size"], features="features", label="id"):
+        seen.extend(int(number) for number, real in zip(y, weight, strict=True) if real)
+    return {
+        "rows": feed.rows,
+        "seen": seen,
+        "loss": history.history["loss"],
+        "weights": [np.asarray(weight.numpy()) for weight in model.weights],
+        "steps": int(model.optimizer.iterations.numpy()),
+    }

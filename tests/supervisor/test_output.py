@@ -1,0 +1,63 @@
+import logging
+import os
+
+import pytest
+
+from tensorflowonspark.supervisor.output import Output, level_of
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("Epoch 1/5", logging.INFO),
+        ("I am a sentence", logging.INFO),
+        ("E = mc2", logging.INFO),
+        ("WARNING:tensorflow:careful", logging.WARNING),
+        ("ERROR:root:bad", logging.ERROR),
+        ("I0000 00:00:1795226816.3 2905 port.cc:153] oneDNN custom operations are on.", logging.DEBUG),
+        ("E0000 00:00:1795226816.3 2905 x.cc:1] real trouble", logging.ERROR),
+        ("2026-01-01 12:00:00.123456: W tensorflow/core/x.cc:1] slow", logging.WARNING),
+        ("E0000 00:00:1795228426.0 6126 cuda_platform.cc:52] failed call to cuInit: no", logging.DEBUG),
+    ],
+)
+def test_levels_of_lines(line, level):
+    assert level_of(line) == level
+
+
+def read(data, level=logging.INFO, pieces=1):
+    reading, writing = os.pipe()
+    passed = []
+    output = Output(reading, name="worker:0", level=level, echo=False, pass_on=passed.extend)
+    size = -(-len(data) // pieces)
+    for start in range(0, len(data), size):
+        os.write(writing, data[start : start + size])
+    os.close(writing)
+    return output.tail(5), passed
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+def test_lines_arrive_whole_however_they_were_written(pieces):
+    tail, passed = read("first\nsecond ü\nlast without an end".encode(), pieces=pieces)
+    assert passed == ["first", "second ü", "last without an end"]
+    assert tail == "\n".join(passed)
+
+
+def test_a_bar_that_redraws_itself_is_shown_as_it_was_last():
+    assert read(b"1/3\r2/3\r3/3 done\r\n")[1] == ["3/3 done"]
+
+
+def test_lines_below_the_level_are_kept_for_errors_only():
+    tail, passed = read(b"quiet\nWARNING:root:loud\n", level=logging.WARNING)
+    assert passed == ["WARNING:root:loud"]
+    assert "quiet" in tail
+
+
+def test_what_is_no_text_and_has_no_end_does_no_harm():
+    _, passed = read(b"\xff\xfe" * 100_000)
+    assert sum(map(len, passed)) == 200_000
+
+
+def test_the_tail_is_bounded():
+    tail, passed = read(b"x\n" * 1000)
+    assert len(passed) == 1000
+    assert len(tail.splitlines()) == 100
