@@ -17,6 +17,7 @@ def program(args, ctx):
 def main():
     """Serve rounds."""
     from pyspark.sql import SparkSession
+
     from tensorflowonspark import TFCluster
 
     with tempfile.TemporaryDirectory() as scratch, standalone_cluster(scratch, cores=[1, 1]) as master:

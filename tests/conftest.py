@@ -8,10 +8,11 @@ import uuid
 from contextlib import ExitStack
 
 import cloudpickle
-import programs
 import psutil
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
+
+import programs
 from standalone import standalone_cluster
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -110,7 +110,7 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
     ("arguments", "words"),
     [
         ({"function": "train"}, "expected a function of"),
-        ({"args": time.sleep.__self__ and (lambda: (yield))()}, "can't be shipped to the nodes"),
+        ({"args": (each for each in "abc")}, "can't be shipped to the nodes"),
         ({"workers": 0}, "no node would train"),
         ({"log_level": "LOUD"}, "log_level='LOUD'"),
     ],

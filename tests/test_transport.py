@@ -83,7 +83,8 @@ def test_a_killed_peer_is_noticed_at_once(token):
     server = Server(("127.0.0.1", 0), token, on_channel=listen)
     program = (
         "import sys, time; from tensorflowonspark.transport import dial\n"
-        f"c = dial(('127.0.0.1', {server.port}), sys.stdin.readline().strip()).channel(); c.send(1); print(flush=True); time.sleep(60)"
+        f"c = dial(('127.0.0.1', {server.port}), sys.stdin.readline().strip()).channel(); c.send(1)\n"
+        "print(flush=True); time.sleep(60)"
     )
     peer = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     peer.stdin.write(f"{token}\n")

@@ -153,7 +153,7 @@ def to_numpy(column: pa.Array, shape: tuple[int, ...]) -> Array:
     rows = len(column)
     while _is_list(column.type):
         column = column.flatten()
-    flat = column.to_numpy(zero_copy_only=_is_plain(column.type))
+    flat: Array = column.to_numpy(zero_copy_only=_is_plain(column.type))
     return flat.reshape(rows, *shape)
 
 
@@ -163,4 +163,4 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def zeros(rows: int, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> Array:
     """Return rows of zeros, or of empty strings."""
-    return np.full((rows, *shape), b"" if dtype == object else 0, dtype=dtype)
+    return np.full((rows, *shape), b"" if dtype.kind == "O" else 0, dtype=dtype)

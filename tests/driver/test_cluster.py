@@ -158,12 +158,17 @@ def test_members_know_all_and_gpus_are_told():
 
 def test_the_first_failure_stops_everyone_at_once():
     backend = FakeBackend(lambda node: None, fails(FailureKind.RAISED))
-    with pytest.raises(tfos.NodeError, match="worker:1 on here failed: it did"), cluster_of(backend, workers=2) as cluster:
+    with (
+        pytest.raises(tfos.NodeError, match="worker:1 on here failed: it did"),
+        cluster_of(backend, workers=2) as cluster,
+    ):
         cluster.join()
     assert all(node.stopped.wait(5) for node in backend.nodes)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.PEER_LOST], ids=lambda k: k.name)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in FailureKind if kind is not FailureKind.PEER_LOST], ids=lambda k: k.name
+)
 def test_a_cause_that_is_told_after_its_consequence_is_the_one_raised(kind):
     backend = FakeBackend(fails(FailureKind.PEER_LOST, "peer reset"), fails(kind, "the cause", delay=0.3))
     with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend, workers=2) as cluster:

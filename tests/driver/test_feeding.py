@@ -15,7 +15,9 @@ class Frame:
 
 
 def test_what_can_be_fed():
-    check_frame(Frame(a=t.LongType(), b=t.ArrayType(t.FloatType()), c=t.StringType(), d=t.BinaryType(), e=t.BooleanType()))
+    check_frame(
+        Frame(a=t.LongType(), b=t.ArrayType(t.FloatType()), c=t.StringType(), d=t.BinaryType(), e=t.BooleanType())
+    )
 
 
 @pytest.mark.parametrize("kind", [t.DateType(), t.MapType(t.StringType(), t.LongType()), t.DecimalType(10, 2)])
@@ -27,7 +29,9 @@ def test_what_can_not_is_named(kind):
 def test_vectors_are_told_how_to_be_converted():
     from pyspark.ml.linalg import VectorUDT
 
-    with pytest.raises(FeedError, match="column 'features' has type.*vector_to_array|column 'features' has type struct"):
+    with pytest.raises(
+        FeedError, match="column 'features' has type.*vector_to_array|column 'features' has type struct"
+    ):
         check_frame(Frame(features=VectorUDT()))
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import small_frame
 
 import tensorflowonspark as tfos
+from programs import small_frame
 
 
 def everything(args, ctx):
@@ -139,7 +139,11 @@ def test_tf_keras_works_too(spark):
             model.compile("adam", "mse", weighted_metrics=["mae"])
         history = model.fit(ctx.dataset(16, features="features", label="label"), epochs=2, verbose=0)
         ctx.export(model, args)
-        return history.history["loss"], [weight.numpy() for weight in model.weights], int(model.optimizer.iterations.numpy())
+        return (
+            history.history["loss"],
+            [weight.numpy() for weight in model.weights],
+            int(model.optimizer.iterations.numpy()),
+        )
 
     path = spark.conf.get("spark.local.dir") + "/exported"
     frame = small_frame(spark, [50, 23])

@@ -78,7 +78,7 @@ class Cluster:
     {'worker:0': 'worker:0 of 2 got this', 'worker:1': 'worker:1 of 2 got this'}
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first three are settings that are named at the call
         self,
         spark: "SparkSession",
         function: Function,
@@ -164,13 +164,22 @@ class Cluster:
         assert self._stage is not None
         if all(node.state.value >= NodeState.RUNNING.value for node in self._monitor.nodes):
             return self._hold or self._stage.ended
-        return self._stage.ended and bool(self._stage.problems())
+        return self._stage.ended and (bool(self._stage.problems()) or bool(self._awaited()))
+
+    def _awaited(self) -> list[Node]:
+        """Return the nodes whose supervisors have not called: none, once their tasks have ended well."""
+        return [node for node in self._monitor.nodes if node.state is NodeState.AWAITED]
 
     def _raise_stage_problems(self) -> None:
         assert self._stage is not None
         problems = self._stage.problems() if self._stage.ended else []
         if problems:
             raise StartError("the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems))
+        if self._stage.ended and self._data is not None and len(self._awaited()) == len(self._monitor.nodes):
+            raise FeedError("the DataFrame has no rows: there is nothing to train on")  # so Spark ran no task
+        if self._stage.ended and self._awaited():
+            names = ", ".join(str(node.role) for node in self._awaited())
+            raise StartError(f"Spark's barrier stage ended without having placed {names}: see it in Spark's UI")
 
     def _missing(self) -> str:
         waiting = [node for node in self._monitor.nodes if node.state.value < NodeState.RUNNING.value]

@@ -21,7 +21,9 @@ from tensorflowonspark.task.send import choose, send
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["check_frame", "feed_job", "fed_parts", "seals"]
+    from tensorflowonspark.driver.backend import Job
+
+__all__ = ["check_frame", "fed_parts", "feed_job", "seals"]
 
 _RESULT_SCHEMA = "part binary"
 
@@ -77,7 +79,7 @@ def _feed_partition(
     yield pa.RecordBatch.from_pydict({"part": pa.array([pickle.dumps(part)], pa.binary())})
 
 
-def fed_parts(job: SparkJob) -> list[PartSummary]:
+def fed_parts(job: "Job") -> list[PartSummary]:
     """Return the parts that count, from the job's result.
 
     Raises

@@ -46,7 +46,7 @@ class SparkJob:
         try:
             self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
             self.result = self._action()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the job raises it
+        except BaseException as error:
             self.error = error
         finally:
             self.ended = True

@@ -3,7 +3,7 @@
 import logging
 import sys
 from threading import Lock
-from typing import IO
+from typing import IO, NoReturn
 
 from tqdm import tqdm
 
@@ -48,7 +48,7 @@ class Watcher:
         self._draws = self._stream.isatty() if bar is None else bar
         self._logger = logging.getLogger("tensorflowonspark.nodes")
         self._lock = Lock()
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[NoReturn] | None = None
         self._leader = ""  # the node whose progress is shown: all take the same steps
         self._epoch = -1
 

@@ -43,7 +43,7 @@ def agreeing(model: keras.Model, callbacks: Any) -> Any:
     return container
 
 
-class Statistics(keras.callbacks.Callback):  # type: ignore[misc]
+class Statistics(keras.callbacks.Callback):
     """Averages the weights that are not trained over all workers."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras's names
@@ -62,7 +62,7 @@ class Statistics(keras.callbacks.Callback):  # type: ignore[misc]
             _assign(strategy, weights, _reduced(strategy, tf.distribute.ReduceOp.MEAN, values))
 
 
-class Handover(keras.callbacks.Callback):  # type: ignore[misc]
+class Handover(keras.callbacks.Callback):
     """Gives the state that the chief has restored to all workers: weights, optimizer, and the epoch to go on with."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -104,7 +104,10 @@ def _broadcast(
     strategy: tf.distribute.Strategy, is_chief: bool, values: Sequence[Sequence[tf.Tensor]]
 ) -> list[tf.Tensor]:
     """Return the values of the chief's first replica on all workers: the sum of them and of nothing else."""
-    own = [[value if is_chief and not place else tf.zeros_like(value) for place, value in enumerate(each)] for each in values]
+    own = [
+        [value if is_chief and not place else tf.zeros_like(value) for place, value in enumerate(each)]
+        for each in values
+    ]
     return _reduced(strategy, tf.distribute.ReduceOp.SUM, own)
 
 

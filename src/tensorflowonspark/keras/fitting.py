@@ -1,4 +1,4 @@
-"""Keras 3's ``fit`` on several workers: the callbacks that let them agree (`callbacks`), and what can't work refused."""
+"""Keras 3's ``fit`` on several workers: runs with the callbacks that let them agree, refuses what can't work."""
 
 import inspect
 import warnings

@@ -3,8 +3,8 @@
 ``strategy.experimental_distribute_dataset``, which Keras's ``fit`` calls on every data set, takes it for the whole
 data in global batches, and gives each worker its part of every batch. A share that Spark fed to a worker would thus
 lose its count of steps, on which Keras and the other workers rely. A marked data set goes to
-``distribute_datasets_from_function`` instead, as it is. The mark is a ``framework_type`` in its options (where libraries
-say that a data set is theirs), which survives ``map``, ``prefetch`` and all other transformations.
+``distribute_datasets_from_function`` instead, as it is. The mark is a ``framework_type`` in its options (where
+libraries say that a data set is theirs), which survives ``map``, ``prefetch`` and all other transformations.
 """
 
 from types import ModuleType

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tensorflowonspark.columns import merge, summarize
-from tensorflowonspark.messages import PartSummary
+from tensorflowonspark.messages import ColumnSummary, PartSummary
 
 __all__ = ["Cache", "Shard"]
 
@@ -39,7 +39,8 @@ class Cache:
         self, feed: int, partition: int, attempt: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
     ) -> PartSummary:
         """Write a part; it counts as stored only when all its batches came."""
-        rows, columns = 0, {}
+        rows = 0
+        columns: dict[str, ColumnSummary] = {}
         with tempfile.TemporaryFile(dir=self._directory) as file:
             with pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
                 for batch in batches:

@@ -66,4 +66,4 @@ def _arranging(epochs: Epochs, arranged: Callable[[dict[str, Any], Any], Any]) -
 
 
 def _tensor_type(dtype: np.dtype[np.generic]) -> tf.DType:
-    return tf.string if dtype == object else tf.as_dtype(dtype)
+    return tf.string if dtype.kind == "O" else tf.as_dtype(dtype)

@@ -55,8 +55,8 @@ class Link:
 
     def wait_for_seal(self, feed: int) -> Seal | None:
         """Return what feed number `feed` holds, when it is complete; None if there will be no such feed."""
-        found: Seal | bool = self._wait(lambda: self._seals.get(feed) or self._no_more_feeds or None)
-        return found if isinstance(found, Seal) else None
+        self._wait(lambda: feed in self._seals or self._no_more_feeds or None)
+        return self._seals.get(feed)
 
     def wait_for_stop(self) -> None:
         """Return when the node is to end."""

@@ -31,9 +31,7 @@ class Receiver:
         """The TCP port."""
         return int(self._far.port)
 
-    def _take(
-        self, header: tuple[int, int, int], schema: pa.Schema, batches: Iterator[pa.RecordBatch]
-    ) -> PartSummary:
+    def _take(self, header: tuple[int, int, int], schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> PartSummary:
         feed, partition, attempt = header
         return self.cache.store(feed, partition, attempt, schema, batches)
 

@@ -55,9 +55,7 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
     keras.install()
 
 
-def _outcome(
-    setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None
-) -> Returned | Failed:
+def _outcome(setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> Returned | Failed:
     """Run the user's function; its result or its failure."""
     try:
         function, args = cloudpickle.loads(setup.program)
@@ -67,7 +65,7 @@ def _outcome(
         if error.code in (None, 0):
             return Returned(pickle.dumps(None))
         return Failed(FailureKind.EXITED, f"its program called sys.exit({error.code!r})", traceback=_traceback())
-    except BaseException as error:  # noqa: BLE001 - whatever the user's program raises is to be told
+    except BaseException as error:
         kind = FailureKind.PEER_LOST if type(error).__name__ in _PEER_ERRORS else FailureKind.RAISED
         return Failed(kind, _sentence(error), advice=_advice(error), traceback=_traceback())
 
@@ -84,7 +82,9 @@ def _pickled(result: object) -> bytes:
 
 def _sentence(error: BaseException) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
-    return f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"
+    return (
+        f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"
+    )
 
 
 def _advice(error: BaseException) -> str:

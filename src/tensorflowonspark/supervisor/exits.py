@@ -82,7 +82,9 @@ def explain(exit_code: int, memory_kills: int) -> tuple[FailureKind, str, str]:
     if number in _CRASHES:
         advice = "native code crashed (TensorFlow, a driver, a custom op): its last output may say where"
     elif number == signal.SIGKILL:
-        advice = f"someone killed it: an operator, the resource manager, or the host for memory; if so, {_MEMORY_ADVICE}"
+        advice = (
+            f"someone killed it: an operator, the resource manager, or the host for memory; if so, {_MEMORY_ADVICE}"
+        )
     else:
         advice = "someone sent it that signal"
     return FailureKind.KILLED, f"its process was ended by {name}", advice

@@ -36,7 +36,9 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     host = task.getTaskInfos()[number].address.rsplit(":", 1)[0]
     if sys.version_info[:2] != plan.python:
         versions = [".".join(map(str, version)) for version in (sys.version_info[:2], plan.python)]
-        problem = "this executor's Python is {}, the driver's is {}: set PYSPARK_PYTHON to one version".format(*versions)
+        problem = "this executor's Python is {}, the driver's is {}: set PYSPARK_PYTHON to one version".format(
+            *versions
+        )
         yield _problem(number, host, problem)
         return
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -44,7 +46,7 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     try:
         pipe.send(_assignment(plan, number, role, host, task_gpus(task.resources())))
         answer = _next(pipe)
-        if not isinstance(answer, Connected):
+        if isinstance(answer, Failed):
             yield _problem(number, host, f"{answer.reason}; {answer.advice}")
         elif plan.hold:
             _hold(plan, role, number, host, pipe, batches)
@@ -93,9 +95,7 @@ def _next(pipe: Connection) -> Connected | Ready | Failed:
     return message
 
 
-def _hold(
-    plan: Plan, role: Role, number: int, host: str, pipe: Connection, batches: Iterator[pa.RecordBatch]
-) -> None:
+def _hold(plan: Plan, role: Role, number: int, host: str, pipe: Connection, batches: Iterator[pa.RecordBatch]) -> None:
     """Feed the node from this task's own partition, then wait until it has ended; the driver hears of its fate."""
     ready = _next(pipe)
     if plan.feed and isinstance(ready, Ready) and ready.feed_socket:
