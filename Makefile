@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test lint benchmark clean
+.PHONY: demo test matrix lint benchmark clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -16,6 +16,17 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The oldest versions that are supported, in a .venv of their own, on one master.
+OLDEST = .venvs/oldest
+matrix: $(OLDEST)/.installed
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/keras tests/test_training.py tests/test_lifecycle.py $(ARGS)
+
+$(OLDEST)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
+	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*'
+	touch $@
 
 # Up and down of a cluster, beside TensorFlowOnSpark 2.2.5 and a bare Spark job (docs/benchmarks/lifecycle.md).
 benchmark: $(STAMP)
@@ -32,4 +43,4 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) demo-output build
+	rm -rf $(VENV) .venvs demo-output build

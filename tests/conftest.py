@@ -28,7 +28,9 @@ _scratch: list[str] = []  # Spark's local directories
 def pytest_generate_tests(metafunc):
     if "spark" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("masters")
-        metafunc.parametrize("spark", marker.args if marker else MASTERS, indirect=True, scope="session")
+        wanted = os.environ.get("TFOS_TEST_MASTERS", ",".join(MASTERS)).split(",")
+        masters = [master for master in (marker.args if marker else MASTERS) if master in wanted]
+        metafunc.parametrize("spark", masters, indirect=True, scope="session")
 
 
 def pytest_collection_modifyitems(items):

@@ -5,6 +5,7 @@ has exactly one row for each partition: the attempt that counts. What else was s
 """
 
 import pickle
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["check_frame", "fed_parts", "feed_job", "seals"]
 
 _RESULT_SCHEMA = "part binary"
+# What to look for in the message of a failed job, best first: our own error, another Python error at a traceback's
+# end, the last of Java's causes.
+_FED = re.compile(r"^ *tensorflowonspark\.errors\.FeedError: (.+)$", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^ *((?:\w+\.)*(?!Py4J|Python)\w+(?:Error|Exception): .+)$", re.MULTILINE)
+_JAVA_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 
 
 def check_frame(frame: "DataFrame") -> None:
@@ -93,10 +99,19 @@ def fed_parts(job: "Job") -> list[PartSummary]:
 
 
 def _first_cause(error: BaseException) -> str:
-    """Return the line of Spark's long message that says what happened in Python, or else its first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if line.startswith("tensorflowonspark.errors.FeedError: ")]
-    return told[0].partition(": ")[2] if told else (lines or [type(error).__name__])[0]
+    """Return the line of Spark's long message that says what happened.
+
+    Examples
+    --------
+    >>> _first_cause(RuntimeError("Job aborted.\\nCaused by: java.io.IOException: no disk\\n\\tat x.y(Z.java)"))
+    'java.io.IOException: no disk'
+    """
+    text = str(error)
+    for pattern in (_FED, _PYTHON_ERROR, _JAVA_CAUSE):
+        found = pattern.findall(text)
+        if found:
+            return str(found[-1]).strip()
+    return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
 def seals(feed: int, parts: Sequence[PartSummary], numbers: Sequence[int]) -> dict[int, Seal]:
