@@ -129,6 +129,7 @@ def main():
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="on a disk that the executors share")
     options = parser.parse_args()
     check_environment()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # or Spark takes the first python3 on the PATH
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 

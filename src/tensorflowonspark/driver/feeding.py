@@ -99,11 +99,11 @@ def fed_parts(job: "Job") -> list[PartSummary]:
 
 
 def _first_cause(error: BaseException) -> str:
-    """Return the line of Spark's long message that says what happened.
+    r"""Return the line of Spark's long message that says what happened.
 
     Examples
     --------
-    >>> _first_cause(RuntimeError("Job aborted.\\nCaused by: java.io.IOException: no disk\\n\\tat x.y(Z.java)"))
+    >>> _first_cause(RuntimeError("Job aborted.\nCaused by: java.io.IOException: no disk\n\tat x.y(Z.java)"))
     'java.io.IOException: no disk'
     """
     text = str(error)
