@@ -24,7 +24,7 @@ def build():
             keras.Input((64,), name="image"),
             keras.layers.Rescaling(1 / 16),
             keras.layers.Reshape((8, 8, 1)),
-            keras.layers.Conv2D(32, 3, activation="relu"),
+            keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
             keras.layers.Conv2D(64, 3, activation="relu"),
             keras.layers.Flatten(),
             keras.layers.Dropout(0.3),
@@ -136,6 +136,8 @@ def main():
     builder = SparkSession.builder.appName("digits").config("spark.ui.showConsoleProgress", "false")
     if options.master:
         builder = builder.master(options.master)
+    if (options.master or "").startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # what runs on this machine alone listens to it alone
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     options.output.mkdir(parents=True, exist_ok=True)
