@@ -78,8 +78,12 @@ def our_processes():
     for process in psutil.process_iter(["cmdline", "status", "environ"]):
         line = " ".join(process.info["cmdline"] or [])
         ours = (process.info["environ"] or {}).get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]
-        if ours and "-m tensorflowonspark." in line and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process)
+        if (
+            ours
+            and ("-m tensorflowonspark." in line or "kill -KILL 0" in line)
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+        ):
+            found.append(f"{process.pid}: {line}")
     return found
 
 
@@ -92,7 +96,7 @@ def left_behind():
         for name in [*names, *others]
         if name.startswith("tfos-")
     ]
-    return [f"{process.pid}: {' '.join(process.cmdline())}" for process in our_processes()] + files
+    return our_processes() + files
 
 
 @pytest.fixture(autouse=True)

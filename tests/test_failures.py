@@ -82,8 +82,16 @@ def test_an_executor_that_dies(spark):
 
 @pytest.mark.masters("local", "standalone")
 def test_a_supervisor_that_is_killed(spark):
-    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, workers=2) as cluster:
+    def with_a_child(args, ctx):
+        subprocess.Popen(["sleep", "3600"])
+        sleep(args, ctx)
+
+    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, with_a_child, workers=2) as cluster:
+        time.sleep(1)
+        family = psutil.Process(cluster.nodes[0].pid).children(recursive=True)
+        assert "sleep" in [process.name() for process in family]
         error, seconds = killed_while_joining(cluster, psutil.Process(cluster.nodes[0].pid).kill)
+        assert not psutil.wait_procs(family, timeout=5)[1]
         assert error.node == "worker:0"
         assert "the connection to its supervisor broke" in error.reason
         assert seconds < _ERROR_SECONDS

@@ -18,7 +18,7 @@ __all__ = ["kill_group", "parent_pipe", "start"]
 
 
 def start(
-    module: str, environment: Mapping[str, str], output: int | IO[bytes] | None = None
+    module: str, environment: Mapping[str, str], output: int | IO[bytes] | None = None, *, leashed: bool = False
 ) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start ``python -m module`` in a session of its own and return it with the parent's end of the pipe.
 
@@ -31,28 +31,46 @@ def start(
     output : int or file, optional
         Where standard output and standard error go together (as for ``subprocess``); by default both go to this
         process's standard error.
+    leashed : bool
+        Whether the kernel is to kill the process, with all that it has started in turn, when this one is gone.
     """
     ours, theirs = socket.socketpair()
+    # The writing end stays open, and nobody else's, for as long as this process lives.
+    passed = [theirs.fileno(), *([os.pipe()[0]] if leashed else [])]
     try:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", module, str(theirs.fileno())],
+            [sys.executable, "-u", "-m", module, *map(str, passed)],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=sys.__stderr__ if output is None else output,
             stderr=None if output is None else subprocess.STDOUT,
-            pass_fds=[theirs.fileno()],
+            pass_fds=passed,
             start_new_session=True,
         )
     finally:
         theirs.close()
+        for descriptor in passed[1:]:
+            os.close(descriptor)
     return process, Connection(ours.detach())
 
 
 def parent_pipe() -> Connection:
-    """Return the child's end of the pipe; its children don't inherit it."""
-    descriptor = int(sys.argv[1])
-    os.set_inheritable(descriptor, False)
-    return Connection(descriptor)
+    """Return the child's end of the pipe, which its own children don't inherit; put it on its leash, if it has one.
+
+    On the leash is the whole process group: a shell in it waits for the end of a pipe that only the parent holds open,
+    and then kills the group. It needs no word from the child, which may hang.
+    """
+    pipe, *leash = map(int, sys.argv[1:])
+    os.set_inheritable(pipe, False)
+    if leash:
+        subprocess.Popen(
+            ["/bin/sh", "-c", "read _; kill -KILL 0"],
+            stdin=leash[0],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(leash[0])
+    return Connection(pipe)
 
 
 def kill_group(leader: int, signal_number: int = signal.SIGKILL) -> None:

@@ -10,6 +10,7 @@ from enum import Enum
 from tensorflowonspark.spec import Role
 
 __all__ = [
+    "Alive",
     "ColumnSummary",
     "Failed",
     "FailureKind",
@@ -91,6 +92,11 @@ class Hello:
     cluster: str
     pid: int
     jvm_pid: int
+
+
+@dataclass(frozen=True)
+class Alive:
+    """The supervisor lives; said every few seconds, so that its silence means something."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,12 @@
 """The driver's logic against a stand-in for Spark: nodes that are threads and say what the test wants."""
 
+import logging
 import os
 import pickle
+import subprocess
+import sys
 import time
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
@@ -15,6 +19,7 @@ from tensorflowonspark.messages import (
     FailureKind,
     FeedWanted,
     Hello,
+    Lines,
     Member,
     Members,
     NoMoreFeeds,
@@ -22,6 +27,7 @@ from tensorflowonspark.messages import (
     Ready,
     Returned,
     Seal,
+    Serving,
     Stop,
 )
 
@@ -35,6 +41,7 @@ class FakeNode:
         self._plan = plan
         self._script = script
         self._channel = transport.dial(plan.driver, plan.token).channel()
+        self.placed = Event()
         self.stopped = Event()
         Thread(target=self._live, daemon=True).start()
 
@@ -43,6 +50,7 @@ class FakeNode:
             member = Member(self.number, self._plan.spec.roles[self.number], "here", 1000 + self.number)
             self.say(Hello(member, self._plan.cluster, os.getpid(), os.getpid()))
             self._channel.receive()
+            self.placed.set()
             self.say(Ready("socket", 1))
             self.wait_for(Members)
             self._script(self)
@@ -73,11 +81,31 @@ class FakeJob:
     def __init__(self, result=None, error=None, ended=True):
         self.ended, self.result, self.error, self.cancelled = ended, result, error, False
 
-    def problems(self):
-        return self.result or []
-
     def cancel(self):
         self.cancelled = True
+
+    def wait(self, seconds):
+        pass
+
+
+class FakeStage:
+    """Ends when it has placed a node for each role, or has problems."""
+
+    def __init__(self, backend, problems):
+        self._backend = backend
+        self._problems = problems
+
+    @property
+    def ended(self):
+        nodes = self._backend.nodes
+        all_placed = len(nodes) == len(self._backend.plan.spec.roles) and all(node.placed.is_set() for node in nodes)
+        return all_placed or bool(self._problems)
+
+    def problems(self):
+        return self._problems
+
+    def cancel(self):
+        pass
 
     def wait(self, seconds):
         pass
@@ -91,7 +119,7 @@ class FakeBackend:
     def __init__(self, *scripts, problems=(), feed=None):
         self.scripts = scripts
         self.nodes = []
-        self.stage = FakeJob(list(problems))
+        self.stage = FakeStage(self, list(problems))
         self.feeding = feed
 
     def require_slots(self, needed):
@@ -267,6 +295,88 @@ def test_programs_that_wait_for_a_feed_are_told_that_none_comes():
 
     with cluster_of(FakeBackend(script)) as cluster:
         assert cluster.join() == {"worker:0": "no more"}
+
+
+def test_shutting_down_twice_returns_the_same():
+    with cluster_of(FakeBackend(returns(7))) as cluster:
+        assert cluster.shutdown() == {"worker:0": 7}
+    assert cluster.shutdown() == cluster.join() == {"worker:0": 7}
+
+
+def test_a_cluster_that_was_not_started_has_nothing_to_wait_for():
+    for call in (tfos.Cluster.join, tfos.Cluster.shutdown):
+        with pytest.raises(tfos.ClusterError, match="not running"):
+            call(cluster_of(FakeBackend()))
+
+
+def test_after_a_feed_that_failed_the_next_one_arrives():
+    backend = FakeBackend(feeds_once({0: 3}), feed=FakeJob(error=RuntimeError("broken")))
+    with cluster_of(backend) as cluster:
+        with pytest.raises(tfos.FeedError, match="broken"):
+            cluster.train("frame")
+        backend.feeding = FakeJob([Row(part(0, 0, 3))])
+        cluster.train("frame")
+        assert cluster.join() == {"worker:0": ((0, 1),)}
+
+
+def test_a_nodes_death_is_told_rather_than_that_of_the_job_it_took_along():
+    backend = FakeBackend(
+        fails(FailureKind.OUT_OF_MEMORY, "no memory", delay=0.3), feed=FakeJob(error=RuntimeError("job"))
+    )
+    with pytest.raises(tfos.NodeError, match="no memory"), cluster_of(backend) as cluster:
+        cluster.train("frame")
+
+
+def test_workers_that_serve_are_not_fed():
+    backend = FakeBackend(lambda node: node.say(Serving()), feed=FakeJob(ended=False))
+    cluster = cluster_of(backend).start()
+    with pytest.raises(tfos.FeedError, match="worker:0 serves a ParameterServerStrategy"):
+        cluster.train("frame")
+    cluster._abort()
+
+
+def test_a_supervisor_that_falls_silent_is_given_up(monkeypatch):
+    monkeypatch.setattr("tensorflowonspark.driver.monitor.SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr("tensorflowonspark.driver.cluster._SILENCE_LOOK_SECONDS", 0.1)
+    with (
+        pytest.raises(tfos.NodeError, match="has not been heard"),
+        cluster_of(FakeBackend(lambda node: None)) as cluster,
+    ):
+        cluster.join()
+
+
+def test_output_that_can_not_be_shown_does_no_harm():
+    def script(node):
+        node.say(Lines(("a line",)))
+        node.say(Returned(pickle.dumps(1)))
+
+    class ClosedPipe:
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            raise BrokenPipeError
+
+        flush = write
+
+    cluster = cluster_of(FakeBackend(script))
+    cluster._watcher._stream = ClosedPipe()
+    cluster._watcher._logger = logging.Logger("of its own")
+    with cluster:
+        assert cluster.join() == {"worker:0": 1}
+
+
+def test_a_program_that_ends_without_a_word_ends(tmp_path):
+    """Start, and neither wait nor shut down: the interpreter must end, and the nodes with it."""
+    script = tmp_path / "driver.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_cluster import FakeBackend, cluster_of\n"
+        "cluster_of(FakeBackend(lambda node: None)).start()\n"
+        "print('started', flush=True)\n"
+    )
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=True)
+    assert run.stdout == "started\n"
 
 
 def test_a_second_supervisor_for_a_node_is_turned_away():

@@ -97,7 +97,7 @@ def test_attempts_that_do_not_count_are_dropped(tmp_path):
     wanted = cache.store(0, 0, 2, schema, batches([1, 2]))
     cache.store(0, 0, 1, schema, batches([1]))
     shard = cache.shard(0, seals(0, [wanted], [0])[0].parts)
-    assert shard.take(np.arange(2))["id"].to_pylist() == [1, 2]
+    assert shard.take(np.arange(2), ["id"])["id"].to_pylist() == [1, 2]
     assert len(cache._parts) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -125,6 +125,24 @@ def test_columns_that_do_not_fit_are_named(tmp_path):
     for name, words in [("ragged", "arrays of 1 to 2"), ("holes", "1 nulls"), ("imgae", r"no column 'imgae'.*'good'")]:
         with pytest.raises(FeedError, match=words):
             feed.dataset(2, features="good", label=name)
+
+
+def test_wide_rows_are_gathered_in_small_blocks(tmp_path, monkeypatch):
+    taken = []
+    caches, sealed, _ = fed(tmp_path, [[100]])
+    shard = caches[0].shard(0, sealed[0].parts)
+    take = shard.take
+    monkeypatch.setattr(shard, "take", lambda numbers, names: taken.append(len(numbers)) or take(numbers, names))
+    monkeypatch.setattr("tensorflowonspark.node.feed._BLOCK_BYTES", 500)
+    list(Epochs(shard, plan_epoch([100], 10, 0), KINDS, lambda _: None, 0)())
+    assert set(taken) == {20}  # two batches of ten rows of about 20 bytes
+
+
+def test_rows_that_are_missing_are_noticed(tmp_path):
+    caches, sealed, _ = fed(tmp_path, [[10, 5]])
+    caches[0]._parts.popitem()
+    with pytest.raises(FeedError, match="this node has 10 rows of feed 0, and should have 15"):
+        Feed(sealed[0], caches[0].shard(0, sealed[0].parts), [0], 0, lambda _: None)
 
 
 def test_an_empty_feed_is_told(tmp_path):

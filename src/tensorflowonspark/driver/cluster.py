@@ -1,10 +1,12 @@
 """The cluster, as the user's program in the driver sees it."""
 
+import atexit
 import logging
 import pickle
 import sys
 import uuid
 from collections.abc import Callable, Mapping
+from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,8 @@ _log = logging.getLogger(__name__)
 _GRACE_SECONDS = 2.0  # for a process to end by itself before it is killed
 _GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end a job that was cancelled
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended to end too, which needs no cancelling
+_CAUSE_SECONDS = 1.0  # for a node's failure to be told after a job of ours failed of it
+_SILENCE_LOOK_SECONDS = 5.0
 _STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
 
 Function = Callable[[Any, Any], Any]
@@ -110,8 +114,9 @@ class Cluster:
         self._server: transport.Server | None = None
         self._stage: Stage | None = None
         self._job: Job | None = None
-        self._feeds = 0
+        self._feeds = 0  # that were sealed
         self._closed = False
+        self._over = Event()
 
     # ---- life
 
@@ -131,6 +136,8 @@ class Cluster:
             raise ClusterError("the cluster was started before: make a new one")
         self._backend.require_slots(len(self.spec.roles))
         self._server, address = self._backend.listen(self._token, self._monitor.serve)
+        atexit.register(self._abort)  # a program that ends without a word must not leave anything running
+        Thread(target=self._look_for_silence, daemon=True).start()
         try:
             self._stage = self._make_stage(address)
             if not self._monitor.wait(self._is_up, self._start_timeout):
@@ -184,13 +191,22 @@ class Cluster:
     def _missing(self) -> str:
         waiting = [node for node in self._monitor.nodes if node.state.value < NodeState.RUNNING.value]
         names = ", ".join(f"{node.role} ({_what_is_missing(node)})" for node in waiting) or "the stage's end"
+        computing = (
+            "" if self._data is None else "Spark may still be computing the DataFrame (raise start_timeout), or "
+        )
         return (
             f"the cluster did not come up within {self._start_timeout:g} s (start_timeout); still waiting for {names}: "
-            "other jobs may hold the slots; see the executors and the running stages in Spark's UI"
+            f"{computing}other jobs may hold the slots; see the executors and the running stages in Spark's UI"
         )
+
+    def _look_for_silence(self) -> None:
+        while not self._over.wait(_SILENCE_LOOK_SECONDS):
+            self._monitor.find_silent()
 
     def shutdown(self) -> dict[str, Any]:
         """Wait for the programs of all nodes that train, then end all nodes; return what `join` returns.
+
+        A second call does nothing but return the same.
 
         Raises
         ------
@@ -213,6 +229,8 @@ class Cluster:
         if self._closed:
             return
         self._closed = True
+        atexit.unregister(self._abort)
+        self._over.set()
         self._monitor.stop(grace_seconds)
         if self._job is not None:
             self._job.cancel()
@@ -265,15 +283,23 @@ class Cluster:
             If a node failed.
         """
         self._check_feedable(data)
-        feed, self._feeds = self._feeds, self._feeds + 1
+        feed = self._feeds
         nodes = self._monitor.fed()
         targets = tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)
         self._job = job = self._backend.feed(data, targets, self._token, feed, on_end=self._monitor.wake)
         try:
-            self._monitor.wait(lambda: job.ended or all(map(_has_returned, nodes)))
+            self._monitor.wait(lambda: job.ended or all(node.returned for node in nodes) or self._serving() != [])
+            self._refuse_serving()
             if job.ended:
+                if job.error is not None:
+                    # A node's death ends the job too, and says more; it may be told a moment later.
+                    self._monitor.wait(lambda: False, _CAUSE_SECONDS)
                 self._seal(feed, fed_parts(job))
-                self._monitor.wait(lambda: all(node.feed_wanted > feed or _has_returned(node) for node in nodes))
+                self._feeds += 1  # a feed that failed leaves its number, for which the programs wait, to the next
+                self._monitor.wait(
+                    lambda: all(node.feed_wanted > feed or node.returned for node in nodes) or self._serving() != []
+                )
+                self._refuse_serving()
         finally:
             job.cancel()
             self._job = None
@@ -284,13 +310,25 @@ class Cluster:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         if self._hold:
             raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
-        over = [str(node.role) for node in self._monitor.fed() if _has_returned(node)]
+        self._refuse_serving()
+        over = [str(node.role) for node in self._monitor.fed() if node.returned]
         if over:
             raise FeedError(
                 f"the program of {', '.join(over)} has already returned: to take several feeds, let it loop over "
                 "ctx.feeds()"
             )
         check_frame(data)
+
+    def _serving(self) -> list[str]:
+        return [str(node.role) for node in self._monitor.fed() if node.serving]
+
+    def _refuse_serving(self) -> None:
+        serving = ", ".join(self._serving())
+        if serving:
+            raise FeedError(
+                f"{serving} serves a ParameterServerStrategy (ctx.join_server) and asks for no rows: "
+                "read the data in the chief's program"
+            )
 
     def _seal(self, feed: int, parts: list[PartSummary]) -> None:
         for number, seal in seals(feed, parts, [node.number for node in self._monitor.fed()]).items():
@@ -317,10 +355,12 @@ class Cluster:
         NodeError
             If a node failed.
         """
+        if self._server is None:
+            raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         self._monitor.tell_all(NoMoreFeeds())
         trainers = self._monitor.trainers()
-        self._monitor.wait(lambda: all(_has_returned(node) or node.serving for node in trainers))
-        return {str(node.role): pickle.loads(node.result) for node in trainers if not node.serving}
+        self._monitor.wait(lambda: all(node.returned or node.serving for node in trainers))
+        return {str(node.role): _result(node) for node in trainers if node.returned}
 
     @property
     def tensorboard_url(self) -> str | None:
@@ -379,8 +419,14 @@ def run(
     return cluster.shutdown()
 
 
-def _has_returned(node: Node) -> bool:
-    return node.state is NodeState.RETURNED
+def _result(node: Node) -> Any:
+    try:
+        return pickle.loads(node.result)
+    except Exception as error:
+        raise ClusterError(
+            f"what the program returned on {node.role} can't be read in the driver ({type(error).__name__}: {error}): "
+            "return numbers or numpy arrays, or install here what it needs"
+        ) from error
 
 
 def _what_is_missing(node: Node) -> str:

@@ -1,5 +1,7 @@
 """A Spark job of ours: run in the background, named in Spark's UI, ended when it is no longer wanted."""
 
+import logging
+import time
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -8,6 +10,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["SparkJob"]
+
+_log = logging.getLogger(__name__)
+_AGAIN_SECONDS = 0.2
 
 
 class SparkJob:
@@ -45,19 +50,32 @@ class SparkJob:
     def _run(self) -> None:
         try:
             self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
-            self.result = self._action()
-        except BaseException as error:
+            if not self._cancelled:
+                self.result = self._action()
+        except BaseException as error:  # whoever waits for the job raises it
             self.error = error
         finally:
             self.ended = True
             self._on_end()
 
     def cancel(self) -> None:
-        """End its Spark jobs, now."""
-        if not self.ended and not self._cancelled:
+        """End its Spark jobs, now; `wait` sees to it that they do end."""
+        if not self._cancelled:
             self._cancelled = True
-            self._context.cancelJobGroup(self._group)
+            self._cancel_group()
 
     def wait(self, seconds: float) -> None:
         """Wait for its end, but not longer than asked."""
-        self._thread.join(seconds)
+        end = time.monotonic() + seconds
+        while self._thread.is_alive() and time.monotonic() < end:
+            self._thread.join(_AGAIN_SECONDS)
+            if self._cancelled:
+                self._cancel_group()  # a job that Spark did not know yet when it was cancelled
+
+    def _cancel_group(self) -> None:
+        if self.ended:
+            return
+        try:
+            self._context.cancelJobGroup(self._group)
+        except Exception as error:  # the application or its JVM is gone, and the jobs with it
+            _log.debug("cancelling %r: %s", self._description, error)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from threading import Condition, Timer
+from threading import Condition, Thread, Timer
 from typing import Any
 
 from tensorflowonspark.driver.watcher import Watcher
-from tensorflowonspark.errors import NodeError
+from tensorflowonspark.errors import ClusterError, NodeError
 from tensorflowonspark.messages import (
     Failed,
     FailureKind,
@@ -37,10 +37,18 @@ from tensorflowonspark.spec import ClusterSpec, Role
 from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.transport import Channel, ConnectionLost
 
-__all__ = ["Monitor", "Node", "NodeState"]
+__all__ = ["SILENCE_SECONDS", "Monitor", "Node", "NodeState"]
 
 # How long a failure that looks like another's consequence waits for its cause to be told.
 _CAUSE_SECONDS = 1.0
+SILENCE_SECONDS = 30.0  # six beats: a supervisor says that it lives every five seconds
+_BROKEN = "the connection to its supervisor broke: the process, its container or its host is gone"
+_SILENT = (
+    f"its supervisor has not been heard for {SILENCE_SECONDS:g} s: its host or the network is gone, or it is stopped"
+)
+_LOST_ADVICE = (
+    "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise spark.executor.memoryOverhead"
+)
 
 
 class NodeState(Enum):
@@ -67,7 +75,9 @@ class Node:
     stored: PartSummary | None = None
     progress: Progress | None = None
     serving: bool = False  # for others; its program will not return
+    returned: bool = False  # its program has ended well
     result: bytes = b""
+    heard: float = 0.0  # when its supervisor last said anything (time.monotonic)
     pid: int = 0  # of its supervisor
     jvm_pid: int = 0  # of its executor
     channel: Channel | None = None
@@ -115,10 +125,14 @@ class Monitor:
         node = self._admit(hello, channel)
         if node is None:
             return  # the end of this call closes the channel, and with it the supervisor's node
-        with suppress(ConnectionLost):
+        try:
             while True:
                 self._hear(node, channel.receive())
-        self._lost(node)
+                node.heard = time.monotonic()
+        except ConnectionLost:
+            pass
+        finally:
+            self._lost(node, _BROKEN)
 
     def _admit(self, hello: Any, channel: Channel) -> Node | None:
         if not isinstance(hello, Hello) or not hmac.compare_digest(hello.cluster, self._cluster):
@@ -131,7 +145,8 @@ class Monitor:
             node.member, node.channel = hello.member, channel
             node.pid, node.jvm_pid = hello.pid, hello.jvm_pid
             node.state = NodeState.CONNECTED
-            channel.send(Welcome())
+            node.heard = time.monotonic()
+            self.tell(node.number, Welcome())
             if all(each.member for each in self.nodes):
                 self._introduce()
             self._changed.notify_all()
@@ -165,7 +180,7 @@ class Monitor:
             elif isinstance(message, Stored):
                 node.stored = message.part
             elif isinstance(message, Returned):
-                node.result = message.result
+                node.returned, node.result = True, message.result
                 self._move(node, NodeState.RETURNED)
             elif isinstance(message, TensorBoardUp):
                 self.tensorboard_url = message.url
@@ -173,15 +188,16 @@ class Monitor:
                 self._note_failure(node, message)
             self._changed.notify_all()
 
-    def _lost(self, node: Node) -> None:
+    def find_silent(self) -> None:
+        """Give up nodes whose supervisors have not even said that they live: their host or network is gone."""
+        for node in self.nodes:
+            if node.channel is not None and time.monotonic() - node.heard > SILENCE_SECONDS:
+                self._lost(node, _SILENT)
+
+    def _lost(self, node: Node, reason: str) -> None:
         with self._changed:
-            if not self._stopping and node.state is not NodeState.FAILED:
-                reason = "the connection to its supervisor broke: the process, its container or its host is gone"
-                advice = (
-                    "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise "
-                    "spark.executor.memoryOverhead"
-                )
-                self._note_failure(node, Failed(FailureKind.LOST, reason, advice))
+            if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
+                self._note_failure(node, Failed(FailureKind.LOST, reason, _LOST_ADVICE))
             self._move(node, NodeState.GONE)
             node.channel = None
             self._changed.notify_all()
@@ -213,7 +229,8 @@ class Monitor:
             self._stopping = True
             self.tell_all(Stop(grace_seconds=0.0))
             self._changed.notify_all()
-        self._on_failure()
+        # It asks Spark to cancel jobs, which takes its time: not in the thread that hears a node, nor under the lock.
+        Thread(target=self._on_failure, daemon=True).start()
 
     def failure(self) -> NodeError | None:
         """Return the first cause of the cluster's failure, once it is certain."""
@@ -231,18 +248,19 @@ class Monitor:
         Raises
         ------
         NodeError
-            As soon as a node has failed, unless the cluster is being stopped.
+            As soon as a node has failed.
+        ClusterError
+            If the cluster was shut down meanwhile.
         """
         end = None if seconds is None else time.monotonic() + seconds
         with self._changed:
-            while not self._failed and not until():
+            while self._failed or not until():
+                if self._stopping:
+                    raise self.failure() or ClusterError("the cluster has been shut down")
                 rest = None if end is None else end - time.monotonic()
                 if rest is not None and rest <= 0:
                     return False
                 self._changed.wait(rest)
-        failure = self.failure()
-        if failure is not None:
-            raise failure
         return True
 
     def wake(self) -> None:

@@ -2,15 +2,20 @@
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import IO, NoReturn
 
 from tqdm import tqdm
 
+from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.supervisor.output import level_of
 
 __all__ = ["Watcher", "parse_level"]
+
+_log = logging.getLogger(__name__)
 
 
 def parse_level(level: int | str) -> int:
@@ -25,7 +30,7 @@ def parse_level(level: int | str) -> int:
         return level
     number = logging.getLevelName(level.upper())
     if not isinstance(number, int):
-        raise ValueError(f"log_level={level!r}: expected DEBUG, INFO, WARNING, ERROR, CRITICAL or a number")
+        raise SpecError(f"log_level={level!r}: expected DEBUG, INFO, WARNING, ERROR, CRITICAL or a number")
     return number
 
 
@@ -51,10 +56,11 @@ class Watcher:
         self._bar: tqdm[NoReturn] | None = None
         self._leader = ""  # the node whose progress is shown: all take the same steps
         self._epoch = -1
+        self._blind = False  # showing has failed
 
     def show(self, node: str, lines: tuple[str, ...]) -> None:
         """Show lines of a node."""
-        with self._lock:
+        with self._lock, self._harmless():
             for line in lines:
                 if self._logger.hasHandlers():
                     self._logger.log(level_of(line), "[%s] %s", node, line)
@@ -66,7 +72,7 @@ class Watcher:
         self._leader = self._leader or node
         if not self._draws or node != self._leader:
             return
-        with self._lock:
+        with self._lock, self._harmless():
             if self._bar is None or now.epoch != self._epoch:
                 self._close()
                 self._epoch = now.epoch
@@ -84,8 +90,19 @@ class Watcher:
 
     def close(self) -> None:
         """Take the bar away."""
-        with self._lock:
+        with self._lock, self._harmless():
             self._close()
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Let training go on where nothing can be shown any longer, as after ``| head``."""
+        try:
+            yield
+        except Exception:
+            if not self._blind:
+                self._blind = True
+                with suppress(Exception):
+                    _log.warning("the nodes' output and progress can't be shown", exc_info=True)
 
     def _close(self) -> None:
         if self._bar is not None:

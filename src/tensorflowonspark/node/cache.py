@@ -6,7 +6,7 @@ The files have no name: they are gone with the process, whatever it dies of.
 import mmap
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,7 @@ class Shard:
     Examples
     --------
     >>> shard = Shard([[pa.record_batch({"x": [0, 1]})], [pa.record_batch({"x": [2, 3, 4]})]])
-    >>> shard.rows, shard.take(np.array([4, 0, 3]))["x"].to_pylist()
+    >>> shard.rows, shard.take(np.array([4, 0, 3]), ["x"])["x"].to_pylist()
     (5, [4, 0, 3])
     """
 
@@ -88,16 +88,20 @@ class Shard:
         """How many rows it has."""
         return int(self._starts[-1])
 
-    def take(self, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        """Return rows by their numbers, in that order; a run of neighbours costs no copy."""
+    def bytes_per_row(self, names: Sequence[str]) -> float:
+        """How many bytes a row has in these columns, on average."""
+        return float(sum(batch.select(names).nbytes for batch in self._batches) / max(1, self.rows))
+
+    def take(self, numbers: npt.NDArray[np.int64], names: Sequence[str]) -> pa.RecordBatch:
+        """Return columns of rows by their numbers, in that order; a run of neighbours costs no copy."""
         homes = np.searchsorted(self._starts, numbers, side="right") - 1
         if homes[0] == homes[-1] and np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))):
-            return self._batches[homes[0]].slice(int(numbers[0] - self._starts[homes[0]]), len(numbers))
+            return self._batches[homes[0]].select(names).slice(int(numbers[0] - self._starts[homes[0]]), len(numbers))
         order = np.argsort(homes, kind="stable")
         pieces = []
         for home in np.unique(homes):
             local = numbers[order][homes[order] == home] - self._starts[home]
-            pieces.append(self._batches[home].take(pa.array(local)))
+            pieces.append(self._batches[home].select(names).take(pa.array(local)))
         return _concatenated(pieces).take(pa.array(np.argsort(order, kind="stable")))
 
 

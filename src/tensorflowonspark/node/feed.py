@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["WEIGHT", "Feed"]
 
 WEIGHT = "sample_weight"  # Keras's name for it
-_BLOCK_ROWS = 4096  # rows that are gathered at once: enough to make the cost per batch small, little enough memory
+# What is gathered at once: enough rows to make the cost per batch small, not so many bytes that memory shows it.
+_BLOCK_ROWS = 4096
+_BLOCK_BYTES = 32 << 20
 _Batch = tuple[dict[str, columns.Array], npt.NDArray[np.float32]]
 
 
@@ -47,6 +49,8 @@ class Feed:
         self._shard = shard
         self._rows = [seal.rows[each] for each in numbers]
         self._index = list(numbers).index(number)
+        if shard.rows != seal.rows[number]:
+            raise FeedError(f"this node has {shard.rows} rows of feed {seal.feed}, and should have {seal.rows[number]}")
         self._report = report
         self._schema = pa.ipc.read_schema(pa.py_buffer(seal.schema)) if seal.schema else pa.schema([])
 
@@ -121,7 +125,7 @@ class Feed:
         names = self._feature_names(features, label, weight)
         used = [*names, *(name for name in (label, weight) if name)]
         kinds = {name: self._kind(name) for name in used}
-        epochs = Epochs(self._shard, plan, kinds, self._report, seed if shuffle else None)
+        epochs = Epochs(self._shard, plan, kinds, self._report, int(seed or 0) if shuffle else None)
         single = isinstance(features, str) or (features is None and names == ["features"])
         return make_dataset(epochs, kinds, label=label, weight=weight, single=names[0] if single and label else None)
 
@@ -164,7 +168,8 @@ class Epochs:
         """Yield the columns and the weights of each batch."""
         plan, epoch = self.plan, self._done
         order = self._order(epoch)
-        steps_per_block = max(1, _BLOCK_ROWS // plan.batch_rows)
+        rows_per_block = min(_BLOCK_ROWS, _BLOCK_BYTES / max(1.0, self._shard.bytes_per_row(list(self._kinds))))
+        steps_per_block = max(1, int(rows_per_block) // plan.batch_rows)
         for first in range(0, plan.steps, steps_per_block):
             steps = range(first, min(first + steps_per_block, plan.steps))
             block = self._gather(order, steps)
@@ -196,5 +201,5 @@ class Epochs:
         if not len(order):
             return {name: columns.zeros(size, *kind) for name, kind in self._kinds.items()}
         start = steps.start * plan.batch_rows
-        batch = self._shard.take(order[np.arange(start, start + size) % len(order)])
+        batch = self._shard.take(order[np.arange(start, start + size) % len(order)], list(self._kinds))
         return {name: columns.to_numpy(batch.column(name), shape) for name, (_, shape) in self._kinds.items()}

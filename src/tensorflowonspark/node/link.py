@@ -1,9 +1,6 @@
-"""The node's end of the pipe to its supervisor, and the promise not to outlive it."""
+"""The node's end of the pipe to its supervisor."""
 
-import ctypes
 import os
-import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -13,16 +10,9 @@ from typing import Any, TypeVar
 from tensorflowonspark.children import kill_group
 from tensorflowonspark.messages import Member, Members, NoMoreFeeds, Seal, Stop
 
-__all__ = ["Link", "die_with_parent"]
+__all__ = ["Link"]
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _T = TypeVar("_T")
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends: it does so even if this process hangs."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Link:

@@ -15,7 +15,7 @@ import cloudpickle
 from tensorflowonspark import keras
 from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned
 from tensorflowonspark.node.context import Context
-from tensorflowonspark.node.link import Link, die_with_parent
+from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.spec import Job, tf_config
@@ -28,7 +28,6 @@ _PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineE
 
 def run_node(pipe: Connection) -> None:
     """Run this process as a node; never returns normally before the cluster ends."""
-    die_with_parent()
     setup: NodeSetup = pipe.recv()
     link = Link(pipe)
     receiver = Receiver(setup) if setup.feed_socket else None

@@ -7,6 +7,7 @@ weight zero. Each row is seen exactly once per epoch with its own weight.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from tensorflowonspark.errors import SpecError
 
@@ -54,11 +55,12 @@ def plan_epoch(rows: Sequence[int], batch_size: int, index: int) -> EpochPlan:
     EpochPlan(rows=10, batch_rows=32, steps=4)
     """
     workers = len(rows)
-    if not isinstance(batch_size, int) or batch_size < workers:
+    if not isinstance(batch_size, Integral) or batch_size < workers:
         raise SpecError(
             f"batch_size={batch_size!r}: it counts the rows of one step over all {workers} workers, so it must be a "
             f"whole number of at least {workers}"
         )
+    batch_size = int(batch_size)
     sizes = [batch_size // workers + (worker < batch_size % workers) for worker in range(workers)]
     steps = max(-(-count // size) for count, size in zip(rows, sizes, strict=True))
     return EpochPlan(rows[index], sizes[index], steps)

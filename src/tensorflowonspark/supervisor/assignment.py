@@ -12,7 +12,7 @@ class Assignment:
     """One node's whole order: who it is, where it belongs, what it runs."""
 
     cluster: str  # the cluster's id
-    token: str
+    token: str = field(repr=False)
     driver: tuple[str, int]  # where the driver listens
     spec: ClusterSpec
     number: int  # the node's number

@@ -3,6 +3,7 @@
 import os
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Thread
 
 import psutil
@@ -19,13 +20,24 @@ def watch_process(pid: int, on_end: Callable[[], None]) -> None:
 
 
 def _wait(pid: int, on_end: Callable[[], None]) -> None:
-    try:
-        if hasattr(os, "pidfd_open"):
-            descriptor = os.pidfd_open(pid)
-            select.select([descriptor], [], [])
-            os.close(descriptor)
-        else:
+    with suppress(psutil.NoSuchProcess):
+        if not _waited_by_descriptor(pid):
             psutil.Process(pid).wait()
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        pass
     on_end()
+
+
+def _waited_by_descriptor(pid: int) -> bool:
+    """Wait for a process's end by a file descriptor; return False where there is none to be had."""
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:  # a kernel before 5.3, or a container that forbids it
+        return False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll()
+    os.close(descriptor)
+    return True

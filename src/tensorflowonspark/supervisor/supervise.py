@@ -19,6 +19,7 @@ from typing import Any
 
 from tensorflowonspark import children, transport
 from tensorflowonspark.messages import (
+    Alive,
     Failed,
     FailureKind,
     Hello,
@@ -42,6 +43,8 @@ from tensorflowonspark.supervisor.ports import reserve_port
 
 __all__ = ["Supervisor"]
 
+_ALIVE_SECONDS = 5.0  # of silence before the driver is told that all is well
+_CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
 _ENDED = object()  # in the inbox: the source has ended
 
@@ -87,7 +90,7 @@ class Supervisor:
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
         self._node, self._pipe = children.start(
-            "tensorflowonspark.node", node_environment(os.environ, order.environment), writing
+            "tensorflowonspark.node", node_environment(os.environ, order.environment), writing, leashed=True
         )
         os.close(writing)
         self._output = Output(reading, name=self._name, level=order.level, echo=order.echo, pass_on=self._pass_lines)
@@ -113,11 +116,17 @@ class Supervisor:
             self._driver = transport.dial(order.driver, order.token).channel()
             member = Member(order.number, order.role, order.host, port, order.gpus)
             self._driver.send(Hello(member, order.cluster, os.getpid(), order.jvm_pid))
-            self._driver.receive()  # the driver answers a hello that it accepts
         except transport.ConnectionLost as error:
             where = "{}:{}".format(*order.driver)
             reason = f"it can't reach the driver at {where} ({error})"
             advice = "open that address to the executors, or set spark.driver.host to one that they can reach"
+            self._task.send(Failed(FailureKind.LOST, reason, advice))
+            return False
+        try:
+            self._driver.receive()  # the driver answers a hello that it accepts
+        except transport.ConnectionLost as error:
+            reason = f"the driver turned it away ({error})"
+            advice = "its cluster has ended or failed already; the first failure says why"
             self._task.send(Failed(FailureKind.LOST, reason, advice))
             return False
         self._task.send(Connected())
@@ -146,6 +155,7 @@ class Supervisor:
     def _loop(self) -> None:
         handlers = {
             "task": self._on_task,
+            "task over": self._on_task_over,
             "node": self._on_node,
             "driver": self._on_driver,
             "exit": self._on_exit,
@@ -154,7 +164,11 @@ class Supervisor:
         }
         going_on = True
         while going_on:
-            source, message = self._inbox.get()
+            try:
+                source, message = self._inbox.get(timeout=_ALIVE_SECONDS)
+            except queue.Empty:
+                self._tell_driver(Alive())
+                continue
             going_on = handlers[source](message)
 
     def _on_task(self, message: Any) -> bool:
@@ -163,9 +177,15 @@ class Supervisor:
         elif isinstance(message, Stored):
             self._tell_driver(message)
         elif message is _ENDED and self._task is not None:
-            self._fail(FailureKind.EXECUTOR_LOST, "the Spark task that held it was ended", "see why in Spark's UI")
-            return False
+            # A node that dies while it is fed ends its task too: its own end says more, and comes in a moment.
+            later = Timer(_CAUSE_SECONDS, self._inbox.put, (("task over", _ENDED),))
+            later.daemon = True
+            later.start()
         return True
+
+    def _on_task_over(self, _message: Any) -> bool:
+        self._fail(FailureKind.EXECUTOR_LOST, "the Spark task that held it was ended", "see why in Spark's UI")
+        return False
 
     def _on_node(self, message: Any) -> bool:
         if message is _ENDED:
@@ -230,7 +250,7 @@ class Supervisor:
         killer.start()
 
     def _start_tensorboard(self) -> None:
-        self._tensorboard, pipe = children.start("tensorflowonspark.supervisor.tensorboard", os.environ)
+        self._tensorboard, pipe = children.start("tensorflowonspark.supervisor.tensorboard", os.environ, leashed=True)
         pipe.send((self._assignment.tensorboard, self._assignment.host))
         self._listen_to("tensorboard", pipe.recv)
 

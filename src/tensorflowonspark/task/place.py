@@ -33,7 +33,7 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     task = BarrierTaskContext.get()
     number = task.partitionId()
     role = plan.spec.roles[number]
-    host = task.getTaskInfos()[number].address.rsplit(":", 1)[0]
+    host = task.getTaskInfos()[number].address.rsplit(":", 1)[0].strip("[]")
     if sys.version_info[:2] != plan.python:
         versions = [".".join(map(str, version)) for version in (sys.version_info[:2], plan.python)]
         problem = "this executor's Python is {}, the driver's is {}: set PYSPARK_PYTHON to one version".format(

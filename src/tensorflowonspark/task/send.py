@@ -13,6 +13,8 @@ from tensorflowonspark.task.plan import FeedTarget
 
 __all__ = ["choose", "send"]
 
+_PIECE_BYTES = 64 << 20  # of one message: Arrow sends none above 2 GiB, and the node holds one at a time
+
 
 def choose(targets: tuple[FeedTarget, ...], partition: int) -> FeedTarget:
     """Return the node that a partition goes to: one on this host if there is any, each in turn."""
@@ -41,7 +43,8 @@ def send(
     try:
         stream = connection.put((feed, partition, attempt), first.schema)
         for batch in chain([first], batches):
-            stream.write(batch)
+            for piece in _pieces(batch):
+                stream.write(piece)
             sent += batch.num_rows
         part: PartSummary = stream.finish()
     except transport.ConnectionLost as error:
@@ -53,3 +56,16 @@ def send(
     if part.rows != sent:
         raise FeedError(f"partition {partition}: {sent} rows were sent to {target.name}, and it counts {part.rows}")
     return part
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces that are small enough for a message.
+
+    Examples
+    --------
+    >>> [piece.num_rows for piece in _pieces(pa.record_batch({"x": range(5)}))]
+    [5]
+    """
+    rows = max(1, batch.num_rows * _PIECE_BYTES // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
