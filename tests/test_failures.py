@@ -69,9 +69,8 @@ def test_a_node_that_is_killed(spark, hold):
         raise error
 
 
+@pytest.mark.masters("local-cluster", "standalone")  # in local mode it is the driver's JVM: test_the_driver_dies
 def test_an_executor_that_dies(spark):
-    if spark.sparkContext.master.startswith("local["):
-        pytest.skip("in local mode the executor is the driver's own JVM; test_the_driver_dies has it")
     with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, workers=2) as cluster:
         executor = psutil.Process(cluster.nodes[0].jvm_pid)
         error, seconds = killed_while_joining(cluster, executor.kill)

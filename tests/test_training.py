@@ -22,11 +22,8 @@ def assert_same_model(results):
             assert np.isfinite(one).all()
 
 
-@pytest.mark.parametrize("sizes", [[100, 10], [40, 0]], ids=["tenfold", "empty"])
-def test_uneven_partitions(spark, sizes):
-    """A worker with a tenth of the other's rows, and one with none: training ends, equal weights, each row once."""
-    if sizes == [40, 0] and not spark.sparkContext.master.startswith("local["):
-        pytest.skip("one master is enough for the second case")
+def train_on_partitions(spark, sizes):
+    """Train two workers on partitions of these sizes: it ends, each row is seen once, the weights are equal."""
     with tfos.Cluster(spark, fit, {"batch_size": 16}, workers=2) as cluster:
         cluster.train(small_frame(spark, sizes))
         results = cluster.join()
@@ -34,6 +31,15 @@ def test_uneven_partitions(spark, sizes):
     assert sorted(sum((result["seen"] for result in results.values()), [])) == list(range(sum(sizes)))
     assert_same_model(results)
     assert {result["steps"] for result in results.values()} == {2 * -(-max(sizes) // 8)}
+
+
+def test_a_worker_with_ten_times_the_rows_of_the_other(spark):
+    train_on_partitions(spark, [100, 10])
+
+
+@pytest.mark.masters("local")
+def test_a_worker_whose_partition_is_empty(spark):
+    train_on_partitions(spark, [40, 0])
 
 
 @pytest.mark.masters("local")
