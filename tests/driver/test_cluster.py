@@ -13,7 +13,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
-from tensorflowonspark.driver.monitor import NodeState
+from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.messages import (
     Failed,
     FailureKind,
@@ -145,7 +145,7 @@ class FakeSession:
 
 def cluster_of(backend, **settings):
     cluster = tfos.Cluster(FakeSession(), lambda args, ctx: None, **settings)
-    cluster._backend = backend
+    cluster._life.backend = backend
     return cluster
 
 
@@ -332,12 +332,12 @@ def test_workers_that_serve_are_not_fed():
     cluster = cluster_of(backend).start()
     with pytest.raises(tfos.FeedError, match="worker:0 serves a ParameterServerStrategy"):
         cluster.train("frame")
-    cluster._abort()
+    cluster._life.abort()
 
 
 def test_a_supervisor_that_falls_silent_is_given_up(monkeypatch):
     monkeypatch.setattr("tensorflowonspark.driver.monitor.SILENCE_SECONDS", 0.5)
-    monkeypatch.setattr("tensorflowonspark.driver.cluster._SILENCE_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("tensorflowonspark.driver.lifetime._SILENCE_LOOK_SECONDS", 0.1)
     with (
         pytest.raises(tfos.NodeError, match="has not been heard"),
         cluster_of(FakeBackend(lambda node: None)) as cluster,
@@ -360,8 +360,8 @@ def test_output_that_can_not_be_shown_does_no_harm():
         flush = write
 
     cluster = cluster_of(FakeBackend(script))
-    cluster._watcher._stream = ClosedPipe()
-    cluster._watcher._logger = logging.Logger("of its own")
+    cluster._life.watcher._stream = ClosedPipe()
+    cluster._life.watcher._logger = logging.Logger("of its own")
     with cluster:
         assert cluster.join() == {"worker:0": 1}
 
@@ -385,7 +385,7 @@ def test_a_second_supervisor_for_a_node_is_turned_away():
     other = FakeNode(backend.plan, 0, lambda node: None)
     assert other.stopped.wait(5)
     assert other.heard == []
-    cluster._abort()
+    cluster._life.abort()
 
 
 def test_a_hello_for_another_cluster_is_turned_away():
@@ -399,4 +399,4 @@ def test_a_hello_for_another_cluster_is_turned_away():
     channel.send("no hello at all")
     with pytest.raises(transport.ConnectionLost):
         channel.receive()
-    cluster._abort()
+    cluster._life.abort()

@@ -1,38 +1,28 @@
 """The cluster, as the user's program in the driver sees it."""
 
-import atexit
-import logging
 import pickle
-import sys
-import uuid
 from collections.abc import Callable, Mapping
-from threading import Event, Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from tensorflowonspark import transport
-from tensorflowonspark.driver.backend import Backend, Job, SparkBackend, Stage
+from tensorflowonspark.driver.backend import SparkBackend
 from tensorflowonspark.driver.feeding import check_frame, fed_parts, seals
-from tensorflowonspark.driver.monitor import Monitor, Node, NodeState
-from tensorflowonspark.driver.watcher import Watcher, parse_level
-from tensorflowonspark.errors import ClusterError, FeedError, SpecError, StartError
+from tensorflowonspark.driver.lifetime import GRACE_SECONDS, Lifetime, Settings
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.watcher import parse_level
+from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.messages import NoMoreFeeds, PartSummary
 from tensorflowonspark.spec import ClusterSpec
-from tensorflowonspark.task.plan import FeedTarget, Plan
+from tensorflowonspark.task.plan import FeedTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Cluster", "run"]
 
-_log = logging.getLogger(__name__)
-_GRACE_SECONDS = 2.0  # for a process to end by itself before it is killed
-_GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end a job that was cancelled
-_STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended to end too, which needs no cancelling
 _CAUSE_SECONDS = 1.0  # for a node's failure to be told after a job of ours failed of it
-_SILENCE_LOOK_SECONDS = 5.0
 _STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
 
 Function = Callable[[Any, Any], Any]
@@ -99,24 +89,20 @@ class Cluster:
         start_timeout: float = _STAGE_SECONDS,
     ) -> None:
         self.spec = ClusterSpec(workers=workers, ps=ps, chief=chief, evaluator=evaluator)
-        self._backend: Backend = SparkBackend(spark)
-        self._program = _pickled_program(function, args)
         self._hold = hold
-        self._tensorboard = tensorboard
-        self._environment = {str(name): str(value) for name, value in (environment or {}).items()}
-        self._level = parse_level(log_level)
-        self._start_timeout = start_timeout
+        settings = Settings(
+            spec=self.spec,
+            program=_pickled_program(function, args),
+            hold=hold,
+            tensorboard=tensorboard,
+            environment={str(name): str(value) for name, value in (environment or {}).items()},
+            level=parse_level(log_level),
+            start_timeout=start_timeout,
+        )
+        self._life = Lifetime(SparkBackend(spark), settings)
+        self._monitor = self._life.monitor
         self._data: DataFrame | None = None
-        self._cluster_id = uuid.uuid4().hex
-        self._token = transport.new_token()
-        self._watcher = Watcher()
-        self._monitor = Monitor(self.spec, self._cluster_id, self._watcher, self._on_failure)
-        self._server: transport.Server | None = None
-        self._stage: Stage | None = None
-        self._job: Job | None = None
         self._feeds = 0  # that were sealed
-        self._closed = False
-        self._over = Event()
 
     # ---- life
 
@@ -132,76 +118,8 @@ class Cluster:
         NodeError
             If a node failed at once.
         """
-        if self._server is not None:
-            raise ClusterError("the cluster was started before: make a new one")
-        self._backend.require_slots(len(self.spec.roles))
-        self._server, address = self._backend.listen(self._token, self._monitor.serve)
-        atexit.register(self._abort)  # a program that ends without a word must not leave anything running
-        Thread(target=self._look_for_silence, daemon=True).start()
-        try:
-            self._stage = self._make_stage(address)
-            if not self._monitor.wait(self._is_up, self._start_timeout):
-                raise StartError(self._missing())
-            self._raise_stage_problems()
-            if self._data is not None:
-                self._seal_held_feed()
-        except BaseException:
-            self._abort()
-            raise
+        self._life.start(self._data)
         return self
-
-    def _make_stage(self, address: tuple[str, int]) -> Stage:
-        plan = Plan(
-            cluster=self._cluster_id,
-            token=self._token,
-            driver=address,
-            spec=self.spec,
-            program=self._program,
-            environment=self._environment,
-            level=self._level,
-            echo=not self._backend.shares_terminal,  # or each line would be there twice
-            tensorboard=self._tensorboard,
-            hold=self._hold,
-            feed=self._data is not None,
-            python=sys.version_info[:2],
-        )
-        return self._backend.place(plan, self._data, on_end=self._monitor.wake)
-
-    def _is_up(self) -> bool:
-        assert self._stage is not None
-        if all(node.state.value >= NodeState.RUNNING.value for node in self._monitor.nodes):
-            return self._hold or self._stage.ended
-        return self._stage.ended and (bool(self._stage.problems()) or bool(self._awaited()))
-
-    def _awaited(self) -> list[Node]:
-        """Return the nodes whose supervisors have not called: none, once their tasks have ended well."""
-        return [node for node in self._monitor.nodes if node.state is NodeState.AWAITED]
-
-    def _raise_stage_problems(self) -> None:
-        assert self._stage is not None
-        problems = self._stage.problems() if self._stage.ended else []
-        if problems:
-            raise StartError("the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems))
-        if self._stage.ended and self._data is not None and len(self._awaited()) == len(self._monitor.nodes):
-            raise FeedError("the DataFrame has no rows: there is nothing to train on")  # so Spark ran no task
-        if self._stage.ended and self._awaited():
-            names = ", ".join(str(node.role) for node in self._awaited())
-            raise StartError(f"Spark's barrier stage ended without having placed {names}: see it in Spark's UI")
-
-    def _missing(self) -> str:
-        waiting = [node for node in self._monitor.nodes if node.state.value < NodeState.RUNNING.value]
-        names = ", ".join(f"{node.role} ({_what_is_missing(node)})" for node in waiting) or "the stage's end"
-        computing = (
-            "" if self._data is None else "Spark may still be computing the DataFrame (raise start_timeout), or "
-        )
-        return (
-            f"the cluster did not come up within {self._start_timeout:g} s (start_timeout); still waiting for {names}: "
-            f"{computing}other jobs may hold the slots; see the executors and the running stages in Spark's UI"
-        )
-
-    def _look_for_silence(self) -> None:
-        while not self._over.wait(_SILENCE_LOOK_SECONDS):
-            self._monitor.find_silent()
 
     def shutdown(self) -> dict[str, Any]:
         """Wait for the programs of all nodes that train, then end all nodes; return what `join` returns.
@@ -216,40 +134,10 @@ class Cluster:
         try:
             results = self.join()
         except BaseException:
-            self._abort()
+            self._life.abort()
             raise
-        self._close(_GRACE_SECONDS)
+        self._life.close(GRACE_SECONDS)
         return results
-
-    def _abort(self) -> None:
-        self._close(0.0)
-
-    def _close(self, grace_seconds: float) -> None:
-        """End everything that was started; never raises, never waits for long."""
-        if self._closed:
-            return
-        self._closed = True
-        atexit.unregister(self._abort)
-        self._over.set()
-        self._monitor.stop(grace_seconds)
-        if self._job is not None:
-            self._job.cancel()
-        late = self._monitor.wait_until_gone(grace_seconds + _GOODBYE_SECONDS)
-        if late:
-            names = ", ".join(f"{node.role} on {node.host}" for node in late)
-            _log.warning("%s did not confirm its end; it ends by itself when it notices that the driver hung up", names)
-        if self._stage is not None:
-            self._stage.wait(_STAGE_END_SECONDS)
-            self._stage.cancel()
-            self._stage.wait(_GOODBYE_SECONDS)
-        if self._server is not None:
-            self._server.close()
-        self._watcher.close()
-
-    def _on_failure(self) -> None:
-        """End the feeding as soon as a node's failure is certain."""
-        if self._job is not None:
-            self._job.cancel()
 
     def __enter__(self) -> "Cluster":
         return self.start()
@@ -260,7 +148,7 @@ class Cluster:
         if kind is None:
             self.shutdown()
         else:
-            self._abort()
+            self._life.abort()
 
     # ---- use
 
@@ -286,7 +174,9 @@ class Cluster:
         feed = self._feeds
         nodes = self._monitor.fed()
         targets = tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)
-        self._job = job = self._backend.feed(data, targets, self._token, feed, on_end=self._monitor.wake)
+        self._life.feeding = job = self._life.backend.feed(
+            data, targets, self._life.token, feed, on_end=self._monitor.wake
+        )
         try:
             self._monitor.wait(lambda: job.ended or all(node.returned for node in nodes) or self._serving() != [])
             self._refuse_serving()
@@ -302,11 +192,11 @@ class Cluster:
                 self._refuse_serving()
         finally:
             job.cancel()
-            self._job = None
-            self._watcher.close()
+            self._life.feeding = None
+            self._life.watcher.close()
 
     def _check_feedable(self, data: "DataFrame") -> None:
-        if self._server is None or self._closed:
+        if not self._life.running:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         if self._hold:
             raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
@@ -355,7 +245,7 @@ class Cluster:
         NodeError
             If a node failed.
         """
-        if self._server is None:
+        if not self._life.started:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         self._monitor.tell_all(NoMoreFeeds())
         trainers = self._monitor.trainers()
@@ -415,8 +305,10 @@ def run(
             raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
         check_frame(data)
         cluster._data = data
-    cluster.start()
-    return cluster.shutdown()
+    with cluster:
+        if data is not None:
+            cluster._seal_held_feed()
+    return cluster.join()
 
 
 def _result(node: Node) -> Any:
@@ -427,12 +319,6 @@ def _result(node: Node) -> Any:
             f"what the program returned on {node.role} can't be read in the driver ({type(error).__name__}: {error}): "
             "return numbers or numpy arrays, or install here what it needs"
         ) from error
-
-
-def _what_is_missing(node: Node) -> str:
-    if node.state is NodeState.AWAITED:
-        return "no word from it: its Spark task has not started, or can't reach the driver"
-    return f"its process on {node.host} is not up"
 
 
 def _pickled_program(function: Function, args: Any) -> bytes:

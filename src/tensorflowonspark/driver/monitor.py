@@ -8,11 +8,10 @@ import hmac
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import Enum
 from threading import Condition, Thread, Timer
 from typing import Any
 
+from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.watcher import Watcher
 from tensorflowonspark.errors import ClusterError, NodeError
 from tensorflowonspark.messages import (
@@ -23,7 +22,6 @@ from tensorflowonspark.messages import (
     Lines,
     Member,
     Members,
-    PartSummary,
     Progress,
     Ready,
     Returned,
@@ -33,11 +31,11 @@ from tensorflowonspark.messages import (
     TensorBoardUp,
     Welcome,
 )
-from tensorflowonspark.spec import ClusterSpec, Role
+from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.transport import Channel, ConnectionLost
 
-__all__ = ["SILENCE_SECONDS", "Monitor", "Node", "NodeState"]
+__all__ = ["SILENCE_SECONDS", "Monitor"]
 
 # How long a failure that looks like another's consequence waits for its cause to be told.
 _CAUSE_SECONDS = 1.0
@@ -49,43 +47,6 @@ _SILENT = (
 _LOST_ADVICE = (
     "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise spark.executor.memoryOverhead"
 )
-
-
-class NodeState(Enum):
-    """Where a node is in its life; it only ever moves down this list."""
-
-    AWAITED = 0  # its supervisor has not called yet
-    CONNECTED = 1
-    RUNNING = 2  # its process is up, and its program starts when all are
-    RETURNED = 3  # its program has ended well
-    FAILED = 4
-    GONE = 5  # its supervisor has hung up
-
-
-@dataclass
-class Node:
-    """What is known of one node."""
-
-    number: int
-    role: Role
-    state: NodeState = NodeState.AWAITED
-    member: Member | None = None
-    ready: Ready = field(default_factory=Ready)
-    feed_wanted: int = -1  # the last feed that its program asked for
-    stored: PartSummary | None = None
-    progress: Progress | None = None
-    serving: bool = False  # for others; its program will not return
-    returned: bool = False  # its program has ended well
-    result: bytes = b""
-    heard: float = 0.0  # when its supervisor last said anything (time.monotonic)
-    pid: int = 0  # of its supervisor
-    jvm_pid: int = 0  # of its executor
-    channel: Channel | None = None
-
-    @property
-    def host(self) -> str:
-        """Its host, as far as it is known."""
-        return self.member.host if self.member else "an unknown host"
 
 
 class Monitor:

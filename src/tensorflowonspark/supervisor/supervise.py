@@ -184,7 +184,11 @@ class Supervisor:
         return True
 
     def _on_task_over(self, _message: Any) -> bool:
-        self._fail(FailureKind.EXECUTOR_LOST, "the Spark task that held it was ended", "see why in Spark's UI")
+        self._fail(
+            FailureKind.EXECUTOR_LOST,
+            "the Spark task that held it was ended",
+            "see why in Spark's UI or log: the DataFrame could not be computed, or someone cancelled the job",
+        )
         return False
 
     def _on_node(self, message: Any) -> bool:

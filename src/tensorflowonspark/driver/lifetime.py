@@ -1,0 +1,186 @@
+"""A cluster's beginning and end: what is started, in which order, and how all of it is ended again."""
+
+import atexit
+import logging
+import sys
+import uuid
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from tensorflowonspark import transport
+from tensorflowonspark.driver.backend import Backend, Job, Stage
+from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.watcher import Watcher
+from tensorflowonspark.errors import ClusterError, FeedError, StartError
+from tensorflowonspark.spec import ClusterSpec
+from tensorflowonspark.task.plan import Plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["GRACE_SECONDS", "Lifetime", "Settings"]
+
+_log = logging.getLogger(__name__)
+GRACE_SECONDS = 2.0  # for a process to end by itself before it is killed
+_GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end a job that was cancelled
+_STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended to end too, which needs no cancelling
+_SILENCE_LOOK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a cluster was asked to be; `Cluster` says what each means."""
+
+    spec: ClusterSpec
+    program: bytes = field(repr=False)
+    hold: bool
+    tensorboard: str
+    environment: dict[str, str]
+    level: int
+    start_timeout: float
+
+
+class Lifetime:
+    """Brings the nodes of one cluster up, once, and ends all that it has started, in whatever state it is.
+
+    Parameters
+    ----------
+    backend : Backend
+        What carries the nodes.
+    settings : Settings
+        What they are to be.
+    """
+
+    def __init__(self, backend: Backend, settings: Settings) -> None:
+        self.backend = backend
+        self.token = transport.new_token()
+        self.watcher = Watcher()
+        self._settings = settings
+        self._cluster_id = uuid.uuid4().hex
+        self.monitor = Monitor(settings.spec, self._cluster_id, self.watcher, self._on_failure)
+        self.feeding: Job | None = None  # the job that feeds just now; it is ended with the cluster
+        self._data: DataFrame | None = None
+        self._server: transport.Server | None = None
+        self._stage: Stage | None = None
+        self._closed = False
+        self._over = Event()
+
+    @property
+    def started(self) -> bool:
+        """Whether `start` was called."""
+        return self._server is not None
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and not closed since."""
+        return self.started and not self._closed
+
+    def start(self, data: "DataFrame | None") -> None:
+        """Bring all nodes up; with `data`, their tasks begin to feed them."""
+        if self.started:
+            raise ClusterError("the cluster was started before: make a new one")
+        self._data = data
+        self.backend.require_slots(len(self._settings.spec.roles))
+        self._server, address = self.backend.listen(self.token, self.monitor.serve)
+        atexit.register(self.abort)  # a program that ends without a word must not leave anything running
+        Thread(target=self._look_for_silence, daemon=True).start()
+        try:
+            self._stage = self._make_stage(address)
+            if not self.monitor.wait(self._is_up, self._settings.start_timeout):
+                raise StartError(self._missing())
+            self._raise_stage_problems()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _make_stage(self, address: tuple[str, int]) -> Stage:
+        plan = Plan(
+            cluster=self._cluster_id,
+            token=self.token,
+            driver=address,
+            spec=self._settings.spec,
+            program=self._settings.program,
+            environment=self._settings.environment,
+            level=self._settings.level,
+            echo=not self.backend.shares_terminal,  # or each line would be there twice
+            tensorboard=self._settings.tensorboard,
+            hold=self._settings.hold,
+            feed=self._data is not None,
+            python=sys.version_info[:2],
+        )
+        return self.backend.place(plan, self._data, on_end=self.monitor.wake)
+
+    def _is_up(self) -> bool:
+        assert self._stage is not None
+        if all(node.state.value >= NodeState.RUNNING.value for node in self.monitor.nodes):
+            return self._settings.hold or self._stage.ended
+        return self._stage.ended and (bool(self._stage.problems()) or bool(self._awaited()))
+
+    def _awaited(self) -> list[Node]:
+        """Return the nodes whose supervisors have not called: none, once their tasks have ended well."""
+        return [node for node in self.monitor.nodes if node.state is NodeState.AWAITED]
+
+    def _raise_stage_problems(self) -> None:
+        assert self._stage is not None
+        problems = self._stage.problems() if self._stage.ended else []
+        if problems:
+            raise StartError("the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems))
+        if self._stage.ended and self._data is not None and len(self._awaited()) == len(self.monitor.nodes):
+            raise FeedError("the DataFrame has no rows: there is nothing to train on")  # so Spark ran no task
+        if self._stage.ended and self._awaited():
+            names = ", ".join(str(node.role) for node in self._awaited())
+            raise StartError(f"Spark's barrier stage ended without having placed {names}: see it in Spark's UI")
+
+    def _missing(self) -> str:
+        waiting = [node for node in self.monitor.nodes if node.state.value < NodeState.RUNNING.value]
+        names = ", ".join(f"{node.role} ({_what_is_missing(node)})" for node in waiting) or "the stage's end"
+        computing = (
+            "" if self._data is None else "Spark may still be computing the DataFrame (raise start_timeout), or "
+        )
+        return (
+            f"the cluster did not come up within {self._settings.start_timeout:g} s (start_timeout); still waiting for "
+            f"{names}: {computing}other jobs may hold the slots; see the executors and the running stages in Spark's UI"
+        )
+
+    def _look_for_silence(self) -> None:
+        while not self._over.wait(_SILENCE_LOOK_SECONDS):
+            self.monitor.find_silent()
+
+    def abort(self) -> None:
+        """End everything, now."""
+        self.close(0.0)
+
+    def close(self, grace_seconds: float) -> None:
+        """End everything that was started; never raises, never waits for long."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.abort)
+        self._over.set()
+        self.monitor.stop(grace_seconds)
+        if self.feeding is not None:
+            self.feeding.cancel()
+        late = self.monitor.wait_until_gone(grace_seconds + _GOODBYE_SECONDS)
+        if late:
+            names = ", ".join(f"{node.role} on {node.host}" for node in late)
+            _log.warning("%s did not confirm its end; it ends by itself when it notices that the driver hung up", names)
+        if self._stage is not None:
+            self._stage.wait(_STAGE_END_SECONDS)
+            self._stage.cancel()
+            self._stage.wait(_GOODBYE_SECONDS)
+        if self._server is not None:
+            self._server.close()
+        self.watcher.close()
+
+    def _on_failure(self) -> None:
+        """End the feeding as soon as a node's failure is certain."""
+        if self.feeding is not None:
+            self.feeding.cancel()
+
+
+def _what_is_missing(node: Node) -> str:
+    if node.state is NodeState.AWAITED:
+        return "no word from it: its Spark task has not started, or can't reach the driver"
+    return f"its process on {node.host} is not up"

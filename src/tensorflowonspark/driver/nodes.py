@@ -1,0 +1,47 @@
+"""What the driver knows of one node."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tensorflowonspark.messages import Member, PartSummary, Progress, Ready
+from tensorflowonspark.spec import Role
+from tensorflowonspark.transport import Channel
+
+__all__ = ["Node", "NodeState"]
+
+
+class NodeState(Enum):
+    """Where a node is in its life; it only ever moves down this list."""
+
+    AWAITED = 0  # its supervisor has not called yet
+    CONNECTED = 1
+    RUNNING = 2  # its process is up, and its program starts when all are
+    RETURNED = 3  # its program has ended well
+    FAILED = 4
+    GONE = 5  # its supervisor has hung up
+
+
+@dataclass
+class Node:
+    """What is known of one node."""
+
+    number: int
+    role: Role
+    state: NodeState = NodeState.AWAITED
+    member: Member | None = None
+    ready: Ready = field(default_factory=Ready)
+    feed_wanted: int = -1  # the last feed that its program asked for
+    stored: PartSummary | None = None
+    progress: Progress | None = None
+    serving: bool = False  # for others; its program will not return
+    returned: bool = False  # its program has ended well
+    result: bytes = b""
+    heard: float = 0.0  # when its supervisor last said anything (time.monotonic)
+    pid: int = 0  # of its supervisor
+    jvm_pid: int = 0  # of its executor
+    channel: Channel | None = None
+
+    @property
+    def host(self) -> str:
+        """Its host, as far as it is known."""
+        return self.member.host if self.member else "an unknown host"
