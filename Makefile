@@ -17,7 +17,8 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The oldest versions that are supported, in a .venv of their own, on one master.
+# The oldest versions that are supported, in a .venv of their own, on one master. (TensorFlow 2.16 and 2.17 need NumPy 1,
+# which pyarrow 26 refuses without telling pip.)
 OLDEST = .venvs/oldest
 matrix: $(OLDEST)/.installed
 	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/keras tests/test_training.py tests/test_lifecycle.py $(ARGS)
@@ -25,7 +26,7 @@ matrix: $(OLDEST)/.installed
 $(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
-	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*'
+	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*' 'pyarrow==15.*'
 	touch $@
 
 # Up and down of a cluster, beside TensorFlowOnSpark 2.2.5 and a bare Spark job (docs/benchmarks/lifecycle.md).
