@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+from pathlib import Path
 
 import psutil
 import pyarrow as pa
@@ -145,6 +146,17 @@ def test_the_block_raises_what_the_users_code_raised_and_ends_all_nodes(spark):
     with pytest.raises(ZeroDivisionError), tfos.Cluster(spark, lambda args, ctx: time.sleep(3600), workers=2):
         _ = 1 / 0
     assert time.monotonic() - started < 15
+
+
+@pytest.mark.masters("local")
+def test_exit_functions_of_a_program_run(spark, tmp_path):
+    def program(path, ctx):
+        import atexit
+
+        atexit.register(lambda: Path(path).write_text("ran"))
+
+    tfos.run(spark, program, str(tmp_path / "exit"))
+    assert (tmp_path / "exit").read_text() == "ran"
 
 
 @pytest.mark.masters("local")

@@ -4,6 +4,7 @@ A node whose function has ended stays until the whole cluster has: were it to le
 would take its peers down while they still export or evaluate.
 """
 
+import atexit
 import os
 import pickle
 import sys
@@ -36,6 +37,9 @@ def run_node(pipe: Connection) -> None:
     configure_tensorflow(members, setup)
     link.send(_outcome(setup, members, link, receiver))
     link.wait_for_stop()
+    # The program's own exit functions run, and TensorFlow's, which remove what it left in the temporary directory. One
+    # that hangs is ended by the supervisor.
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     # Interpreter and TensorFlow are not taken down piece by piece: workers that leave a collective one by one
