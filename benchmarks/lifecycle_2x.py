@@ -1,12 +1,9 @@
 """Contender of lifecycle.py: TensorFlowOnSpark 2.2.5, as its own documentation sets it up."""
 
-import os
-import sys
-import tempfile
 import time
 
 from rounds import contend
-from standalone import standalone_cluster
+from standalone import two_one_core_workers
 
 
 def program(args, ctx):
@@ -16,12 +13,9 @@ def program(args, ctx):
 
 def main():
     """Serve rounds."""
-    from pyspark.sql import SparkSession
-
     from tensorflowonspark import TFCluster
 
-    with tempfile.TemporaryDirectory() as scratch, standalone_cluster(scratch, cores=[1, 1]) as master:
-        spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+    with two_one_core_workers() as spark:
 
         def run_round(_what):
             started = time.perf_counter()
@@ -32,10 +26,7 @@ def main():
             return time.perf_counter() - started
 
         contend(run_round)
-        spark.stop()
 
 
 if __name__ == "__main__":
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     main()

@@ -1,13 +1,11 @@
 """Contender of lifecycle.py: a cluster of ours, and the bare Spark job that none can beat."""
 
-import os
 import subprocess
 import sys
-import tempfile
 import time
 
 from rounds import contend
-from standalone import standalone_cluster
+from standalone import two_one_core_workers
 
 
 def program(args, ctx):
@@ -23,12 +21,9 @@ def bare(batches):
 
 def main():
     """Serve rounds."""
-    from pyspark.sql import SparkSession
-
     import tensorflowonspark as tfos
 
-    with tempfile.TemporaryDirectory() as scratch, standalone_cluster(scratch, cores=[1, 1]) as master:
-        spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+    with two_one_core_workers() as spark:
 
         def run_round(what):
             started = time.perf_counter()
@@ -40,10 +35,7 @@ def main():
             return time.perf_counter() - started
 
         contend(run_round)
-        spark.stop()
 
 
 if __name__ == "__main__":
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     main()

@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,3 +50,16 @@ def standalone_cluster(directory, cores, memory="3g"):
         for process in reversed(processes):
             process.send_signal(signal.SIGTERM)
             process.wait(30)
+
+
+@contextmanager
+def two_one_core_workers():
+    """Yield a session on a standalone cluster of two one-core workers, as TensorFlowOnSpark 2.x asked for."""
+    from pyspark.sql import SparkSession
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with tempfile.TemporaryDirectory() as scratch, standalone_cluster(scratch, cores=[1, 1]) as master:
+        spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+        yield spark
+        spark.stop()
