@@ -4,14 +4,14 @@ A supervisor forwards what its node says to the driver, and what the driver says
 speaks by the channel, so that no message names its sender.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from tensorflowonspark.spec import Role
 
 __all__ = [
     "Alive",
-    "ColumnSummary",
+    "Answering",
     "Failed",
     "FailureKind",
     "FeedWanted",
@@ -20,14 +20,11 @@ __all__ = [
     "Member",
     "Members",
     "NoMoreFeeds",
-    "PartSummary",
     "Progress",
     "Ready",
     "Returned",
-    "Seal",
     "Serving",
     "Stop",
-    "Stored",
     "TensorBoardUp",
     "Welcome",
 ]
@@ -59,26 +56,6 @@ class FailureKind(Enum):
     LOST = 4  # the connection to its supervisor broke
     RAISED = 5  # the user's program raised
     PEER_LOST = 6  # the user's program raised since another node was gone
-
-
-@dataclass(frozen=True)
-class ColumnSummary:
-    """What is in one column: its nulls, and the shortest and longest of its arrays, for each level of nesting."""
-
-    nulls: int = 0
-    lengths: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class PartSummary:
-    """What one attempt to feed one partition left on a node."""
-
-    partition: int
-    attempt: int
-    number: int  # of the node
-    rows: int
-    columns: dict[str, ColumnSummary] = field(default_factory=dict)
-    schema: bytes = b""  # the Arrow schema, serialized; empty for a partition without rows
 
 
 # ---- from the node or its supervisor to the driver
@@ -132,15 +109,13 @@ class FeedWanted:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A held task has fed its partition to its node."""
-
-    part: PartSummary
+class Serving:
+    """The program serves others from now on and will not return."""
 
 
 @dataclass(frozen=True)
-class Serving:
-    """The program serves others from now on and will not return."""
+class Answering:
+    """The program has said what answers inference from now on."""
 
 
 @dataclass(frozen=True)
@@ -181,17 +156,6 @@ class Members:
     """Everyone is there: the node may start."""
 
     members: tuple[Member, ...]
-
-
-@dataclass(frozen=True)
-class Seal:
-    """A feed is complete: which parts count, and how many rows each node has."""
-
-    feed: int
-    parts: tuple[tuple[int, int], ...]  # (partition, attempt) of the parts on this node that count
-    rows: dict[int, int]  # by node number, of all that are fed
-    columns: dict[str, ColumnSummary] = field(default_factory=dict)  # over all nodes
-    schema: bytes = b""
 
 
 @dataclass(frozen=True)

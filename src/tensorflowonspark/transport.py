@@ -1,9 +1,9 @@
 """The connections of a cluster: Arrow Flight with a token. The only file that opens or accepts one.
 
-Two things travel here. A *channel* (Flight's ``DoExchange``) carries pickled messages both ways, for as long as both
+Three things travel here. A *channel* (Flight's ``DoExchange``) carries pickled messages both ways, for as long as both
 ends live: its end is how either side learns that the other is gone. A *stream* (``DoPut``) carries the Arrow batches
 of one partition to a node and is answered when all of it has been taken; one that ends without its end mark was
-broken off and does not count.
+broken off and does not count. A *dialogue* (``DoExchange`` with a header) sends batches and gets one back for each.
 
 Nothing is read from a peer before it has shown the cluster's token, so that unpickling is safe.
 """
@@ -14,12 +14,13 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-__all__ = ["Channel", "ConnectionLost", "PutStream", "Server", "dial", "new_token"]
+__all__ = ["Channel", "ConnectionLost", "PutStream", "Server", "dial", "dial_near", "new_token"]
 
 _END_MARK = b"end of partition"
 _HEADER = "authorization"
@@ -27,8 +28,10 @@ _HEADER = "authorization"
 _KEEPALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
 _TOKEN_BYTES = 32
 _CLOSING_SECONDS = 2.0
+_PIECE_BYTES = 64 << 20  # of one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
 
 PutHandler = Callable[[Any, pa.Schema, Iterator[pa.RecordBatch]], Any]
+DialogueHandler = Callable[[Any, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ChannelHandler = Callable[["Channel"], None]
 
 
@@ -103,9 +106,10 @@ class PutStream:
             self._writer, self._answers = client.do_put(descriptor, schema, _options(token))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Send a batch; waits when the receiver is behind."""
+        """Send a batch, in pieces that are small enough for a message; waits when the receiver is behind."""
         with _connection_errors():
-            self._writer.write_batch(batch)
+            for piece in _pieces(batch):
+                self._writer.write_batch(piece)
 
     def finish(self) -> Any:
         """Mark the end, wait until everything was taken, and return the receiver's answer."""
@@ -119,6 +123,37 @@ class PutStream:
             result = pickle.loads(answer)
             self._writer.close()
             return result
+
+
+class Dialogue:
+    """The asking end of a dialogue: a batch goes out, a batch comes back.
+
+    It takes turns, and never writes before it has read: two ends that both write, each to one that does not read,
+    would wait for each other for ever.
+    """
+
+    def __init__(self, client: flight.FlightClient, header: object, schema: pa.Schema, token: str) -> None:
+        descriptor = flight.FlightDescriptor.for_command(pickle.dumps(header))
+        with _connection_errors():
+            self._writer, self._reader = client.do_exchange(descriptor, _options(token))
+            self._writer.begin(schema)
+
+    def ask(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Send a batch, in pieces that are small enough for a message; yield what comes back for each."""
+        for piece in _pieces(batch):
+            with _connection_errors():
+                self._writer.write_batch(piece)
+                try:
+                    answer = self._reader.read_chunk().data
+                except StopIteration:
+                    raise ConnectionLost("the other side ended without an answer") from None
+            yield answer
+
+    def close(self) -> None:
+        """Say that nothing more will be asked."""
+        with _connection_errors():
+            self._writer.done_writing()
+            self._writer.close()
 
 
 class Dialled:
@@ -138,6 +173,10 @@ class Dialled:
         """Open a stream for one partition."""
         return PutStream(self._client, header, schema, self._token)
 
+    def dialogue(self, header: object, schema: pa.Schema) -> Dialogue:
+        """Open a dialogue about batches of a schema."""
+        return Dialogue(self._client, header, schema, self._token)
+
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
@@ -146,6 +185,11 @@ class Dialled:
 def dial(address: str | tuple[str, int], token: str) -> Dialled:
     """Return a connection to a Unix socket's path, or to a host and port."""
     return Dialled(_location(address), token)
+
+
+def dial_near(socket: str, host: str, port: int, token: str) -> Dialled:
+    """Return a connection to a node: through its Unix socket if that is on this host, and else over TCP."""
+    return dial(socket if Path(socket).exists() else (host, port), token)
 
 
 class Server(flight.FlightServerBase):
@@ -161,6 +205,8 @@ class Server(flight.FlightServerBase):
         Called with each new channel, in a thread of its own; the channel ends when it returns.
     on_put : callable, optional
         Called with the header, schema and batches of each stream; what it returns is the answer.
+    on_dialogue : callable, optional
+        Called with the header and batches of each dialogue; it yields a batch for each.
     """
 
     def __init__(
@@ -170,13 +216,18 @@ class Server(flight.FlightServerBase):
         *,
         on_channel: ChannelHandler | None = None,
         on_put: PutHandler | None = None,
+        on_dialogue: DialogueHandler | None = None,
     ) -> None:
         super().__init__(_location(address), middleware={"token": _TokenCheck(token)})
         self._on_channel = on_channel
         self._on_put = on_put
+        self._on_dialogue = on_dialogue
 
-    def do_exchange(self, _context: Any, _descriptor: Any, reader: Any, writer: Any) -> None:
-        """Serve one channel (called by Flight)."""
+    def do_exchange(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Serve one channel or dialogue (called by Flight)."""
+        if descriptor.command:
+            self._converse(pickle.loads(descriptor.command), reader, writer)
+            return
         if self._on_channel is None:
             raise flight.FlightUnauthorizedError("this server has no channels")
         channel = Channel(reader, writer, lambda: None)
@@ -184,6 +235,16 @@ class Server(flight.FlightServerBase):
             self._on_channel(channel)
         finally:
             channel.close()
+
+    def _converse(self, header: Any, reader: Any, writer: Any) -> None:
+        if self._on_dialogue is None:
+            raise flight.FlightUnauthorizedError("this server answers nothing")
+        begun = False
+        for answer in self._on_dialogue(header, (chunk.data for chunk in reader)):
+            if not begun:
+                writer.begin(answer.schema)
+                begun = True
+            writer.write_batch(answer)
 
     def do_put(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Take one partition's batches (called by Flight)."""
@@ -222,6 +283,19 @@ def _until_end_mark(reader: Any) -> Iterator[pa.RecordBatch]:
             yield chunk.data
         elif chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == _END_MARK:
             return
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces that are small enough for a message.
+
+    Examples
+    --------
+    >>> [piece.num_rows for piece in _pieces(pa.record_batch({"x": range(5)}))]
+    [5]
+    """
+    rows = max(1, batch.num_rows * _PIECE_BYTES // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
 
 
 class _connection_errors:  # noqa: N801 - reads as a function where it is used

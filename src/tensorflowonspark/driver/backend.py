@@ -12,7 +12,7 @@ from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.driver.slots import require_slots
 from tensorflowonspark.driver.stage import SparkStage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.task.plan import FeedTarget, Plan
+from tensorflowonspark.task.plan import FeedOrder, FeedTarget, Plan
 from tensorflowonspark.transport import ChannelHandler, Server
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Job(Protocol):
     result: Any
     error: BaseException | None
 
+    def tasks(self) -> tuple[int, int, int]: ...  # noqa: D102
     def cancel(self) -> None: ...  # noqa: D102
     def wait(self, seconds: float) -> None: ...  # noqa: D102
 
@@ -51,7 +52,12 @@ class Backend(Protocol):
     def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]: ...  # noqa: D102
     def place(self, plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
     def feed(  # noqa: D102
-        self, data: "DataFrame", targets: tuple[FeedTarget, ...], token: str, feed: int, on_end: Callable[[], None]
+        self,
+        data: "DataFrame",
+        targets: tuple[FeedTarget, ...],
+        token: str,
+        order: FeedOrder,
+        on_end: Callable[[], None],
     ) -> Job: ...
 
 
@@ -87,7 +93,12 @@ class SparkBackend:
         return SparkStage(self._spark, plan, data, on_end)
 
     def feed(
-        self, data: "DataFrame", targets: tuple[FeedTarget, ...], token: str, feed: int, on_end: Callable[[], None]
+        self,
+        data: "DataFrame",
+        targets: tuple[FeedTarget, ...],
+        token: str,
+        order: FeedOrder,
+        on_end: Callable[[], None],
     ) -> SparkJob:
         """Start a job that feeds a DataFrame to the targets."""
-        return feed_job(self._spark, data, targets, token, feed, on_end)
+        return feed_job(self._spark, data, targets, token, order, on_end)

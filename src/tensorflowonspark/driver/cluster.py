@@ -1,28 +1,32 @@
 """The cluster, as the user's program in the driver sees it."""
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from tensorflowonspark.driver.backend import SparkBackend
-from tensorflowonspark.driver.feeding import check_frame, fed_parts, seals
+from tensorflowonspark.driver.feeding import check_frame
+from tensorflowonspark.driver.feedrun import FeedRun, FeedSettings, feed_targets
+from tensorflowonspark.driver.inference import infer
 from tensorflowonspark.driver.lifetime import GRACE_SECONDS, Lifetime, Settings
 from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.structured import StreamingFeed
 from tensorflowonspark.driver.watcher import parse_level
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
-from tensorflowonspark.messages import NoMoreFeeds, PartSummary
+from tensorflowonspark.messages import NoMoreFeeds
+from tensorflowonspark.parts import Keep, Storage
 from tensorflowonspark.spec import ClusterSpec
-from tensorflowonspark.task.plan import FeedTarget
+from tensorflowonspark.task.plan import FeedOrder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["Cluster", "run"]
 
-_CAUSE_SECONDS = 1.0  # for a node's failure to be told after a job of ours failed of it
 _STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
 
 Function = Callable[[Any, Any], Any]
@@ -101,8 +105,9 @@ class Cluster:
         )
         self._life = Lifetime(SparkBackend(spark), settings)
         self._monitor = self._life.monitor
-        self._data: DataFrame | None = None
-        self._feeds = 0  # that were sealed
+        self._held: tuple[DataFrame, FeedOrder] | None = None  # what its tasks feed
+        self._feeds = 0  # that the programs are done with
+        self._feed: FeedRun | None = None  # that is going on
 
     # ---- life
 
@@ -118,7 +123,7 @@ class Cluster:
         NodeError
             If a node failed at once.
         """
-        self._life.start(self._data)
+        self._life.start(*(self._held or ()))
         return self
 
     def shutdown(self) -> dict[str, Any]:
@@ -152,83 +157,165 @@ class Cluster:
 
     # ---- use
 
-    def train(self, data: "DataFrame") -> None:
+    def train(
+        self,
+        data: "DataFrame",
+        *,
+        validation: "DataFrame | str | None" = None,
+        cache: str | None = "disk",
+        cache_limit: int | str | None = None,
+        rebalance: bool = True,
+        timeout: float = 600.0,
+    ) -> None:
         """Feed a DataFrame to the workers; return when their programs are done with it.
 
-        A program is done with a feed when it asks for the next or returns. Partitions go to workers on the same host
-        where there are any.
+        A program is done with a feed when it asks for the next or returns; then the Spark job that feeds is ended, if
+        it still runs. Partitions go to workers on the same host where there are any.
 
         Parameters
         ----------
         data : DataFrame
-            Its columns may be numbers, booleans, strings, binary, and arrays of these.
+            Its columns may be numbers, booleans, strings, binary, dates, timestamps, intervals, decimals, vectors of
+            Spark ML, arrays of these and structs.
+        validation : DataFrame or str, optional
+            Rows to validate on (``feed.validation``), with the same columns; or the boolean column of `data` that
+            says which those are.
+        cache : {"disk", "memory", "none"} or None
+            Where the workers keep the rows, so that each epoch can pass over them: in files in Spark's local
+            directories, or in memory. The programs then begin when all rows have come. With ``"none"`` they begin
+            with the first rows, and can pass over them just once.
+        cache_limit : int or str, optional
+            How many bytes a worker keeps at the most, as in ``"2g"``; more is an error. With ``cache="none"``, how
+            many wait in its memory (512 MB if nothing is said): then Spark waits, and the rest of a partition that is
+            larger goes to disk.
+        rebalance : bool
+            Whether workers with many rows give some to those with few, so that an epoch has no more steps than
+            needed.
+        timeout : float
+            Seconds without any progress, of the Spark job, the rows or the programs, after which the feed is given
+            up. (Once kept rows have all come, the programs take the time that they need.)
 
         Raises
         ------
         FeedError
-            If the DataFrame can't be fed, or Spark failed to compute it.
+            If the DataFrame can't be fed, Spark failed to compute it, or nothing moved any more.
         NodeError
             If a node failed.
         """
-        self._check_feedable(data)
-        feed = self._feeds
-        nodes = self._monitor.fed()
-        targets = tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)
-        self._life.feeding = job = self._life.backend.feed(
-            data, targets, self._life.token, feed, on_end=self._monitor.wake
-        )
+        if getattr(data, "isStreaming", False):
+            raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
+        storage = Storage.parse(cache, cache_limit)
+        if storage.keep is Keep.NONE and isinstance(validation, str):
+            raise FeedError(
+                "with cache='none' the rows to validate on, which are kept, must be a DataFrame of their own"
+            )
+        check_frame(data, validation)
+        run = self._begin_feed(FeedSettings(storage, rebalance, timeout))
         try:
-            self._monitor.wait(lambda: job.ended or all(node.returned for node in nodes) or self._serving() != [])
-            self._refuse_serving()
-            if job.ended:
-                if job.error is not None:
-                    # A node's death ends the job too, and says more; it may be told a moment later.
-                    self._monitor.wait(lambda: False, _CAUSE_SECONDS)
-                self._seal(feed, fed_parts(job))
-                self._feeds += 1  # a feed that failed leaves its number, for which the programs wait, to the next
-                self._monitor.wait(
-                    lambda: all(node.feed_wanted > feed or node.returned for node in nodes) or self._serving() != []
-                )
-                self._refuse_serving()
+            run.train(data, validation)
+            self._feeds += 1  # a feed that failed leaves its number, for which the programs wait, to the next
         finally:
-            job.cancel()
-            self._life.feeding = None
-            self._life.watcher.close()
+            self._feed = None
 
-    def _check_feedable(self, data: "DataFrame") -> None:
+    def train_stream(
+        self,
+        data: "DataFrame",
+        *,
+        checkpoint: str = "",
+        trigger: Mapping[str, Any] | None = None,
+        cache_limit: int | str | None = None,
+        timeout: float = 600.0,
+    ) -> StreamingFeed:
+        """Feed a streaming DataFrame to the workers, as one feed that goes on until it is stopped; return at once.
+
+        Parameters
+        ----------
+        data : DataFrame
+            A streaming one (``spark.readStream``).
+        checkpoint : str, optional
+            Where Spark keeps what was processed, so that a later query can go on from there.
+        trigger : mapping, optional
+            What Spark's ``writeStream.trigger`` takes, as in ``{"processingTime": "5 seconds"}``.
+        cache_limit, timeout
+            As for `train` with ``cache="none"``; the time counts while a micro-batch is fed.
+
+        Returns
+        -------
+        StreamingFeed
+            To stop it, or to wait for its end.
+        """
+        if not getattr(data, "isStreaming", False):
+            raise FeedError("the DataFrame has an end: feed it with cluster.train")
+        check_frame(data)
+        run = self._begin_feed(FeedSettings(Storage.parse("none", cache_limit), timeout=timeout))
+
+        def ended() -> None:
+            self._feeds += 1
+            self._feed = None
+
+        try:
+            return StreamingFeed(data, run, checkpoint, trigger or {}, ended)
+        except BaseException:
+            run.close()
+            self._feed = None
+            raise
+
+    def _begin_feed(self, settings: FeedSettings) -> FeedRun:
         if not self._life.running:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         if self._hold:
             raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
-        self._refuse_serving()
-        over = [str(node.role) for node in self._monitor.fed() if node.returned]
+        if self._feed is not None:
+            raise FeedError("another feed is going on: one follows the other")
+        over = [str(node.role) for node in self._monitor.readers() if node.returned]
         if over:
             raise FeedError(
                 f"the program of {', '.join(over)} has already returned: to take several feeds, let it loop over "
                 "ctx.feeds()"
             )
-        check_frame(data)
+        self._feed = FeedRun(self._life, self._feeds, settings)
+        return self._feed
 
-    def _serving(self) -> list[str]:
-        return [str(node.role) for node in self._monitor.fed() if node.serving]
+    def inference(
+        self, data: "DataFrame", schema: "str | StructType", *, keep: Sequence[str] | None = None
+    ) -> "DataFrame":
+        """Return a DataFrame with what the nodes answer for each row: their programs said how with ``ctx.serve``.
 
-    def _refuse_serving(self) -> None:
-        serving = ", ".join(self._serving())
-        if serving:
-            raise FeedError(
-                f"{serving} serves a ParameterServerStrategy (ctx.join_server) and asks for no rows: "
-                "read the data in the chief's program"
-            )
+        It is computed when Spark comes to it, which must be while the cluster lives. Rows stay in their order, and
+        each gets its own result; many partitions are answered at a time.
 
-    def _seal(self, feed: int, parts: list[PartSummary]) -> None:
-        for number, seal in seals(feed, parts, [node.number for node in self._monitor.fed()]).items():
-            self._monitor.tell(number, seal)
+        Parameters
+        ----------
+        data : DataFrame
+            What is asked about; columns as for `train`.
+        schema : str or StructType
+            The columns of the results, as in ``"prediction int, scores array<float>"``. Other results are an error.
+        keep : sequence of str, optional
+            Which columns of `data` come before the results; by default all.
 
-    def _seal_held_feed(self) -> None:
-        """Seal the one feed of a held stage, when every task has fed its node."""
+        Raises
+        ------
+        FeedError
+            If the rows can't be sent, or a program has not said what answers.
+        NodeError
+            If a node failed.
+
+        Examples
+        --------
+        >>> def program(args, ctx):
+        ...     ctx.serve(lambda ids: ids * args)
+        >>> with Cluster(spark, program, 10) as cluster:
+        ...     cluster.inference(spark.range(3), "tenfold long").collect()
+        [Row(id=0, tenfold=0), Row(id=1, tenfold=10), Row(id=2, tenfold=20)]
+        """
+        if not self._life.running:
+            raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         nodes = self._monitor.fed()
-        self._monitor.wait(lambda: all(node.stored for node in nodes))
-        self._seal(0, [node.stored for node in nodes if node.stored])
+        self._monitor.wait(lambda: all(node.answering or node.returned or node.serving for node in nodes))
+        silent = [str(node.role) for node in nodes if not node.answering]
+        if silent:
+            raise FeedError(f"the program of {', '.join(silent)} has not said what answers: call ctx.serve(function)")
+        return infer(data, schema, feed_targets(nodes), self._life.token, keep)
 
     def join(self) -> dict[str, Any]:
         """Wait until the function has returned on all nodes that train and do not serve others.
@@ -269,6 +356,7 @@ def run(
     args: Any = None,
     *,
     data: "DataFrame | None" = None,
+    validation: str = "",
     **settings: Any,
 ) -> dict[str, Any]:
     """Run a function on a cluster until it has returned everywhere: for one data set, or none.
@@ -281,6 +369,8 @@ def run(
         As for `Cluster`.
     data : DataFrame, optional
         What is fed; it is divided evenly over the workers. Only for clusters of workers.
+    validation : str
+        The boolean column of `data` that says which rows are to validate on.
     **settings
         All other settings of `Cluster`.
 
@@ -303,11 +393,11 @@ def run(
     if data is not None:
         if len(cluster.spec.roles) != len(cluster.spec.fed):
             raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
-        check_frame(data)
-        cluster._data = data
+        check_frame(data, validation or None)
+        cluster._held = data, FeedOrder(0, validation=validation)
     with cluster:
         if data is not None:
-            cluster._seal_held_feed()
+            FeedRun(cluster._life, 0, FeedSettings()).seal_held(validation)
     return cluster.join()
 
 

@@ -1,7 +1,7 @@
-"""Feeding a DataFrame: a Spark job that sends each partition to a node, and the seal that says what counts.
+"""The Spark job that feeds a DataFrame, and what its result says of the rows that count.
 
 Spark may run a task twice, or a second one beside a slow one. A node keeps each attempt apart, and the job's result
-has exactly one row for each partition: the attempt that counts. What else was sent is dropped by the seal.
+has exactly one row for each partition: the attempt that counts. What else was sent is dropped.
 """
 
 import pickle
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tensorflowonspark.columns import check_types, merge
+from tensorflowonspark.columns import check_schema, merge
+from tensorflowonspark.driver.balance import plan_moves
 from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.messages import PartSummary, Seal
-from tensorflowonspark.task.plan import FeedTarget
+from tensorflowonspark.parts import Contents, Move, PartSummary, Storage
+from tensorflowonspark.task.plan import FeedOrder, FeedTarget
 from tensorflowonspark.task.send import choose, send
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.driver.backend import Job
 
-__all__ = ["check_frame", "fed_parts", "feed_job", "seals"]
+__all__ = ["check_frame", "contents", "fed_parts", "feed_job", "first_cause"]
 
-_RESULT_SCHEMA = "part binary"
+_RESULT_SCHEMA = "parts binary"
 # What to look for in the message of a failed job, best first: our own error, another Python error at a traceback's
 # end, the last of Java's causes.
 _FED = re.compile(r"^ *tensorflowonspark\.errors\.FeedError: (.+)$", re.MULTILINE)
@@ -34,28 +35,31 @@ _PYTHON_ERROR = re.compile(r"^ *((?:\w+\.)*(?!Py4J|Python)\w+(?:Error|Exception)
 _JAVA_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 
 
-def check_frame(frame: "DataFrame") -> None:
-    """Refuse a DataFrame that can't be fed, before anything is started.
+def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None) -> None:
+    """Refuse what can't be fed, before anything is started.
 
     Raises
     ------
     FeedError
-        If it has no column, or one of a type that no tensor can hold.
+        If a DataFrame has no column, or one of a type that no tensor can hold; or if what is to validate on is not a
+        DataFrame with the same columns, or a boolean column.
     """
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    if not frame.columns:
-        raise FeedError("the DataFrame has no columns: there is nothing to feed")
-    fields = []
-    for field in frame.schema.fields:
-        try:
-            fields.append(pa.field(field.name, to_arrow_type(field.dataType)))
-        except TypeError:
+    check_schema(frame.schema)
+    if validation is None:
+        return
+    if not isinstance(validation, str):
+        check_schema(validation.schema)
+        if validation.columns != frame.columns:
             raise FeedError(
-                f"column {field.name!r} has type {field.dataType.simpleString()}, which Spark can't hand over as "
-                "Arrow: drop the column, or convert it (pyspark.ml.functions.vector_to_array for ML vectors)"
-            ) from None
-    check_types(pa.schema(fields))
+                f"the validation data has the columns {validation.columns}, and the training data {frame.columns}: "
+                "they must be the same"
+            )
+        return
+    if validation not in frame.columns:
+        raise FeedError(f"validation={validation!r}: there is no such column; the DataFrame has {frame.columns}")
+    kind = frame.schema[validation].dataType.simpleString()
+    if kind != "boolean":
+        raise FeedError(f"validation={validation!r}: the column has type {kind}, and must be boolean")
 
 
 def feed_job(
@@ -63,16 +67,17 @@ def feed_job(
     frame: "DataFrame",
     targets: tuple[FeedTarget, ...],
     token: str,
-    feed: int,
+    order: FeedOrder,
     on_end: Callable[[], None],
 ) -> SparkJob:
     """Start the job that feeds a DataFrame to the targets."""
-    sent = frame.mapInArrow(partial(_feed_partition, targets, token, feed), _RESULT_SCHEMA)
-    return SparkJob(spark, f"feed {feed} of {len(targets)} nodes", sent.collect, on_end)
+    sent = frame.mapInArrow(partial(_feed_partition, targets, token, order), _RESULT_SCHEMA)
+    description = f"feed {order.feed} ({order.split.value}) of {len(targets)} nodes"
+    return SparkJob(spark, description, sent.collect, on_end)
 
 
 def _feed_partition(
-    targets: tuple[FeedTarget, ...], token: str, feed: int, batches: Iterator[pa.RecordBatch]
+    targets: tuple[FeedTarget, ...], token: str, order: FeedOrder, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run in a Spark task: send its partition to a node."""
     from pyspark import TaskContext
@@ -81,8 +86,8 @@ def _feed_partition(
     assert task is not None
     partition = task.partitionId()
     target = choose(targets, partition)
-    part = send(target, token, feed, partition, task.taskAttemptId(), batches)
-    yield pa.RecordBatch.from_pydict({"part": pa.array([pickle.dumps(part)], pa.binary())})
+    parts = send(target, token, order, order.first_partition + partition, task.taskAttemptId(), batches)
+    yield pa.RecordBatch.from_pydict({"parts": pa.array([pickle.dumps(parts)], pa.binary())})
 
 
 def fed_parts(job: "Job") -> list[PartSummary]:
@@ -94,16 +99,16 @@ def fed_parts(job: "Job") -> list[PartSummary]:
         If the job failed.
     """
     if job.error is not None:
-        raise FeedError(f"Spark could not compute and feed the DataFrame: {_first_cause(job.error)}") from job.error
-    return [pickle.loads(bytes(row.part)) for row in job.result]
+        raise FeedError(f"Spark could not compute and feed the DataFrame: {first_cause(job.error)}") from job.error
+    return [part for row in job.result for part in pickle.loads(bytes(row.parts))]
 
 
-def _first_cause(error: BaseException) -> str:
+def first_cause(error: BaseException) -> str:
     r"""Return the line of Spark's long message that says what happened.
 
     Examples
     --------
-    >>> _first_cause(RuntimeError("Job aborted.\nCaused by: java.io.IOException: no disk\n\tat x.y(Z.java)"))
+    >>> first_cause(RuntimeError("Job aborted.\nCaused by: java.io.IOException: no disk\n\tat x.y(Z.java)"))
     'java.io.IOException: no disk'
     """
     text = str(error)
@@ -114,29 +119,52 @@ def _first_cause(error: BaseException) -> str:
     return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
-def seals(feed: int, parts: Sequence[PartSummary], numbers: Sequence[int]) -> dict[int, Seal]:
-    """Return, for each node that is fed, what the feed holds as a whole and which parts on that node count.
+def contents(
+    parts: Sequence[PartSummary],
+    targets: Sequence[FeedTarget],
+    storage: Storage = Storage(),  # noqa: B008 - frozen
+    rebalance: bool = True,
+    readers: Sequence[int] = (),
+) -> dict[int, Contents]:
+    """Return, for each node, what a split holds as a whole, and which parts and moves concern that node.
 
     Parameters
     ----------
-    feed : int
-        The feed's number.
     parts : sequence of PartSummary
-        One for each partition.
-    numbers : sequence of int
+        One for each partition that has rows.
+    targets : sequence of FeedTarget
         The nodes that are fed.
+    storage : Storage
+        How rows that are moved are kept.
+    rebalance : bool
+        Whether nodes with many rows give some to those with few.
+    readers : sequence of int
+        Nodes that are not fed, and want to know nevertheless.
     """
     ordered = sorted(parts, key=lambda part: part.partition)
-    rows = {number: sum(part.rows for part in parts if part.number == number) for number in numbers}
+    rows = {target.number: sum(part.rows for part in parts if part.number == target.number) for target in targets}
     columns = merge(part.columns for part in ordered)
     schema = next((part.schema for part in ordered if part.schema), b"")
+    moves = _moves(rows, targets, storage) if rebalance else []
+    for move in moves:
+        rows[move.giver] -= move.rows
+        rows[move.taker] += move.rows
     return {
-        number: Seal(
-            feed,
-            tuple((part.partition, part.attempt) for part in ordered if part.number == number),
+        number: Contents(
             rows,
+            tuple((part.partition, part.attempt) for part in ordered if part.number == number),
             columns,
             schema,
+            tuple(move for move in moves if number in (move.giver, move.taker)),
         )
-        for number in numbers
+        for number in (*rows, *readers)
     }
+
+
+def _moves(rows: dict[int, int], targets: Sequence[FeedTarget], storage: Storage) -> list[Move]:
+    homes = {target.number: target for target in targets}
+    return [
+        Move(giver, taker, count, homes[taker].host, ready.feed_socket, ready.feed_port, storage)
+        for giver, taker, count in plan_moves(rows)
+        if (ready := homes[taker].ready)
+    ]

@@ -4,6 +4,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,6 +58,20 @@ class SparkJob:
         finally:
             self.ended = True
             self._on_end()
+
+    def tasks(self) -> tuple[int, int, int]:
+        """Return how many of its Spark tasks are done, are running, and there are in all, as far as is known."""
+        done = running = total = 0
+        with suppress(Exception):  # the application or its JVM is gone: whoever waits will learn it otherwise
+            tracker = self._context.statusTracker()
+            for job in tracker.getJobIdsForGroup(self._group):
+                found = tracker.getJobInfo(job)
+                for stage in (tracker.getStageInfo(number) for number in (found.stageIds if found else ())):
+                    if stage is not None:
+                        done += stage.numCompletedTasks
+                        running += stage.numActiveTasks
+                        total += stage.numTasks
+        return done, running, total
 
     def cancel(self) -> None:
         """End its Spark jobs, now; `wait` sees to it that they do end."""

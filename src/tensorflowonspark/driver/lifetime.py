@@ -15,7 +15,7 @@ from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.watcher import Watcher
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
 from tensorflowonspark.spec import ClusterSpec
-from tensorflowonspark.task.plan import Plan
+from tensorflowonspark.task.plan import FeedOrder, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,6 +62,7 @@ class Lifetime:
         self.monitor = Monitor(settings.spec, self._cluster_id, self.watcher, self._on_failure)
         self.feeding: Job | None = None  # the job that feeds just now; it is ended with the cluster
         self._data: DataFrame | None = None
+        self._order: FeedOrder | None = None  # what held tasks do with it
         self._server: transport.Server | None = None
         self._stage: Stage | None = None
         self._closed = False
@@ -77,11 +78,11 @@ class Lifetime:
         """Whether it was started, and not closed since."""
         return self.started and not self._closed
 
-    def start(self, data: "DataFrame | None") -> None:
-        """Bring all nodes up; with `data`, their tasks begin to feed them."""
+    def start(self, data: "DataFrame | None" = None, order: "FeedOrder | None" = None) -> None:
+        """Bring all nodes up; with `data`, their tasks begin to feed them, as `order` says."""
         if self.started:
             raise ClusterError("the cluster was started before: make a new one")
-        self._data = data
+        self._data, self._order = data, order
         self.backend.require_slots(len(self._settings.spec.roles))
         self._server, address = self.backend.listen(self.token, self.monitor.serve)
         atexit.register(self.abort)  # a program that ends without a word must not leave anything running
@@ -107,7 +108,7 @@ class Lifetime:
             echo=not self.backend.shares_terminal,  # or each line would be there twice
             tensorboard=self._settings.tensorboard,
             hold=self._settings.hold,
-            feed=self._data is not None,
+            feed=self._order,
             python=sys.version_info[:2],
         )
         return self.backend.place(plan, self._data, on_end=self.monitor.wake)

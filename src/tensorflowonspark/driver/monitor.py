@@ -5,6 +5,7 @@ under one lock, and whoever waits for something is woken by each change.
 """
 
 import hmac
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.watcher import Watcher
 from tensorflowonspark.errors import ClusterError, NodeError
 from tensorflowonspark.messages import (
+    Answering,
     Failed,
     FailureKind,
     FeedWanted,
@@ -27,15 +29,17 @@ from tensorflowonspark.messages import (
     Returned,
     Serving,
     Stop,
-    Stored,
     TensorBoardUp,
     Welcome,
 )
-from tensorflowonspark.spec import ClusterSpec
+from tensorflowonspark.parts import Stored
+from tensorflowonspark.spec import ClusterSpec, Job
 from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.transport import Channel, ConnectionLost
 
 __all__ = ["SILENCE_SECONDS", "Monitor"]
+
+_log = logging.getLogger(__name__)
 
 # How long a failure that looks like another's consequence waits for its cause to be told.
 _CAUSE_SECONDS = 1.0
@@ -70,10 +74,12 @@ class Monitor:
         self.spec = spec
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
         self.tensorboard_url: str | None = None
+        self.changed = Condition()  # guards all that is known; told of each change
+        # Is told, under the lock, what nodes say, while they are fed.
+        self.on_feed: Callable[[Node, Any], None] | None = None
         self._cluster = cluster
         self._watcher = watcher
         self._on_failure = on_failure
-        self._changed = Condition()
         self._failures: list[tuple[Node, Failed]] = []
         self._failed = False  # the first cause is certain
         self._stopping = False
@@ -98,7 +104,7 @@ class Monitor:
     def _admit(self, hello: Any, channel: Channel) -> Node | None:
         if not isinstance(hello, Hello) or not hmac.compare_digest(hello.cluster, self._cluster):
             return None
-        with self._changed:
+        with self.changed:
             node = self.nodes[hello.member.number]
             # A second supervisor for a node is one of a repeated stage, whose cluster has already failed.
             if self._stopping or self._failures or node.state is not NodeState.AWAITED:
@@ -110,7 +116,7 @@ class Monitor:
             self.tell(node.number, Welcome())
             if all(each.member for each in self.nodes):
                 self._introduce()
-            self._changed.notify_all()
+            self.changed.notify_all()
         return node
 
     def _introduce(self) -> None:
@@ -130,7 +136,7 @@ class Monitor:
             node.progress = message
             self._watcher.progress(str(node.role), message)
             return
-        with self._changed:
+        with self.changed:
             if isinstance(message, Ready):
                 node.ready = message
                 self._move(node, NodeState.RUNNING)
@@ -139,7 +145,9 @@ class Monitor:
             elif isinstance(message, Serving):
                 node.serving = True
             elif isinstance(message, Stored):
-                node.stored = message.part
+                node.stored = message.parts
+            elif isinstance(message, Answering):
+                node.answering = True
             elif isinstance(message, Returned):
                 node.returned, node.result = True, message.result
                 self._move(node, NodeState.RETURNED)
@@ -147,7 +155,9 @@ class Monitor:
                 self.tensorboard_url = message.url
             elif isinstance(message, Failed):
                 self._note_failure(node, message)
-            self._changed.notify_all()
+            if self.on_feed is not None:
+                self.on_feed(node, message)
+            self.changed.notify_all()
 
     def find_silent(self) -> None:
         """Give up nodes whose supervisors have not even said that they live: their host or network is gone."""
@@ -156,12 +166,12 @@ class Monitor:
                 self._lost(node, _SILENT)
 
     def _lost(self, node: Node, reason: str) -> None:
-        with self._changed:
+        with self.changed:
             if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
                 self._note_failure(node, Failed(FailureKind.LOST, reason, _LOST_ADVICE))
             self._move(node, NodeState.GONE)
             node.channel = None
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def _move(self, node: Node, state: NodeState) -> None:
         if state.value > node.state.value:
@@ -170,9 +180,14 @@ class Monitor:
     # ---- failures
 
     def _note_failure(self, node: Node, failure: Failed) -> None:
-        if self._stopping:
+        if self._stopping or node.lost:
             return
         self._move(node, NodeState.FAILED)
+        if self._can_lose(node, failure):
+            node.lost = True
+            held = f"; with it went {node.holds}" if node.holds else ""
+            _log.warning("%s on %s failed: %s. The others train on%s", node.role, node.host, failure.reason, held)
+            return
         self._failures.append((node, failure))
         if failure.kind is not FailureKind.PEER_LOST:
             self._conclude()
@@ -181,21 +196,26 @@ class Monitor:
             timer.daemon = True
             timer.start()
 
+    def _can_lose(self, node: Node, failure: Failed) -> bool:
+        """Whether the others can do without a node: workers of asynchronous training can, as long as one is left."""
+        died = failure.kind not in (FailureKind.RAISED, FailureKind.PEER_LOST)
+        return died and node.serving and node.role.job is Job.WORKER and len(self.fed()) > 1
+
     def _conclude(self) -> None:
         """Settle what failed first, and end everything else."""
-        with self._changed:
+        with self.changed:
             if self._failed or self._stopping:
                 return
             self._failed = True
             self._stopping = True
             self.tell_all(Stop(grace_seconds=0.0))
-            self._changed.notify_all()
+            self.changed.notify_all()
         # It asks Spark to cancel jobs, which takes its time: not in the thread that hears a node, nor under the lock.
         Thread(target=self._on_failure, daemon=True).start()
 
     def failure(self) -> NodeError | None:
         """Return the first cause of the cluster's failure, once it is certain."""
-        with self._changed:
+        with self.changed:
             if not self._failed:
                 return None
             node, failed = min(self._failures, key=lambda each: each[1].kind.value)
@@ -214,20 +234,20 @@ class Monitor:
             If the cluster was shut down meanwhile.
         """
         end = None if seconds is None else time.monotonic() + seconds
-        with self._changed:
+        with self.changed:
             while self._failed or not until():
                 if self._stopping:
                     raise self.failure() or ClusterError("the cluster has been shut down")
                 rest = None if end is None else end - time.monotonic()
                 if rest is not None and rest <= 0:
                     return False
-                self._changed.wait(rest)
+                self.changed.wait(rest)
         return True
 
     def wake(self) -> None:
         """Have those that wait look again: something that they wait for may have changed elsewhere."""
-        with self._changed:
-            self._changed.notify_all()
+        with self.changed:
+            self.changed.notify_all()
 
     def wait_until_gone(self, seconds: float) -> list[Node]:
         """Wait until every supervisor has hung up; return the nodes of those that have not in time."""
@@ -235,13 +255,13 @@ class Monitor:
         def present() -> list[Node]:
             return [node for node in self.nodes if node.channel is not None]
 
-        with self._changed:
-            self._changed.wait_for(lambda: not present(), seconds)
+        with self.changed:
+            self.changed.wait_for(lambda: not present(), seconds)
             return present()
 
     def stop(self, grace_seconds: float) -> None:
         """End all nodes; what they say from now on is no failure."""
-        with self._changed:
+        with self.changed:
             if not self._stopping:
                 self._stopping = True
                 self.tell_all(Stop(grace_seconds))
@@ -259,8 +279,14 @@ class Monitor:
             self.tell(node.number, message)
 
     def fed(self) -> list[Node]:
-        """Return the nodes that are fed."""
-        return [node for node in self.nodes if node.role in self.spec.fed]
+        """Return the nodes that are fed, but for those that were lost."""
+        return [node for node in self.nodes if node.role in self.spec.fed and not node.lost]
+
+    def readers(self) -> list[Node]:
+        """Return the nodes whose programs read what is fed: with a ParameterServerStrategy the chief, for all."""
+        serving = any(node.serving for node in self.fed())
+        chief = [node for node in self.nodes if node.role == self.spec.chief_role]
+        return [node for node in self.fed() if not node.serving] + (chief if serving else [])
 
     def trainers(self) -> list[Node]:
         """Return the nodes that train."""

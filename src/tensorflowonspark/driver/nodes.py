@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tensorflowonspark.messages import Member, PartSummary, Progress, Ready
+from tensorflowonspark.messages import Member, Progress, Ready
+from tensorflowonspark.parts import PartSummary
 from tensorflowonspark.spec import Role
 from tensorflowonspark.transport import Channel
 
@@ -31,9 +32,12 @@ class Node:
     member: Member | None = None
     ready: Ready = field(default_factory=Ready)
     feed_wanted: int = -1  # the last feed that its program asked for
-    stored: PartSummary | None = None
+    stored: tuple[PartSummary, ...] | None = None
+    holds: str = ""  # which rows of the current feed, in words
     progress: Progress | None = None
     serving: bool = False  # for others; its program will not return
+    answering: bool = False  # its program has said what answers inference
+    lost: bool = False  # it died, and the others go on
     returned: bool = False  # its program has ended well
     result: bytes = b""
     heard: float = 0.0  # when its supervisor last said anything (time.monotonic)

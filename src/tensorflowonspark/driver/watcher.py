@@ -77,8 +77,8 @@ class Watcher:
                 self._close()
                 self._epoch = now.epoch
                 self._bar = tqdm(
-                    total=now.steps,
-                    desc=f"epoch {now.epoch + 1}",
+                    total=now.steps or None,  # the end of a stream is not known
+                    desc=f"epoch {now.epoch + 1}" if now.steps else "stream",
                     unit="step",
                     file=self._stream,
                     leave=False,

@@ -1,21 +1,39 @@
-"""What a node keeps of the rows that it was fed: Arrow IPC files on the executor's disk, mapped into memory.
+"""What a node keeps of the rows that it was fed: Arrow batches in memory, or in files mapped into memory.
 
 The files have no name: they are gone with the process, whatever it dies of.
 """
 
+import errno
 import mmap
 import tempfile
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator
+from threading import Condition
+from typing import IO, Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tensorflowonspark.columns import merge, summarize
-from tensorflowonspark.messages import ColumnSummary, PartSummary
+from tensorflowonspark.columns import flat_columns, merge, summarize
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.node.shard import Shard
+from tensorflowonspark.parts import (
+    ColumnSummary,
+    Keep,
+    PartHeader,
+    PartSummary,
+    Pressed,
+    Received,
+    Split,
+    Storage,
+    Stored,
+)
 
-__all__ = ["Cache", "Shard"]
+__all__ = ["Cache"]
+
+_REPORT_SECONDS = 0.3  # between two counts of what has come
+_PRESSED_SECONDS = 0.5  # that a sender waits before the driver is told; other workers' rows are likely to come first
+
+PartKey = tuple[int, Split, int, int]  # feed, split, partition, attempt
 
 
 class Cache:
@@ -27,84 +45,234 @@ class Cache:
         Where its files are, on a disk with room for the rows.
     number : int
         This node's number.
+    tell : callable
+        Takes messages to the driver.
     """
 
-    def __init__(self, directory: str, number: int) -> None:
+    def __init__(self, directory: str, number: int, tell: Callable[[object], None] = lambda message: None) -> None:
         self._directory = directory
         self._number = number
-        self._lock = threading.Lock()
-        self._parts: dict[tuple[int, int, int], list[pa.RecordBatch]] = {}
+        self._tell = tell
+        self._changed = Condition()
+        self._parts: dict[PartKey, _Part] = {}
+        self._rooms: dict[int, _Room] = {}
+        self._over = -1  # feeds up to this one are no longer wanted
 
-    def store(
-        self, feed: int, partition: int, attempt: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
-    ) -> PartSummary:
-        """Write a part; it counts as stored only when all its batches came."""
+    def store(self, header: PartHeader, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> PartSummary:
+        """Keep a part; it counts as stored only when all its batches came."""
+        if header.feed <= self._over:
+            return self._drained(header, schema, batches)
+        streams = header.storage.keep is Keep.NONE and header.split is Split.TRAIN
+        room = self._room(header)
+        if streams:
+            self._wait_for_room(header.feed, room)
+        part = _Part(self._directory, header.storage, room)
         rows = 0
-        columns: dict[str, ColumnSummary] = {}
-        with tempfile.TemporaryFile(dir=self._directory) as file:
-            with pa.ipc.new_file(pa.PythonFile(file, "w"), schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-                    rows += batch.num_rows
-                    columns = merge((columns, summarize(batch)))
-            file.flush()
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        reader = pa.ipc.open_file(pa.py_buffer(mapped))
-        with self._lock:
-            self._parts[feed, partition, attempt] = [reader.get_batch(n) for n in range(reader.num_record_batches)]
-        return PartSummary(partition, attempt, self._number, rows, columns, schema.serialize().to_pybytes())
+        summary: dict[str, ColumnSummary] = {}
+        try:
+            for batch in batches:
+                flat = flat_columns(batch)
+                part.add(flat)
+                summary = merge((summary, summarize(flat, header.partition, rows)))
+                rows += flat.num_rows
+                self._count(header.feed, room, flat.num_rows)
+                schema = flat.schema
+            part.complete()
+        except BaseException:
+            part.release()
+            raise
+        told = PartSummary(
+            header.split, header.partition, header.attempt, self._number, rows, summary, schema.serialize().to_pybytes()
+        )
+        part.summary = told
+        with self._changed:
+            if header.feed <= self._over:
+                part.release()
+                return told
+            self._parts[header.feed, header.split, header.partition, header.attempt] = part
+            self._changed.notify_all()
+        if streams:
+            self._tell(Stored(header.feed, (told,)))
+        return told
 
-    def shard(self, feed: int, parts: Iterable[tuple[int, int]]) -> "Shard":
-        """Return the rows of the parts that count, in the order given, and drop all other parts of that feed."""
-        counted = [(feed, *part) for part in parts]
-        with self._lock:
-            for key in [key for key in self._parts if key[0] == feed and key not in counted]:
-                del self._parts[key]
-            return Shard(self._parts[key] for key in counted if key in self._parts)
+    def _drained(self, header: PartHeader, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> PartSummary:
+        """Let rows go that the program no longer wants: other nodes may still want those of the same Spark job."""
+        rows = sum(batch.num_rows for batch in batches)
+        return PartSummary(
+            header.split, header.partition, header.attempt, self._number, rows, {}, schema.serialize().to_pybytes()
+        )
+
+    def _room(self, header: PartHeader) -> "_Room":
+        with self._changed:
+            return self._rooms.setdefault(header.feed, _Room(header.storage, self._changed))
+
+    def _wait_for_room(self, feed: int, room: "_Room") -> None:
+        """Let a sender wait until the program has taken some of what is here: so memory is bounded on both sides."""
+        with self._changed:
+            end = time.monotonic() + _PRESSED_SECONDS
+            while room.is_full and feed > self._over:
+                if time.monotonic() > end:
+                    if room.program_waits:
+                        self._tell(Pressed(feed))
+                    end = time.monotonic() + _PRESSED_SECONDS
+                self._changed.wait(_PRESSED_SECONDS)
+
+    def program_waits(self, feed: int, waits: bool) -> None:
+        """Note whether the program has taken all rows of a stream that it may."""
+        with self._changed:
+            if feed in self._rooms:
+                self._rooms[feed].program_waits = waits
+
+    def _count(self, feed: int, room: "_Room", rows: int) -> None:
+        room.received += rows
+        now = time.monotonic()
+        if now - room.reported > _REPORT_SECONDS:
+            room.reported = now
+            self._tell(Received(feed, room.received))
+
+    def shard(self, feed: int, split: Split, parts: Iterable[tuple[int, int]]) -> Shard:
+        """Return the rows of the parts that count, in the order given, and drop all other parts of that split."""
+        counted = [(feed, split, *part) for part in parts]
+        with self._changed:
+            for key in [key for key in self._parts if key[:2] == (feed, split) and key not in counted]:
+                self._parts.pop(key).release()
+            return Shard(self._parts[key].batches for key in counted if key in self._parts)
+
+    def wait_for_part(self, feed: int, split: Split, partition: int) -> None:
+        """Wait until a part of that number has come from wherever it comes from."""
+        with self._changed:
+            self._changed.wait_for(lambda: (feed, split, partition, 0) in self._parts)
+
+    def take_part(self, feed: int, part: tuple[int, int]) -> tuple[Shard, PartSummary, Callable[[], None]]:
+        """Return a stream's part that counts, and what to call when all its rows have been handed out."""
+        with self._changed:
+            stored = self._parts.pop((feed, Split.TRAIN, *part))
+        assert stored.summary is not None
+        return Shard([stored.batches]), stored.summary, stored.release
+
+    def drop_part(self, feed: int, part: tuple[int, int]) -> None:
+        """Forget a stream's part that does not count."""
+        with self._changed:
+            self._parts.pop((feed, Split.TRAIN, *part)).release()
 
     def drop(self, feed: int) -> None:
-        """Forget a feed's rows; views that are still in use stay valid."""
-        with self._lock:
-            for key in [key for key in self._parts if key[0] == feed]:
-                del self._parts[key]
+        """Forget a feed's rows, and let go those that still come; views that are in use stay valid."""
+        with self._changed:
+            self._over = max(self._over, feed)
+            for key in [key for key in self._parts if key[0] <= feed]:
+                self._parts.pop(key).release()
+            self._rooms.pop(feed, None)
+            self._changed.notify_all()
 
 
-class Shard:
-    """A node's rows of one feed, found by their number.
+class _Room:
+    """How many bytes of a feed are here, in memory and in all."""
 
-    Examples
-    --------
-    >>> shard = Shard([[pa.record_batch({"x": [0, 1]})], [pa.record_batch({"x": [2, 3, 4]})]])
-    >>> shard.rows, shard.take(np.array([4, 0, 3]), ["x"])["x"].to_pylist()
-    (5, [4, 0, 3])
-    """
-
-    def __init__(self, parts: Iterable[list[pa.RecordBatch]]) -> None:
-        self._batches = [batch for part in parts for batch in part if batch.num_rows]
-        self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
+    def __init__(self, storage: Storage, changed: Condition) -> None:
+        self.storage = storage
+        self.received = 0  # rows
+        self.reported = 0.0
+        self.program_waits = False
+        self._changed = changed
+        self._bytes = {False: 0, True: 0}  # in memory, on disk
 
     @property
-    def rows(self) -> int:
-        """How many rows it has."""
-        return int(self._starts[-1])
+    def is_full(self) -> bool:
+        limit = self.storage.limit_bytes
+        return limit is not None and sum(self._bytes.values()) >= limit
 
-    def bytes_per_row(self, names: Sequence[str]) -> float:
-        """How many bytes a row has in these columns, on average."""
-        return float(sum(batch.select(names).nbytes for batch in self._batches) / max(1, self.rows))
+    def add(self, size: int, on_disk: bool) -> bool:
+        """Count bytes in; return whether all that is in memory, or all in all, is still within the bound."""
+        limit = self.storage.limit_bytes
+        with self._changed:
+            counted = self._bytes[False] if self.storage.keep is Keep.NONE else sum(self._bytes.values())
+            if limit is not None and counted + size > limit and not (self.storage.keep is Keep.NONE and on_disk):
+                return False
+            self._bytes[on_disk] += size
+        return True
 
-    def take(self, numbers: npt.NDArray[np.int64], names: Sequence[str]) -> pa.RecordBatch:
-        """Return columns of rows by their numbers, in that order; a run of neighbours costs no copy."""
-        homes = np.searchsorted(self._starts, numbers, side="right") - 1
-        if homes[0] == homes[-1] and np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))):
-            return self._batches[homes[0]].select(names).slice(int(numbers[0] - self._starts[homes[0]]), len(numbers))
-        order = np.argsort(homes, kind="stable")
-        pieces = []
-        for home in np.unique(homes):
-            local = numbers[order][homes[order] == home] - self._starts[home]
-            pieces.append(self._batches[home].select(names).take(pa.array(local)))
-        return _concatenated(pieces).take(pa.array(np.argsort(order, kind="stable")))
+    def remove(self, size: int, on_disk: bool) -> None:
+        with self._changed:
+            self._bytes[on_disk] -= size
+            self._changed.notify_all()
 
 
-def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    columns = [pa.concat_arrays(columns) for columns in zip(*(batch.columns for batch in batches), strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+class _Part:
+    """The batches of one attempt at a partition, in memory or in a file; a stream's overflow goes to a file too."""
+
+    def __init__(self, directory: str, storage: Storage, room: _Room) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.summary: PartSummary | None = None
+        self._directory = directory
+        self._storage = storage
+        self._room = room
+        self._size = 0
+        self._file: IO[bytes] | None = None
+        self._writer: Any = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take one more batch."""
+        if self._storage.keep is Keep.DISK and self._writer is None:
+            self._open(batch.schema)
+        size = batch.get_total_buffer_size()
+        if not self._room.add(size, self._file is not None):
+            if self._storage.keep is not Keep.NONE:
+                raise FeedError(self._over_the_bound())
+            self._spill(batch.schema)
+            self._room.add(size, on_disk=True)
+        self._size += size
+        if self._writer is None:
+            self.batches.append(batch)
+        else:
+            self._write(batch)
+
+    def _over_the_bound(self) -> str:
+        limit = self._storage.limit_bytes
+        other = "cache='disk'" if self._storage.keep is Keep.MEMORY else "a disk with more room in spark.local.dir"
+        return (
+            f"the rows that this node was fed are more than cache_limit allows ({limit:,} bytes): raise it, use "
+            f"{other} or more workers, feed fewer columns, or pass over the rows just once with cache='none'"
+        )
+
+    def _open(self, schema: pa.Schema) -> None:
+        self._file = tempfile.TemporaryFile(dir=self._directory)
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._file, "w"), schema)
+
+    def _spill(self, schema: pa.Schema) -> None:
+        """Go on in a file, and put there what was in memory."""
+        self._open(schema)
+        for batch in self.batches:
+            self._write(batch)
+        self.batches = []
+        self._room.remove(self._size, on_disk=False)
+        self._room.add(self._size, on_disk=True)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        try:
+            self._writer.write_batch(batch)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise FeedError(
+                    f"the disk of {self._directory} is full: free some of it, set spark.local.dir to another, feed "
+                    "fewer columns, or use cache='memory' or 'none'"
+                ) from error
+            raise
+
+    def complete(self) -> None:
+        """Map what was written."""
+        if self._file is None:
+            return
+        self._writer.close()
+        self._file.flush()
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file.close()
+        reader = pa.ipc.open_file(pa.py_buffer(mapped))
+        self.batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+
+    def release(self) -> None:
+        """Forget the rows; views that are in use keep theirs."""
+        self._room.remove(self._size, self._file is not None)
+        self._size = 0
+        self.batches = []
+        if self._file is not None:
+            self._file.close()

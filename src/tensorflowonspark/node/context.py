@@ -1,7 +1,6 @@
 """What the user's function is given: where it is, and the rows it was fed."""
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import PurePosixPath
@@ -9,9 +8,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
-from tensorflowonspark.errors import FeedError
-from tensorflowonspark.messages import FeedWanted, Member, Progress, Serving
+from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.messages import Answering, Member, Serving
+from tensorflowonspark.node.answer import Answerer
+from tensorflowonspark.node.coordinator import CoordinatedFeed
+from tensorflowonspark.node.elements import Options
 from tensorflowonspark.node.feed import Feed
+from tensorflowonspark.node.feeds import Feeds
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.setup import NodeSetup
@@ -21,8 +24,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 __all__ = ["Context"]
-
-_PROGRESS_SECONDS = 0.2  # between two reports: often enough for a bar, too seldom to cost anything
 
 
 class Context:
@@ -47,13 +48,11 @@ class Context:
         self.cluster: dict[str, list[str]] = {}
         for member in members:
             self.cluster.setdefault(str(member.role.job), []).append(member.address)
-        self._number = setup.number
         self._scratch = setup.local_directory
         self._link = link
         self._receiver = receiver
-        self._current: Feed | None = None
-        self._asked = 0
-        self._reported = 0.0
+        self._feeds = Feeds(setup, link, receiver)
+        self._current: Feed | CoordinatedFeed | None = None
 
     @property
     def job(self) -> str:
@@ -75,44 +74,81 @@ class Context:
         """Whether this node has the chief's duties: it is the chief, or worker 0 where there is none."""
         return self.role == self.spec.chief_role
 
-    def feeds(self) -> Iterator[Feed]:
+    def feeds(self) -> Iterator[Feed | CoordinatedFeed]:
         """Yield one feed after the other, for each ``cluster.train(df)``, until the cluster shuts down."""
         while True:
-            feed = self._next_feed()
-            if feed is None:
+            self._current = self._feeds.next()
+            if self._current is None:
                 return
-            yield feed
+            yield self._current
 
-    def feed(self) -> Feed:
+    def feed(self) -> Feed | CoordinatedFeed:
         """Return the current feed; wait for the first if there was none yet.
+
+        Under a ``ParameterServerStrategy`` the chief gets a `CoordinatedFeed`, since the rows are on the workers.
 
         Raises
         ------
         FeedError
             If the cluster shuts down without having fed this node.
         """
-        if self._current is None and self._next_feed() is None:
+        if self._current is None:
+            self._current = self._feeds.next()
+        if self._current is None:
             raise FeedError(
                 "the program waits for rows, but the cluster was shut down without cluster.train(df): call it inside "
                 "the with block, or read the data in the program itself"
             )
-        assert self._current is not None
         return self._current
 
-    def dataset(
-        self,
-        batch_size: int,
-        *,
-        features: str | Sequence[str] | None = None,
-        label: str | None = None,
-        weight: str | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-    ) -> "tf.data.Dataset":
+    def dataset(self, batch_size: int, **options: Any) -> "tf.data.Dataset":
         """Return the current feed as a ``tf.data.Dataset``: `Feed.dataset` says all about it."""
-        return self.feed().dataset(
-            batch_size, features=features, label=label, weight=weight, shuffle=shuffle, seed=seed
-        )
+        return self._own_feed().dataset(batch_size, **options)
+
+    def batches(self, batch_size: int, **options: Any) -> Callable[[], Iterator[Any]]:
+        """Return what starts an epoch of numpy batches of the current feed: `Feed.batches` says all about it."""
+        return self._own_feed().batches(batch_size, **options)
+
+    def validation_dataset(self, batch_size: int, **options: Any) -> "tf.data.Dataset":
+        """Return the rows to validate on that came with the current feed, in their own order.
+
+        Raises
+        ------
+        FeedError
+            If ``cluster.train`` was given none.
+        """
+        validation = self._own_feed().validation
+        if validation is None:
+            raise FeedError("no rows to validate on were fed: give them with cluster.train(df, validation=...)")
+        return validation.dataset(batch_size, **{"shuffle": False, **options})
+
+    def _own_feed(self) -> Feed:
+        feed = self.feed()
+        if isinstance(feed, CoordinatedFeed):
+            raise FeedError(f"{self.role} has no rows of its own, the workers have them: use ctx.feed().per_worker")
+        return feed
+
+    def serve(self, function: Any, *, batch_rows: int = 1024, **options: Any) -> None:
+        """Say what answers ``cluster.inference(df, ...)`` from now on, for as long as the cluster lives.
+
+        Returns at once, and may be called before training, or again with something else. A node goes on answering when
+        its program has returned.
+
+        Parameters
+        ----------
+        function : callable or Keras model
+            Takes the features of some rows, an array or a dict of arrays by column, and returns as many results: an
+            array, or a dict of arrays by result column. A Keras model is called with ``training=False``.
+        batch_rows : int
+            How many rows it gets at the most.
+        **options
+            ``features``, ``shapes``, ``casts`` and ``fill``, as for `Feed.dataset`. By default it gets all columns;
+            one that is alone comes as an array.
+        """
+        if self._receiver is None:
+            raise FeedError(f"{self.role} is sent no rows: {', '.join(map(str, self.spec.fed))} answer inference")
+        self._receiver.answerer = Answerer(_callable(function), batch_rows, Options(**options))  # type: ignore[typeddict-item]
+        self._link.send(Answering())
 
     def export(self, model: Any, path: str) -> None:
         """Write a trained model to a directory or file, on any file system; the chief does, the others go on.
@@ -138,37 +174,35 @@ class Context:
     def join_server(self) -> None:
         """Serve this node's part to a ``ParameterServerStrategy``, until the cluster shuts down.
 
-        For the ``ps`` and ``worker`` nodes of asynchronous training; the chief runs the coordinator.
+        For the ``ps`` and ``worker`` nodes of asynchronous training; the chief runs the coordinator, and reads on
+        each worker the rows that the worker was fed (`CoordinatedFeed.per_worker`).
         """
         import tensorflow as tf
 
+        if self._receiver is not None:
+            from tensorflowonspark.node.tokens import serve_rows
+
+            serve_rows(self._feeds.find)
         self._link.send(Serving())
         tf.distribute.Server(tf.train.ClusterSpec(self._training_cluster()), self.job, self.index).join()
 
     def _training_cluster(self) -> dict[str, list[str]]:
         return {job: addresses for job, addresses in self.cluster.items() if job != Job.EVALUATOR.value}
 
-    def _next_feed(self) -> Feed | None:
-        if self._receiver is None:
-            raise FeedError(f"{self.role} is not fed: rows go to {', '.join(map(str, self.spec.fed))}")
-        if self._current is not None:
-            self._receiver.cache.drop(self._asked - 1)
-        number, self._asked = self._asked, self._asked + 1
-        self._link.send(FeedWanted(number))
-        seal = self._link.wait_for_seal(number)
-        if seal is None:
-            return None
-        numbers = [self.spec.roles.index(role) for role in self.spec.fed]
-        self._current = Feed(
-            seal, self._receiver.cache.shard(number, seal.parts), numbers, self._number, self._report_progress
-        )
-        return self._current
 
-    def _report_progress(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if now - self._reported > _PROGRESS_SECONDS or progress.step == progress.steps:
-            self._reported = now
-            self._link.send(progress)
+def _callable(function: Any) -> Callable[[Any], Any]:
+    """Return a plain function of a function or a model."""
+    if any(kind.__module__.split(".")[0] in ("keras", "tf_keras") for kind in type(function).__mro__):
+        return lambda features: _as_numpy(function(features, training=False))
+    if not callable(function):
+        raise SpecError(f"ctx.serve({function!r}): expected a function of the features, or a Keras model")
+    return lambda features: _as_numpy(function(features))
+
+
+def _as_numpy(results: Any) -> Any:
+    if isinstance(results, Mapping):
+        return {name: _as_numpy(each) for name, each in results.items()}
+    return results.numpy() if hasattr(results, "numpy") else results
 
 
 def _is_keras_3(model: Any) -> bool:

@@ -1,28 +1,25 @@
-"""A feed as the user's program sees it: the rows of one DataFrame, this worker's share of them."""
+"""A feed as the user's program sees it: the rows of one ``cluster.train``, this worker's share of them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tensorflowonspark import columns
+from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.messages import Progress, Seal
-from tensorflowonspark.node.cache import Shard
-from tensorflowonspark.node.steps import EpochPlan, plan_epoch
+from tensorflowonspark.messages import Progress
+from tensorflowonspark.node.elements import Batch, Options, Selection
+from tensorflowonspark.node.epochs import Epochs
+from tensorflowonspark.node.shard import Shard
+from tensorflowonspark.node.steps import batch_shares, plan_epoch
+from tensorflowonspark.node.stream import Stream
+from tensorflowonspark.parts import Contents
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["WEIGHT", "Feed"]
-
-WEIGHT = "sample_weight"  # Keras's name for it
-# What is gathered at once: enough rows to make the cost per batch small, not so many bytes that memory shows it.
-_BLOCK_ROWS = 4096
-_BLOCK_BYTES = 32 << 20
-_Batch = tuple[dict[str, columns.Array], npt.NDArray[np.float32]]
+__all__ = ["Feed"]
 
 
 class Feed:
@@ -30,9 +27,9 @@ class Feed:
 
     Parameters
     ----------
-    seal : Seal
-        What the whole feed holds.
-    shard : Shard
+    contents : Contents
+        What all workers have together.
+    rows : Shard or Stream
         This worker's rows.
     numbers : sequence of int
         The node numbers of all workers that are fed, in their order.
@@ -40,37 +37,56 @@ class Feed:
         This node's.
     report : callable
         Takes a `Progress` before each batch.
+    validation : Feed, optional
+        The rows to validate on.
+
+    Attributes
+    ----------
+    validation : Feed or None
+        The rows that came with ``cluster.train(..., validation=...)``.
     """
 
     def __init__(
-        self, seal: Seal, shard: Shard, numbers: Sequence[int], number: int, report: Callable[[Progress], None]
+        self,
+        contents: Contents,
+        rows: Shard | Stream,
+        numbers: Sequence[int],
+        number: int,
+        report: Callable[[Progress], None],
+        validation: "Feed | None" = None,
     ) -> None:
-        self._seal = seal
-        self._shard = shard
-        self._rows = [seal.rows[each] for each in numbers]
+        self._contents = contents
+        self._source = rows
+        self._rows = [contents.rows.get(each, 0) for each in numbers]
         self._index = list(numbers).index(number)
-        if shard.rows != seal.rows[number]:
-            raise FeedError(f"this node has {shard.rows} rows of feed {seal.feed}, and should have {seal.rows[number]}")
+        if isinstance(rows, Shard) and rows.rows != contents.rows[number]:
+            raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {contents.rows[number]}")
         self._report = report
-        self._schema = pa.ipc.read_schema(pa.py_buffer(seal.schema)) if seal.schema else pa.schema([])
+        self.validation = validation
 
     @property
-    def rows(self) -> int:
-        """How many rows this worker has."""
-        return self._shard.rows
+    def rows(self) -> int | None:
+        """How many rows this worker has; None for a stream, of which that is not known."""
+        return self._source.rows if isinstance(self._source, Shard) else None
 
     @property
-    def total_rows(self) -> int:
-        """How many rows all workers have together."""
-        return sum(self._rows)
+    def total_rows(self) -> int | None:
+        """How many rows all workers have together; None for a stream."""
+        return sum(self._rows) if isinstance(self._source, Shard) else None
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._schema.names)
+        """The names of the columns; a field of a struct is a column named ``struct.field``."""
+        schema = self._contents.schema
+        return list(pa.ipc.read_schema(pa.py_buffer(schema)).names) if schema else []
 
-    def steps(self, batch_size: int) -> int:
-        """Return the number of steps in an epoch, the same on all workers, for so many rows per step over all."""
+    def steps(self, batch_size: int) -> int | None:
+        """Return the number of steps in an epoch, the same on all workers, for so many rows per step over all.
+
+        None for a stream: its steps are as many as all its rows need.
+        """
+        if isinstance(self._source, Stream):
+            return None
         return plan_epoch(self._rows, batch_size, self._index).steps
 
     def dataset(
@@ -78,10 +94,14 @@ class Feed:
         batch_size: int,
         *,
         features: str | Sequence[str] | None = None,
-        label: str | None = None,
+        label: str | Sequence[str] | None = None,
         weight: str | None = None,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        casts: Mapping[str, str] | None = None,
+        fill: Mapping[str, Any] | None = None,
         shuffle: bool = True,
         seed: int = 0,
+        on_epoch_end: Callable[[int], None] | None = None,
     ) -> "tf.data.Dataset":
         """Return this worker's share as a ``tf.data.Dataset``; each pass over it is one epoch.
 
@@ -93,113 +113,105 @@ class Feed:
         batch_size : int
             Rows of one step over all workers together, as in ``fit`` under a ``tf.distribute`` strategy.
         features : str or sequence of str, optional
-            One column, which comes as a tensor, or several, which come as a dict by name. By default the column
-            ``features`` if there is one beside a label, or else all columns but label and weight.
-        label : str, optional
-            The label's column. If neither it nor `features` is given, the column ``label`` if there is one.
+            One column, which comes as a tensor, or several, which come as a dict by name; a struct's name stands for
+            all its fields. By default the column ``features`` if there is one beside a label, or else all columns but
+            label and weight.
+        label : str or sequence of str, optional
+            The label's column, or those of several outputs. If neither it nor `features` is given, the column
+            ``label`` if there is one.
         weight : str, optional
-            A column of weights; they are multiplied with those of the padding.
+            A column of weights.
+        shapes : mapping, optional
+            The shape of one row's value, by column, as in ``{"image": (28, 28, 1)}``: flat arrays, and the bytes of
+            binary columns (as uint8), are folded into it. ``(None,)`` makes a ``tf.RaggedTensor`` of arrays that
+            differ in length. Without it all arrays of a column must have one length, which is its shape.
+        casts : mapping, optional
+            The dtype that is wanted, by column, as in ``{"image": "float32"}``.
+        fill : mapping, optional
+            What stands for a null, by column. Without it a null is an error.
         shuffle : bool
-            Whether each epoch has an order of its own: a full shuffle of this worker's rows.
+            Whether each epoch has an order of its own: a full shuffle of this worker's rows; of a stream, of the rows
+            of each partition.
         seed : int
             What the orders are drawn from.
+        on_epoch_end : callable, optional
+            Called with the epoch's number, from 0, when an epoch's rows have all been handed out.
 
         Returns
         -------
         tf.data.Dataset
             Of ``(x, y, sample_weight)`` with a label: batches of shape ``(rows, *shape of a value)`` and a float32
-            vector ``(rows,)``. Without one, of dicts by column name with one more key, ``"sample_weight"``.
+            vector ``(rows,)``. Without one, of dicts by column name with one more key, ``"sample_weight"``. Dates are
+            int32 (days since 1970), timestamps and intervals int64 (microseconds), decimals and the vectors of Spark
+            ML float64.
 
         Raises
         ------
         FeedError
-            If a column does not exist, holds nulls, or arrays of several lengths.
+            If a column does not exist, or its values do not fit; it names the row.
         """
         from tensorflowonspark.node.dataset import make_dataset
 
-        plan = plan_epoch(self._rows, batch_size, self._index)
-        if not plan.steps:
-            raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
-        if features is None and label is None and "label" in self.columns:
-            label = "label"
-        names = self._feature_names(features, label, weight)
-        used = [*names, *(name for name in (label, weight) if name)]
-        kinds = {name: self._kind(name) for name in used}
-        epochs = Epochs(self._shard, plan, kinds, self._report, int(seed or 0) if shuffle else None)
-        single = isinstance(features, str) or (features is None and names == ["features"])
-        return make_dataset(epochs, kinds, label=label, weight=weight, single=names[0] if single and label else None)
+        options = Options(features=features, label=label, weight=weight, shapes=shapes, casts=casts, fill=fill)
+        selection = self.select(options)
+        passes = self._passes(selection, batch_size, seed if shuffle else None, on_epoch_end)
+        rows = batch_shares(batch_size, len(self._rows))[self._index]
+        return make_dataset(passes, selection, rows, self.steps(batch_size))
 
-    def _feature_names(self, features: str | Sequence[str] | None, label: str | None, weight: str | None) -> list[str]:
-        if isinstance(features, str):
-            return [features]
-        if features is not None:
-            return list(features)
-        if "features" in self.columns and label:
-            return ["features"]
-        return [name for name in self.columns if name not in (label, weight)]
-
-    def _kind(self, name: str) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
-        """Return dtype and shape of one row's value in a column."""
-        if name not in self.columns:
-            raise FeedError(f"there is no column {name!r} in the DataFrame that was fed; it has {self.columns}")
-        shape = columns.row_shape(name, self._seal.columns[name])
-        return columns.row_dtype(self._schema.field(name).type), shape
-
-
-class Epochs:
-    """Makes the batches of one epoch after the other; each call starts a new pass."""
-
-    def __init__(
+    def batches(
         self,
-        shard: Shard,
-        plan: EpochPlan,
-        kinds: dict[str, tuple[np.dtype[np.generic], tuple[int, ...]]],
-        report: Callable[[Progress], None],
-        seed: int | None,
-    ) -> None:
-        self.plan = plan
-        self._shard = shard
-        self._kinds = kinds
-        self._report = report
-        self._seed = seed
-        self._done = 0  # epochs whose last batch was handed out; passes that were given up don't count
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        on_epoch_end: Callable[[int], None] | None = None,
+        **options: Any,
+    ) -> Callable[[], Iterator[Any]]:
+        """Return a function that starts an epoch: an iterator over batches of numpy arrays, without TensorFlow.
 
-    def __call__(self) -> Iterator[_Batch]:
-        """Yield the columns and the weights of each batch."""
-        plan, epoch = self.plan, self._done
-        order = self._order(epoch)
-        rows_per_block = min(_BLOCK_ROWS, _BLOCK_BYTES / max(1.0, self._shard.bytes_per_row(list(self._kinds))))
-        steps_per_block = max(1, int(rows_per_block) // plan.batch_rows)
-        for first in range(0, plan.steps, steps_per_block):
-            steps = range(first, min(first + steps_per_block, plan.steps))
-            block = self._gather(order, steps)
-            start = 0
-            for step in steps:
-                rows, padding = plan.real_rows(step), plan.padding(step)
-                stop = start + rows + padding
-                weights = np.repeat(np.array([1, 0], np.float32), [rows, padding])
-                seen = min(plan.rows, step * plan.batch_rows + rows)
-                self._report(Progress(epoch, step + 1, plan.steps, seen))
-                if step == plan.steps - 1:
-                    self._done = epoch + 1
-                yield {name: values[start:stop] for name, values in block.items()}, weights
-                start = stop
+        For training loops of one's own, with JAX, PyTorch or scikit-learn's ``partial_fit``. The elements are those of
+        `dataset`, and so are all parameters; a ragged column is an object array with an array for each row.
 
-    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        if self._seed is None:
-            return np.arange(self.plan.rows)
-        return np.random.default_rng([self._seed, epoch]).permutation(self.plan.rows)
-
-    def _gather(self, order: npt.NDArray[np.int64], steps: range) -> dict[str, columns.Array]:
-        """Return the rows of some steps, padding included, as one array for each column.
-
-        Padding repeats real rows, so that batch statistics stay those of real data; a worker without any row has
-        nothing but zeros to offer.
+        Examples
+        --------
+        >>> def program(args, ctx):
+        ...     epoch = ctx.feed().batches(10, shuffle=False)
+        ...     return [int(batch["id"].sum()) for _ in range(2) for batch in epoch()]
+        >>> run(spark, program, data=spark.range(20))
+        {'worker:0': [45, 145, 45, 145]}
         """
-        plan = self.plan
-        size = sum(plan.real_rows(step) + plan.padding(step) for step in steps)
-        if not len(order):
-            return {name: columns.zeros(size, *kind) for name, kind in self._kinds.items()}
-        start = steps.start * plan.batch_rows
-        batch = self._shard.take(order[np.arange(start, start + size) % len(order)], list(self._kinds))
-        return {name: columns.to_numpy(batch.column(name), shape) for name, (_, shape) in self._kinds.items()}
+        selection = self.select(Options(**options))  # type: ignore[typeddict-item]
+        passes = self._passes(selection, batch_size, seed if shuffle else None, on_epoch_end)
+
+        def epoch() -> Iterator[Any]:
+            for batch in passes():
+                values = {name: each.rows() if isinstance(each, Ragged) else each for name, each in batch[0].items()}
+                yield selection.arrange(values, selection.weights(batch))
+
+        return epoch
+
+    def select(self, options: Options) -> Selection:
+        """Return the columns that a program asks for, if they can be had like that."""
+        if not self._contents.schema:
+            raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
+        return Selection(self._contents, options)
+
+    def own_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Callable[[], Iterator[Batch]]:
+        """Return what starts a pass over this worker's rows alone, whatever the others do: no batch is filled up."""
+        if isinstance(self._source, Stream):
+            return partial(self._source.batches, selection, batch_rows, seed)
+        plan = plan_epoch([self._source.rows], batch_rows, 0)
+        return Epochs(self._source, selection, plan, self._report, seed)
+
+    def _passes(
+        self,
+        selection: Selection,
+        batch_size: int,
+        seed: int | None,
+        on_epoch_end: Callable[[int], None] | None,
+    ) -> Callable[[], Iterator[Batch]]:
+        if isinstance(self._source, Stream):
+            share = batch_shares(batch_size, len(self._rows))[self._index]
+            return partial(self._source.batches, selection, share, seed, on_epoch_end)
+        plan = plan_epoch(self._rows, batch_size, self._index)
+        return Epochs(self._source, selection, plan, self._report, seed, on_epoch_end)

@@ -1,6 +1,7 @@
 """The node's end of the pipe to its supervisor."""
 
 import os
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -8,7 +9,8 @@ from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 
 from tensorflowonspark.children import kill_group
-from tensorflowonspark.messages import Member, Members, NoMoreFeeds, Seal, Stop
+from tensorflowonspark.messages import Member, Members, NoMoreFeeds, Stop
+from tensorflowonspark.parts import Confirmed, Seal
 
 __all__ = ["Link"]
 
@@ -30,6 +32,7 @@ class Link:
         self._changed = Condition()
         self._members: tuple[Member, ...] = ()
         self._seals: dict[int, Seal] = {}
+        self._confirmed: dict[int, deque[Confirmed]] = defaultdict(deque)
         self._no_more_feeds = False
         self._stopped = False
         Thread(target=self._listen, daemon=True).start()
@@ -44,9 +47,14 @@ class Link:
         return self._wait(lambda: self._members or None)
 
     def wait_for_seal(self, feed: int) -> Seal | None:
-        """Return what feed number `feed` holds, when it is complete; None if there will be no such feed."""
+        """Return what feed number `feed` holds, when it is complete or streams; None if there will be none."""
         self._wait(lambda: feed in self._seals or self._no_more_feeds or None)
         return self._seals.get(feed)
+
+    def wait_for_confirmed(self, feed: int) -> Confirmed:
+        """Return the driver's next word on a stream."""
+        words = self._confirmed[feed]
+        return self._wait(lambda: words.popleft() if words else None)
 
     def wait_for_stop(self) -> None:
         """Return when the node is to end."""
@@ -72,6 +80,8 @@ class Link:
             self._members = message.members
         elif isinstance(message, Seal):
             self._seals[message.feed] = message
+        elif isinstance(message, Confirmed):
+            self._confirmed[message.feed].append(message)
         elif isinstance(message, NoMoreFeeds):
             self._no_more_feeds = True
         elif isinstance(message, Stop):

@@ -2,15 +2,17 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 
 from tensorflowonspark import transport
-from tensorflowonspark.messages import PartSummary
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.node.answer import Answerer
 from tensorflowonspark.node.cache import Cache
 from tensorflowonspark.node.setup import NodeSetup
+from tensorflowonspark.parts import InferenceHeader, PartHeader, PartSummary
 
 __all__ = ["Receiver"]
 
@@ -18,22 +20,35 @@ _SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path without its terminating zero, m
 
 
 class Receiver:
-    """Listens for parts from its making on, whatever the user's program does meanwhile."""
+    """Listens for parts, and for rows to be answered, from its making on, whatever the user's program does meanwhile.
 
-    def __init__(self, setup: NodeSetup) -> None:
-        self.cache = Cache(setup.local_directory, setup.number)
+    Parameters
+    ----------
+    setup : NodeSetup
+        Says where.
+    tell : callable
+        Takes messages to the driver.
+    """
+
+    def __init__(self, setup: NodeSetup, tell: Callable[[object], None]) -> None:
+        self.cache = Cache(setup.local_directory, setup.number, tell)
+        self.answerer: Answerer | None = None
         self.socket = _reachable(Path(setup.feed_socket))
-        self._near = transport.Server(self.socket, setup.token, on_put=self._take)
-        self._far = transport.Server((setup.host, 0), setup.token, on_put=self._take)
+        self._near = transport.Server(self.socket, setup.token, on_put=self._take, on_dialogue=self._answer)
+        self._far = transport.Server((setup.host, 0), setup.token, on_put=self._take, on_dialogue=self._answer)
 
     @property
     def port(self) -> int:
         """The TCP port."""
         return int(self._far.port)
 
-    def _take(self, header: tuple[int, int, int], schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> PartSummary:
-        feed, partition, attempt = header
-        return self.cache.store(feed, partition, attempt, schema, batches)
+    def _take(self, header: PartHeader, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> PartSummary:
+        return self.cache.store(header, schema, batches)
+
+    def _answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self.answerer is None:
+            raise FeedError("the program on this node has not said what answers inference: call ctx.serve(function)")
+        return self.answerer.answer(header, batches)
 
 
 def _reachable(socket: Path) -> str:

@@ -23,15 +23,15 @@ from tensorflowonspark.spec import Job, tf_config
 
 __all__ = ["run_node"]
 
-# What TensorFlow raises in a worker whose peer is gone: a consequence, never the cause.
-_PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError"}
+# What TensorFlow, or our own transport, raises in a worker whose peer is gone: a consequence, never the cause.
+_PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "ConnectionLost"}
 
 
 def run_node(pipe: Connection) -> None:
     """Run this process as a node; never returns normally before the cluster ends."""
     setup: NodeSetup = pipe.recv()
     link = Link(pipe)
-    receiver = Receiver(setup) if setup.feed_socket else None
+    receiver = Receiver(setup, link.send) if setup.feed_socket else None
     link.send(Ready(receiver.socket, receiver.port) if receiver else Ready())
     members = link.wait_for_members()
     configure_tensorflow(members, setup)

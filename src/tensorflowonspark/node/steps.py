@@ -11,7 +11,7 @@ from numbers import Integral
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["EpochPlan", "plan_epoch"]
+__all__ = ["EpochPlan", "batch_shares", "plan_epoch"]
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,22 @@ def plan_epoch(rows: Sequence[int], batch_size: int, index: int) -> EpochPlan:
     >>> plan_epoch([100, 10], batch_size=64, index=1)
     EpochPlan(rows=10, batch_rows=32, steps=4)
     """
-    workers = len(rows)
-    if not isinstance(batch_size, Integral) or batch_size < workers:
+    sizes = batch_shares(batch_size, len(rows))
+    steps = max(-(-count // size) for count, size in zip(rows, sizes, strict=True))
+    return EpochPlan(rows[index], sizes[index], steps)
+
+
+def batch_shares(batch_size: int, workers: int) -> list[int]:
+    """Return how many rows of a batch each worker has: as many, or the first ones one more.
+
+    Examples
+    --------
+    >>> batch_shares(32, 3)
+    [11, 11, 10]
+    """
+    if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < workers:
         raise SpecError(
             f"batch_size={batch_size!r}: it counts the rows of one step over all {workers} workers, so it must be a "
             f"whole number of at least {workers}"
         )
-    batch_size = int(batch_size)
-    sizes = [batch_size // workers + (worker < batch_size % workers) for worker in range(workers)]
-    steps = max(-(-count // size) for count, size in zip(rows, sizes, strict=True))
-    return EpochPlan(rows[index], sizes[index], steps)
+    return [int(batch_size) // workers + (worker < int(batch_size) % workers) for worker in range(workers)]

@@ -29,12 +29,11 @@ from tensorflowonspark.messages import (
     NoMoreFeeds,
     Ready,
     Returned,
-    Seal,
     Stop,
-    Stored,
     TensorBoardUp,
 )
 from tensorflowonspark.node.setup import NodeSetup
+from tensorflowonspark.parts import Confirmed, Seal, Stored
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
 from tensorflowonspark.supervisor.executor import watch_process
 from tensorflowonspark.supervisor.exits import explain, out_of_memory_kills
@@ -206,7 +205,7 @@ class Supervisor:
             return False
         if isinstance(message, Stop):
             self._stop(message)
-        elif isinstance(message, (Members, Seal, NoMoreFeeds)):
+        elif isinstance(message, (Members, Seal, Confirmed, NoMoreFeeds)):
             with suppress(OSError):
                 self._pipe.send(message)
             if isinstance(message, Members) and self._assignment.tensorboard:

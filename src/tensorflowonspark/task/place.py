@@ -11,7 +11,8 @@ import psutil
 import pyarrow as pa
 
 from tensorflowonspark import children
-from tensorflowonspark.messages import Failed, FailureKind, Ready, Stored
+from tensorflowonspark.messages import Failed, FailureKind, Ready
+from tensorflowonspark.parts import Stored
 from tensorflowonspark.spec import Role
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
 from tensorflowonspark.task.gpus import task_gpus
@@ -98,10 +99,10 @@ def _next(pipe: Connection) -> Connected | Ready | Failed:
 def _hold(plan: Plan, role: Role, number: int, host: str, pipe: Connection, batches: Iterator[pa.RecordBatch]) -> None:
     """Feed the node from this task's own partition, then wait until it has ended; the driver hears of its fate."""
     ready = _next(pipe)
-    if plan.feed and isinstance(ready, Ready) and ready.feed_socket:
+    if plan.feed is not None and isinstance(ready, Ready) and ready.feed_socket:
         target = FeedTarget(number, str(role), host, ready)
-        part = send(target, plan.token, feed=0, partition=number, attempt=0, batches=batches)
-        pipe.send(Stored(part))
+        parts = send(target, plan.token, plan.feed, number, 0, batches)
+        pipe.send(Stored(plan.feed.feed, parts))
     with suppress(EOFError, OSError):
         while True:
             pipe.recv()

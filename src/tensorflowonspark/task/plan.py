@@ -3,9 +3,21 @@
 from dataclasses import dataclass, field
 
 from tensorflowonspark.messages import Ready
+from tensorflowonspark.parts import Split, Storage
 from tensorflowonspark.spec import ClusterSpec
 
-__all__ = ["FeedTarget", "Plan"]
+__all__ = ["FeedOrder", "FeedTarget", "Plan"]
+
+
+@dataclass(frozen=True)
+class FeedOrder:
+    """What a task is to do with the rows that it feeds."""
+
+    feed: int
+    split: Split = Split.TRAIN
+    storage: Storage = field(default_factory=Storage)
+    validation: str = ""  # a boolean column: rows to validate on, if there is one
+    first_partition: int = 0  # what Spark's partition 0 is numbered in the feed
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,7 @@ class Plan:
     echo: bool
     tensorboard: str
     hold: bool  # stay until the node has ended
-    feed: bool  # feed the node this task's own rows
+    feed: FeedOrder | None  # feed the node this task's own rows
     python: tuple[int, int]  # the driver's Python version
 
 

@@ -1,19 +1,18 @@
 """Feeding: this task's partition goes to one node, as the Arrow batches that Spark made."""
 
 from collections.abc import Iterator
-from itertools import chain
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.messages import PartSummary
-from tensorflowonspark.task.plan import FeedTarget
+from tensorflowonspark.parts import PartHeader, PartSummary, Split
+from tensorflowonspark.task.plan import FeedOrder, FeedTarget
 
 __all__ = ["choose", "send"]
-
-_PIECE_BYTES = 64 << 20  # of one message: Arrow sends none above 2 GiB, and the node holds one at a time
 
 
 def choose(targets: tuple[FeedTarget, ...], partition: int) -> FeedTarget:
@@ -24,48 +23,53 @@ def choose(targets: tuple[FeedTarget, ...], partition: int) -> FeedTarget:
 
 
 def send(
-    target: FeedTarget, token: str, feed: int, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]
-) -> PartSummary:
-    """Send a partition to a node; return what the node says it has stored.
+    target: FeedTarget, token: str, order: FeedOrder, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]
+) -> tuple[PartSummary, ...]:
+    """Send a partition to a node; return what the node says it has stored, for each split that has rows.
 
     Raises
     ------
     FeedError
         If the node can't be reached, or is gone before it has taken everything.
     """
-    first = next(batches, None)
-    if first is None:
-        return PartSummary(partition, attempt, target.number, rows=0)
-    socket = target.ready.feed_socket
-    address = socket if Path(socket).exists() else (target.host, target.ready.feed_port)
-    connection = transport.dial(address, token)
-    sent = 0
-    try:
-        stream = connection.put((feed, partition, attempt), first.schema)
-        for batch in chain([first], batches):
-            for piece in _pieces(batch):
-                stream.write(piece)
-            sent += batch.num_rows
-        part: PartSummary = stream.finish()
-    except transport.ConnectionLost as error:
+    sent: dict[Split, int] = {}
+    streams: dict[Split, transport.PutStream] = {}
+    with closing(transport.dial_near(target.ready.feed_socket, target.host, target.ready.feed_port, token)) as node:
+        try:
+            for batch in batches:
+                for split, rows in _divided(batch, order, partition):
+                    if split not in streams:
+                        header = PartHeader(order.feed, split, partition, attempt, order.storage)
+                        streams[split] = node.put(header, rows.schema)
+                    streams[split].write(rows)
+                    sent[split] = sent.get(split, 0) + rows.num_rows
+            parts: tuple[PartSummary, ...] = tuple(stream.finish() for stream in streams.values())
+        except transport.ConnectionLost as error:
+            raise FeedError(
+                f"partition {partition}: {target.name} on {target.host} did not take its rows "
+                f"({sum(sent.values())} were sent): {error}"
+            ) from error
+    for part in parts:
+        if part.rows != sent[part.split]:
+            raise FeedError(
+                f"partition {partition}: {sent[part.split]} rows were sent to {target.name}, and it counts {part.rows}"
+            )
+    return parts
+
+
+def _divided(batch: pa.RecordBatch, order: FeedOrder, partition: int) -> Iterator[tuple[Split, pa.RecordBatch]]:
+    """Yield a batch's rows by what they are for."""
+    if not order.validation:
+        if batch.num_rows:
+            yield order.split, batch
+        return
+    chosen = batch.column(order.validation)
+    if chosen.null_count:
         raise FeedError(
-            f"partition {partition}: {target.name} on {target.host} did not take its rows ({sent} were sent): {error}"
-        ) from error
-    finally:
-        connection.close()
-    if part.rows != sent:
-        raise FeedError(f"partition {partition}: {sent} rows were sent to {target.name}, and it counts {part.rows}")
-    return part
-
-
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces that are small enough for a message.
-
-    Examples
-    --------
-    >>> [piece.num_rows for piece in _pieces(pa.record_batch({"x": range(5)}))]
-    [5]
-    """
-    rows = max(1, batch.num_rows * _PIECE_BYTES // max(1, batch.nbytes))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+            f"partition {partition}: the column {order.validation!r}, which says what to validate on, is null"
+        )
+    rest = batch.select([name for name in batch.schema.names if name != order.validation])
+    for split, mask in ((Split.TRAIN, pc.invert(chosen)), (Split.VALIDATION, chosen)):
+        rows = rest.filter(mask)
+        if rows.num_rows:
+            yield split, rows

@@ -1,0 +1,75 @@
+"""Which of Spark's types can be fed: checked in the driver, before anything is started."""
+
+from typing import TYPE_CHECKING
+
+from tensorflowonspark.errors import FeedError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["check_schema"]
+
+_PLAIN = {
+    "BinaryType", "BooleanType", "ByteType", "CharType", "DateType", "DayTimeIntervalType", "DecimalType", "DoubleType",
+    "FloatType", "IntegerType", "LongType", "ShortType", "StringType", "TimestampNTZType", "TimestampType",
+    "VarcharType",
+}  # fmt: skip
+_REASONS = {
+    "MapType": "a tensor has no keys: take the values that the program needs as columns of their own (col['key']), or "
+    "feed map_keys(col) and map_values(col)",
+    "NullType": "it has no values: drop it, or cast it to a type",
+    "VariantType": "its values have no common type: take parts of it with variant_get",
+    "YearMonthIntervalType": "its length in time varies: cast it to int, which gives months",
+    "CalendarIntervalType": "its length in time varies",
+}
+
+
+def check_schema(schema: "StructType") -> None:
+    """Refuse a DataFrame's schema with a column that no tensor can hold.
+
+    Raises
+    ------
+    FeedError
+        It names all such columns, with their types and what can be done about each.
+
+    Examples
+    --------
+    >>> from pyspark.sql.types import MapType, StringType, StructType
+    >>> check_schema(StructType().add("tags", MapType(StringType(), StringType())))
+    Traceback (most recent call last):
+        ...
+    tensorflowonspark.errors.FeedError: the DataFrame can't be fed: column 'tags' has type map<string,string>: a \
+tensor has no keys: take the values that the program needs as columns of their own (col['key']), or feed map_keys(col) \
+and map_values(col)
+    """
+    if not schema.fields:
+        raise FeedError("the DataFrame has no columns: there is nothing to feed")
+    names = [field.name for field in schema.fields]
+    double = sorted({name for name in names if names.count(name) > 1})
+    if double:
+        raise FeedError(f"the DataFrame has several columns of the name {', '.join(map(repr, double))}: rename them")
+    problems = [
+        f"column {field.name!r} has type {field.dataType.simpleString()}: {reason}"
+        for field in schema.fields
+        if (reason := _refusal(field.dataType))
+    ]
+    if problems:
+        raise FeedError(f"the DataFrame can't be fed: {'; '.join(problems)}")
+
+
+def _refusal(kind: "DataType", inside_array: bool = False) -> str:
+    """Return why a type can't be fed; empty if it can."""
+    from pyspark.sql.types import ArrayType, StructType, UserDefinedType
+
+    if isinstance(kind, ArrayType):
+        return _refusal(kind.elementType, inside_array=True)
+    if isinstance(kind, StructType):
+        if inside_array:
+            return "an array of structs: take its fields as arrays (col.field), which Spark gives for arrays of structs"
+        return next((reason for field in kind.fields if (reason := _refusal(field.dataType))), "")
+    if isinstance(kind, UserDefinedType):
+        if type(kind).__name__ != "VectorUDT":
+            return "of user-defined types only Spark ML's vectors can be fed: convert it"
+        return "an array of vectors: convert it to an array of arrays" if inside_array else ""
+    name = type(kind).__name__
+    return "" if name in _PLAIN else _REASONS.get(name, "no tensor can hold it: drop the column, or cast it")

@@ -1,0 +1,278 @@
+"""One feed, from ``cluster.train`` until the programs are done with it.
+
+A feed that is *kept* is sealed when all of it has come: then the rows of each node are known, and the programs begin.
+A feed that *streams* begins with the first part, and goes on by the word of a `StreamPlan`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.driver.feeding import contents, fed_parts
+from tensorflowonspark.driver.lifetime import Lifetime
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.patience import Patience
+from tensorflowonspark.driver.streaming import StreamPlan
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.parts import (
+    Confirmed,
+    Contents,
+    Keep,
+    PartSummary,
+    Pressed,
+    Received,
+    Seal,
+    Split,
+    Storage,
+    Stored,
+    StreamOpened,
+    Taken,
+)
+from tensorflowonspark.task.plan import FeedOrder, FeedTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tensorflowonspark.driver.backend import Job
+
+__all__ = ["PARTITIONS_PER_BATCH", "FeedRun", "FeedSettings", "feed_targets"]
+
+_CAUSE_SECONDS = 1.0  # for a node's failure to be told after a job of ours failed of it
+_LOOK_SECONDS = 1.0
+# The partitions of a stream's DataFrames are numbered on from one to the next, with room for more than Spark can run.
+PARTITIONS_PER_BATCH = 1 << 20
+
+
+@dataclass(frozen=True)
+class FeedSettings:
+    """How a feed is to be; `Cluster.train` says what each means."""
+
+    storage: Storage = field(default_factory=Storage)
+    rebalance: bool = True
+    timeout: float = 600.0
+
+
+class FeedRun:
+    """Feeds the nodes of a cluster once.
+
+    Parameters
+    ----------
+    life : Lifetime
+        The cluster's.
+    feed : int
+        The feed's number.
+    settings : FeedSettings
+        How it is to be.
+    """
+
+    def __init__(self, life: Lifetime, feed: int, settings: FeedSettings) -> None:
+        self._life = life
+        self._monitor = life.monitor
+        self._feed = feed
+        self._settings = settings
+        self._fed = self._monitor.fed()
+        self._targets = feed_targets(self._fed)
+        self._received: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
+        self._validation: dict[int, Contents] = {}
+        self._plan: StreamPlan | None = None
+        self._reading: set[int] = set()  # nodes whose programs have begun to read the stream
+        self._opened = False  # the stream: the programs know what is in it
+        self._job: Job | None = None
+        self._patience = Patience(settings.timeout, self._marks, self._story)
+        self._monitor.on_feed = self._hear
+
+    # ---- what it does
+
+    def train(self, data: "DataFrame", validation: "DataFrame | str | None") -> None:
+        """Feed, and return when the programs are done with it."""
+        try:
+            column = validation if isinstance(validation, str) else ""
+            if validation is not None and not column:
+                self._validation = self._contents(self._gather(validation, Split.VALIDATION), Split.VALIDATION)
+            if self._settings.storage.keep is Keep.NONE:
+                self.begin_stream()
+                self.feed_batch(data, 0)
+                self.end_stream()
+            else:
+                self._keep(data, column)
+        finally:
+            self.close()
+
+    def _keep(self, data: "DataFrame", validation_column: str) -> None:
+        parts = self._gather(data, Split.TRAIN, validation_column)
+        if validation_column:
+            self._validation = self._contents(parts, Split.VALIDATION)
+        self.seal(self._contents(parts, Split.TRAIN))
+        self._monitor.wait(lambda: self.is_over)
+
+    def _gather(self, data: "DataFrame", split: Split, validation_column: str = "") -> list[PartSummary]:
+        """Feed rows that are kept; return the parts that count."""
+        # Rows to validate on are passed over several times, also beside a stream.
+        kept = self._settings.storage
+        storage = Storage() if split is Split.VALIDATION and kept.keep is Keep.NONE else kept
+        self._start(data, FeedOrder(self._feed, split, storage, validation_column))
+        self._wait(lambda: self._job_ended() or self.is_over)
+        return self._job_parts()
+
+    def begin_stream(self) -> None:
+        """Get ready for rows that are not kept."""
+        asynchronous = any(node.serving for node in self._fed)
+        self._plan = StreamPlan([node.number for node in self._fed], self._feed, shared_steps=not asynchronous)
+
+    def feed_batch(self, data: "DataFrame", first_partition: int) -> None:
+        """Stream a DataFrame; return when the programs have taken all its rows."""
+        plan = self._plan
+        assert plan is not None
+        try:
+            self._patience.begin()
+            self._start(data, FeedOrder(self._feed, storage=self._settings.storage, first_partition=first_partition))
+            self._wait(lambda: self._job_ended() or self.is_over)
+            partitions = {part.partition for part in self._job_parts()}
+            # The nodes tell of their parts themselves, and Spark's word may come before theirs.
+            self._wait(lambda: partitions <= plan.partitions or self.is_over)
+        except FeedError as error:
+            self._monitor.tell_all(Confirmed(self._feed, end=True, failed=str(error)))
+            raise
+        with self._monitor.changed:
+            plan.pause(first_partition + PARTITIONS_PER_BATCH)
+            self._speak()
+        self._wait(lambda: self.is_over or all(self._taken.get(n, 0) >= rows for n, rows in plan.rows.items()))
+
+    def end_stream(self) -> None:
+        """Tell the programs that nothing more comes, and wait until they are done."""
+        assert self._plan is not None
+        with self._monitor.changed:
+            self._open_stream(None)
+            self._plan.finish()
+            self._speak()
+        self._monitor.wait(lambda: self.is_over)
+
+    def seal(self, train: dict[int, Contents]) -> None:
+        """Tell the programs that all rows have come."""
+        for number, split in train.items():
+            self._monitor.tell(number, Seal(self._feed, split, self._validation.get(number)))
+
+    def seal_held(self, validation_column: str) -> None:
+        """Seal what the tasks of a held stage have fed, each to its own node."""
+        try:
+            self._wait(lambda: all(node.stored is not None for node in self._fed))
+            parts = [part for node in self._fed for part in node.stored or ()]
+            if validation_column:
+                self._validation = self._contents(parts, Split.VALIDATION)
+            self.seal(self._contents(parts, Split.TRAIN))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End what is still going on of it."""
+        self._monitor.on_feed = None
+        if self._job is not None:
+            self._job.cancel()
+        self._life.feeding = None
+        self._life.watcher.close()
+
+    # ---- parts of it
+
+    def _start(self, data: "DataFrame", order: FeedOrder) -> None:
+        self._job = self._life.feeding = self._life.backend.feed(
+            data, self._targets, self._life.token, order, on_end=self._monitor.wake
+        )
+
+    def _job_ended(self) -> bool:
+        return self._job is not None and self._job.ended
+
+    def _job_parts(self) -> list[PartSummary]:
+        job = self._job
+        assert job is not None
+        if self.is_over:
+            return []  # the programs were done before the rows were all there
+        if job.error is not None:
+            # A node's death ends the job too, and says more; it may be told a moment later.
+            self._monitor.wait(lambda: False, _CAUSE_SECONDS)
+        return fed_parts(job)
+
+    def _contents(self, parts: list[PartSummary], split: Split) -> dict[int, Contents]:
+        own = [part for part in parts if part.split is split]
+        readers = [node.number for node in self._monitor.readers() if node not in self._fed]
+        return contents(own, self._targets, self._settings.storage, self._settings.rebalance, readers)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all programs are done with this feed: they have returned, or ask for the next."""
+        return all(self._is_done(node) for node in self._monitor.readers())
+
+    def _is_done(self, node: Node) -> bool:
+        return node.returned or node.feed_wanted > self._feed
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        while not self._monitor.wait(until, _LOOK_SECONDS):
+            self._patience.look()
+
+    # ---- what the nodes say (under the monitor's lock)
+
+    def _hear(self, node: Node, message: Any) -> None:
+        if isinstance(message, Received):
+            self._received[node.number] = message.rows
+        elif isinstance(message, Taken):
+            self._taken[node.number] = message.rows
+        if self._plan is None:
+            return
+        if isinstance(message, StreamOpened):
+            self._reading.add(node.number)
+            self._plan.open(node.number, message.batch_rows)
+        elif isinstance(message, Stored):
+            for part in message.parts:
+                if self._plan.store(part) and part.rows:
+                    self._open_stream(part)
+        elif isinstance(message, Pressed):
+            self._plan.press(node.number)
+        self._speak()
+
+    def _open_stream(self, first: PartSummary | None) -> None:
+        """Tell the programs what comes, as the first rows show it."""
+        if self._opened:
+            return
+        self._opened = True
+        nodes = {node.number: node for node in (*self._fed, *self._monitor.readers())}
+        rows = dict.fromkeys((node.number for node in self._fed), 0)
+        train = Contents(rows, columns=first.columns, schema=first.schema) if first else Contents(rows)
+        for number in nodes:
+            self._monitor.tell(number, Seal(self._feed, train, self._validation.get(number), streams=True))
+
+    def _speak(self) -> None:
+        assert self._plan is not None
+        for node in self._fed:
+            if self._is_done(node):
+                self._plan.leave(node.number)
+        for number, word in self._plan.words().items():
+            self._monitor.tell(number, word)
+
+    # ---- how far it is
+
+    def _marks(self) -> Any:
+        tasks = self._job.tasks() if self._job is not None else ()
+        wanted = tuple((node.feed_wanted, node.returned, node.serving) for node in self._monitor.nodes)
+        return tuple(self._received.items()), tuple(self._taken.items()), tasks, wanted
+
+    def _story(self) -> str:
+        """Return who waits for whom."""
+        told = []
+        if self._job is not None:
+            done, running, total = self._job.tasks()
+            told.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
+        for node in self._fed:
+            received, taken = self._received.get(node.number, 0), self._taken.get(node.number, 0)
+            counts = f"{node.role} on {node.host} has received {received:,} rows"
+            if self._plan is None:
+                told.append(f"{counts} and waits for the rest")
+            elif node.number not in self._reading:
+                told.append(f"{counts}, and its program has not begun to read them (ctx.dataset)")
+            else:
+                told.append(f"{counts}, of which its program has taken {taken:,}")
+        return "; ".join(told) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
+
+
+def feed_targets(nodes: Sequence[Node]) -> tuple[FeedTarget, ...]:
+    """Return where nodes take rows, for Spark tasks."""
+    return tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)

@@ -1,0 +1,128 @@
+"""Inference by the nodes of a living cluster: a Spark job whose tasks send rows and get results back."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tensorflowonspark import transport
+from tensorflowonspark.columns import check_schema
+from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.parts import InferenceHeader
+from tensorflowonspark.task.plan import FeedTarget
+from tensorflowonspark.task.send import choose
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ["infer"]
+
+
+def infer(
+    data: "DataFrame",
+    schema: "str | StructType",
+    targets: tuple[FeedTarget, ...],
+    token: str,
+    keep: Sequence[str] | None,
+) -> "DataFrame":
+    """Return the DataFrame of the results, computed when Spark comes to it.
+
+    Parameters
+    ----------
+    data : DataFrame
+        The rows that are sent.
+    schema : str or StructType
+        The columns of the results.
+    targets : tuple of FeedTarget
+        The nodes that answer.
+    token : str
+        The cluster's.
+    keep : sequence of str or None
+        Which columns of `data` come before the results; None for all.
+
+    Raises
+    ------
+    FeedError
+        If rows can't be sent.
+    SpecError
+        If the schema is none, or names a column twice.
+    """
+    from pyspark.sql.types import StructType
+
+    check_schema(data.schema)
+    results = _parsed(schema, data)
+    kept = list(data.columns) if keep is None else list(keep)
+    strangers = [name for name in kept if name not in data.columns]
+    if strangers:
+        raise SpecError(f"keep={kept}: there is no column {strangers[0]!r}; the DataFrame has {data.columns}")
+    double = [name for name in results.names if name in kept]
+    if double:
+        raise SpecError(
+            f"the results have a column {double[0]!r}, which the DataFrame has too: choose another name, or leave it "
+            "out with keep=[...]"
+        )
+    whole = StructType([*(data.schema[name] for name in kept), *results.fields])
+    arrow = _arrow_schema(results).serialize().to_pybytes()
+    return data.mapInArrow(partial(_infer_partition, targets, token, kept, arrow), whole)
+
+
+def _parsed(schema: "str | StructType", data: "DataFrame") -> "StructType":
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        empty = data.sparkSession.createDataFrame([], schema)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0]
+        raise SpecError(f"schema={schema!r}: expected columns and types, as in 'prediction float' ({first})") from None
+    return empty.schema
+
+
+def _arrow_schema(schema: "StructType") -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        return pa.schema([(field.name, to_arrow_type(field.dataType)) for field in schema.fields])
+    except (TypeError, AssertionError):
+        raise SpecError(
+            f"schema={schema.simpleString()}: results may be numbers, booleans, strings, binary, and arrays of these"
+        ) from None
+
+
+def _infer_partition(
+    targets: tuple[FeedTarget, ...], token: str, kept: list[str], schema: bytes, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run in a Spark task: send rows to a node, yield what comes back."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    partition = task.partitionId()
+    target = choose(targets, partition)
+    ready = target.ready
+    asked = answered = 0
+    with closing(transport.dial_near(ready.feed_socket, target.host, ready.feed_port, token)) as node:
+        dialogue: transport.Dialogue | None = None
+        try:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                dialogue = dialogue or node.dialogue(InferenceHeader(partition, schema), batch.schema)
+                asked += batch.num_rows
+                results = pa.Table.from_batches(dialogue.ask(batch)).combine_chunks().to_batches()[0]
+                answered += results.num_rows
+                if answered != asked:
+                    raise FeedError(f"partition {partition}: {asked} rows went to {target.name}, {answered} came back")
+                columns = [*(batch.column(name) for name in kept), *results.columns]
+                yield pa.RecordBatch.from_arrays(columns, [*kept, *results.schema.names])
+            if dialogue is not None:
+                dialogue.close()
+        except transport.ConnectionLost as error:
+            raise FeedError(
+                f"partition {partition}: {target.name} on {target.host} did not answer after {answered} rows (results "
+                f"can be computed only while the cluster lives, inside its with block): {error}"
+            ) from error

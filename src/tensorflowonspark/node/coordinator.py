@@ -1,0 +1,99 @@
+"""A feed as the chief of a ``ParameterServerStrategy`` sees it: the rows are on the workers, and stay there."""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.node.elements import Options, Selection
+from tensorflowonspark.parts import Contents, Seal, Split
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = ["CoordinatedFeed"]
+
+
+class CoordinatedFeed:
+    """The rows of one ``cluster.train(df)``, on all workers together.
+
+    Parameters
+    ----------
+    seal : Seal
+        What was fed.
+    split : Split
+        Which rows of it.
+
+    Attributes
+    ----------
+    validation : CoordinatedFeed or None
+        The rows that came with ``cluster.train(..., validation=...)``.
+    """
+
+    def __init__(self, seal: Seal, split: Split = Split.TRAIN) -> None:
+        self._feed = seal.feed
+        self._split = split
+        self._streams = seal.streams and split is Split.TRAIN
+        contents = seal.train if split is Split.TRAIN else seal.validation
+        self._contents: Contents = contents or Contents({})
+        more = split is Split.TRAIN and seal.validation is not None
+        self.validation = CoordinatedFeed(seal, Split.VALIDATION) if more else None
+
+    @property
+    def total_rows(self) -> int | None:
+        """How many rows all workers have together; None for a stream."""
+        return None if self._streams else sum(self._contents.rows.values())
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        schema = self._contents.schema
+        return list(pa.ipc.read_schema(pa.py_buffer(schema)).names) if schema else []
+
+    def steps(self, batch_size: int) -> int | None:
+        """Return how many batches all workers have in an epoch, for so many rows in each; None for a stream."""
+        if self._streams:
+            return None
+        return sum(-(-rows // batch_size) for rows in self._contents.rows.values())
+
+    def per_worker(
+        self, batch_size: int, *, epochs: int | None = 1, shuffle: bool = True, seed: int = 0, **options: Any
+    ) -> Callable[..., "tf.data.Dataset"]:
+        """Return what makes, on each worker, the data set of the rows that this worker was fed.
+
+        Give it to ``ClusterCoordinator.create_per_worker_dataset``, or to the ``fit`` of tf_keras in a
+        ``DatasetCreator``. A worker that dies takes the rows that it had not yet trained on with it.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one worker's batch.
+        epochs : int or None
+            How often an iterator passes over the rows; None for ever. In each pass their order is another.
+        shuffle, seed
+            As for `Feed.dataset`.
+        **options
+            ``features``, ``label``, ``weight``, ``shapes``, ``casts`` and ``fill``, as for `Feed.dataset`.
+
+        Returns
+        -------
+        callable
+            Of an optional input context; returns a ``tf.data.Dataset`` of the elements that `Feed.dataset` has.
+        """
+        if not self._contents.schema:
+            raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
+        selection = Selection(self._contents, Options(**options))  # type: ignore[typeddict-item]
+        passes = 1 if self._streams else epochs
+        request = {
+            "feed": self._feed,
+            "split": self._split.value,
+            "batch_size": batch_size,
+            "epochs": passes,
+            "seed": seed if shuffle else None,
+            "options": options,
+        }
+        from tensorflowonspark.node.tokens import remote_dataset
+
+        return lambda _context=None: remote_dataset(json.dumps(request), selection)

@@ -1,0 +1,142 @@
+"""From columns to the elements that a program takes: which columns, of what kind, in what structure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tensorflowonspark.columns import Array, Kind, Ragged, kind_of
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.parts import Contents
+
+__all__ = ["WEIGHT", "Batch", "Options", "Selection"]
+
+WEIGHT = "sample_weight"  # Keras's name for it
+Batch = tuple[dict[str, Array | Ragged], npt.NDArray[np.bool_]]  # columns, and which rows are real
+
+
+class Options(TypedDict, total=False):
+    """What a program can say about the elements that it wants; `Feed.dataset` says what each means."""
+
+    features: str | Sequence[str] | None
+    label: str | Sequence[str] | None
+    weight: str | None
+    shapes: Mapping[str, Sequence[int | None]] | None
+    casts: Mapping[str, str] | None
+    fill: Mapping[str, Any] | None
+
+
+class Selection:
+    """The columns that a program takes.
+
+    Parameters
+    ----------
+    contents : Contents
+        What the split holds, on all workers.
+    options : Options
+        What the program asks for.
+    inference : bool
+        Whether it is only about features; then no label is looked for, and a single column comes by itself.
+    """
+
+    def __init__(self, contents: Contents, options: Options, *, inference: bool = False) -> None:
+        schema = pa.ipc.read_schema(pa.py_buffer(contents.schema)) if contents.schema else pa.schema([])
+        self._columns = list(schema.names)
+        features, label = options.get("features"), options.get("label")
+        if features is None and label is None and "label" in self._columns and not inference:
+            label = "label"
+        if features is None and inference and len(self._columns) == 1:
+            features = self._columns[0]
+        self.weight = options.get("weight")
+        self.label = None if label is None else self._structure(label)
+        self.features = self._features(features)
+        used = dict.fromkeys([*_names(self.features), *_names(self.label), *([self.weight] if self.weight else [])])
+        self._refuse_strangers(used, options)
+        self._options = options
+        self._schema = schema
+        self.kinds = {name: self._kind(name, contents) for name in used}
+
+    def _features(self, features: str | Sequence[str] | None) -> str | list[str]:
+        if features is not None:
+            return self._structure(features)
+        if self.label is not None and "features" in self._columns:
+            return "features"
+        others = {*_names(self.label), self.weight}
+        return [name for name in self._columns if name not in others]
+
+    def _structure(self, asked: str | Sequence[str]) -> str | list[str]:
+        """Return a column's name, or a list of names; a struct's name stands for all its fields."""
+        if isinstance(asked, str):
+            return asked if asked in self._columns else (self._fields(asked) or asked)
+        return [name for each in asked for name in ([each] if each in self._columns else self._fields(each) or [each])]
+
+    def _fields(self, struct: str) -> list[str]:
+        return [name for name in self._columns if name.startswith(f"{struct}.")]
+
+    def _refuse_strangers(self, used: Mapping[str, None], options: Options) -> None:
+        for name in used:
+            if name not in self._columns:
+                raise FeedError(f"there is no column {name!r} in the DataFrame that was fed; it has {self._columns}")
+        for option in ("shapes", "casts", "fill"):
+            for name in cast("Mapping[str, Any]", options.get(option) or {}):
+                if name not in used:
+                    raise FeedError(f"{option} speaks of column {name!r}, and the program takes {list(used)}")
+
+    def _kind(self, name: str, contents: Contents) -> Kind:
+        shapes, casts, fill = (self._options.get(option) or {} for option in ("shapes", "casts", "fill"))
+        return kind_of(
+            name,
+            self._schema.field(name).type,
+            contents.columns[name],
+            shape=cast("Any", shapes).get(name),
+            cast=cast("Any", casts).get(name),
+            fill=cast("Any", fill).get(name),
+        )
+
+    def check(self, contents: Contents) -> None:
+        """Refuse further rows of a stream that are not of the same kinds.
+
+        Raises
+        ------
+        FeedError
+            It names the column, and a row that shows it.
+        """
+        for name, kind in self.kinds.items():
+            found = self._kind(name, contents)
+            if found != kind:
+                raise FeedError(
+                    f"column {name!r} had values of shape {kind.shape} in the stream's first rows, and now of shape "
+                    f"{found.shape}, as in {contents.columns[name].lengths[0].longest_at}: declare what may come, as "
+                    f"in shapes={{{name!r}: (None,)}}"
+                )
+
+    def arrange(self, values: Mapping[str, Any], weights: Any) -> Any:
+        """Return columns (arrays, tensors or their specs) in the structure that the program takes."""
+        x = self.pick_features(values)
+        if self.label is None:
+            by_name = x if isinstance(x, dict) else {str(self.features): x}
+            return {**by_name, WEIGHT: weights}
+        return x, _pick(self.label, values), weights
+
+    def pick_features(self, values: Mapping[str, Any]) -> Any:
+        """Return the features alone, in their structure."""
+        return _pick(self.features, values)
+
+    def weights(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the rows' weights: the user's or 1 for real rows, and -0.0 for those that fill up.
+
+        A negative zero does in a loss what zero does, and tells the metrics, which take no weights, what to leave out.
+        """
+        values, real = batch
+        own = 1 if self.weight is None else cast("Array", values[self.weight]).reshape(-1)
+        return np.where(real, own, -0.0).astype(np.float32)
+
+
+def _names(structure: str | Sequence[str] | None) -> list[str]:
+    return [structure] if isinstance(structure, str) else list(structure or ())
+
+
+def _pick(structure: str | Sequence[str], values: Mapping[str, Any]) -> Any:
+    return values[structure] if isinstance(structure, str) else {name: values[name] for name in structure}

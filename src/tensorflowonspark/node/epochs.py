@@ -1,0 +1,96 @@
+"""The batches of a split that is kept: one epoch after the other, shuffled anew in each."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorflowonspark import columns
+from tensorflowonspark.messages import Progress
+from tensorflowonspark.node.elements import Batch, Selection
+from tensorflowonspark.node.shard import Shard
+from tensorflowonspark.node.steps import EpochPlan
+
+__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "Epochs"]
+
+# What is gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
+BLOCK_ROWS = 2048
+BLOCK_BYTES = 16 << 20
+
+
+class Epochs:
+    """Makes the batches of one epoch after the other; each call starts a new pass.
+
+    Parameters
+    ----------
+    shard : Shard
+        This worker's rows.
+    selection : Selection
+        The columns that are wanted.
+    plan : EpochPlan
+        How many steps there are, and of how many rows.
+    report : callable
+        Takes a `Progress` before each batch.
+    seed : int or None
+        What the epochs' orders are drawn from; None keeps the rows' own order.
+    on_epoch_end : callable, optional
+        Called with the epoch's number (from 0) when its last batch has been taken and the next is asked for.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        selection: Selection,
+        plan: EpochPlan,
+        report: Callable[[Progress], None],
+        seed: int | None,
+        on_epoch_end: Callable[[int], None] | None = None,
+    ) -> None:
+        self.plan = plan
+        self._kinds = selection.kinds
+        self._reader = shard.reader(selection.kinds)
+        self._bytes_per_row = max(1.0, shard.bytes_per_row(selection.kinds))
+        self._report = report
+        self._seed = seed
+        self._on_epoch_end = on_epoch_end
+        self._done = 0  # epochs whose last batch was handed out; passes that were given up don't count
+
+    def __call__(self) -> Iterator[Batch]:
+        """Yield the columns of each batch, and which of its rows are real."""
+        plan, epoch = self.plan, self._done
+        order = self._order(epoch)
+        rows_per_block = min(BLOCK_ROWS, BLOCK_BYTES / self._bytes_per_row)
+        steps_per_block = max(1, int(rows_per_block) // plan.batch_rows)
+        for first in range(0, plan.steps, steps_per_block):
+            steps = range(first, min(first + steps_per_block, plan.steps))
+            block = self._gather(order, steps)
+            start = 0
+            for step in steps:
+                rows, padding = plan.real_rows(step), plan.padding(step)
+                stop = start + rows + padding
+                seen = min(plan.rows, step * plan.batch_rows + rows)
+                self._report(Progress(epoch, step + 1, plan.steps, seen))
+                if step == plan.steps - 1:
+                    self._done = epoch + 1
+                yield {name: values[start:stop] for name, values in block.items()}, np.arange(rows + padding) < rows
+                start = stop
+        if self._on_epoch_end is not None:
+            self._on_epoch_end(epoch)
+
+    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
+        if self._seed is None:
+            return np.arange(self.plan.rows)
+        return np.random.default_rng([self._seed, epoch]).permutation(self.plan.rows)
+
+    def _gather(self, order: npt.NDArray[np.int64], steps: range) -> dict[str, columns.Array | columns.Ragged]:
+        """Return the rows of some steps, padding included, as one array for each column.
+
+        Padding repeats real rows, so that batch statistics stay those of real data; a worker without any row has
+        nothing but zeros to offer.
+        """
+        plan = self.plan
+        size = sum(plan.real_rows(step) + plan.padding(step) for step in steps)
+        if not len(order):
+            return {name: columns.zeros(size, kind) for name, kind in self._kinds.items()}
+        start = steps.start * plan.batch_rows
+        return self._reader.take(order[np.arange(start, start + size) % len(order)])

@@ -1,0 +1,98 @@
+"""One feed after the other: waits for what the driver says of each, and makes of it what the program sees."""
+
+import time
+from functools import partial
+
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.messages import FeedWanted, Progress
+from tensorflowonspark.node.coordinator import CoordinatedFeed
+from tensorflowonspark.node.feed import Feed
+from tensorflowonspark.node.link import Link
+from tensorflowonspark.node.rebalance import balanced
+from tensorflowonspark.node.receive import Receiver
+from tensorflowonspark.node.setup import NodeSetup
+from tensorflowonspark.node.stream import Stream
+from tensorflowonspark.parts import Contents, Seal, Split
+
+__all__ = ["Feeds"]
+
+_PROGRESS_SECONDS = 0.2  # between two reports: often enough for a bar, too seldom to cost anything
+
+
+class Feeds:
+    """The feeds of one node.
+
+    Parameters
+    ----------
+    setup : NodeSetup
+        Which node it is.
+    link : Link
+        To the supervisor, and through it to the driver.
+    receiver : Receiver or None
+        Takes the rows; None on a node that is not fed.
+    """
+
+    def __init__(self, setup: NodeSetup, link: Link, receiver: Receiver | None) -> None:
+        self._setup = setup
+        self._link = link
+        self._receiver = receiver
+        self._numbers = [setup.spec.roles.index(role) for role in setup.spec.fed]
+        self._asked = 0
+        self._reported = 0.0
+
+    def next(self) -> Feed | CoordinatedFeed | None:
+        """Return the next feed; the program is done with those before. None if no further one comes."""
+        spec = self._setup.spec
+        if self._setup.role not in (*spec.fed, spec.chief_role):
+            raise FeedError(f"{self._setup.role} is not fed: rows go to {', '.join(map(str, spec.fed))}")
+        if self._asked and self._receiver is not None:
+            self._receiver.cache.drop(self._asked - 1)
+        number, self._asked = self._asked, self._asked + 1
+        self._link.send(FeedWanted(number))
+        seal = self._link.wait_for_seal(number)
+        if seal is None:
+            return None
+        return CoordinatedFeed(seal) if self._receiver is None else self.open(seal)
+
+    def find(self, number: int) -> Feed:
+        """Return the rows that this node has of a feed that another node reads: those before are dropped."""
+        assert self._receiver is not None
+        if number:
+            self._receiver.cache.drop(number - 1)
+        seal = self._link.wait_for_seal(number)
+        if seal is None:
+            raise FeedError(f"there is no feed {number}")
+        return self.open(seal)
+
+    def open(self, seal: Seal) -> Feed:
+        """Return what a seal describes."""
+        validation = None
+        if seal.validation is not None:
+            validation = self._kept(seal.feed, Split.VALIDATION, seal.validation)
+        if not seal.streams:
+            return self._kept(seal.feed, Split.TRAIN, seal.train, validation)
+        assert self._receiver is not None
+        rows = Stream(
+            seal.feed,
+            self._receiver.cache,
+            partial(self._link.wait_for_confirmed, seal.feed),
+            self._link.send,
+            self._report,
+        )
+        return Feed(seal.train, rows, self._numbers, self._setup.number, self._report, validation)
+
+    def _kept(self, feed: int, split: Split, contents: Contents, validation: Feed | None = None) -> Feed:
+        assert self._receiver is not None
+        shard = balanced(self._receiver.cache, feed, split, contents, self._setup.number, self._setup.token)
+        report = self._report if split is Split.TRAIN else _unreported
+        return Feed(contents, shard, self._numbers, self._setup.number, report, validation)
+
+    def _report(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._reported > _PROGRESS_SECONDS or progress.step == progress.steps:
+            self._reported = now
+            self._link.send(progress)
+
+
+def _unreported(_progress: Progress) -> None:
+    """Take no notice: the bar is that of training."""

@@ -1,0 +1,52 @@
+"""Rows go from nodes that have more than their share to those that have less, before training starts.
+
+Otherwise each epoch would have as many steps as the fullest worker needs, and the others would fill up with rows that
+count for nothing. Who gives how much to whom is the driver's plan (`driver/balance.py`); the rows go from node to
+node, and a giver's last rows are those that go.
+"""
+
+from tensorflowonspark import transport
+from tensorflowonspark.node.cache import Cache
+from tensorflowonspark.node.shard import Shard
+from tensorflowonspark.parts import Contents, Move, PartHeader, Split
+
+__all__ = ["balanced"]
+
+
+def balanced(cache: Cache, feed: int, split: Split, contents: Contents, number: int, token: str) -> Shard:
+    """Return this node's rows after all moves; waits for those that it is given.
+
+    Raises
+    ------
+    ConnectionLost
+        If a taker is gone.
+    """
+    parts = list(contents.parts)
+    for move in contents.moves:
+        if move.taker == number:
+            cache.wait_for_part(feed, split, _moved(move.giver))
+            parts.append((_moved(move.giver), 0))
+    shard = cache.shard(feed, split, parts)
+    given = [move for move in contents.moves if move.giver == number]
+    start = kept = shard.rows - sum(move.rows for move in given)
+    for move in given:
+        _send(shard, start, move, PartHeader(feed, split, _moved(number), 0, move.storage), token)
+        start += move.rows
+    return Shard([list(shard.slices(0, kept))]) if given else shard
+
+
+def _moved(giver: int) -> int:
+    """Return the number of the part that a node gives: below those of all partitions."""
+    return -1 - giver
+
+
+def _send(shard: Shard, start: int, move: Move, header: PartHeader, token: str) -> None:
+    batches = list(shard.slices(start, start + move.rows))
+    connection = transport.dial_near(move.feed_socket, move.host, move.feed_port, token)
+    try:
+        stream = connection.put(header, batches[0].schema)
+        for batch in batches:
+            stream.write(batch)
+        stream.finish()
+    finally:
+        connection.close()

@@ -1,0 +1,186 @@
+"""The batches of rows that are not kept: each row is handed out once, as it comes.
+
+Tasks send parts to the node, which holds as much as it may (`Cache`); the driver confirms which of them count, once
+for each partition, and how many steps all workers can take with what they have (`driver/streaming.py`). Nothing is
+handed out before it is confirmed, so that a task that Spark repeats brings no row twice.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorflowonspark import columns
+from tensorflowonspark.columns import Array, Ragged
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.messages import Progress
+from tensorflowonspark.node.cache import Cache
+from tensorflowonspark.node.elements import Batch, Selection
+from tensorflowonspark.node.epochs import BLOCK_BYTES, BLOCK_ROWS
+from tensorflowonspark.node.shard import Reader
+from tensorflowonspark.parts import Confirmed, Contents, StreamOpened, Taken
+
+__all__ = ["Stream"]
+
+_Rows = dict[str, Array | Ragged]
+
+
+class Stream:
+    """Hands out the rows of one stream.
+
+    Parameters
+    ----------
+    feed : int
+        The feed's number.
+    cache : Cache
+        Where its parts are.
+    confirmed : callable
+        Returns what the driver confirms next; waits for it.
+    tell : callable
+        Takes messages to the driver.
+    report : callable
+        Takes a `Progress` before each batch.
+    """
+
+    def __init__(
+        self,
+        feed: int,
+        cache: Cache,
+        confirmed: Callable[[], Confirmed],
+        tell: Callable[[object], None],
+        report: Callable[[Progress], None],
+    ) -> None:
+        self._feed = feed
+        self._cache = cache
+        self._confirmed = confirmed
+        self._tell = tell
+        self._report = report
+        self._opened = False
+
+    def batches(
+        self,
+        selection: Selection,
+        batch_rows: int,
+        seed: int | None,
+        on_end: Callable[[int], None] | None = None,
+    ) -> Iterator[Batch]:
+        """Yield the batches of the only pass."""
+        if self._opened:
+            raise FeedError(
+                "the rows of a stream can be passed over just once (one epoch, one data set): feed them with "
+                "cache='disk' to come back to them, or use steps_per_epoch"
+            )
+        self._opened = True
+        self._tell(StreamOpened(self._feed, batch_rows))
+        rows = _Waiting(selection, seed)
+        for number, step in enumerate(self._steps(rows, batch_rows)):
+            batch = rows.take(step.rows, step.size)
+            self._report(Progress(0, number + 1, 0, rows.taken))
+            yield batch
+        if on_end is not None:
+            on_end(0)
+
+    def _steps(self, rows: "_Waiting", batch_rows: int) -> Iterator["_Step"]:
+        """Yield the steps that are possible; wait for the driver's word where none is."""
+        end = False
+        while not end:
+            word = self._next_word(rows.taken)
+            end = word.end
+            for part in word.dropped:
+                self._cache.drop_part(self._feed, part)
+            for part in word.parts:
+                rows.add(self._cache, self._feed, part)
+            if word.steps is None:
+                yield from self._own_steps(rows, batch_rows, word.flush)
+            else:
+                for count, real in word.steps:
+                    yield from (_Step(real, batch_rows) for _ in range(count))
+
+    def _next_word(self, taken: int) -> Confirmed:
+        self._tell(Taken(self._feed, taken))
+        self._cache.program_waits(self._feed, True)
+        word = self._confirmed()
+        self._cache.program_waits(self._feed, False)
+        if word.failed:
+            raise FeedError(f"the stream broke off after {taken} rows: {word.failed}")
+        return word
+
+    def _own_steps(self, rows: "_Waiting", batch_rows: int, flush: bool) -> Iterator["_Step"]:
+        """Yield the steps of a worker that no other waits for: full ones, and the rest where it is wanted."""
+        while rows.count >= batch_rows:
+            yield _Step(batch_rows, batch_rows)
+        if flush and rows.count:
+            yield _Step(rows.count, rows.count)
+
+
+@dataclass(frozen=True)
+class _Step:
+    rows: int  # that are real
+    size: int
+
+
+class _Waiting:
+    """The rows that were confirmed and not yet handed out, in order; each part's rows are shuffled among themselves."""
+
+    def __init__(self, selection: Selection, seed: int | None) -> None:
+        self._selection = selection
+        self._seed = seed
+        self._parts: deque[tuple[Reader, npt.NDArray[np.int64], int, Callable[[], None]]] = deque()
+        self._block: _Rows = {}
+        self._at = self._stop = 0  # what is left of the block
+        self._last: _Rows | None = None  # a real row, to fill up with
+        self.count = 0
+        self.taken = 0
+
+    def add(self, cache: Cache, feed: int, part: tuple[int, int]) -> None:
+        """Append a part."""
+        shard, summary, release = cache.take_part(feed, part)
+        if not shard.rows:
+            release()
+            return
+        self._selection.check(Contents({}, columns=summary.columns, schema=summary.schema))
+        order = np.arange(shard.rows)
+        if self._seed is not None:
+            order = np.random.default_rng([self._seed, part[0]]).permutation(shard.rows)
+        per_row = max(1.0, shard.bytes_per_row(self._selection.kinds))
+        block_rows = max(1, int(min(BLOCK_ROWS, BLOCK_BYTES / per_row)))
+        self._parts.append((shard.reader(self._selection.kinds), order, block_rows, release))
+        self.count += shard.rows
+
+    def take(self, rows: int, size: int) -> Batch:
+        """Return the next rows, filled up to a size."""
+        pieces: list[_Rows] = []
+        missing = rows
+        while missing:
+            if self._at == self._stop:
+                self._next_block()
+            stop = min(self._stop, self._at + missing)
+            pieces.append({name: values[self._at : stop] for name, values in self._block.items()})
+            missing -= stop - self._at
+            self._at = stop
+        self.count -= rows
+        self.taken += rows
+        kinds = self._selection.kinds
+        values = {name: columns.concatenate([piece[name] for piece in pieces]) for name in kinds} if pieces else {}
+        if values:
+            self._last = {name: each[rows - 1 : rows] for name, each in values.items()}
+        return self._filled(values, rows, size), np.arange(size) < rows
+
+    def _filled(self, values: _Rows, rows: int, size: int) -> _Rows:
+        if rows == size:
+            return values
+        if not rows and self._last is None:
+            return {name: columns.zeros(size, kind) for name, kind in self._selection.kinds.items()}
+        source = values or self._last or {}
+        return {name: columns.repeat_rows(each, np.arange(size) % max(1, rows)) for name, each in source.items()}
+
+    def _next_block(self) -> None:
+        reader, order, block_rows, release = self._parts.popleft()
+        self._block = reader.take(order[:block_rows])
+        self._at, self._stop = 0, min(block_rows, len(order))
+        if len(order) > block_rows:
+            self._parts.appendleft((reader, order[block_rows:], block_rows, release))
+        else:
+            release()

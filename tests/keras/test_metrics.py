@@ -1,0 +1,260 @@
+"""Padding is in no value that Keras shows: loss and metrics are those of the real rows, each counted once."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tensorflowonspark as tfos
+from tensorflowonspark.keras import losses, metrics, padding
+from tensorflowonspark.keras.shards import mark_shard
+
+_ROWS = 10
+_BATCH = 4
+
+
+def values():
+    """Return features, a label, two more, and weights of real rows, among them some of zero."""
+    x = np.sin(np.arange(_ROWS * 3, dtype="f4") ** 2).reshape(_ROWS, 3)
+    return x, (x.sum(axis=1, keepdims=True) > 0).astype("f4"), 2 * x[:, :2], np.arange(_ROWS, dtype="f4") % 3
+
+
+def padded(steps, rows=slice(None), weights=None):
+    """Return what the feed gives of some of the rows: batches that are filled up with rows of the weight -0.0."""
+    x, one, two, own = values()
+    x, one, two, own = x[rows], one[rows], two[rows], (own if weights is None else weights)[rows]
+    again = np.arange(steps * _BATCH) % len(x)
+    weight = np.where(np.arange(steps * _BATCH) < len(x), np.resize(own, steps * _BATCH), np.float32(-0.0))
+    return tf.data.Dataset.from_tensor_slices((x[again], (one[again], two[again]), weight)).batch(_BATCH)
+
+
+def model_of(keras, outputs="one", rate=0.0, **settings):
+    """Return a compiled model with one output, or with two of them in a list or a dict."""
+
+    class Rows(keras.metrics.Metric):
+        """A metric of the user's own that does not look at weights: how many rows it was given."""
+
+        def __init__(self, **named):
+            super().__init__(**named)
+            self.count = self.add_weight(shape=(), initializer="zeros", name="count")
+
+        def update_state(self, truth, prediction, sample_weight=None):
+            self.count.assign_add(tf.cast(tf.shape(truth)[0], "float32"))
+
+        def result(self):
+            return 1.0 * self.count
+
+    def layer(size, name, activation, **more):
+        kernel = keras.initializers.RandomNormal(stddev=1.0, seed=size)
+        return keras.layers.Dense(size, activation, name=name, kernel_initializer=kernel, **more)
+
+    first = keras.Input((3,))
+    hidden = layer(4, "hidden", "tanh", kernel_regularizer=keras.regularizers.L2(0.05))(first)
+    one, two = layer(1, "one", "sigmoid")(hidden), layer(2, "two", None)(hidden)
+    own = [keras.metrics.AUC(name="auc"), Rows(name="rows")]
+    mae = keras.metrics.MeanAbsoluteError(name="mae")
+    loss = {"one": "binary_crossentropy", "two": "mse"}
+    if outputs == "one":
+        model = keras.Model(first, one)
+        settings |= {"loss": loss["one"], "metrics": ["accuracy", *own], "weighted_metrics": [mae]}
+    elif outputs == "list":
+        model = keras.Model(first, [one, two])
+        settings |= {"loss": list(loss.values()), "metrics": [["accuracy", *own], ["mse"]]}
+    else:
+        model = keras.Model(first, {"one": one, "two": two})
+        settings |= {"loss": loss, "metrics": {"one": own, "two": ["mse"]}, "weighted_metrics": {"two": [mae]}}
+    model.compile(keras.optimizers.SGD(rate), **settings)
+    return model
+
+
+def labelled(dataset, outputs):
+    """Return the data set with the labels that a model with these outputs takes."""
+
+    def pick(x, y, weight):
+        return x, {"one": y[0], "list": y, "dict": dict(zip(("one", "two"), y, strict=True))}[outputs], weight
+
+    return dataset.map(pick)
+
+
+def shown(model, dataset):
+    """Return what evaluate shows, what fit shows of the training, and what fit shows of the validation."""
+    history = model.fit(dataset, validation_data=dataset, verbose=0).history
+    return [
+        {name: float(value) for name, value in model.evaluate(dataset, return_dict=True, verbose=0).items()},
+        {name: float(value) for name, (value,) in history.items() if not name.startswith("val_")},
+        {name.removeprefix("val_"): float(value) for name, (value,) in history.items() if name.startswith("val_")},
+    ]
+
+
+def plain(keras, outputs="one", weights=None):
+    """Return what Keras shows of all rows in one batch, when nothing is done to it."""
+    x, one, two, own = values()
+    rows = tf.data.Dataset.from_tensors((x, (one, two), own if weights is None else weights))
+    return shown(model_of(keras, outputs), labelled(rows.map(with_static_shape), outputs))
+
+
+def with_static_shape(x, y, w):
+    """Return rows whose number Keras knows, as it must to count them right in the losses of several outputs."""
+    return tf.ensure_shape(x, (_ROWS, 3)), y, w
+
+
+def assert_same(mine, theirs):
+    for one, other in zip(mine, theirs, strict=True):
+        assert one == pytest.approx(other, rel=1e-5, abs=1e-6)
+
+
+@pytest.fixture(params=["keras", "tf_keras"])
+def keras(request):
+    """Return Keras 3 or 2, as it comes."""
+    return pytest.importorskip(request.param)
+
+
+@pytest.fixture
+def install(keras, monkeypatch):
+    """Return what makes it Keras as it is in a node, until the test ends."""
+
+    def until_the_end(owner, *names):
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+
+    def install():
+        if keras.__name__ == "keras":
+            from keras.src.backend.tensorflow import trainer
+            from keras.src.trainers.compile_utils import CompileMetrics
+
+            until_the_end(trainer.TensorFlowTrainer, "train_step", "test_step")
+            until_the_end(CompileMetrics, "update_state")
+            until_the_end(keras.metrics.Mean, "update_state")
+            metrics.skip_padding(trainer)
+            losses.count_real_rows(trainer)
+        else:
+            from tf_keras.src.engine import compile_utils
+
+            until_the_end(compile_utils.MetricsContainer, "update_state")
+            until_the_end(compile_utils.LossesContainer, "__call__")
+            metrics.skip_padding_in_tf_keras(compile_utils)
+            losses.count_real_rows_in_tf_keras(compile_utils)
+
+    return install
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_sign_of_a_zero_tells_padding_from_a_row_without_weight(dtype):
+    weights = tf.constant([1.0, 0.0, -0.0, 2.5, -1.0], dtype)
+    for each in (weights, {"a": weights, "b": 3 * weights}, [None, weights], weights.numpy(), weights[:, None]):
+        assert padding.real_rows(each).numpy().tolist() == [True, True, False, True, True]
+
+
+def test_a_row_with_several_weights_is_padding_if_all_of_them_say_so():
+    weights = np.array([[1, -0.0], [-0.0, -0.0], [0.0, -0.0]], np.float32)
+    assert padding.real_rows(weights).numpy().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("weights", [None, [None], np.ones(3, "i4"), np.float32(-0.0), object()])
+def test_what_holds_no_weights_of_rows_says_nothing(weights):
+    assert padding.real_rows(weights) is None
+
+
+@pytest.mark.parametrize("outputs", ["one", "list", "dict"])
+def test_padding_is_in_no_value(keras, install, outputs):
+    """Six steps for ten rows: one batch is full, one has half of its rows, and three have none."""
+    expected = plain(keras, outputs)
+    dataset = labelled(padded(6), outputs)
+    unaware = shown(model_of(keras, outputs), dataset)
+    assert unaware[0]["loss"] < 0.9 * expected[0]["loss"]  # what this is all about
+    install()
+    assert_same(shown(model_of(keras, outputs), dataset), expected)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 3}], ids=str
+)
+def test_however_keras_runs_a_step(keras, install, settings):
+    expected = plain(keras)
+    install()
+    assert_same(shown(model_of(keras, **settings), labelled(padded(6), "one")), expected)
+
+
+def test_rows_in_any_order_and_weights_of_other_kinds(keras, install):
+    expected = plain(keras)
+    install()
+    dataset = labelled(padded(6).unbatch().shuffle(64, seed=1).batch(7), "one")
+    kinds = [
+        dataset.map(lambda x, y, weight: (x, y, tf.cast(weight, tf.float64))),
+        dataset.map(lambda x, y, weight: (x, y, tf.cast(weight, tf.float16))),
+        dataset.map(lambda x, y, weight: (x, y, weight[:, None])),
+    ]
+    for each in kinds:
+        assert_same(shown(model_of(keras), each), expected)
+
+
+def test_single_batches_of_arrays(keras, install):
+    (expected, _, _) = plain(keras)
+    install()
+    ((x, y, weight),) = labelled(padded(3).unbatch().batch(3 * _BATCH), "one").as_numpy_iterator()
+    model = model_of(keras)
+    assert_same([model.train_on_batch(x, y, weight, return_dict=True)], [expected])
+    assert_same([model.test_on_batch(x, y, weight, return_dict=True)], [expected])
+
+
+def test_what_keras_takes_by_batches_is_that_of_the_batches_without_padding(keras, install):
+    """A loss that is a sum; a metric that is one number for each batch, and would be NaN for one without rows."""
+
+    def average(truth, prediction):
+        return tf.reduce_mean(prediction)
+
+    def by_batches(dataset):
+        model = model_of(keras)
+        model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"), metrics=[average])
+        return model.evaluate(dataset, return_dict=True, verbose=0)
+
+    dataset = labelled(padded(6), "one")
+    real = dataset.unbatch().take(_ROWS).batch(_BATCH)
+    # With an end that comes as a surprise, Keras counts one batch more.
+    expected = by_batches(real.apply(tf.data.experimental.assert_cardinality(3)))
+    install()
+    assert_same([by_batches(dataset)], [expected])
+
+
+def test_data_without_weights_is_keras_s_own_matter(keras, install):
+    dataset = labelled(padded(6), "one").map(lambda x, y, w: (x, y))
+    expected = shown(model_of(keras), dataset)
+    install()
+    assert shown(model_of(keras), dataset) == expected
+
+
+def test_what_is_learned_stays_as_it_was(keras, install):
+    def learned():
+        model = model_of(keras, "list", rate=0.1)
+        model.fit(labelled(padded(6), "list"), epochs=2, verbose=0)
+        return model.get_weights()
+
+    expected = learned()
+    install()
+    for one, other in zip(learned(), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.masters("local")
+def test_two_workers_with_uneven_rows_show_what_one_process_shows_of_all_rows(spark, keras):
+    """Seven rows and three: one worker pads in two of its three steps, and fills one of them with nothing else."""
+
+    def program(args, ctx):
+        import importlib
+
+        keras = importlib.import_module(args["keras"])
+        shares = [slice(0, 7), slice(7, _ROWS)]
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        results = {}
+        for outputs in ("one", "dict"):
+            for weights in (None, np.ones(_ROWS, "f4")):
+                with strategy.scope():
+                    model = model_of(keras, outputs)
+                share = mark_shard(labelled(padded(3, shares[ctx.index], weights), outputs), _BATCH)
+                results[outputs, weights is None] = shown(model, share)
+        return results
+
+    environment = {"TF_USE_LEGACY_KERAS": "1"} if keras.__name__ == "tf_keras" else {}
+    results = tfos.run(spark, program, {"keras": keras.__name__}, workers=2, environment=environment)
+    assert results["worker:0"] == results["worker:1"]
+    for (outputs, own), mine in results["worker:0"].items():
+        assert_same(mine, plain(keras, outputs, None if own else np.ones(_ROWS, "f4")))
