@@ -42,9 +42,10 @@ class Contender:
         self._process.wait(60)
 
 
-def median_and_range(seconds):
+def median_and_range(values, shown="{:.2f}", unit=" s"):
     """Return 'median (lowest to highest)'."""
-    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+    median, low, high = (shown.format(each) for each in (statistics.median(values), min(values), max(values)))
+    return f"{median}{unit} ({low} to {high})"
 
 
 def versions(*packages):

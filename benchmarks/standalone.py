@@ -53,13 +53,19 @@ def standalone_cluster(directory, cores, memory="3g"):
 
 
 @contextmanager
-def two_one_core_workers():
-    """Yield a session on a standalone cluster of two one-core workers, as TensorFlowOnSpark 2.x asked for."""
+def two_one_core_workers(memory="3g", **settings):
+    """Yield a session on a standalone cluster of two one-core workers, as TensorFlowOnSpark 2.x asked for.
+
+    `settings` are Spark's, with underscores for the dots in their names.
+    """
     from pyspark.sql import SparkSession
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    with tempfile.TemporaryDirectory() as scratch, standalone_cluster(scratch, cores=[1, 1]) as master:
-        spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+    with tempfile.TemporaryDirectory() as scratch, standalone_cluster(scratch, [1, 1], memory) as master:
+        builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+        for name, value in settings.items():
+            builder = builder.config(name.replace("_", "."), value)
+        spark = builder.getOrCreate()
         yield spark
         spark.stop()

@@ -57,3 +57,20 @@ def fit(args, ctx):
         "weights": [np.asarray(weight.numpy()) for weight in model.weights],
         "steps": int(model.optimizer.iterations.numpy()),
     }
+
+
+def read(args, ctx):
+    """Pass over each feed once; return the ids of each, and how many steps it took."""
+    feeds = []
+    for feed in ctx.feeds():
+        ids, steps = [], 0
+        for batch in feed.batches(args.get("batch_size", 10), features=["id"])():
+            ids += batch["id"][~np.signbit(batch["sample_weight"])].tolist()
+            steps += 1
+        feeds.append((ids, steps))
+    return feeds
+
+
+def all_ids(results, feed=0):
+    """Return the ids that all nodes have read of a feed."""
+    return sorted(row for feeds in results.values() for row in feeds[feed][0])

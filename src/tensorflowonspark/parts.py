@@ -20,10 +20,13 @@ __all__ = [
     "Move",
     "PartHeader",
     "PartSummary",
+    "PassEnded",
+    "PassesEnded",
     "Pressed",
     "Received",
     "Seal",
     "Split",
+    "Starved",
     "Storage",
     "Stored",
     "StreamOpened",
@@ -185,6 +188,13 @@ class Pressed:
 
 
 @dataclass(frozen=True)
+class Starved:
+    """A step of asynchronous training has been waiting for rows for a while."""
+
+    feed: int
+
+
+@dataclass(frozen=True)
 class Taken:
     """How many rows of a stream the program has taken so far."""
 
@@ -192,7 +202,24 @@ class Taken:
     rows: int
 
 
+@dataclass(frozen=True)
+class PassEnded:
+    """Of a worker of asynchronous training: all rows of one pass over a split have been trained on."""
+
+    feed: int
+    split: Split
+
+
 # ---- from the driver to the node
+
+
+@dataclass(frozen=True)
+class PassesEnded:
+    """Over a split of a feed, every worker that is left has ended so many passes."""
+
+    feed: int
+    split: Split
+    count: int
 
 
 @dataclass(frozen=True)
@@ -235,7 +262,8 @@ class Confirmed:
 
     `steps` has pairs of how many steps there are next, and how many rows this worker has for each; where it has fewer
     than a batch it fills up, so that all workers take as many steps. A worker on its own, or one that trains
-    asynchronously, gets None, and takes its rows as they are: in full batches, and with `flush` the rest too.
+    asynchronously, gets None, and takes its rows as they are: in full batches, and with `flush` the rest too. With
+    `fill` it takes a batch without any real row if it has none.
     """
 
     feed: int
@@ -243,5 +271,6 @@ class Confirmed:
     dropped: tuple[tuple[int, int], ...] = ()
     steps: tuple[tuple[int, int], ...] | None = None
     flush: bool = False
+    fill: bool = False
     end: bool = False
     failed: str = ""  # why nothing more comes, if that is no good end

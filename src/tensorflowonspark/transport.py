@@ -3,7 +3,8 @@
 Three things travel here. A *channel* (Flight's ``DoExchange``) carries pickled messages both ways, for as long as both
 ends live: its end is how either side learns that the other is gone. A *stream* (``DoPut``) carries the Arrow batches
 of one partition to a node and is answered when all of it has been taken; one that ends without its end mark was
-broken off and does not count. A *dialogue* (``DoExchange`` with a header) sends batches and gets one back for each.
+broken off and does not count. On one host the batches need not travel: files that hold them are handed over instead
+(`handover`). A *dialogue* (``DoExchange`` with a header) sends batches and gets one back for each.
 
 Nothing is read from a peer before it has shown the cluster's token, so that unpickling is safe.
 """
@@ -14,15 +15,19 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import flight
 
-__all__ = ["Channel", "ConnectionLost", "PutStream", "Server", "dial", "dial_near", "new_token"]
+from tensorflowonspark.handover import Piece, open_piece
+
+__all__ = ["Channel", "ConnectionLost", "Dialogue", "Mapped", "PutStream", "Server", "dial", "dial_near", "new_token"]
 
 _END_MARK = b"end of partition"
+_TAKEN, _NOT_REACHED = b"taken", b"not reached"
 _HEADER = "authorization"
 # gRPC asks a silent peer for a sign of life: a host that vanished without closing its connections is noticed.
 _KEEPALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
@@ -30,9 +35,17 @@ _TOKEN_BYTES = 32
 _CLOSING_SECONDS = 2.0
 _PIECE_BYTES = 64 << 20  # of one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
 
-PutHandler = Callable[[Any, pa.Schema, Iterator[pa.RecordBatch]], Any]
+PutHandler = Callable[[Any, pa.Schema, Iterator["pa.RecordBatch | Mapped"]], Any]
 DialogueHandler = Callable[[Any, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ChannelHandler = Callable[["Channel"], None]
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Batches that were handed over in a file."""
+
+    batches: list[pa.RecordBatch]
+    size: int  # of the file
 
 
 class ConnectionLost(ConnectionError):
@@ -111,18 +124,32 @@ class PutStream:
             for piece in _pieces(batch):
                 self._writer.write_batch(piece)
 
+    def hand_over(self, piece: Piece) -> bool:
+        """Hand over a file; return whether the receiver could open it. Waits until it has."""
+        with _connection_errors():
+            self._writer.write_metadata(pickle.dumps(piece))
+            answer = self._answers.read()
+        if answer is None:
+            self._raise_refusal()
+        return bool(answer.to_pybytes() == _TAKEN)
+
     def finish(self) -> Any:
         """Mark the end, wait until everything was taken, and return the receiver's answer."""
         with _connection_errors():
             self._writer.write_metadata(_END_MARK)
             self._writer.done_writing()
             answer = self._answers.read()
-            if answer is None:
-                self._writer.close()  # raises what the receiver raised
-                raise ConnectionLost("the receiver ended without an answer")
+        if answer is None:
+            self._raise_refusal()
+        with _connection_errors():
             result = pickle.loads(answer)
             self._writer.close()
             return result
+
+    def _raise_refusal(self) -> NoReturn:
+        with _connection_errors():
+            self._writer.close()  # raises what the receiver raised
+        raise ConnectionLost("the receiver ended without an answer")
 
 
 class Dialogue:
@@ -250,7 +277,7 @@ class Server(flight.FlightServerBase):
         """Take one partition's batches (called by Flight)."""
         if self._on_put is None:
             raise flight.FlightUnauthorizedError("this server takes no rows")
-        answer = self._on_put(pickle.loads(descriptor.command), reader.schema, _until_end_mark(reader))
+        answer = self._on_put(pickle.loads(descriptor.command), reader.schema, _until_end_mark(reader, writer))
         writer.write(pickle.dumps(answer))
 
     def close(self) -> None:
@@ -272,8 +299,8 @@ class _TokenCheck(flight.ServerMiddlewareFactory):
             raise flight.FlightUnauthenticatedError("this cluster does not know you")
 
 
-def _until_end_mark(reader: Any) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a stream; raise if it breaks off."""
+def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mapped]:
+    """Yield the batches of a stream, and the files that are handed over; raise if it breaks off."""
     while True:
         try:
             chunk = reader.read_chunk()
@@ -281,8 +308,18 @@ def _until_end_mark(reader: Any) -> Iterator[pa.RecordBatch]:
             raise ConnectionLost("the sender ended before the end of its partition") from None
         if chunk.data is not None:
             yield chunk.data
-        elif chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == _END_MARK:
-            return
+        elif chunk.app_metadata is not None:
+            word = chunk.app_metadata.to_pybytes()
+            if word == _END_MARK:
+                return
+            piece: Piece = pickle.loads(word)
+            try:
+                mapped = Mapped(open_piece(piece), piece.size)
+            except OSError:
+                writer.write(_NOT_REACHED)
+                continue
+            yield mapped
+            writer.write(_TAKEN)  # the receiver has put it where it belongs, and the sender may go on
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -23,12 +23,21 @@ from tensorflowonspark.messages import (
     Member,
     Members,
     NoMoreFeeds,
-    PartSummary,
     Ready,
     Returned,
-    Seal,
     Serving,
     Stop,
+)
+from tensorflowonspark.parts import (
+    Confirmed,
+    PartSummary,
+    Pressed,
+    Received,
+    Seal,
+    Split,
+    Stored,
+    StreamOpened,
+    Taken,
 )
 
 
@@ -42,6 +51,7 @@ class FakeNode:
         self._script = script
         self._channel = transport.dial(plan.driver, plan.token).channel()
         self.placed = Event()
+        self.feeding = Event()  # rows come only now
         self.stopped = Event()
         Thread(target=self._live, daemon=True).start()
 
@@ -72,6 +82,12 @@ class FakeNode:
             if isinstance(message, Stop):
                 raise transport.ConnectionLost("told to stop")
 
+    def wait_until_heard(self, wanted):
+        end = time.monotonic() + 5
+        while not any(wanted(message) for message in self.heard):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
     def hang_up(self):
         self._channel.close()
         raise transport.ConnectionLost("on purpose")
@@ -80,6 +96,9 @@ class FakeNode:
 class FakeJob:
     def __init__(self, result=None, error=None, ended=True):
         self.ended, self.result, self.error, self.cancelled = ended, result, error, False
+
+    def tasks(self):
+        return 1, 2, 4
 
     def cancel(self):
         self.cancelled = True
@@ -134,8 +153,11 @@ class FakeBackend:
         self.nodes = [FakeNode(plan, number, script) for number, script in enumerate(self.scripts)]
         return self.stage
 
-    def feed(self, data, targets, token, feed, on_end):
+    def feed(self, data, targets, token, order, on_end):
         self.targets = targets
+        self.wake = on_end
+        for node in self.nodes:
+            node.feeding.set()
         return self.feeding
 
 
@@ -163,7 +185,7 @@ def fails(kind, reason="it did", delay=0.0):
 
 @pytest.fixture(autouse=True)
 def frame_needs_no_check(monkeypatch):
-    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda frame: None)
+    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda frame, validation: None)
 
 
 def test_results_come_by_name_and_all_are_stopped():
@@ -238,26 +260,26 @@ def feeds_once(rows):
     def script(node):
         node.say(FeedWanted(0))
         seal = node.wait_for(Seal)
-        assert seal.rows == rows
-        node.say(Returned(pickle.dumps(seal.parts)))
+        assert seal.train.rows == rows
+        node.say(Returned(pickle.dumps(seal.train.parts)))
 
     return script
 
 
 def part(partition, number, rows, attempt=1):
-    return pickle.dumps(PartSummary(partition, attempt, number, rows))
+    return PartSummary(Split.TRAIN, partition, attempt, number, rows, schema=b"schema")
 
 
 class Row:
-    def __init__(self, part):
-        self.part = part
+    def __init__(self, *parts):
+        self.parts = pickle.dumps(parts)
 
 
 def test_a_feed_is_sealed_with_what_counts():
     job = FakeJob([Row(part(0, 0, 5, attempt=7)), Row(part(1, 1, 3)), Row(part(2, 0, 2))])
     backend = FakeBackend(feeds_once({0: 7, 1: 3}), feeds_once({0: 7, 1: 3}), feed=job)
     with cluster_of(backend, workers=2) as cluster:
-        cluster.train("frame")
+        cluster.train("frame", rebalance=False)
         assert cluster.join() == {"worker:0": ((0, 7), (2, 1)), "worker:1": ((1, 1),)}
     assert [target.name for target in backend.targets] == ["worker:0", "worker:1"]
 
@@ -286,6 +308,112 @@ def test_a_feed_that_spark_can_not_compute():
     with pytest.raises(tfos.FeedError, match="could not compute and feed the DataFrame: partition 3: gone"):
         with cluster_of(backend) as cluster:
             cluster.train("frame")
+
+
+def streams(batch_rows, rows=None, taken=None):
+    """Return a node that takes a stream of so many rows, which come in one part, and says that it took all."""
+
+    def script(node):
+        node.say(FeedWanted(0))
+        node.feeding.wait(5)
+        if rows is not None:
+            node.say(Received(0, rows))
+            node.say(Stored(0, (part(node.number, node.number, rows),)))
+        assert node.wait_for(Seal).streams
+        node.say(StreamOpened(0, batch_rows))
+        words = []
+        while not (words and words[-1].end):
+            words.append(node.wait_for(Confirmed))
+            if words[-1].failed:
+                return
+            node.say(Taken(0, rows or 0 if taken is None else taken))
+        if taken is not None:
+            node.wait_for(Stop)
+        node.say(Returned(pickle.dumps([(word.parts, word.steps) for word in words])))
+
+    return script
+
+
+def test_the_workers_of_a_stream_take_as_many_steps():
+    job = FakeJob([Row(part(0, 0, 10)), Row(part(1, 1, 25)), Row()])
+    backend = FakeBackend(streams(10, 10), streams(10, 25), feed=job)
+    with cluster_of(backend, workers=2) as cluster:
+        cluster.train("frame", cache="none")
+        results = cluster.join()
+    for number, rows in ((0, [10, 0, 0]), (1, [10, 10, 5])):
+        words = results[f"worker:{number}"]
+        assert [each for parts, _ in words for each in parts] == [(number, 1)]
+        steps = [real for _, runs in words for count, real in runs for _ in range(count)]
+        assert steps == rows
+
+
+def test_a_stream_that_spark_can_not_compute_ends_in_the_programs_too():
+    backend = FakeBackend(streams(10, 10), feed=FakeJob(error=RuntimeError("ValueError: no good")))
+    cluster = cluster_of(backend).start()
+    with pytest.raises(tfos.FeedError, match="no good"):
+        cluster.train("frame", cache="none")
+    backend.nodes[0].wait_until_heard(lambda message: "no good" in getattr(message, "failed", ""))
+    cluster._life.abort()
+
+
+def test_a_feed_that_stands_still_says_who_waits_for_whom():
+    backend = FakeBackend(streams(10, 30, taken=20), feed=FakeJob([Row(part(0, 0, 30))]))
+    with pytest.raises(tfos.FeedError) as caught, cluster_of(backend) as cluster:
+        cluster.train("frame", cache="none", timeout=1.5)
+    for words in ("no progress for 1.5 s", "1 of 4 are done and 2 are running", "received 30 rows", "has taken 20"):
+        assert words in str(caught.value)
+
+
+def test_the_time_out_counts_from_the_last_progress():
+    def script(node):
+        node.say(FeedWanted(0))
+        for count in range(8):
+            time.sleep(0.5)
+            node.say(Received(0, count))
+        backend.feeding.ended = True
+        backend.wake()
+        node.say(Returned(pickle.dumps(len(node.wait_for(Seal).train.parts))))
+
+    backend = FakeBackend(script, feed=FakeJob([Row(part(0, 0, 30))], ended=False))
+    with cluster_of(backend) as cluster:
+        cluster.train("frame", timeout=2)
+        assert cluster.join() == {"worker:0": 1}
+
+
+def test_a_worker_that_is_full_is_not_left_waiting():
+    def script(node):
+        node.say(FeedWanted(0))
+        node.feeding.wait(5)
+        if node.number == 0:
+            node.say(Stored(0, (part(0, 0, 35),)))
+        node.wait_for(Seal)
+        node.say(StreamOpened(0, 10))
+        if node.number == 0:
+            time.sleep(0.3)
+            node.say(Pressed(0))
+        word = node.wait_for(Confirmed)
+        while not word.steps:
+            word = node.wait_for(Confirmed)
+        node.say(Returned(pickle.dumps(word.steps)))
+
+    backend = FakeBackend(script, script, feed=FakeJob(ended=False))
+    with cluster_of(backend, workers=2) as cluster:
+        cluster.train("frame", cache="none")
+        assert cluster.join() == {"worker:0": ((3, 10),), "worker:1": ((3, 0),)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cache": "tape"}, "cache='tape'"),
+        ({"cache_limit": "much"}, "cache_limit='much'"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"cache": "none", "validation": "flag"}, "must be a DataFrame of their own"),
+    ],
+)
+def test_bad_settings_of_a_feed_are_refused(settings, words):
+    with pytest.raises(tfos.ClusterError, match=words), cluster_of(FakeBackend(lambda node: None)) as cluster:
+        cluster.train("frame", **settings)
 
 
 def test_programs_that_wait_for_a_feed_are_told_that_none_comes():
@@ -327,10 +455,10 @@ def test_a_nodes_death_is_told_rather_than_that_of_the_job_it_took_along():
         cluster.train("frame")
 
 
-def test_workers_that_serve_are_not_fed():
+def test_workers_that_serve_are_fed_only_beside_a_chief():
     backend = FakeBackend(lambda node: node.say(Serving()), feed=FakeJob(ended=False))
     cluster = cluster_of(backend).start()
-    with pytest.raises(tfos.FeedError, match="worker:0 serves a ParameterServerStrategy"):
+    with pytest.raises(tfos.FeedError, match="worker:0 serves a ParameterServerStrategy .* chief=True"):
         cluster.train("frame")
     cluster._life.abort()
 

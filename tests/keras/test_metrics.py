@@ -149,9 +149,31 @@ def test_a_row_with_several_weights_is_padding_if_all_of_them_say_so():
     assert padding.real_rows(weights).numpy().tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("weights", [None, [None], np.ones(3, "i4"), np.float32(-0.0), object()])
+@pytest.mark.parametrize("weights", [None, [None], np.ones(3, "i4"), np.array(-0.0), object()])
 def test_what_holds_no_weights_of_rows_says_nothing(weights):
     assert padding.real_rows(weights) is None
+
+
+def test_neither_does_a_tensor_without_rows():
+    rank_unknown = tf.function(lambda weights: tf.constant(padding.real_rows(weights) is None))
+    assert padding.real_rows(tf.constant(-0.0)) is None
+    assert rank_unknown.get_concrete_function(tf.TensorSpec(None))(tf.constant([-0.0]))
+
+
+def test_real_rows_are_taken_from_labels_of_all_kinds():
+    """Also from ragged ones, and with the mask of time steps that Keras has on a tensor; or there are none."""
+    sequences = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    sequences._keras_mask = tf.constant([[True, False], [False, True]])
+    taken = []
+    labels = {"one": None, "two": tf.ragged.constant([[1], [2, 3]]), "three": np.array(["a", "b"])}
+    real = tf.constant([False, True])
+    padding.update_on(real, lambda *both: taken.append(both), labels, sequences, at_once=False)
+    padding.update_on(tf.zeros(2, tf.bool), lambda *both: taken.append(both), labels, sequences, at_once=False)
+    ((truth, prediction),) = taken
+    assert truth["one"] is None
+    assert (truth["two"].to_list(), truth["three"].numpy().tolist()) == ([[2, 3]], [b"b"])
+    assert prediction.numpy().tolist() == [[3, 4]]
+    assert prediction._keras_mask.numpy().tolist() == [[False, True]]
 
 
 @pytest.mark.parametrize("outputs", ["one", "list", "dict"])
@@ -178,6 +200,7 @@ def test_rows_in_any_order_and_weights_of_other_kinds(keras, install):
     expected = plain(keras)
     install()
     dataset = labelled(padded(6).unbatch().shuffle(64, seed=1).batch(7), "one")
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(4))
     kinds = [
         dataset.map(lambda x, y, weight: (x, y, tf.cast(weight, tf.float64))),
         dataset.map(lambda x, y, weight: (x, y, tf.cast(weight, tf.float16))),
@@ -236,7 +259,7 @@ def test_what_is_learned_stays_as_it_was(keras, install):
 
 @pytest.mark.masters("local")
 def test_two_workers_with_uneven_rows_show_what_one_process_shows_of_all_rows(spark, keras):
-    """Seven rows and three: one worker pads in two of its three steps, and fills one of them with nothing else."""
+    """Seven rows and three, in three steps of four: one worker has nothing but padding in one of them, one in two."""
 
     def program(args, ctx):
         import importlib
@@ -245,16 +268,15 @@ def test_two_workers_with_uneven_rows_show_what_one_process_shows_of_all_rows(sp
         shares = [slice(0, 7), slice(7, _ROWS)]
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         results = {}
-        for outputs in ("one", "dict"):
-            for weights in (None, np.ones(_ROWS, "f4")):
-                with strategy.scope():
-                    model = model_of(keras, outputs)
-                share = mark_shard(labelled(padded(3, shares[ctx.index], weights), outputs), _BATCH)
-                results[outputs, weights is None] = shown(model, share)
+        for outputs, weights in (("one", np.ones(_ROWS, "f4")), ("dict", None)):
+            with strategy.scope():
+                model = model_of(keras, outputs)
+            share = mark_shard(labelled(padded(3, shares[ctx.index], weights), outputs), _BATCH)
+            results[outputs] = shown(model, share)
         return results
 
     environment = {"TF_USE_LEGACY_KERAS": "1"} if keras.__name__ == "tf_keras" else {}
     results = tfos.run(spark, program, {"keras": keras.__name__}, workers=2, environment=environment)
     assert results["worker:0"] == results["worker:1"]
-    for (outputs, own), mine in results["worker:0"].items():
-        assert_same(mine, plain(keras, outputs, None if own else np.ones(_ROWS, "f4")))
+    assert_same(results["worker:0"]["one"], plain(keras, "one", np.ones(_ROWS, "f4")))
+    assert_same(results["worker:0"]["dict"], plain(keras, "dict"))

@@ -1,21 +1,15 @@
 """Arrow columns and numpy arrays: the only folder that knows both layouts.
 
-`kinds` says what a column's values are in numpy, `arrays` makes them, `summary` tells what is in a column before
-anything is made of it, `results` goes the other way, from numpy to Arrow, and `schema` knows Spark's types.
+`kinds` and `shapes` say what a column's values are in numpy, `arrays` makes them, `rows` cuts them and puts them
+together, `summary` tells what is in a column before anything is made of it, `results` goes the other way, from numpy to
+Arrow, `schema` knows Spark's types, and `layout` Arrow's.
 """
 
-from tensorflowonspark.columns.arrays import (
-    Array,
-    Ragged,
-    concatenate,
-    flat_columns,
-    repeat_rows,
-    to_array,
-    view,
-    zeros,
-)
+from tensorflowonspark.columns.arrays import to_array, view
 from tensorflowonspark.columns.kinds import Kind, kind_of
+from tensorflowonspark.columns.layout import flat_columns
 from tensorflowonspark.columns.results import to_batch
+from tensorflowonspark.columns.rows import Array, Ragged, concatenate, repeat_rows, zeros
 from tensorflowonspark.columns.schema import check_schema
 from tensorflowonspark.columns.summary import merge, summarize
 

@@ -2,23 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.columns import layout
+from tensorflowonspark.columns.shapes import shape_of
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.parts import ColumnSummary
 
 __all__ = ["Kind", "kind_of"]
 
-# What has no type of its own in TensorFlow: days and microseconds since 1970, in UTC where Spark's type says so.
-_PLAIN = {
-    pa.types.is_date: np.int32,
+# What has a type of its own neither in numpy nor in TensorFlow, or one that TensorFlow does not know.
+_DTYPES = {
+    pa.types.is_date32: np.int32,
     pa.types.is_timestamp: np.int64,
     pa.types.is_duration: np.int64,
+    pa.types.is_time64: np.int64,
     pa.types.is_decimal: np.float64,
     layout.is_vector: np.float64,
     layout.is_binary: object,
@@ -30,27 +31,44 @@ _PLAIN = {
 class Kind:
     """What one row's value is.
 
+    Dates are the days since 1970, timestamps the microseconds since then (in UTC, or by the wall's clock where Spark's
+    type has no time zone), intervals microseconds, times of day nanoseconds; a cast or a fill is one of such a number.
+
     Attributes
     ----------
     dtype : numpy.dtype
         ``object`` for strings and binary.
     shape : tuple of int or None
-        ``()`` for a scalar; None where rows differ in length, which makes the column a ragged one.
+        ``()`` for a scalar; None, in the first places, where rows differ in length, which makes the column a ragged
+        one.
     fill : object
-        What stands for a null; None if there is none.
+        What stands for a null: a number, or a string or bytes; None if there is none.
     decoded : bool
         Whether it is a binary column whose bytes are the values (uint8).
+    text : bool
+        Whether its values are strings.
     """
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] = ()
     fill: Any = None
     decoded: bool = False
+    text: bool = False
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The sizes of the dimensions that are the same in all rows."""
+        return tuple(size for size in self.shape if size is not None)
+
+    @property
+    def varying(self) -> int:
+        """In how many dimensions rows differ."""
+        return self.shape.count(None)
 
     @property
     def ragged(self) -> bool:
         """Whether rows differ in length."""
-        return None in self.shape
+        return self.varying > 0
 
 
 def kind_of(
@@ -76,9 +94,11 @@ def kind_of(
         The shape of one row's value. A flat array, or a binary value taken as bytes, is folded into it; ``(None,)``
         and ``(None, None)`` declare ragged arrays.
     cast : str, optional
-        The dtype that the program wants.
+        The dtype that the program wants. Values become it as by `numpy.ndarray.astype`: fractions are cut off. Bytes
+        are taken as the numbers that they are, as they are for a declared shape; those in arrays only for a cast.
     fill : object, optional
-        What to put for nulls.
+        What to put for nulls: a string or bytes where the column has them, or else a number, also for dates and
+        timestamps (see `Kind`).
 
     Raises
     ------
@@ -89,79 +109,77 @@ def kind_of(
     --------
     >>> from tensorflowonspark.parts import Extent
     >>> kind_of("x", pa.list_(pa.int8()), ColumnSummary(lengths=(Extent(4, 4),)), shape=(2, 2), cast="float32")
-    Kind(dtype=dtype('float32'), shape=(2, 2), fill=None, decoded=False)
+    Kind(dtype=dtype('float32'), shape=(2, 2), fill=None, decoded=False, text=False)
     """
     leaf = layout.leaf_type(type_)
-    decoded = layout.is_binary(leaf) and (shape is not None or cast is not None)
-    if summary.nulls and fill is None:
+    decoded = layout.is_binary(leaf) and (cast is not None or (shape is not None and not layout.is_list(type_)))
+    natural = np.dtype(np.uint8) if decoded else _natural(name, leaf)
+    dtype = natural if cast is None else _cast(name, leaf, cast)
+    empty = _empty(leaf, dtype)
+    if fill is not None:
+        _check_fill(name, dtype, fill, empty)
+    elif summary.nulls:
         raise FeedError(
-            f"column {name!r} holds {summary.nulls} nulls, the first in {summary.null_at}: drop those rows "
-            f"(df.dropna), or declare what stands for a null, as in fill={{{name!r}: 0}}"
+            f"column {name!r} holds {summary.nulls} null{'s' if summary.nulls > 1 else ''}, the first in "
+            f"{summary.null_at}: drop or replace them in Spark (df.dropna, df.fillna), or declare what stands for a "
+            f"null, as in fill={{{name!r}: {empty!r}}}"
         )
-    dtype = _cast(name, np.dtype(np.uint8) if decoded else _natural(leaf), cast)
-    return Kind(dtype, _shape(name, leaf, decoded, summary, shape), fill, decoded)
+    # Of binary values the length belongs to a shape only if their bytes are the values.
+    depth = layout.array_depth(type_) - (layout.is_binary(leaf) and not decoded)
+    return Kind(dtype, shape_of(name, depth, summary.lengths, shape), fill, decoded, layout.is_text(leaf))
 
 
-def _natural(leaf: pa.DataType) -> np.dtype[Any]:
-    for test, dtype in _PLAIN.items():
+def _natural(name: str, leaf: pa.DataType) -> np.dtype[Any]:
+    for test, dtype in _DTYPES.items():
         if test(leaf):
             return np.dtype(dtype)
+    if not (pa.types.is_boolean(leaf) or pa.types.is_integer(leaf) or pa.types.is_floating(leaf)):
+        raise FeedError(f"column {name!r} has type {leaf}, which no tensor can hold")
     plain: np.dtype[Any] = np.dtype(leaf.to_pandas_dtype())
     return plain
 
 
-def _cast(name: str, natural: np.dtype[Any], cast: str | None) -> np.dtype[Any]:
-    if cast is None:
-        return natural
+def _cast(name: str, leaf: pa.DataType, cast: str) -> np.dtype[Any]:
+    if layout.is_text(leaf):
+        raise FeedError(f"column {name!r} holds strings, which can't be cast to {cast!r}: convert it in Spark")
     try:
         wanted = np.dtype(cast)
-    except TypeError:
-        raise FeedError(f"casts={{{name!r}: {cast!r}}}: numpy knows no such dtype") from None
-    if (natural.kind == "O") != (wanted.kind in "OSU"):
-        what = "strings" if natural.kind == "O" else natural.name
-        raise FeedError(f"column {name!r} holds {what}, which can't be cast to {cast!r}: convert it in Spark")
-    return natural if natural.kind == "O" else wanted
+    except (TypeError, ValueError, SyntaxError):
+        wanted = np.dtype(object)
+    # Beside numpy's numbers there are those that TensorFlow adds, as bfloat16, which have the kind of structures.
+    if wanted.kind not in "biufcV" or wanted.type is np.void:
+        raise FeedError(f"casts={{{name!r}: {cast!r}}}: expected the dtype of a number, as in 'float32' or 'int64'")
+    return wanted
 
 
-def _shape(
-    name: str, leaf: pa.DataType, decoded: bool, summary: ColumnSummary, declared: Sequence[int | None] | None
-) -> tuple[int | None, ...]:
-    # Of binary values the length is only a shape's if their bytes are the values.
-    extents = summary.lengths[:-1] if layout.is_binary(leaf) and not decoded else summary.lengths
-    if declared is not None and None in declared:
-        return _ragged_shape(name, summary, tuple(declared))
-    wanted = None if declared is None else prod(size for size in declared if size is not None)
-    held = prod(extent.longest for extent in extents)
-    for extent in extents:
-        if extent.shortest != extent.longest or (wanted is not None and wanted != held):
-            fits = wanted is not None and extent.longest == wanted
-            value_at = extent.shortest_at if fits else extent.longest_at
-            values = f"{extent.shortest} to {extent.longest}" if extent.shortest != extent.longest else f"{held}"
-            expected = "all must have as many" if declared is None else f"shape {tuple(declared)} needs {wanted}"
+def _empty(leaf: pa.DataType, dtype: np.dtype[Any]) -> object:
+    """Return what a null might be filled with."""
+    if dtype.kind == "O":
+        return "" if layout.is_text(leaf) else b""
+    return False if dtype.kind == "b" else 0
+
+
+def _check_fill(name: str, dtype: np.dtype[Any], fill: Any, empty: object) -> None:
+    told = f"fill={{{name!r}: {fill!r}}}"
+    if dtype.kind == "O":
+        if not isinstance(fill, type(empty)):
             raise FeedError(
-                f"column {name!r} holds arrays of {values} values, and {expected}; see {value_at}. Pad or cut them "
-                f"in Spark, or declare a ragged column, as in shapes={{{name!r}: (None,)}}"
+                f"{told}: column {name!r} holds {type(empty).__name__}, so fill it with one, as in {empty!r}"
             )
-    if wanted is not None and not extents and wanted != 1:
-        raise FeedError(f"column {name!r} holds single values, which do not make up the shape {tuple(declared or ())}")
-    return tuple(extent.longest for extent in extents) if declared is None else tuple(declared)
-
-
-def _ragged_shape(name: str, summary: ColumnSummary, declared: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    extents = summary.lengths
-    if extents and len(declared) != len(extents):
+    elif not _holds(dtype, fill):
         raise FeedError(
-            f"column {name!r} holds arrays nested {len(extents)} deep, and shape {declared} is {len(declared)} deep: "
-            "a ragged shape has one number, or None, for each level"
+            f"{told}: column {name!r} comes as {dtype.name}: expected one number that {dtype.name} can hold; dates and "
+            "timestamps are numbers too. With another dtype in casts it can be another"
         )
-    inner = declared[len(declared) - declared[::-1].index(None) :]
-    if None not in declared[:1] or declared[: len(declared) - len(inner)].count(None) + len(inner) != len(declared):
-        raise FeedError(f"shapes={{{name!r}: {declared}}}: the dimensions that vary must come first, as in (None, 3)")
-    for extent, size in zip(extents[len(declared) - len(inner) :], inner, strict=False):
-        if (extent.shortest, extent.longest) != (size, size):
-            at = extent.shortest_at if extent.shortest != size else extent.longest_at
-            raise FeedError(
-                f"column {name!r} holds arrays of {extent.shortest} to {extent.longest} values where {declared} needs "
-                f"{size}; see {at}"
-            )
-    return declared
+
+
+def _holds(dtype: np.dtype[Any], fill: Any) -> bool:
+    try:
+        value = np.asarray(fill)
+        with np.errstate(all="ignore"):
+            stored = value.astype(dtype)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    if value.ndim or value.dtype.kind not in "biufcO":
+        return False
+    return dtype.kind not in "biu" or bool(stored == fill)

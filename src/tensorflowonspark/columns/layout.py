@@ -1,14 +1,26 @@
 """How Arrow lays out the types that Spark sends: which are lists, text or vectors, and what is inside of each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Parents", "Teller", "is_binary", "is_list", "is_text", "is_vector", "leaf_type", "lengths", "levels"]
-
-Teller = Callable[[pa.Array, int], str]
-Parents = tuple[pa.Array, ...]  # for each level of lists: in which list of the level above a value stands
+__all__ = [
+    "array_depth",
+    "counts",
+    "flat_columns",
+    "integers",
+    "is_binary",
+    "is_list",
+    "is_text",
+    "is_vector",
+    "leaf_type",
+    "lengths",
+    "levels",
+]
 
 # Spark ML's VectorUDT as Spark sends it: a sparse vector (type 0) has size, indices and values, a dense one values.
 _VECTOR_FIELDS = ["type", "size", "indices", "values"]
@@ -31,7 +43,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 def is_vector(kind: pa.DataType) -> bool:
     """Whether it is a vector of Spark ML, dense or sparse."""
-    return bool(pa.types.is_struct(kind) and [field.name for field in kind] == _VECTOR_FIELDS)
+    if not pa.types.is_struct(kind) or [field.name for field in kind] != _VECTOR_FIELDS:
+        return False
+    return bool(pa.types.is_int8(kind[0].type) and is_list(kind[3].type))
 
 
 def leaf_type(kind: pa.DataType) -> pa.DataType:
@@ -47,14 +61,26 @@ def leaf_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def levels(column: pa.Array) -> Iterator[tuple[pa.Array, Parents]]:
-    """Yield the column, the values of its lists, the values of theirs, and so on, with the way back to the rows."""
-    parents: Parents = ()
-    yield column, parents
+def array_depth(kind: pa.DataType) -> int:
+    """Return how many lengths a value of a type has: one for each level of lists, one for a vector or for bytes.
+
+    Examples
+    --------
+    >>> array_depth(pa.list_(pa.int8())), array_depth(pa.list_(pa.binary())), array_depth(pa.string())
+    (1, 2, 0)
+    """
+    depth = 0
+    while is_list(kind):
+        depth, kind = depth + 1, kind.value_type
+    return depth + bool(is_binary(kind) or is_vector(kind))
+
+
+def levels(column: pa.Array) -> Iterator[pa.Array]:
+    """Yield the column, the values of its lists that are not null, the values of theirs, and so on."""
+    yield column
     while is_list(column.type):
-        parents = (*parents, pc.list_parent_indices(column))
         column = column.flatten()
-        yield column, parents
+        yield column
 
 
 def lengths(column: pa.Array) -> pa.Array | None:
@@ -70,3 +96,59 @@ def lengths(column: pa.Array) -> pa.Array | None:
             pc.struct_field(column, "size"),
         )
     return None
+
+
+def counts(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return how many values each entry of a column has; those that are null have none.
+
+    Examples
+    --------
+    >>> counts(pa.array([[1, 2], None])).tolist()
+    [2, 0]
+    """
+    counted: npt.NDArray[np.int64] = pc.fill_null(lengths(column), 0).to_numpy(zero_copy_only=False)
+    return counted
+
+
+def integers(column: pa.Array) -> pa.Array:
+    """Return dates, times and durations as the integers that they are stored as, without a copy; others as they are.
+
+    Examples
+    --------
+    >>> integers(pa.array([1, None], pa.date32())).to_pylist()
+    [1, None]
+    """
+    kind = column.type
+    if pa.types.is_date32(kind):
+        return column.view(pa.int32())
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time64(kind):
+        return column.view(pa.int64())
+    return column
+
+
+def flat_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with a column for each field of its structs, named ``struct.field``; nothing is copied.
+
+    In a row in which the struct is null, all its fields are.
+
+    Examples
+    --------
+    >>> flat_columns(pa.record_batch({"s": [{"a": 1, "b": 2}, None]})).to_pydict()
+    {'s.a': [1, None], 's.b': [2, None]}
+    """
+    if not any(_is_plain_struct(field.type) for field in batch.schema):
+        return batch
+    flat = [pair for field, column in zip(batch.schema, batch.columns, strict=True) for pair in _fields(field, column)]
+    return pa.RecordBatch.from_arrays([column for _, column in flat], [name for name, _ in flat])
+
+
+def _fields(field: pa.Field, column: pa.Array) -> Iterator[tuple[str, Any]]:
+    if not _is_plain_struct(field.type):
+        yield field.name, column
+        return
+    for child, values in zip(field.type, column.flatten(), strict=True):
+        yield from _fields(child.with_name(f"{field.name}.{child.name}"), values)
+
+
+def _is_plain_struct(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(kind) and not is_vector(kind))

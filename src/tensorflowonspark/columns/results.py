@@ -4,21 +4,29 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tensorflowonspark.columns import layout
+from tensorflowonspark.columns.rows import Array, Ragged, split_at
 from tensorflowonspark.errors import FeedError
 
 __all__ = ["to_batch"]
+
+_SHOWN_CHARACTERS = 60
 
 
 def to_batch(results: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch:
     """Return what a program has made of some rows, as a batch of the schema.
 
+    Values are cast where that changes none of them, but for the rounding between floats; None is a null.
+
     Parameters
     ----------
     results : mapping, sequence or array
-        Arrays by column name; or, for a schema of one column, just its array.
+        Arrays by column name; or, for a schema of one column, just its array. Lists, tensors and ragged tensors do as
+        well. Dates and timestamps may be datetimes, or integers as in `Kind`.
     schema : pyarrow.Schema
         What the result must be.
     rows : int
@@ -34,31 +42,37 @@ def to_batch(results: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch:
     >>> to_batch(np.array([[1, 2], [3, 4]]), pa.schema({"y": pa.list_(pa.float32())}), 2).to_pydict()
     {'y': [[1.0, 2.0], [3.0, 4.0]]}
     """
-    named = results if isinstance(results, Mapping) else {schema.names[0]: results}
-    if not isinstance(results, Mapping) and len(schema.names) != 1:
-        raise FeedError(
-            f"the program answered with a {type(results).__name__}, and the result schema has the columns "
-            f"{schema.names}: return a dict of arrays by these names"
-        )
-    missing = [name for name in schema.names if name not in named]
-    if missing:
-        raise FeedError(f"the program's answer has no {', '.join(map(repr, missing))}, only {sorted(map(str, named))}")
+    named = _by_name(results, schema.names)
     return pa.RecordBatch.from_arrays([_column(named[field.name], field, rows) for field in schema], schema=schema)
 
 
+def _by_name(results: Any, names: list[str]) -> Mapping[str, Any]:
+    if not isinstance(results, Mapping):
+        if len(names) != 1:
+            raise FeedError(
+                f"the program answered with a {type(results).__name__}, and the result schema has the columns "
+                f"{names}: return a dict of arrays by these names"
+            )
+        return {names[0]: results}
+    missing = [name for name in names if name not in results]
+    if missing:
+        raise FeedError(
+            f"the program's answer has no {', '.join(map(repr, missing))}, only {sorted(map(str, results))}"
+        )
+    return results
+
+
 def _column(values: Any, field: pa.Field, rows: int) -> pa.Array:
-    array = np.asarray(values) if not isinstance(values, (list, tuple)) else _as_array(values)
+    array = _as_array(values)
     if array.ndim == 0 or len(array) != rows:
-        have = "a single value" if array.ndim == 0 else f"{len(array)} values"
+        have = f"the single value {_shown(values)}" if array.ndim == 0 else f"{len(array)} values"
         raise FeedError(
             f"result column {field.name!r}: {rows} rows went in, and {have} came out: there must be as many"
         )
-    depth, kind = 0, field.type
-    while layout.is_list(kind):
-        depth, kind = depth + 1, kind.value_type
-    if array.dtype.kind != "O" and array.ndim == 2 and array.shape[1] == 1 and depth == 0:
+    depth = _list_depth(field.type)
+    if not depth and array.shape[1:] == (1,):
         array = array[:, 0]  # what a Dense(1) layer gives for a scalar
-    if array.dtype.kind != "O" and array.ndim - 1 != depth:
+    if array.ndim - 1 > depth or (array.ndim - 1 < depth and array.dtype.kind != "O"):
         raise FeedError(
             f"result column {field.name!r} has type {field.type}, and the program's values have shape "
             f"{array.shape[1:]}: ask for {'array<...>' if array.ndim - 1 > depth else 'a scalar type'} or change them"
@@ -66,32 +80,82 @@ def _column(values: Any, field: pa.Field, rows: int) -> pa.Array:
     try:
         return _typed(array, field.type)
     except (pa.ArrowException, TypeError, ValueError) as error:
+        first = f", first: {_shown(array[0])}" if len(array) else ""
         raise FeedError(
-            f"result column {field.name!r}: the program's values ({array.dtype}, first: {array[0]!r}) can't be "
-            f"turned into {field.type}: {error}"
+            f"result column {field.name!r}: the program's values ({array.dtype}{first}) can't be turned into "
+            f"{field.type}: {error}"
         ) from error
 
 
-def _as_array(values: Any) -> Any:
-    try:
+def _shown(value: Any) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _list_depth(kind: pa.DataType) -> int:
+    return 1 + _list_depth(kind.value_type) if layout.is_list(kind) else 0
+
+
+def _as_array(values: Any) -> Array:
+    """Return values as an array; one of objects, row by row, where they differ in length."""
+    if hasattr(values, "nested_row_splits"):  # a tf.RaggedTensor
+        values = Ragged(values.flat_values.numpy(), tuple(each.numpy() for each in values.nested_row_splits))
+    if isinstance(values, Ragged):
+        return values.rows()
+    if not isinstance(values, (list, tuple)):
         return np.asarray(values)
+    try:
+        array = np.asarray(values)
     except ValueError:  # rows of different lengths
-        out = np.empty(len(values), dtype=object)
-        out[:] = values
-        return out
+        return _objects(values)
+    # Numpy's own strings drop zeros at the end.
+    return np.array(values, dtype=object) if array.dtype.kind in "SU" else array
 
 
-def _typed(array: Any, kind: pa.DataType) -> pa.Array:
-    if array.dtype.kind == "O":
-        return pa.array(array.tolist(), kind)
+def _objects(rows: list[Any] | tuple[Any, ...]) -> Array:
+    out = np.empty(len(rows), dtype=object)
+    for number, row in enumerate(rows):
+        out[number] = row
+    return out
+
+
+def _typed(array: Array, kind: pa.DataType) -> pa.Array:
     if not layout.is_list(kind):
-        plain = pa.array(array)
-        return plain if plain.type == kind else plain.cast(kind, safe=_is_narrowing(array, kind))
-    inner = _typed(array.reshape(-1, *array.shape[2:]), kind.value_type)
-    offsets = np.arange(len(array) + 1, dtype=np.int32) * array.shape[1]
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner).cast(kind)
+        return _scalars(array, kind)
+    if array.ndim > 1:
+        lengths = np.full(len(array), array.shape[1])
+        return _lists(lengths, array.reshape(lengths.sum(), *array.shape[2:]), np.zeros(len(array), np.bool_), kind)
+    rows = [np.empty(0) if row is None else _as_array(row) for row in array]
+    if any(not row.ndim for row in rows):
+        raise ValueError("some rows have single values instead of arrays")
+    lengths = np.array([len(row) for row in rows], np.int64)
+    return _lists(lengths, _joined(rows), np.array([row is None for row in array], np.bool_), kind)
 
 
-def _is_narrowing(array: Any, kind: pa.DataType) -> bool:
-    """Whether a cast must keep every value: all but those between floats, which round."""
-    return not (array.dtype.kind == "f" and pa.types.is_floating(kind))
+def _lists(lengths: npt.NDArray[Any], values: Array, nulls: npt.NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
+    offsets = pa.array(split_at(lengths), pa.int32(), mask=np.append(nulls, False))
+    return pa.ListArray.from_arrays(offsets, _typed(values, kind.value_type)).cast(kind)
+
+
+def _joined(rows: list[Array]) -> Array:
+    """Return what is in several arrays in one: as objects, if they differ in shape."""
+    rows = [row for row in rows if len(row)]
+    if rows and len({row.shape[1:] for row in rows}) == 1:
+        return np.concatenate(rows)
+    return _objects([value for row in rows for value in row])
+
+
+def _scalars(array: Array, kind: pa.DataType) -> pa.Array:
+    if array.ndim > 1:
+        raise ValueError(f"some rows have arrays of shape {array.shape[1:]} instead of single values")
+    if array.dtype.kind == "V" or array.dtype == np.float16:  # bfloat16, of which Arrow knows nothing
+        array = array.astype(np.float32)
+    # Without a type, which would silently cut off fractions.
+    plain = pa.array(array.tolist() if array.dtype.kind == "O" else array)
+    is_number = pa.types.is_integer(plain.type) or pa.types.is_floating(plain.type)
+    if pa.types.is_boolean(kind) and is_number and not pc.all(pc.is_in(plain, pa.array([0, 1, None]))).as_py():
+        raise ValueError("expected booleans, or nothing but 0 and 1")
+    if pa.types.is_integer(plain.type) and pa.types.is_temporal(kind):
+        plain = plain.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
+    rounds = pa.types.is_floating(plain.type) and pa.types.is_floating(kind)
+    return plain.cast(kind, safe=not rounds)

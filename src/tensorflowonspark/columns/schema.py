@@ -1,5 +1,6 @@
 """Which of Spark's types can be fed: checked in the driver, before anything is started."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.errors import FeedError
@@ -11,7 +12,7 @@ __all__ = ["check_schema"]
 
 _PLAIN = {
     "BinaryType", "BooleanType", "ByteType", "CharType", "DateType", "DayTimeIntervalType", "DecimalType", "DoubleType",
-    "FloatType", "IntegerType", "LongType", "ShortType", "StringType", "TimestampNTZType", "TimestampType",
+    "FloatType", "IntegerType", "LongType", "ShortType", "StringType", "TimeType", "TimestampNTZType", "TimestampType",
     "VarcharType",
 }  # fmt: skip
 _REASONS = {
@@ -20,7 +21,7 @@ _REASONS = {
     "NullType": "it has no values: drop it, or cast it to a type",
     "VariantType": "its values have no common type: take parts of it with variant_get",
     "YearMonthIntervalType": "its length in time varies: cast it to int, which gives months",
-    "CalendarIntervalType": "its length in time varies",
+    "CalendarIntervalType": "its length in time varies: drop it, or make a number of it",
 }
 
 
@@ -44,17 +45,30 @@ and map_values(col)
     """
     if not schema.fields:
         raise FeedError("the DataFrame has no columns: there is nothing to feed")
-    names = [field.name for field in schema.fields]
+    columns = [column for field in schema.fields for column in _flat(field.name, field.dataType)]
+    names = [name for name, _ in columns]
     double = sorted({name for name in names if names.count(name) > 1})
     if double:
-        raise FeedError(f"the DataFrame has several columns of the name {', '.join(map(repr, double))}: rename them")
+        raise FeedError(
+            f"the DataFrame has several columns of the name {', '.join(map(repr, double))} (a struct's fields are "
+            "columns named struct.field): rename them"
+        )
     problems = [
-        f"column {field.name!r} has type {field.dataType.simpleString()}: {reason}"
-        for field in schema.fields
-        if (reason := _refusal(field.dataType))
+        f"column {name!r} has type {kind.simpleString()}: {reason}"
+        for name, kind in columns
+        if (reason := _refusal(kind))
     ]
     if problems:
         raise FeedError(f"the DataFrame can't be fed: {'; '.join(problems)}")
+
+
+def _flat(name: str, kind: "DataType") -> Iterator[tuple[str, "DataType"]]:
+    """Yield a column, or the fields of a struct as the columns that they are fed as."""
+    if type(kind).__name__ == "StructType" and (fields := getattr(kind, "fields", ())):
+        for field in fields:
+            yield from _flat(f"{name}.{field.name}", field.dataType)
+    else:
+        yield name, kind
 
 
 def _refusal(kind: "DataType", inside_array: bool = False) -> str:
@@ -66,7 +80,7 @@ def _refusal(kind: "DataType", inside_array: bool = False) -> str:
     if isinstance(kind, StructType):
         if inside_array:
             return "an array of structs: take its fields as arrays (col.field), which Spark gives for arrays of structs"
-        return next((reason for field in kind.fields if (reason := _refusal(field.dataType))), "")
+        return "it has no fields: drop it"
     if isinstance(kind, UserDefinedType):
         if type(kind).__name__ != "VectorUDT":
             return "of user-defined types only Spark ML's vectors can be fed: convert it"

@@ -4,7 +4,7 @@ A summary is made of each batch as it comes to the node, and merged over batches
 that asks for a shape learns at once, and before it has seen a row, whether all rows of all workers have it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,8 @@ from tensorflowonspark.parts import ColumnSummary, Extent
 __all__ = ["merge", "summarize"]
 
 _SHOWN_CHARACTERS = 60
+
+_Teller = Callable[[Sequence[pa.Array], int], str]  # takes the levels of a column down to one, and a place in that one
 
 
 def summarize(batch: pa.RecordBatch, partition: int = 0, first_row: int = 0) -> dict[str, ColumnSummary]:
@@ -32,40 +34,78 @@ def summarize(batch: pa.RecordBatch, partition: int = 0, first_row: int = 0) -> 
     --------
     >>> summarize(pa.record_batch({"x": [[1.0], [1.0, 2.0]]}))["x"].lengths[0].longest_at
     'row 1 of partition 0: [1.0, 2.0]'
+    >>> summarize(pa.record_batch({"x": [[1.0], [2.0, None]]}))["x"].null_at
+    'row 1 of partition 0, item [1] of [2.0, None]'
     """
 
-    def told(column: pa.Array, row: int) -> str:
-        value = str(column[row].as_py())
-        shown = value if len(value) <= _SHOWN_CHARACTERS else f"{value[:_SHOWN_CHARACTERS]}..."
-        return f"row {first_row + row} of partition {partition}: {shown}"
+    def told(levels: Sequence[pa.Array], place: int) -> str:
+        row, *path = _path(levels, place)
+        item = f", item {''.join(f'[{index}]' for index in path)} of " if path else ": "
+        return f"row {first_row + row} of partition {partition}{item}{_shown(levels[0][row])}"
 
     return {name: _summarize(column, told) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
-def _summarize(column: pa.Array, told: "layout.Teller") -> ColumnSummary:
+def _summarize(column: pa.Array, told: _Teller) -> ColumnSummary:
     nulls, null_at = 0, ""
     extents: list[Extent] = []
-    for level, rows in layout.levels(column):
+    levels: list[pa.Array] = []
+    for level in layout.levels(column):
+        levels.append(level)
         if level.null_count:
-            if not nulls:
-                null_at = told(column, _row(rows, int(np.argmax(level.is_null().to_numpy(zero_copy_only=False)))))
+            null_at = null_at or told(levels, pc.index(level.is_null(), True).as_py())
             nulls += level.null_count
-        lengths = layout.lengths(level)
-        if lengths is None:
-            continue
-        bounds = pc.min_max(lengths)
-        shortest, longest = bounds["min"].as_py(), bounds["max"].as_py()
-        if shortest is not None:
-            at = [told(column, _row(rows, pc.index(lengths, bound).as_py())) for bound in (shortest, longest)]
-            extents.append(Extent(shortest, longest, *at))
+        extents += _extent(levels, told)
     return ColumnSummary(nulls, null_at, tuple(extents))
 
 
-def _row(rows: "layout.Parents", index: int) -> int:
-    """Return the row in which the value of some number at some level stands."""
-    for parents in reversed(rows):
-        index = parents[index].as_py()
-    return index
+def _extent(levels: Sequence[pa.Array], told: _Teller) -> list[Extent]:
+    """Return the lengths at the last level, if there are any."""
+    lengths = layout.lengths(levels[-1])
+    if lengths is None or lengths.null_count == len(lengths):
+        return []
+    shortest, longest = (bound.as_py() for bound in pc.min_max(lengths).values())
+    shortest_at = told(levels, pc.index(lengths, shortest).as_py())
+    longest_at = shortest_at if shortest == longest else told(levels, pc.index(lengths, longest).as_py())
+    return [Extent(shortest, longest, shortest_at, longest_at)]
+
+
+def _path(levels: Sequence[pa.Array], place: int) -> list[int]:
+    """Return where the value at a place of the last level stands: its row, and its index at each level of lists."""
+    path: list[int] = []
+    for level in reversed(levels[:-1]):
+        ends = np.cumsum(layout.counts(level))
+        parent = int(np.searchsorted(ends, place, side="right"))
+        path.insert(0, place - int(ends[parent - 1]) if parent else place)
+        place = parent
+    return [place, *path]
+
+
+def _shown(value: pa.Scalar) -> str:
+    text = _text(value, _SHOWN_CHARACTERS)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _text(value: pa.Scalar, room: int) -> str:
+    """Return a value as text, or as much of it as is needed to fill the room: rows can be long."""
+    if not value.is_valid:
+        return "None"
+    if layout.is_vector(value.type):
+        shown = [value["values"]] if value["type"].as_py() else [value["size"], value["indices"], value["values"]]
+        texts = [_text(each, room) for each in shown]
+        return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+    if layout.is_list(value.type):
+        text = "["
+        for each in value.values:
+            if len(text) > room:
+                break
+            text += (", " if len(text) > 1 else "") + _text(each, room - len(text))
+        return text + "]"
+    try:
+        plain = value.as_py()
+    except (KeyError, ValueError, OverflowError):  # a year above 9999, or a time zone that this host does not know
+        return f"{getattr(value, 'value', '?')} ({value.type})"
+    return repr(plain[: room + 1]) if isinstance(plain, (str, bytes)) else str(plain)
 
 
 def merge(summaries: Iterable[dict[str, ColumnSummary]]) -> dict[str, ColumnSummary]:
@@ -85,9 +125,11 @@ longest_at='b'),))}
 
 
 def _merged(one: ColumnSummary, other: ColumnSummary) -> ColumnSummary:
-    longer, shorter = sorted((one.lengths, other.lengths), key=len, reverse=True)
+    # A level is missing where all arrays that could have it are empty or null.
+    common = min(len(one.lengths), len(other.lengths))
     both = [_wider(a, b) for a, b in zip(one.lengths, other.lengths, strict=False)]
-    return ColumnSummary(one.nulls + other.nulls, one.null_at or other.null_at, (*both, *longer[len(shorter) :]))
+    rest = one.lengths[common:] or other.lengths[common:]
+    return ColumnSummary(one.nulls + other.nulls, one.null_at or other.null_at, (*both, *rest))
 
 
 def _wider(one: Extent, other: Extent) -> Extent:

@@ -19,10 +19,13 @@ from tensorflowonspark.parts import (
     Contents,
     Keep,
     PartSummary,
+    PassEnded,
+    PassesEnded,
     Pressed,
     Received,
     Seal,
     Split,
+    Starved,
     Storage,
     Stored,
     StreamOpened,
@@ -39,6 +42,8 @@ __all__ = ["PARTITIONS_PER_BATCH", "FeedRun", "FeedSettings", "feed_targets"]
 
 _CAUSE_SECONDS = 1.0  # for a node's failure to be told after a job of ours failed of it
 _LOOK_SECONDS = 1.0
+_NAMED_PARTITIONS = 8  # more are counted
+_ABOUT_A_FEED = (PassEnded, Pressed, Received, Starved, Stored, StreamOpened, Taken)
 # The partitions of a stream's DataFrames are numbered on from one to the next, with room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20
 
@@ -70,12 +75,13 @@ class FeedRun:
         self._monitor = life.monitor
         self._feed = feed
         self._settings = settings
-        self._fed = self._monitor.fed()
-        self._targets = feed_targets(self._fed)
+        self._targets: tuple[FeedTarget, ...] = ()
         self._received: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         self._validation: dict[int, Contents] = {}
         self._plan: StreamPlan | None = None
+        self._passes: dict[tuple[int, Split], int] = {}  # that a node has ended
+        self._passes_told: dict[Split, int] = {}
         self._reading: set[int] = set()  # nodes whose programs have begun to read the stream
         self._opened = False  # the stream: the programs know what is in it
         self._job: Job | None = None
@@ -92,8 +98,8 @@ class FeedRun:
                 self._validation = self._contents(self._gather(validation, Split.VALIDATION), Split.VALIDATION)
             if self._settings.storage.keep is Keep.NONE:
                 self.begin_stream()
-                self.feed_batch(data, 0)
-                self.end_stream()
+                self.feed_batch(data, 0, last=True)
+                self._monitor.wait(lambda: self.is_over)
             else:
                 self._keep(data, column)
         finally:
@@ -111,33 +117,49 @@ class FeedRun:
         # Rows to validate on are passed over several times, also beside a stream.
         kept = self._settings.storage
         storage = Storage() if split is Split.VALIDATION and kept.keep is Keep.NONE else kept
-        self._start(data, FeedOrder(self._feed, split, storage, validation_column))
-        self._wait(lambda: self._job_ended() or self.is_over)
-        return self._job_parts()
+        return self._send(data, FeedOrder(self._feed, split, storage, validation_column))
+
+    def _send(self, data: "DataFrame", order: FeedOrder) -> list[PartSummary]:
+        """Run the job; once more, to those that are left, if it failed since a node was lost that they can do without.
+
+        Of a stream's partitions those that have come to count are dropped when they come again.
+        """
+        while True:
+            self._start(data, order)
+            self._wait(lambda: self._job_ended() or self.is_over)
+            try:
+                return self._job_parts()
+            except FeedError:
+                if not any(self._monitor.nodes[target.number].lost for target in self._targets):
+                    raise
 
     def begin_stream(self) -> None:
         """Get ready for rows that are not kept."""
-        asynchronous = any(node.serving for node in self._fed)
-        self._plan = StreamPlan([node.number for node in self._fed], self._feed, shared_steps=not asynchronous)
+        self._plan = StreamPlan([node.number for node in self._fed], self._feed)
 
-    def feed_batch(self, data: "DataFrame", first_partition: int) -> None:
+    def feed_batch(self, data: "DataFrame", first_partition: int, *, last: bool = False) -> None:
         """Stream a DataFrame; return when the programs have taken all its rows."""
         plan = self._plan
         assert plan is not None
         try:
             self._patience.begin()
-            self._start(data, FeedOrder(self._feed, storage=self._settings.storage, first_partition=first_partition))
-            self._wait(lambda: self._job_ended() or self.is_over)
-            partitions = {part.partition for part in self._job_parts()}
+            parts = self._send(
+                data, FeedOrder(self._feed, storage=self._settings.storage, first_partition=first_partition)
+            )
             # The nodes tell of their parts themselves, and Spark's word may come before theirs.
-            self._wait(lambda: partitions <= plan.partitions or self.is_over)
+            self._wait(lambda: self._alive(parts) <= plan.partitions or self.is_over)
         except FeedError as error:
             self._monitor.tell_all(Confirmed(self._feed, end=True, failed=str(error)))
             raise
         with self._monitor.changed:
-            plan.pause(first_partition + PARTITIONS_PER_BATCH)
+            if last:
+                # Told at once: workers of asynchronous training that are through need not wait for the others.
+                self._open_stream(None)
+                plan.finish()
+            else:
+                plan.pause(first_partition + PARTITIONS_PER_BATCH)
             self._speak()
-        self._wait(lambda: self.is_over or all(self._taken.get(n, 0) >= rows for n, rows in plan.rows.items()))
+        self._wait(lambda: self.is_over or plan.all_taken)
 
     def end_stream(self) -> None:
         """Tell the programs that nothing more comes, and wait until they are done."""
@@ -151,6 +173,7 @@ class FeedRun:
     def seal(self, train: dict[int, Contents]) -> None:
         """Tell the programs that all rows have come."""
         for number, split in train.items():
+            self._hold(number, [partition for partition, _ in split.parts], split.rows.get(number, 0))
             self._monitor.tell(number, Seal(self._feed, split, self._validation.get(number)))
 
     def seal_held(self, validation_column: str) -> None:
@@ -167,6 +190,8 @@ class FeedRun:
     def close(self) -> None:
         """End what is still going on of it."""
         self._monitor.on_feed = None
+        for node in self._monitor.nodes:
+            node.holds = ""
         if self._job is not None:
             self._job.cancel()
         self._life.feeding = None
@@ -174,7 +199,23 @@ class FeedRun:
 
     # ---- parts of it
 
+    @property
+    def _fed(self) -> list[Node]:
+        return self._monitor.fed()
+
+    @property
+    def _readers(self) -> list[Node]:
+        """The nodes that are told what is in the feed: a chief that is not fed may read it for workers that serve."""
+        fed = self._fed
+        return fed if self._chief in fed else [*fed, self._chief]
+
+    @property
+    def _chief(self) -> Node:
+        spec = self._monitor.spec
+        return self._monitor.nodes[spec.roles.index(spec.chief_role)]
+
     def _start(self, data: "DataFrame", order: FeedOrder) -> None:
+        self._targets = feed_targets(self._fed)
         self._job = self._life.feeding = self._life.backend.feed(
             data, self._targets, self._life.token, order, on_end=self._monitor.wake
         )
@@ -194,8 +235,16 @@ class FeedRun:
 
     def _contents(self, parts: list[PartSummary], split: Split) -> dict[int, Contents]:
         own = [part for part in parts if part.split is split]
-        readers = [node.number for node in self._monitor.readers() if node not in self._fed]
-        return contents(own, self._targets, self._settings.storage, self._settings.rebalance, readers)
+        fed = self._fed
+        readers = [node.number for node in self._readers if node not in fed]
+        return contents(own, feed_targets(fed), self._settings.storage, self._settings.rebalance, readers)
+
+    def _alive(self, parts: list[PartSummary]) -> set[int]:
+        """Return the partitions of those parts that are not lost with their node."""
+        return {part.partition for part in parts if not self._monitor.nodes[part.number].lost}
+
+    def _hold(self, number: int, partitions: list[int], rows: int) -> None:
+        self._monitor.nodes[number].holds = _in_words(partitions, self._feed, rows)
 
     @property
     def is_over(self) -> bool:
@@ -212,39 +261,64 @@ class FeedRun:
     # ---- what the nodes say (under the monitor's lock)
 
     def _hear(self, node: Node, message: Any) -> None:
+        if isinstance(message, _ABOUT_A_FEED) and message.feed != self._feed:
+            return  # a late word on one that is over
         if isinstance(message, Received):
             self._received[node.number] = message.rows
         elif isinstance(message, Taken):
             self._taken[node.number] = message.rows
-        if self._plan is None:
-            return
+        elif isinstance(message, PassEnded):
+            ended = node.number, message.split
+            self._passes[ended] = self._passes.get(ended, 0) + 1
+        self._tell_of_passes()
+        if self._plan is not None:
+            self._go_on(self._plan, node, message)
+
+    def _go_on(self, plan: StreamPlan, node: Node, message: Any) -> None:
+        """Follow a stream."""
         if isinstance(message, StreamOpened):
             self._reading.add(node.number)
-            self._plan.open(node.number, message.batch_rows)
+            plan.open(node.number, message.batch_rows)
         elif isinstance(message, Stored):
             for part in message.parts:
-                if self._plan.store(part) and part.rows:
+                if plan.store(part) and part.rows:
                     self._open_stream(part)
         elif isinstance(message, Pressed):
-            self._plan.press(node.number)
+            plan.press(node.number)
+        elif isinstance(message, Starved):
+            plan.starve(node.number)
+        elif isinstance(message, Taken):
+            plan.take(node.number, message.rows)
         self._speak()
+        if node.number in plan.rows:
+            self._hold(node.number, *plan.held(node.number))
+
+    def _tell_of_passes(self) -> None:
+        """Tell the chief how many passes all workers have ended that are left."""
+        for split in Split:
+            count = min((self._passes.get((node.number, split), 0) for node in self._fed), default=0)
+            if count > self._passes_told.get(split, 0):
+                self._passes_told[split] = count
+                self._monitor.tell(self._chief.number, PassesEnded(self._feed, split, count))
 
     def _open_stream(self, first: PartSummary | None) -> None:
         """Tell the programs what comes, as the first rows show it."""
         if self._opened:
             return
         self._opened = True
-        nodes = {node.number: node for node in (*self._fed, *self._monitor.readers())}
         rows = dict.fromkeys((node.number for node in self._fed), 0)
         train = Contents(rows, columns=first.columns, schema=first.schema) if first else Contents(rows)
-        for number in nodes:
-            self._monitor.tell(number, Seal(self._feed, train, self._validation.get(number), streams=True))
+        for node in self._readers:
+            validation = self._validation.get(node.number)
+            self._monitor.tell(node.number, Seal(self._feed, train, validation, streams=True))
 
     def _speak(self) -> None:
         assert self._plan is not None
-        for node in self._fed:
-            if self._is_done(node):
+        for node in self._monitor.nodes:
+            if node.lost or self._is_done(node):
                 self._plan.leave(node.number)
+            elif node.serving and node.number in self._plan.rows:
+                self._plan.part_company()
         for number, word in self._plan.words().items():
             self._monitor.tell(number, word)
 
@@ -276,3 +350,22 @@ class FeedRun:
 def feed_targets(nodes: Sequence[Node]) -> tuple[FeedTarget, ...]:
     """Return where nodes take rows, for Spark tasks."""
     return tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)
+
+
+def _in_words(partitions: Sequence[int], feed: int, rows: int) -> str:
+    """Return which rows a node holds.
+
+    Examples
+    --------
+    >>> _in_words([1, 3], 0, 2000)
+    'partitions 1 and 3 of feed 0 (2,000 rows)'
+    """
+    if not rows:
+        return ""
+    names = [str(partition % PARTITIONS_PER_BATCH) for partition in partitions]
+    if not names or len(names) > _NAMED_PARTITIONS:
+        which = f"rows of {len(names)} partitions" if names else "rows"
+    else:
+        listed = ", ".join(names[:-1])
+        which = f"partitions {listed} and {names[-1]}" if listed else f"partition {names[-1]}"
+    return f"{which} of feed {feed} ({rows:,} rows)"

@@ -14,7 +14,7 @@ from typing import Any
 
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.watcher import Watcher
-from tensorflowonspark.errors import ClusterError, NodeError
+from tensorflowonspark.errors import ClusterError, FeedError, NodeError
 from tensorflowonspark.messages import (
     Answering,
     Failed,
@@ -81,6 +81,7 @@ class Monitor:
         self._watcher = watcher
         self._on_failure = on_failure
         self._failures: list[tuple[Node, Failed]] = []
+        self._losses: list[tuple[Node, Failed]] = []  # that the others can do without
         self._failed = False  # the first cause is certain
         self._stopping = False
 
@@ -137,27 +138,32 @@ class Monitor:
             self._watcher.progress(str(node.role), message)
             return
         with self.changed:
-            if isinstance(message, Ready):
-                node.ready = message
-                self._move(node, NodeState.RUNNING)
-            elif isinstance(message, FeedWanted):
-                node.feed_wanted = message.feed
-            elif isinstance(message, Serving):
-                node.serving = True
-            elif isinstance(message, Stored):
-                node.stored = message.parts
-            elif isinstance(message, Answering):
-                node.answering = True
-            elif isinstance(message, Returned):
-                node.returned, node.result = True, message.result
-                self._move(node, NodeState.RETURNED)
-            elif isinstance(message, TensorBoardUp):
-                self.tensorboard_url = message.url
-            elif isinstance(message, Failed):
-                self._note_failure(node, message)
+            self._note(node, message)
             if self.on_feed is not None:
                 self.on_feed(node, message)
             self.changed.notify_all()
+
+    def _note(self, node: Node, message: Any) -> None:
+        """Keep what a node has said."""
+        match message:
+            case Ready():
+                node.ready = message
+                self._move(node, NodeState.RUNNING)
+            case FeedWanted():
+                node.feed_wanted = message.feed
+            case Serving():
+                node.serving = True
+            case Answering():
+                node.answering = True
+            case Stored():
+                node.stored = message.parts
+            case Returned():
+                node.returned, node.result = True, message.result
+                self._move(node, NodeState.RETURNED)
+            case TensorBoardUp():
+                self.tensorboard_url = message.url
+            case Failed():
+                self._note_failure(node, message)
 
     def find_silent(self) -> None:
         """Give up nodes whose supervisors have not even said that they live: their host or network is gone."""
@@ -168,7 +174,10 @@ class Monitor:
     def _lost(self, node: Node, reason: str) -> None:
         with self.changed:
             if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
-                self._note_failure(node, Failed(FailureKind.LOST, reason, _LOST_ADVICE))
+                failure = Failed(FailureKind.LOST, reason, _LOST_ADVICE)
+                self._note_failure(node, failure)
+                if self.on_feed is not None:
+                    self.on_feed(node, failure)
             self._move(node, NodeState.GONE)
             node.channel = None
             self.changed.notify_all()
@@ -185,10 +194,12 @@ class Monitor:
         self._move(node, NodeState.FAILED)
         if self._can_lose(node, failure):
             node.lost = True
+            self._losses.append((node, failure))
             held = f"; with it went {node.holds}" if node.holds else ""
             _log.warning("%s on %s failed: %s. The others train on%s", node.role, node.host, failure.reason, held)
             return
-        self._failures.append((node, failure))
+        last = bool(self._losses) and node.serving
+        self._failures.append(self._losses[0] if last else (node, failure))
         if failure.kind is not FailureKind.PEER_LOST:
             self._conclude()
         elif len(self._failures) == 1:
@@ -283,10 +294,23 @@ class Monitor:
         return [node for node in self.nodes if node.role in self.spec.fed and not node.lost]
 
     def readers(self) -> list[Node]:
-        """Return the nodes whose programs read what is fed: with a ParameterServerStrategy the chief, for all."""
-        serving = any(node.serving for node in self.fed())
+        """Return the nodes whose programs read what is fed: with a ParameterServerStrategy the chief, for all.
+
+        Raises
+        ------
+        FeedError
+            If workers serve, and there is no chief.
+        """
+        serving = [str(node.role) for node in self.fed() if node.serving]
+        if not serving:
+            return self.fed()
         chief = [node for node in self.nodes if node.role == self.spec.chief_role]
-        return [node for node in self.fed() if not node.serving] + (chief if serving else [])
+        if chief[0].serving:
+            raise FeedError(
+                f"{', '.join(serving)} serves a ParameterServerStrategy (ctx.join_server), and there is no chief to "
+                "read what is fed: make the cluster with chief=True"
+            )
+        return [node for node in self.fed() if not node.serving] + chief
 
     def trainers(self) -> list[Node]:
         """Return the nodes that train."""

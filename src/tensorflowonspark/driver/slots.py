@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 __all__ = ["count_slots", "require_slots"]
 
-_SETTLING_SECONDS = 8.0  # executors that were asked for at the application's start register within this time
+# Executors that were asked for at the application's start register within this time of each other; the first of them
+# has a JVM to start, on a host that may be busy.
+_SETTLING_SECONDS = 8.0
+_FIRST_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 
 
@@ -33,7 +36,7 @@ def require_slots(context: "SparkContext", needed: int) -> None:
         now = count_slots(context)
         if now != available:
             available, since = now, time.monotonic()
-        elif time.monotonic() - since > _SETTLING_SECONDS:
+        elif time.monotonic() - since > (_SETTLING_SECONDS if available else _FIRST_SECONDS):
             raise SlotsError(needed, available, _advice(context, available))
         else:
             time.sleep(_LOOK_SECONDS)

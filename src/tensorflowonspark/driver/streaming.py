@@ -6,6 +6,7 @@ asking each other: full ones while every worker has a batch; and ones that are f
 possible, and the stream is over, or pauses, or a worker holds as much as it may, so that waiting would never end.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,9 +20,12 @@ class _Worker:
     batch_rows: int = 0  # 0 until its program has begun to read
     rows: int = 0  # that count
     granted: int = 0  # of these, those that are part of a step
+    taken: int = 0  # by its program
     pressed: bool = False
+    starved: bool = False
     parts: list[tuple[int, int]] = field(default_factory=list)  # that count and that it was not told of yet
     dropped: list[tuple[int, int]] = field(default_factory=list)
+    held: deque[tuple[int, int]] = field(default_factory=deque)  # (partition, rows), in the order of taking
 
     @property
     def left(self) -> int:
@@ -66,11 +70,11 @@ class StreamPlan:
     # ---- what happens
 
     def open(self, number: int, batch_rows: int) -> None:
-        """A worker's program has begun to read, so many rows per step."""
+        """Note that a worker's program has begun to read, so many rows per step."""
         self._workers[number].batch_rows = batch_rows
 
     def store(self, part: PartSummary) -> bool:
-        """A part is whole on its node; return whether it counts."""
+        """Note that a part is whole on its node; return whether it counts."""
         worker = self._workers.get(part.number)
         if worker is None:
             return False
@@ -80,25 +84,40 @@ class StreamPlan:
         self._counted[part.partition] = part
         worker.rows += part.rows
         worker.parts.append((part.partition, part.attempt))
+        worker.held.append((part.partition, part.rows))
         return True
 
     def press(self, number: int) -> None:
-        """A worker holds as much as it may, a task waits to send it more, and its program waits for rows too."""
+        """Note that a worker holds as much as it may, a task waits to send more, and its program waits for rows too."""
         if number in self._workers:
             self._workers[number].pressed = True
 
+    def starve(self, number: int) -> None:
+        """Note that a step of a worker that trains for itself has been waiting for rows."""
+        if number in self._workers:
+            self._workers[number].starved = True
+
+    def take(self, number: int, rows: int) -> None:
+        """Note how many rows a worker's program has taken so far."""
+        if number in self._workers:
+            self._workers[number].taken = rows
+
+    def part_company(self) -> None:
+        """Note that each worker trains for itself."""
+        self._shared = False
+
     def leave(self, number: int) -> None:
-        """A worker takes no more."""
+        """Note that a worker takes no more."""
         self._workers.pop(number, None)
 
     def pause(self, next_partition: int) -> None:
-        """All partitions that were computed together have come; the next ones have numbers from here on."""
+        """Note that all partitions that were computed together have come; the next ones are numbered from here on."""
         self._flush = True
         self._first_partition = next_partition
         self._counted.clear()
 
     def finish(self) -> None:
-        """Nothing more will come."""
+        """Note that nothing more will come."""
         self._flush = self._finished = True
 
     # ---- what follows
@@ -113,12 +132,25 @@ class StreamPlan:
         """How many rows of each worker count so far."""
         return {number: worker.rows for number, worker in self._workers.items()}
 
+    @property
+    def all_taken(self) -> bool:
+        """Whether the programs have taken all rows that count so far."""
+        return all(worker.taken >= worker.rows for worker in self._workers.values())
+
+    def held(self, number: int) -> tuple[list[int], int]:
+        """Return which partitions a worker's program is not through with, and how many rows of them are left."""
+        worker = self._workers[number]
+        left = worker.rows - worker.taken
+        while worker.held and sum(rows for _, rows in worker.held) - worker.held[0][1] >= left:
+            worker.held.popleft()
+        return [partition for partition, _ in worker.held], left
+
     def words(self) -> dict[int, Confirmed]:
         """Return what to tell each node now; what was told once is not told again."""
         if not self._shared:
             words = {number: self._word(worker, None) for number, worker in self._workers.items()}
             for worker in self._workers.values():
-                worker.pressed = False
+                worker.pressed = worker.starved = False
         elif all(worker.batch_rows for worker in self._workers.values()):
             steps = self._next_steps()
             words = {number: self._word(worker, steps[number]) for number, worker in self._workers.items()}
@@ -129,7 +161,8 @@ class StreamPlan:
 
     def _word(self, worker: _Worker, steps: list[tuple[int, int]] | None) -> Confirmed | None:
         flush = self._flush or (worker.pressed and steps is None)
-        if not (worker.parts or worker.dropped or steps or flush):
+        fill = worker.starved and not self.all_taken
+        if not (worker.parts or worker.dropped or steps or flush or fill):
             return None
         word = Confirmed(
             self._feed,
@@ -137,6 +170,7 @@ class StreamPlan:
             tuple(worker.dropped),
             None if steps is None else tuple(steps),
             flush,
+            fill,
             self._finished,
         )
         worker.parts, worker.dropped = [], []

@@ -41,7 +41,9 @@ def real_rows(weights: Any) -> tf.Tensor | None:
 
 def _can_tell(weight: Any) -> bool:
     """Tell whether it is a dense tensor of floats with at least one axis (and not of another backend of Keras's)."""
-    return isinstance(weight, (tf.Tensor, np.ndarray)) and tf.as_dtype(weight.dtype).is_floating and bool(weight.shape)
+    if not isinstance(weight, (tf.Tensor, np.ndarray)):
+        return False
+    return tf.as_dtype(weight.dtype).is_floating and bool(tf.TensorShape(weight.shape).rank)
 
 
 def _padding(weight: Any) -> tf.Tensor:

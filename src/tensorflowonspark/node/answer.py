@@ -55,12 +55,15 @@ class Answerer:
         taken = selection.pick_features(
             {name: each.rows() if isinstance(each, Ragged) else each for name, each in arrays.items()}
         )
+        place = f"rows {first_row} to {first_row + batch.num_rows - 1} of partition {partition}"
         with self._lock:
             try:
                 results = self._function(taken)
             except Exception as error:
                 raise FeedError(
-                    f"the program's function for inference raised {type(error).__name__}: {error} (at row {first_row} "
-                    f"of partition {partition}, with {batch.num_rows} rows)"
+                    f"the program's function for inference raised {type(error).__name__}: {error} ({place})"
                 ) from error
-        return to_batch(results, wanted, batch.num_rows)
+        try:
+            return to_batch(results, wanted, batch.num_rows)
+        except FeedError as error:
+            raise FeedError(f"{error} ({place})") from error.__cause__

@@ -27,6 +27,7 @@ from tensorflowonspark.parts import (
     Storage,
     Stored,
 )
+from tensorflowonspark.transport import Mapped
 
 __all__ = ["Cache"]
 
@@ -49,7 +50,7 @@ class Cache:
         Takes messages to the driver.
     """
 
-    def __init__(self, directory: str, number: int, tell: Callable[[object], None] = lambda message: None) -> None:
+    def __init__(self, directory: str, number: int, tell: Callable[[object], None]) -> None:
         self._directory = directory
         self._number = number
         self._tell = tell
@@ -58,10 +59,10 @@ class Cache:
         self._rooms: dict[int, _Room] = {}
         self._over = -1  # feeds up to this one are no longer wanted
 
-    def store(self, header: PartHeader, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> PartSummary:
-        """Keep a part; it counts as stored only when all its batches came."""
+    def store(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | Mapped]) -> PartSummary:
+        """Keep a part, sent or handed over; it counts as stored only when all of it came."""
         if header.feed <= self._over:
-            return self._drained(header, schema, batches)
+            return self._drained(header, schema, items)
         streams = header.storage.keep is Keep.NONE and header.split is Split.TRAIN
         room = self._room(header)
         if streams:
@@ -70,13 +71,14 @@ class Cache:
         rows = 0
         summary: dict[str, ColumnSummary] = {}
         try:
-            for batch in batches:
-                flat = flat_columns(batch)
-                part.add(flat)
-                summary = merge((summary, summarize(flat, header.partition, rows)))
-                rows += flat.num_rows
-                self._count(header.feed, room, flat.num_rows)
-                schema = flat.schema
+            for item in items:
+                batches = [flat_columns(batch) for batch in (item.batches if isinstance(item, Mapped) else [item])]
+                part.add(batches, item.size if isinstance(item, Mapped) else None)
+                for batch in batches:
+                    summary = merge((summary, summarize(batch, header.partition, rows)))
+                    rows += batch.num_rows
+                    schema = batch.schema
+                self._count(header.feed, room, sum(batch.num_rows for batch in batches))
             part.complete()
         except BaseException:
             part.release()
@@ -95,9 +97,11 @@ class Cache:
             self._tell(Stored(header.feed, (told,)))
         return told
 
-    def _drained(self, header: PartHeader, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> PartSummary:
+    def _drained(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | Mapped]) -> PartSummary:
         """Let rows go that the program no longer wants: other nodes may still want those of the same Spark job."""
-        rows = sum(batch.num_rows for batch in batches)
+        rows = 0
+        for item in items:
+            rows += sum(batch.num_rows for batch in (item.batches if isinstance(item, Mapped) else [item]))
         return PartSummary(
             header.split, header.partition, header.attempt, self._number, rows, {}, schema.serialize().to_pybytes()
         )
@@ -198,7 +202,7 @@ class _Room:
 
 
 class _Part:
-    """The batches of one attempt at a partition, in memory or in a file; a stream's overflow goes to a file too."""
+    """The batches of one attempt at a partition, in memory or in files; a stream's overflow goes to a file too."""
 
     def __init__(self, directory: str, storage: Storage, room: _Room) -> None:
         self.batches: list[pa.RecordBatch] = []
@@ -206,25 +210,24 @@ class _Part:
         self._directory = directory
         self._storage = storage
         self._room = room
-        self._size = 0
+        self._bytes = {False: 0, True: 0}  # in memory, on disk
         self._file: IO[bytes] | None = None
         self._writer: Any = None
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take one more batch."""
-        if self._storage.keep is Keep.DISK and self._writer is None:
-            self._open(batch.schema)
-        size = batch.get_total_buffer_size()
-        if not self._room.add(size, self._file is not None):
+    def add(self, batches: list[pa.RecordBatch], mapped: int | None) -> None:
+        """Take some more batches; `mapped` is the size of the file that they were handed over in, if they were."""
+        on_disk = self._storage.keep is Keep.DISK or self._writer is not None
+        size = sum(batch.get_total_buffer_size() for batch in batches) if mapped is None else mapped
+        if not self._room.add(size, on_disk):
             if self._storage.keep is not Keep.NONE:
                 raise FeedError(self._over_the_bound())
-            self._spill(batch.schema)
-            self._room.add(size, on_disk=True)
-        self._size += size
-        if self._writer is None:
-            self.batches.append(batch)
+            self._spill(batches[0].schema)
+            on_disk = self._room.add(size, True)
+        self._bytes[on_disk] += size
+        if on_disk and (mapped is None or self._storage.keep is Keep.NONE):
+            self._write(batches)
         else:
-            self._write(batch)
+            self.batches += batches
 
     def _over_the_bound(self) -> str:
         limit = self._storage.limit_bytes
@@ -234,22 +237,26 @@ class _Part:
             f"{other} or more workers, feed fewer columns, or pass over the rows just once with cache='none'"
         )
 
-    def _open(self, schema: pa.Schema) -> None:
-        self._file = tempfile.TemporaryFile(dir=self._directory)
-        self._writer = pa.ipc.new_file(pa.PythonFile(self._file, "w"), schema)
-
     def _spill(self, schema: pa.Schema) -> None:
         """Go on in a file, and put there what was in memory."""
+        held, self.batches = self.batches, []
         self._open(schema)
-        for batch in self.batches:
-            self._write(batch)
-        self.batches = []
-        self._room.remove(self._size, on_disk=False)
-        self._room.add(self._size, on_disk=True)
+        self._write(held)
+        size = self._bytes[False]
+        self._room.remove(size, on_disk=False)
+        self._room.add(size, on_disk=True)
+        self._bytes = {False: 0, True: size}
 
-    def _write(self, batch: pa.RecordBatch) -> None:
+    def _open(self, schema: pa.Schema) -> None:
+        self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - lives until it is mapped
+        self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema)
+
+    def _write(self, batches: list[pa.RecordBatch]) -> None:
         try:
-            self._writer.write_batch(batch)
+            for batch in batches:
+                if self._writer is None:
+                    self._open(batch.schema)
+                self._writer.write_batch(batch)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise FeedError(
@@ -266,13 +273,13 @@ class _Part:
         self._file.flush()
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         self._file.close()
-        reader = pa.ipc.open_file(pa.py_buffer(mapped))
-        self.batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+        self.batches += pa.ipc.open_stream(pa.py_buffer(mapped))
 
     def release(self) -> None:
         """Forget the rows; views that are in use keep theirs."""
-        self._room.remove(self._size, self._file is not None)
-        self._size = 0
+        for on_disk, size in self._bytes.items():
+            self._room.remove(size, on_disk)
+        self._bytes = {False: 0, True: 0}
         self.batches = []
         if self._file is not None:
             self._file.close()

@@ -182,7 +182,7 @@ class Context:
         if self._receiver is not None:
             from tensorflowonspark.node.tokens import serve_rows
 
-            serve_rows(self._feeds.find)
+            serve_rows(self._feeds.find, self._link.send)
         self._link.send(Serving())
         tf.distribute.Server(tf.train.ClusterSpec(self._training_cluster()), self.job, self.index).join()
 

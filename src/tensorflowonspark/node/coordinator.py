@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.node.elements import Options, Selection
+from tensorflowonspark.node.steps import batch_shares
 from tensorflowonspark.parts import Contents, Seal, Split
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ class CoordinatedFeed:
     ----------
     seal : Seal
         What was fed.
+    passes : callable
+        Returns how many passes over a split of a feed all workers have ended.
     split : Split
         Which rows of it.
 
@@ -30,16 +34,32 @@ class CoordinatedFeed:
     ----------
     validation : CoordinatedFeed or None
         The rows that came with ``cluster.train(..., validation=...)``.
+
+    Examples
+    --------
+    Each row once in each of three epochs, over all workers together::
+
+        feed = ctx.feed()
+        dataset = coordinator.create_per_worker_dataset(feed.per_worker(64))
+        for epoch in range(3):
+            rows = iter(dataset)
+            while feed.passes_ended <= epoch:
+                for _ in range(100):
+                    coordinator.schedule(step, args=(rows,))
+                coordinator.join()
+
+    ``step`` takes a batch by ``rows.get_next_as_optional()``: a worker may be out of rows while others have some.
     """
 
-    def __init__(self, seal: Seal, split: Split = Split.TRAIN) -> None:
+    def __init__(self, seal: Seal, passes: Callable[[int, Split], int], split: Split = Split.TRAIN) -> None:
         self._feed = seal.feed
+        self._passes = passes
         self._split = split
         self._streams = seal.streams and split is Split.TRAIN
         contents = seal.train if split is Split.TRAIN else seal.validation
         self._contents: Contents = contents or Contents({})
         more = split is Split.TRAIN and seal.validation is not None
-        self.validation = CoordinatedFeed(seal, Split.VALIDATION) if more else None
+        self.validation = CoordinatedFeed(seal, passes, Split.VALIDATION) if more else None
 
     @property
     def total_rows(self) -> int | None:
@@ -51,6 +71,14 @@ class CoordinatedFeed:
         """The names of the columns."""
         schema = self._contents.schema
         return list(pa.ipc.read_schema(pa.py_buffer(schema)).names) if schema else []
+
+    @property
+    def passes_ended(self) -> int:
+        """How many iterators every worker has come to the end of, but for workers that died.
+
+        A worker's iterator has ended when a step asked it for more than there is: the steps before have been made.
+        """
+        return self._passes(self._feed, self._split)
 
     def steps(self, batch_size: int) -> int | None:
         """Return how many batches all workers have in an epoch, for so many rows in each; None for a stream."""
@@ -71,7 +99,8 @@ class CoordinatedFeed:
         batch_size : int
             Rows of one worker's batch.
         epochs : int or None
-            How often an iterator passes over the rows; None for ever. In each pass their order is another.
+            How often an iterator passes over the rows; None for ever, as ``fit`` needs it. In each epoch their order
+            is another. A stream is passed over once, by one iterator.
         shuffle, seed
             As for `Feed.dataset`.
         **options
@@ -81,19 +110,34 @@ class CoordinatedFeed:
         -------
         callable
             Of an optional input context; returns a ``tf.data.Dataset`` of the elements that `Feed.dataset` has.
+
+        Raises
+        ------
+        FeedError
+            If a column does not exist, or its values do not fit; it names the row.
         """
         if not self._contents.schema:
             raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
         selection = Selection(self._contents, Options(**options))  # type: ignore[typeddict-item]
-        passes = 1 if self._streams else epochs
         request = {
             "feed": self._feed,
             "split": self._split.value,
-            "batch_size": batch_size,
-            "epochs": passes,
+            "batch_size": batch_shares(batch_size, 1)[0],
+            "epochs": 1 if self._streams else epochs,
             "seed": seed if shuffle else None,
             "options": options,
         }
+        text = json.dumps(request, default=_plain)
         from tensorflowonspark.node.tokens import remote_dataset
 
-        return lambda _context=None: remote_dataset(json.dumps(request), selection)
+        return lambda _context=None: remote_dataset(text, selection)
+
+
+def _plain(value: Any) -> Any:
+    """Return what stands in JSON, in which the workers are asked, for a dtype or a number of numpy's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    try:
+        return np.dtype(value).name
+    except TypeError:
+        raise FeedError(f"{value!r} can't be sent to the workers: use numbers, strings and names of dtypes") from None

@@ -1,19 +1,21 @@
 """From columns to the elements that a program takes: which columns, of what kind, in what structure."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tensorflowonspark.columns import Array, Kind, Ragged, kind_of
+from tensorflowonspark.columns import Array, Kind, Ragged, kind_of, merge
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.parts import Contents
 
 __all__ = ["WEIGHT", "Batch", "Options", "Selection"]
 
 WEIGHT = "sample_weight"  # Keras's name for it
+_BY_COLUMN = ("shapes", "casts", "fill")
 Batch = tuple[dict[str, Array | Ragged], npt.NDArray[np.bool_]]  # columns, and which rows are real
 
 
@@ -42,8 +44,10 @@ class Selection:
     """
 
     def __init__(self, contents: Contents, options: Options, *, inference: bool = False) -> None:
-        schema = pa.ipc.read_schema(pa.py_buffer(contents.schema)) if contents.schema else pa.schema([])
-        self._columns = list(schema.names)
+        self._schema = pa.ipc.read_schema(pa.py_buffer(contents.schema)) if contents.schema else pa.schema([])
+        self._columns = list(self._schema.names)
+        self._options = options
+        self._refuse_unknown_options()
         features, label = options.get("features"), options.get("label")
         if features is None and label is None and "label" in self._columns and not inference:
             label = "label"
@@ -53,10 +57,10 @@ class Selection:
         self.label = None if label is None else self._structure(label)
         self.features = self._features(features)
         used = dict.fromkeys([*_names(self.features), *_names(self.label), *([self.weight] if self.weight else [])])
-        self._refuse_strangers(used, options)
-        self._options = options
-        self._schema = schema
-        self.kinds = {name: self._kind(name, contents) for name in used}
+        self._refuse_strangers(used)
+        self._seen = contents.columns
+        self.kinds = {name: self._kind(name) for name in used}
+        self._refuse_misfits(inference)
 
     def _features(self, features: str | Sequence[str] | None) -> str | list[str]:
         if features is not None:
@@ -75,25 +79,40 @@ class Selection:
     def _fields(self, struct: str) -> list[str]:
         return [name for name in self._columns if name.startswith(f"{struct}.")]
 
-    def _refuse_strangers(self, used: Mapping[str, None], options: Options) -> None:
+    def _refuse_unknown_options(self) -> None:
+        known = list(Options.__annotations__)
+        for option, value in self._options.items():
+            if option not in known:
+                raise FeedError(f"there is no option {option!r} for the elements of a feed, but {', '.join(known)}")
+            if option in _BY_COLUMN and not isinstance(value or {}, Mapping):
+                raise FeedError(f"{option}={value!r}: expected a dict by column, as in {{'x': ...}}")
+
+    def _refuse_strangers(self, used: Mapping[str, None]) -> None:
         for name in used:
             if name not in self._columns:
                 raise FeedError(f"there is no column {name!r} in the DataFrame that was fed; it has {self._columns}")
-        for option in ("shapes", "casts", "fill"):
-            for name in cast("Mapping[str, Any]", options.get(option) or {}):
+        for option in _BY_COLUMN:
+            for name in self._by_column(option):
                 if name not in used:
                     raise FeedError(f"{option} speaks of column {name!r}, and the program takes {list(used)}")
 
-    def _kind(self, name: str, contents: Contents) -> Kind:
-        shapes, casts, fill = (self._options.get(option) or {} for option in ("shapes", "casts", "fill"))
-        return kind_of(
-            name,
-            self._schema.field(name).type,
-            contents.columns[name],
-            shape=cast("Any", shapes).get(name),
-            cast=cast("Any", casts).get(name),
-            fill=cast("Any", fill).get(name),
-        )
+    def _refuse_misfits(self, inference: bool) -> None:
+        if not self.features:
+            raise FeedError(f"no column is left for the features; the DataFrame that was fed has {self._columns}")
+        if self.weight and not _is_number(self.kinds[self.weight]):
+            raise FeedError(f"weight={self.weight!r}: expected a column of single numbers")
+        if self.label is None and not inference and WEIGHT in _names(self.features) and self.weight != WEIGHT:
+            raise FeedError(
+                f"column {WEIGHT!r} would stand where the rows' weights do: say weight={WEIGHT!r} if it has them, or "
+                "take other features"
+            )
+
+    def _by_column(self, option: str) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", self._options.get(option) or {})
+
+    def _kind(self, name: str) -> Kind:
+        shape, to, fill = (self._by_column(option).get(name) for option in _BY_COLUMN)
+        return kind_of(name, self._schema.field(name).type, self._seen[name], shape=shape, cast=to, fill=fill)
 
     def check(self, contents: Contents) -> None:
         """Refuse further rows of a stream that are not of the same kinds.
@@ -103,14 +122,9 @@ class Selection:
         FeedError
             It names the column, and a row that shows it.
         """
-        for name, kind in self.kinds.items():
-            found = self._kind(name, contents)
-            if found != kind:
-                raise FeedError(
-                    f"column {name!r} had values of shape {kind.shape} in the stream's first rows, and now of shape "
-                    f"{found.shape}, as in {contents.columns[name].lengths[0].longest_at}: declare what may come, as "
-                    f"in shapes={{{name!r}: (None,)}}"
-                )
+        self._seen = merge((self._seen, contents.columns))
+        for name in self.kinds:
+            self._kind(name)
 
     def arrange(self, values: Mapping[str, Any], weights: Any) -> Any:
         """Return columns (arrays, tensors or their specs) in the structure that the program takes."""
@@ -132,6 +146,10 @@ class Selection:
         values, real = batch
         own = 1 if self.weight is None else cast("Array", values[self.weight]).reshape(-1)
         return np.where(real, own, -0.0).astype(np.float32)
+
+
+def _is_number(kind: Kind) -> bool:
+    return kind.dtype.kind in "biuf" and not kind.ragged and prod(kind.inner) == 1
 
 
 def _names(structure: str | Sequence[str] | None) -> list[str]:

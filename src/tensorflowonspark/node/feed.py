@@ -89,7 +89,7 @@ class Feed:
             return None
         return plan_epoch(self._rows, batch_size, self._index).steps
 
-    def dataset(
+    def dataset(  # noqa: PLR0913 - what the elements are, named at the call
         self,
         batch_size: int,
         *,
@@ -199,7 +199,7 @@ class Feed:
     def own_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Callable[[], Iterator[Batch]]:
         """Return what starts a pass over this worker's rows alone, whatever the others do: no batch is filled up."""
         if isinstance(self._source, Stream):
-            return partial(self._source.batches, selection, batch_rows, seed)
+            return partial(self._source.batches, selection, batch_rows, seed, apart=True)
         plan = plan_epoch([self._source.rows], batch_rows, 0)
         return Epochs(self._source, selection, plan, self._report, seed)
 

@@ -52,7 +52,7 @@ class Feeds:
         seal = self._link.wait_for_seal(number)
         if seal is None:
             return None
-        return CoordinatedFeed(seal) if self._receiver is None else self.open(seal)
+        return CoordinatedFeed(seal, self._link.passes) if self._receiver is None else self.open(seal)
 
     def find(self, number: int) -> Feed:
         """Return the rows that this node has of a feed that another node reads: those before are dropped."""

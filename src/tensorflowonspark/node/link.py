@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tensorflowonspark.children import kill_group
 from tensorflowonspark.messages import Member, Members, NoMoreFeeds, Stop
-from tensorflowonspark.parts import Confirmed, Seal
+from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
 
 __all__ = ["Link"]
 
@@ -33,6 +33,7 @@ class Link:
         self._members: tuple[Member, ...] = ()
         self._seals: dict[int, Seal] = {}
         self._confirmed: dict[int, deque[Confirmed]] = defaultdict(deque)
+        self._passes: dict[tuple[int, Split], int] = {}
         self._no_more_feeds = False
         self._stopped = False
         Thread(target=self._listen, daemon=True).start()
@@ -51,10 +52,16 @@ class Link:
         self._wait(lambda: feed in self._seals or self._no_more_feeds or None)
         return self._seals.get(feed)
 
-    def wait_for_confirmed(self, feed: int) -> Confirmed:
-        """Return the driver's next word on a stream."""
+    def wait_for_confirmed(self, feed: int, seconds: float | None = None) -> Confirmed | None:
+        """Return the driver's next word on a stream; None if there was none for so long."""
         words = self._confirmed[feed]
-        return self._wait(lambda: words.popleft() if words else None)
+        with self._changed:
+            self._changed.wait_for(lambda: words, seconds)
+            return words.popleft() if words else None
+
+    def passes(self, feed: int, split: Split) -> int:
+        """Return how many passes over a split all workers have ended."""
+        return self._passes.get((feed, split), 0)
 
     def wait_for_stop(self) -> None:
         """Return when the node is to end."""
@@ -82,6 +89,8 @@ class Link:
             self._seals[message.feed] = message
         elif isinstance(message, Confirmed):
             self._confirmed[message.feed].append(message)
+        elif isinstance(message, PassesEnded):
+            self._passes[message.feed, message.split] = message.count
         elif isinstance(message, NoMoreFeeds):
             self._no_more_feeds = True
         elif isinstance(message, Stop):

@@ -42,8 +42,10 @@ class Receiver:
         """The TCP port."""
         return int(self._far.port)
 
-    def _take(self, header: PartHeader, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> PartSummary:
-        return self.cache.store(header, schema, batches)
+    def _take(
+        self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]
+    ) -> PartSummary:
+        return self.cache.store(header, schema, items)
 
     def _answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self.answerer is None:

@@ -104,7 +104,8 @@ class Reader:
         kind = self._kinds[name]
         if name not in self._views:
             pieces = [self._columns[name][home].take(pa.array(local)) for home, local in places.pieces]
-            return columns.to_array(pa.concat_arrays(pieces).take(pa.array(places.inverse)), kind)
+            taken = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces).take(pa.array(places.inverse))
+            return columns.to_array(taken, kind)
         views = self._views[name]
         # Row by row from each batch into one array, then once more into the order asked for: two copies by numpy's
         # take are several times faster than one by an index on the left of an assignment.

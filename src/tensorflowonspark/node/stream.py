@@ -20,11 +20,12 @@ from tensorflowonspark.node.cache import Cache
 from tensorflowonspark.node.elements import Batch, Selection
 from tensorflowonspark.node.epochs import BLOCK_BYTES, BLOCK_ROWS
 from tensorflowonspark.node.shard import Reader
-from tensorflowonspark.parts import Confirmed, Contents, StreamOpened, Taken
+from tensorflowonspark.parts import Confirmed, Contents, Starved, StreamOpened, Taken
 
 __all__ = ["Stream"]
 
 _Rows = dict[str, Array | Ragged]
+_STARVED_SECONDS = 1.0  # that a step waits before the driver is asked whether it has to
 
 
 class Stream:
@@ -37,7 +38,7 @@ class Stream:
     cache : Cache
         Where its parts are.
     confirmed : callable
-        Returns what the driver confirms next; waits for it.
+        Returns what the driver confirms next; waits for it, or for so many seconds.
     tell : callable
         Takes messages to the driver.
     report : callable
@@ -48,7 +49,7 @@ class Stream:
         self,
         feed: int,
         cache: Cache,
-        confirmed: Callable[[], Confirmed],
+        confirmed: Callable[..., Confirmed | None],
         tell: Callable[[object], None],
         report: Callable[[Progress], None],
     ) -> None:
@@ -65,8 +66,10 @@ class Stream:
         batch_rows: int,
         seed: int | None,
         on_end: Callable[[int], None] | None = None,
+        *,
+        apart: bool = False,
     ) -> Iterator[Batch]:
-        """Yield the batches of the only pass."""
+        """Yield the batches of the only pass; `apart` is a worker of asynchronous training."""
         if self._opened:
             raise FeedError(
                 "the rows of a stream can be passed over just once (one epoch, one data set): feed them with "
@@ -75,43 +78,48 @@ class Stream:
         self._opened = True
         self._tell(StreamOpened(self._feed, batch_rows))
         rows = _Waiting(selection, seed)
-        for number, step in enumerate(self._steps(rows, batch_rows)):
+        for number, step in enumerate(self._steps(rows, batch_rows, apart)):
             batch = rows.take(step.rows, step.size)
             self._report(Progress(0, number + 1, 0, rows.taken))
             yield batch
         if on_end is not None:
             on_end(0)
 
-    def _steps(self, rows: "_Waiting", batch_rows: int) -> Iterator["_Step"]:
+    def _steps(self, rows: "_Waiting", batch_rows: int, apart: bool) -> Iterator["_Step"]:
         """Yield the steps that are possible; wait for the driver's word where none is."""
         end = False
         while not end:
-            word = self._next_word(rows.taken)
+            word = self._next_word(rows.taken, apart)
             end = word.end
             for part in word.dropped:
                 self._cache.drop_part(self._feed, part)
             for part in word.parts:
                 rows.add(self._cache, self._feed, part)
             if word.steps is None:
-                yield from self._own_steps(rows, batch_rows, word.flush)
+                yield from self._own_steps(rows, batch_rows, word.flush, word.fill)
             else:
                 for count, real in word.steps:
                     yield from (_Step(real, batch_rows) for _ in range(count))
 
-    def _next_word(self, taken: int) -> Confirmed:
+    def _next_word(self, taken: int, apart: bool) -> Confirmed:
         self._tell(Taken(self._feed, taken))
         self._cache.program_waits(self._feed, True)
-        word = self._confirmed()
+        while (word := self._confirmed(_STARVED_SECONDS if apart else None)) is None:
+            # A coordinator that waits for this step makes none for the workers that have rows, and this one gets none
+            # before they have taken theirs.
+            self._tell(Starved(self._feed))
         self._cache.program_waits(self._feed, False)
         if word.failed:
             raise FeedError(f"the stream broke off after {taken} rows: {word.failed}")
         return word
 
-    def _own_steps(self, rows: "_Waiting", batch_rows: int, flush: bool) -> Iterator["_Step"]:
+    def _own_steps(self, rows: "_Waiting", batch_rows: int, flush: bool, fill: bool) -> Iterator["_Step"]:
         """Yield the steps of a worker that no other waits for: full ones, and the rest where it is wanted."""
+        if fill and not rows.count:
+            yield _Step(0, batch_rows)
         while rows.count >= batch_rows:
             yield _Step(batch_rows, batch_rows)
-        if flush and rows.count:
+        if (flush or fill) and rows.count:
             yield _Step(rows.count, rows.count)
 
 
@@ -130,7 +138,7 @@ class _Waiting:
         self._parts: deque[tuple[Reader, npt.NDArray[np.int64], int, Callable[[], None]]] = deque()
         self._block: _Rows = {}
         self._at = self._stop = 0  # what is left of the block
-        self._last: _Rows | None = None  # a real row, to fill up with
+        self._last: tuple[int, _Rows] = 0, {}  # real rows, to fill up with: a whole batch, for BatchNorm's statistics
         self.count = 0
         self.taken = 0
 
@@ -164,17 +172,17 @@ class _Waiting:
         self.taken += rows
         kinds = self._selection.kinds
         values = {name: columns.concatenate([piece[name] for piece in pieces]) for name in kinds} if pieces else {}
-        if values:
-            self._last = {name: each[rows - 1 : rows] for name, each in values.items()}
+        if rows:
+            self._last = rows, values
         return self._filled(values, rows, size), np.arange(size) < rows
 
     def _filled(self, values: _Rows, rows: int, size: int) -> _Rows:
         if rows == size:
             return values
-        if not rows and self._last is None:
+        count, source = (rows, values) if rows else self._last
+        if not count:
             return {name: columns.zeros(size, kind) for name, kind in self._selection.kinds.items()}
-        source = values or self._last or {}
-        return {name: columns.repeat_rows(each, np.arange(size) % max(1, rows)) for name, each in source.items()}
+        return {name: columns.repeat_rows(each, np.arange(size) % count) for name, each in source.items()}
 
     def _next_block(self) -> None:
         reader, order, block_rows, release = self._parts.popleft()

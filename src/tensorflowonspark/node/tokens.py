@@ -8,6 +8,7 @@ the same token, and the coordinator's graphs call it by that. Errors come back w
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -20,7 +21,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.node.dataset import assembled, flat_arrays, flat_specs
 from tensorflowonspark.node.elements import Batch, Options, Selection
 from tensorflowonspark.node.feed import Feed
-from tensorflowonspark.parts import Split
+from tensorflowonspark.parts import PassEnded, Split
 
 __all__ = ["remote_dataset", "serve_rows"]
 
@@ -30,17 +31,19 @@ _PREFETCH_BATCHES = 2
 _kept_graph: list[tf.Graph] = []  # a function is forgotten with the graph that it was made in
 
 
-def serve_rows(find: Callable[[int], Feed]) -> None:
+def serve_rows(find: Callable[[int], Feed], tell: Callable[[object], None]) -> None:
     """Register this process's function (in a worker).
 
     Parameters
     ----------
     find : callable
         Returns this worker's rows of a feed, by its number.
+    tell : callable
+        Takes messages to the driver.
     """
-    passes = _Passes(find)
+    passes = _Passes(find, tell)
     with tf.Graph().as_default() as graph:
-        made = tf.numpy_function(passes.call, [tf.constant(""), tf.constant(0, tf.int64)], [tf.int64])
+        made = tf.numpy_function(passes.call, [""], tf.bool)
     token = made.op.get_attr("token").decode()
     if token != _FUNCTION:
         raise FeedError(
@@ -52,81 +55,105 @@ def serve_rows(find: Callable[[int], Feed]) -> None:
 
 def remote_dataset(request: str, selection: Selection) -> tf.data.Dataset:
     """Return the data set of whichever worker runs it (in the coordinator)."""
-    specs = list(flat_specs(selection))
+    specs = [*flat_specs(selection), tf.TensorSpec((), tf.bool)]
 
-    def call(number: Any, types: list[tf.DType]) -> list[tf.Tensor]:
-        return tf.raw_ops.PyFunc(input=[tf.constant(request), number], token=_FUNCTION, Tout=types)  # type: ignore[no-any-return]
-
-    def pull(number: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        *tensors, more = call(number, [*(spec.dtype for spec in specs), tf.bool])
-        shaped = [tf.ensure_shape(each, spec.shape) for each, spec in zip(tensors, specs, strict=True)]
-        return (*shaped, tf.ensure_shape(more, ()))
+    def call(name: str, argument: Any, results: list[tf.TensorSpec]) -> list[tf.Tensor]:
+        tensors = tf.raw_ops.PyFunc(input=[name, argument], token=_FUNCTION, Tout=[each.dtype for each in results])
+        return [tf.ensure_shape(tensor, each.shape) for tensor, each in zip(tensors, results, strict=True)]
 
     def one_pass(number: tf.Tensor) -> tf.data.Dataset:
-        batches = tf.data.Dataset.counter().map(lambda _: pull(number))
-        return batches.take_while(lambda *tensors: tensors[-1])
+        return tf.data.Dataset.counter().map(lambda _: (number, *call("next", number, specs)))
 
-    # Each iterator begins with a call that opens a pass of its own.
-    opened = tf.data.Dataset.from_tensors(0).map(
-        lambda _: tf.ensure_shape(call(tf.constant(-1, tf.int64), [tf.int64])[0], ())
-    )
-    elements = opened.flat_map(one_pass).map(lambda *tensors: assembled(selection, tensors[:-1]))
+    def goes_on(number: tf.Tensor, *tensors: tf.Tensor) -> tf.Tensor:
+        return tf.cond(tensors[-1], lambda: True, lambda: call("end", number, specs[-1:])[0])
+
+    # Each iterator begins with a call that opens a pass of its own. The end is told when a step asks for more than
+    # there is, not when the last batch has been prefetched: then all steps that had rows have been made.
+    opened = tf.data.Dataset.from_tensors(request).map(lambda it: call("open", it, [tf.TensorSpec((), tf.int64)])[0])
+    batches = opened.flat_map(one_pass).prefetch(_PREFETCH_BATCHES).take_while(goes_on)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return elements.with_options(options).prefetch(_PREFETCH_BATCHES)
+    # A call may wait for rows, and must not keep a thread from the steps and from what the server is asked for.
+    options.threading.private_threadpool_size = 0  # as many threads as cores
+    return batches.map(lambda _, *tensors: assembled(selection, tensors[:-1])).with_options(options)
+
+
+@dataclass
+class _Pass:
+    feed: int
+    split: Split
+    selection: Selection
+    batches: Iterator[Batch]
 
 
 class _Passes:
     """Answers the calls of data sets in this worker: opens passes over its rows, and hands out their batches."""
 
-    def __init__(self, find: Callable[[int], Feed]) -> None:
+    def __init__(self, find: Callable[[int], Feed], tell: Callable[[object], None]) -> None:
         self._find = find
+        self._tell = tell
         self._lock = Lock()
-        self._feeds: dict[int, Feed] = {}
+        self._feed: tuple[int, Feed] | None = None
         self._sources: dict[str, tuple[Selection, Callable[[], Iterator[Batch]]]] = {}
-        self._open: dict[int, tuple[Selection, Iterator[Batch]]] = {}
+        self._open: dict[int, _Pass] = {}
         self._numbers = count()
 
-    def call(self, request: Any, number: Any) -> list[Any]:
-        """Open a pass where the number is negative, and return its number; or return the next batch of a pass."""
-        if number < 0:
-            return [np.int64(self._begin(request.decode()))]
-        if number not in self._open:
-            raise FeedError(f"more than {_PASSES} iterators at a time over one worker's rows")
-        selection, batches = self._open[number]
-        batch = next(batches, None)
-        if batch is None:
-            nothing = {name: zeros(0, kind) for name, kind in selection.kinds.items()}
-            return [*flat_arrays(selection, (nothing, np.zeros(0, bool))), np.bool_(False)]
-        return [*flat_arrays(selection, batch), np.bool_(True)]
+    def call(self, name: bytes, argument: Any) -> list[Any]:
+        """Do what a data set asks for, by name."""
+        if name == b"open":
+            return [np.int64(self._begin(argument.decode()))]
+        if argument not in self._open:
+            raise FeedError(
+                f"an iterator over this worker's rows is no longer good: its feed is over, or {_PASSES} others were "
+                "begun after it"
+            )
+        current = self._open[argument]
+        if name == b"end":
+            self._tell(PassEnded(current.feed, current.split))
+            return [np.bool_(False)]
+        batch = next(current.batches, None)
+        if batch is not None:
+            return [*flat_arrays(current.selection, batch), np.bool_(True)]
+        nothing = {name: zeros(0, kind) for name, kind in current.selection.kinds.items()}
+        return [*flat_arrays(current.selection, (nothing, np.zeros(0, bool))), np.bool_(False)]
 
-    def _begin(self, request: str) -> int:
+    def _begin(self, text: str) -> int:
+        request = json.loads(text)
         with self._lock:
-            if request not in self._sources:
-                self._sources[request] = self._source(json.loads(request))
-            selection, start = self._sources[request]
+            feed = self._current(request["feed"])
+            if text not in self._sources:
+                self._sources[text] = self._source(feed, request)
+            selection, start = self._sources[text]
             number = next(self._numbers)
-            self._open[number] = selection, _repeated(start, json.loads(request)["epochs"])
+            batches = _repeated(start, request["epochs"])
+            self._open[number] = _Pass(request["feed"], Split(request["split"]), selection, batches)
             for old in sorted(self._open)[:-_PASSES]:
                 del self._open[old]
         return number
 
-    def _source(self, request: dict[str, Any]) -> tuple[Selection, Callable[[], Iterator[Batch]]]:
-        feed = self._feed(request["feed"])
+    def _current(self, number: int) -> Feed:
+        if self._feed is None or self._feed[0] != number:
+            self._feed = number, self._find(number)
+            self._sources.clear()
+            self._open.clear()
+        return self._feed[1]
+
+    def _source(self, feed: Feed, request: dict[str, Any]) -> tuple[Selection, Callable[[], Iterator[Batch]]]:
         if request["split"] == Split.VALIDATION.value:
             assert feed.validation is not None
             feed = feed.validation
         selection = feed.select(Options(**request["options"]))  # type: ignore[typeddict-item]
         return selection, feed.own_passes(selection, request["batch_size"], request["seed"])
 
-    def _feed(self, number: int) -> Feed:
-        if number not in self._feeds:
-            self._feeds = {number: self._find(number)}
-            self._sources.clear()
-            self._open.clear()
-        return self._feeds[number]
-
 
 def _repeated(start: Callable[[], Iterator[Batch]], epochs: int | None) -> Iterator[Batch]:
     for _ in count() if epochs is None else range(epochs):
-        yield from start()
+        empty = True
+        for batch in start():
+            empty = False
+            yield batch
+        if empty and epochs is None:
+            raise FeedError(
+                "this worker has no rows to repeat (epochs=None): feed more rows than there are workers, and leave "
+                "rebalance as it is"
+            )

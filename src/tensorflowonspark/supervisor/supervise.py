@@ -33,7 +33,7 @@ from tensorflowonspark.messages import (
     TensorBoardUp,
 )
 from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.parts import Confirmed, Seal, Stored
+from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Stored
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
 from tensorflowonspark.supervisor.executor import watch_process
 from tensorflowonspark.supervisor.exits import explain, out_of_memory_kills
@@ -205,7 +205,7 @@ class Supervisor:
             return False
         if isinstance(message, Stop):
             self._stop(message)
-        elif isinstance(message, (Members, Seal, Confirmed, NoMoreFeeds)):
+        elif isinstance(message, (Members, Seal, Confirmed, PassesEnded, NoMoreFeeds)):
             with suppress(OSError):
                 self._pipe.send(message)
             if isinstance(message, Members) and self._assignment.tensorboard:

@@ -1,5 +1,6 @@
 """Feeding: this task's partition goes to one node, as the Arrow batches that Spark made."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,8 @@ import pyarrow.compute as pc
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.parts import PartHeader, PartSummary, Split
+from tensorflowonspark.handover import PIECE_BYTES, PieceWriter, can_hand_over, open_piece
+from tensorflowonspark.parts import Keep, PartHeader, PartSummary, Split, Storage
 from tensorflowonspark.task.plan import FeedOrder, FeedTarget
 
 __all__ = ["choose", "send"]
@@ -33,28 +35,73 @@ def send(
         If the node can't be reached, or is gone before it has taken everything.
     """
     sent: dict[Split, int] = {}
-    streams: dict[Split, transport.PutStream] = {}
+    senders: dict[Split, _Sender] = {}
+    near = Path(target.ready.feed_socket).exists() and can_hand_over()
     with closing(transport.dial_near(target.ready.feed_socket, target.host, target.ready.feed_port, token)) as node:
         try:
             for batch in batches:
                 for split, rows in _divided(batch, order, partition):
-                    if split not in streams:
+                    if split not in senders:
                         header = PartHeader(order.feed, split, partition, attempt, order.storage)
-                        streams[split] = node.put(header, rows.schema)
-                    streams[split].write(rows)
+                        senders[split] = _Sender(node.put(header, rows.schema), order.storage, near)
+                    senders[split].write(rows)
                     sent[split] = sent.get(split, 0) + rows.num_rows
-            parts: tuple[PartSummary, ...] = tuple(stream.finish() for stream in streams.values())
+            parts: tuple[PartSummary, ...] = tuple(sender.finish() for sender in senders.values())
         except transport.ConnectionLost as error:
             raise FeedError(
                 f"partition {partition}: {target.name} on {target.host} did not take its rows "
                 f"({sum(sent.values())} were sent): {error}"
             ) from error
+        finally:
+            for sender in senders.values():
+                sender.close()
     for part in parts:
         if part.rows != sent[part.split]:
             raise FeedError(
                 f"partition {partition}: {sent[part.split]} rows were sent to {target.name}, and it counts {part.rows}"
             )
     return parts
+
+
+class _Sender:
+    """Sends the rows of one split: in files to a node on this host, through the stream to all others."""
+
+    def __init__(self, stream: transport.PutStream, storage: Storage, near: bool) -> None:
+        self._stream = stream
+        self._near = near
+        self._directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] if storage.keep is Keep.DISK else None
+        self._piece: PieceWriter | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not self._near:
+            self._stream.write(batch)
+            return
+        if self._piece is None:
+            self._piece = PieceWriter(batch.schema, self._directory)
+        self._piece.write(batch)
+        if self._piece.bytes >= PIECE_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._piece is None:
+            return
+        piece = self._piece.finish()
+        if not self._stream.hand_over(piece):
+            # The node sees other processes than this task does, as in another container: by stream, then.
+            self._near = False
+            for batch in open_piece(piece):
+                self._stream.write(batch)
+        self.close()
+
+    def finish(self) -> PartSummary:
+        self._hand_over()
+        part: PartSummary = self._stream.finish()
+        return part
+
+    def close(self) -> None:
+        if self._piece is not None:
+            self._piece.close()
+            self._piece = None
 
 
 def _divided(batch: pa.RecordBatch, order: FeedOrder, partition: int) -> Iterator[tuple[Split, pa.RecordBatch]]:

@@ -1,0 +1,169 @@
+"""Rows from Spark into a training function: how many per second, and what they cost once they are there.
+
+Part A feeds DataFrames that are in Spark's memory to two nodes, on a standalone Spark cluster of two one-core workers,
+and sets ours beside a Spark job that only counts the same batches, which no feed can beat, and beside
+TensorFlowOnSpark 2.2.5 from PyPI. Parts B and C time later epochs, without and with a model, beside the same rows as
+numpy arrays in memory. Part D looks at the memory of the processes that a stream passes through.
+"""
+
+import argparse
+import json
+import os
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from feed_fit import SHAPES
+from feed_report import PICTURE, draw, report
+from feed_rows import KINDS
+from lifecycle import old_python
+from rounds import Contender, versions
+
+_HERE = Path(__file__).parent
+_ROOT = _HERE.parent
+_EPOCHS = 4
+_FIT_ROWS = 60_000
+_STREAM_BYTES = 640_000_000
+_STREAM_LIMIT = "64m"
+_ROADS = {
+    "limit": {"do": "limit"},
+    "disk": {"do": "feed", "cache": "disk", "shuffle": False},
+    "disk, shuffled": {"do": "feed", "cache": "disk", "shuffle": True},
+    "memory": {"do": "feed", "cache": "memory", "shuffle": False},
+    "none": {"do": "feed", "cache": "none", "shuffle": False},
+}
+
+
+class Bench:
+    """What all parts need: options, contenders and a place for the results."""
+
+    def __init__(self, options, stack, log):
+        self.options = options
+        self.results = {}
+        self._stack = stack
+        self._log = log
+        self._kept = {}
+
+    def contender(self, script, python=sys.executable):
+        """Start a contender that lives until the part ends."""
+        if script not in self._kept:
+            self._kept[script] = self._stack.enter_context(self.fresh(script, python))
+        return self._kept[script]
+
+    @contextmanager
+    def fresh(self, script, python=sys.executable):
+        """Start a contender for one round."""
+        contender = Contender([python, str(_HERE / script)], environment(python), self._log)
+        try:
+            yield contender
+        finally:
+            contender.close()
+
+    def take_turns(self, part, turns):
+        """Let each of some turns (functions by name) have its round, over and over; keep what they return."""
+        for number in range(self.options.rounds + 1):
+            for name, turn in turns.items():
+                answer = turn()
+                print(f"round {number}: {part} {name}: {answer}", file=sys.stderr, flush=True)
+                if number:  # the first warms up
+                    self.results.setdefault(part, {}).setdefault(name, []).append(answer)
+
+    def rows(self, rows):
+        """Return how many rows to take where so many are usual."""
+        return max(1_000, int(rows * self.options.rows))
+
+
+def environment(python):
+    """Return the environment of a contender; this Python's own packages are no other's."""
+    inherited = {name: value for name, value in os.environ.items() if python == sys.executable or name != "PYTHONPATH"}
+    return {**inherited, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
+
+
+def asking(contender, **order):
+    """Return a function that has one round run."""
+    return lambda: contender.round(json.dumps(order))
+
+
+def throughput(bench):
+    """Run part A."""
+    ours = bench.contender("feed_ours.py")
+    old = bench.contender("feed_2x.py", old_python(bench.options.old_python, bench.options.old_venv))
+    for kind, what in KINDS.items():
+        rows = bench.rows(what.rows)
+        turns = {road: asking(ours, kind=kind, rows=rows, **order) for road, order in _ROADS.items()}
+        turns["2.2.5"] = asking(old, kind=kind, rows=bench.rows(what.old_rows))
+        bench.take_turns(f"A {kind}", turns)
+
+
+def later_epochs(bench):
+    """Run part B."""
+    ours = bench.contender("feed_ours.py")
+    order = {"do": "epochs", "kind": "floats", "rows": bench.rows(KINDS["floats"].rows), "epochs": _EPOCHS}
+    turns = {
+        "numpy": asking(ours, dataset=False, **order),
+        "dataset": asking(ours, dataset=True, **order),
+        "in memory": in_memory(bench, order),
+    }
+    bench.take_turns("B", turns)
+
+
+def training(bench):
+    """Run part C."""
+    ours = bench.contender("feed_ours.py")
+    for model in SHAPES:
+        order = {"do": "fit", "kind": "floats", "rows": bench.rows(_FIT_ROWS), "epochs": _EPOCHS, "model": model}
+        bench.take_turns(f"C {model}", {"ours": asking(ours, **order), "in memory": in_memory(bench, order)})
+
+
+def in_memory(bench, order):
+    """Return a function that runs one round of the contender without Spark, in a process as fresh as a node."""
+
+    def turn():
+        with bench.fresh("feed_in_memory.py") as contender:
+            return contender.round(json.dumps(order))
+
+    return turn
+
+
+def memory(bench):
+    """Run part D."""
+    ours = bench.contender("feed_memory.py")
+    order = {"rows": bench.rows(_STREAM_BYTES // KINDS["floats"].row_bytes), "limit": _STREAM_LIMIT, "pause": 0.01}
+    turns = {str(partitions): asking(ours, partitions=partitions, **order) for partitions in (40, 4)}
+    bench.take_turns("D", turns)
+
+
+def main():
+    """Run the rounds, print the tables, draw the picture."""
+    parts = {"A": throughput, "B": later_epochs, "C": training, "D": memory}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parts", default="A,B,C,D", help="which to run")
+    parser.add_argument("--rows", type=float, default=1.0, help="times the usual numbers of rows")
+    parser.add_argument("--old-python", default=sys.executable, help="3.8 to 3.11, for TensorFlow 2.15")
+    parser.add_argument("--old-venv", type=Path, default=Path(".venvs/2.2.5"))
+    parser.add_argument("--results", type=Path, default=_ROOT / "build/benchmark-feed.json", help="kept here as JSON")
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    parser.add_argument("--report-only", action="store_true", help="of the results that are there")
+    options = parser.parse_args()
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    results = json.loads(options.results.read_text()) if options.results.exists() else {}
+    for name in [] if options.report_only else options.parts.split(","):
+        with ExitStack() as stack, open(options.results.with_suffix(".log"), "ab") as log:
+            bench = Bench(options, stack, log)
+            parts[name](bench)
+        results |= {**bench.results, f"about {name}": about(options)}
+        options.results.write_text(json.dumps(results, indent=1))
+    print(report(results))
+    draw(results, options.picture)
+
+
+def about(options):
+    """Return what is to be said of a part's figures."""
+    rows = "" if options.rows == 1 else f"; {options.rows} times the usual rows"
+    packages = versions("tensorflowonspark", "pyspark", "pyarrow", "tensorflow", "keras")
+    return f"{packages}; {os.cpu_count()} cores; median of {options.rounds} after a warm-up{rows}"
+
+
+if __name__ == "__main__":
+    main()

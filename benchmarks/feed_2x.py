@@ -1,0 +1,55 @@
+"""Contender of feed.py: TensorFlowOnSpark 2.2.5, as its own documentation feeds a DataFrame."""
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from feed_rows import Frames
+from rounds import contend
+from standalone import two_one_core_workers
+
+
+def program(directory, ctx):
+    """Take all batches; note how many rows there were."""
+    from tensorflowonspark import TFNode
+
+    feed = TFNode.DataFeed(ctx.mgr)
+    rows = 0
+    while not feed.should_stop():
+        rows += len(feed.next_batch(256))
+    (Path(directory) / str(ctx.executor_id)).write_text(str(rows))
+
+
+def feed(spark, frame, rows):
+    """Return the rows per second from ``train`` to its return, when the programs have taken all."""
+    from tensorflowonspark import TFCluster
+
+    with tempfile.TemporaryDirectory() as directory:
+        mode = TFCluster.InputMode.SPARK
+        cluster = TFCluster.run(spark.sparkContext, program, directory, num_executors=2, num_ps=0, input_mode=mode)
+        started = time.monotonic()
+        cluster.train(frame.rdd.map(list), 1)
+        seconds = time.monotonic() - started
+        cluster.shutdown()
+        counted = sum(int((Path(directory) / name).read_text()) for name in os.listdir(directory))
+    assert counted == rows, f"{counted} of {rows} rows"
+    return rows / seconds
+
+
+def main():
+    """Serve rounds."""
+    settings = {"spark_cores_max": 2, "spark_scheduler_minRegisteredResourcesRatio": 1}
+    with two_one_core_workers(**settings) as spark:
+        frames = Frames(spark)
+
+        def run_round(what):
+            order = json.loads(what)
+            return feed(spark, frames.get(order["kind"], order["rows"]), order["rows"])
+
+        contend(run_round)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The kinds of rows that the feeding benchmarks feed, made by Spark itself so that every contender gets the same."""
+
+from dataclasses import dataclass, field
+
+_HASH = "sha2(cast(id as string), 512)"  # 128 characters that no compression makes small
+_LABEL = "cast(id % 10 as int) as label"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of row.
+
+    Parameters
+    ----------
+    title : str
+        What the table calls it.
+    columns : list of str
+        SQL expressions of ``id``.
+    rows, old_rows : int
+        How many a round feeds, and how many TensorFlowOnSpark 2.2.5 is given.
+    row_bytes : int
+        What is in a row, on the average.
+    shapes : dict
+        What a program says about their shapes.
+    """
+
+    title: str
+    columns: list
+    rows: int
+    old_rows: int
+    row_bytes: int
+    shapes: dict = field(default_factory=dict)
+
+
+KINDS = {
+    "floats": Kind(
+        "784 float32 + label",
+        ["transform(sequence(0, 783), i -> cast((id * 784 + i) % 251 / 250 as float)) as features", _LABEL],
+        300_000,
+        6_000,
+        3_140,
+    ),
+    "bytes": Kind(
+        "784 bytes + label",
+        [f"unhex(substr(repeat({_HASH}, 13), 1, 1568)) as image", _LABEL],
+        1_000_000,
+        12_000,
+        788,
+        {"image": (28, 28, 1)},
+    ),
+    "columns": Kind(
+        "10 float columns + label",
+        [*(f"cast((id + {number}) % 1009 as float) as x{number}" for number in range(10)), _LABEL],
+        3_000_000,
+        12_000,
+        44,
+    ),
+    "text": Kind(
+        "100 to 1,000 characters + label",
+        [f"substr(repeat({_HASH}, 8), 1, cast(100 + id * 7919 % 901 as int)) as text", _LABEL],
+        500_000,
+        12_000,
+        554,
+    ),
+}
+
+
+class Frames:
+    """Keeps one DataFrame in Spark's memory at a time."""
+
+    def __init__(self, spark):
+        self._spark = spark
+        self._made = None
+        self._frame = None
+
+    def get(self, kind, rows, partitions=8):
+        """Return a DataFrame whose rows are all in Spark's memory."""
+        if self._made != (kind, rows, partitions):
+            if self._frame is not None:
+                self._frame.unpersist(True)
+            self._made = kind, rows, partitions
+            self._frame = self._spark.range(0, rows, 1, partitions).selectExpr(*KINDS[kind].columns).cache()
+            assert self._frame.count() == rows
+        return self._frame

@@ -1,0 +1,127 @@
+"""The steps of a stream, by arithmetic alone: every row once, as many steps for all, and never a standstill."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorflowonspark.driver.streaming import StreamPlan
+from tensorflowonspark.parts import PartSummary, Split
+
+
+def part(partition, number, rows, attempt=1):
+    return PartSummary(Split.TRAIN, partition, attempt, number, rows)
+
+
+class Workers:
+    """Workers that hear a plan's words and count what they take."""
+
+    def __init__(self, plan, batch_rows):
+        self.plan = plan
+        self.batch_rows = batch_rows
+        self.parts = {number: [] for number in batch_rows}
+        self.steps = {number: [] for number in batch_rows}
+        self.ended = set()
+        for number, rows in batch_rows.items():
+            plan.open(number, rows)
+
+    def hear(self):
+        for number, word in self.plan.words().items():
+            self.parts[number] += word.parts
+            self.steps[number] += [real for count, real in word.steps or () for _ in range(count)]
+            if word.end:
+                self.ended.add(number)
+
+
+events = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 60), st.sampled_from(["part", "again", "elsewhere", "press", "pause"])),
+    max_size=25,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 3), st.integers(1, 20), events)
+def test_whatever_comes_in_whatever_order(count, batch_rows, events):
+    plan = StreamPlan(range(count), 0)
+    workers = Workers(plan, {number: batch_rows + number for number in range(count)})
+    counted, base, partition = {}, 0, 0
+    for drawn, drawn_rows, what in events:
+        number, rows = drawn % count, drawn_rows
+        if what == "part":
+            assert plan.store(part(base + partition, number, rows))
+            counted[base + partition] = (number, rows)
+            partition += 1
+        elif what in ("again", "elsewhere") and partition:
+            # Spark repeats a task: its rows are there already.
+            home, known = counted[base + partition - 1]
+            other = home if what == "again" else (home + 1) % count
+            assert not plan.store(part(base + partition - 1, other, known, attempt=2))
+        elif what == "press":
+            plan.press(number)
+        elif what == "pause":
+            base, partition = base + 100, 0
+            plan.pause(base)
+        workers.hear()
+    plan.finish()
+    workers.hear()
+    for number in range(count):
+        expected = [(each, rows) for each, (home, rows) in counted.items() if home == number]
+        assert workers.parts[number] == [(each, 1) for each, _ in expected]
+        assert sum(workers.steps[number]) == sum(rows for _, rows in expected)
+        assert all(real <= batch_rows + number for real in workers.steps[number])
+    assert len({len(steps) for steps in workers.steps.values()}) == 1
+    assert all(any(reals) for reals in zip(*workers.steps.values(), strict=True))  # no step of padding alone
+    assert workers.ended == set(range(count))
+
+
+def test_nothing_is_told_before_all_programs_read():
+    plan = StreamPlan([0, 1], 0)
+    plan.open(0, 5)
+    plan.store(part(0, 0, 10))
+    assert plan.words() == {}
+    plan.open(1, 5)
+    assert plan.words()[0].parts == ((0, 1),)
+
+
+def test_full_steps_are_told_as_soon_as_all_have_rows():
+    plan = StreamPlan([0, 1], 0)
+    workers = Workers(plan, {0: 10, 1: 10})
+    plan.store(part(0, 0, 35))
+    workers.hear()
+    assert workers.steps == {0: [], 1: []}
+    plan.store(part(1, 1, 25))
+    workers.hear()
+    assert workers.steps == {0: [10, 10], 1: [10, 10]}
+
+
+def test_a_full_worker_goes_on_alone_while_the_others_fill_up():
+    plan = StreamPlan([0, 1], 0)
+    workers = Workers(plan, {0: 10, 1: 10})
+    plan.store(part(0, 0, 25))
+    plan.store(part(1, 1, 4))
+    plan.press(0)
+    workers.hear()
+    assert workers.steps == {0: [10], 1: [4]}
+    workers.hear()
+    assert workers.steps == {0: [10], 1: [4]}
+
+
+def test_a_worker_that_is_done_holds_up_nobody():
+    plan = StreamPlan([0, 1, 2], 0)
+    workers = Workers(plan, {0: 10, 1: 10, 2: 10})
+    plan.store(part(0, 0, 20))
+    plan.store(part(1, 1, 20))
+    workers.hear()
+    assert not any(workers.steps.values())
+    plan.leave(2)
+    workers.hear()
+    assert workers.steps == {0: [10, 10], 1: [10, 10], 2: []}
+    assert not plan.store(part(2, 2, 5))
+
+
+def test_workers_that_train_for_themselves_get_parts_and_no_steps():
+    plan = StreamPlan([0, 1], 0, shared_steps=False)
+    plan.store(part(0, 0, 20))
+    assert [(number, word.parts, word.steps) for number, word in plan.words().items()] == [(0, ((0, 1),), None)]
+    plan.press(1)
+    assert plan.words()[1].flush
+    plan.finish()
+    assert all(word.end and word.flush for word in plan.words().values())

@@ -1,0 +1,203 @@
+"""A cluster in one process: all of ours but the processes themselves, and threads in place of Spark's tasks.
+
+Real are the driver's logic, every connection, the nodes' caches and feeds, and the programs. So hundreds of feeds run
+in a minute, with tasks that fail on purpose and are repeated.
+"""
+
+import os
+import pickle
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from threading import Event, Thread
+from typing import NamedTuple
+
+import pyarrow as pa
+
+import tensorflowonspark as tfos
+from tensorflowonspark import transport
+from tensorflowonspark.messages import Hello, Member, Ready
+from tensorflowonspark.node.link import Link
+from tensorflowonspark.node.receive import Receiver
+from tensorflowonspark.node.run import _outcome
+from tensorflowonspark.node.setup import NodeSetup
+from tensorflowonspark.task.send import choose, send
+
+
+class Pipe:
+    """In place of the pipe from a node through its supervisor to the driver."""
+
+    def __init__(self, channel):
+        self._channel = channel
+
+    def send(self, message):
+        self._channel.send(message)
+
+    def recv(self):
+        try:
+            return self._channel.receive()
+        except transport.ConnectionLost:
+            Event().wait()  # for ever: this thread alone ends with the tests, where a node's process would end
+
+
+def live(plan, number, directory, placed):
+    """Be a node (in a thread)."""
+    role = plan.spec.roles[number]
+    socket = str(Path(directory) / f"{number}.sock")
+    setup = NodeSetup(plan.spec, number, role, "127.0.0.1", plan.token, plan.program, (), socket, directory)
+    channel = transport.dial(plan.driver, plan.token).channel()
+    channel.send(Hello(Member(number, role, "127.0.0.1", 1), plan.cluster, os.getpid(), os.getpid()))
+    channel.receive()
+    placed.set()
+    link = Link(Pipe(channel))
+    receiver = Receiver(setup, link.send)
+    link.send(Ready(receiver.socket, receiver.port))
+    members = link.wait_for_members()
+    link.send(_outcome(setup, members, link, receiver))
+    link.wait_for_stop()
+    channel.close()
+    for server in (receiver._near, receiver._far):
+        server.close()
+
+
+class Row(NamedTuple):
+    """One of the feeding job's results."""
+
+    parts: bytes
+
+
+class ThreadJob:
+    """Feeds partitions from threads; a task that fails is repeated, as Spark does."""
+
+    def __init__(self, partitions, targets, token, order, on_end, *, slots, mishaps):
+        self.ended, self.result, self.error = False, None, None
+        self._attempts = count(1)
+        self._feed = targets, token, order
+        self._mishaps = dict(mishaps)
+        self._on_end = on_end
+        self._slots = slots
+        self._thread = Thread(target=self._run, args=(partitions,), daemon=True)
+        self._thread.start()
+
+    def _run(self, partitions):
+        try:
+            with ThreadPoolExecutor(self._slots) as pool:
+                self.result = [
+                    Row(pickle.dumps(parts)) for parts in pool.map(self._task, range(len(partitions)), partitions)
+                ]
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self._on_end()
+
+    def _task(self, partition, batches):
+        targets, token, order = self._feed
+        target = choose(targets, partition)
+        mishap = self._mishaps.pop(partition, None)
+        if mishap == "before the end":
+            with suppress(InterruptedError):
+                send(target, token, order, order.first_partition + partition, next(self._attempts), breaking(batches))
+        elif mishap == "after the end":
+            send(target, token, order, order.first_partition + partition, next(self._attempts), iter(batches))
+        elif mishap == "elsewhere":
+            other = targets[(target.number + 1) % len(targets)]
+            send(other, token, order, order.first_partition + partition, next(self._attempts), iter(batches))
+        return send(target, token, order, order.first_partition + partition, next(self._attempts), iter(batches))
+
+    def tasks(self):
+        return 0, 0, 0
+
+    def cancel(self):
+        pass
+
+    def wait(self, seconds):
+        self._thread.join(seconds)
+
+
+def breaking(batches):
+    """Yield some of a partition, then break off as a task that is killed."""
+    yield from batches[:1]
+    raise InterruptedError
+
+
+class Stage:
+    def __init__(self, threads, placed):
+        self._threads = threads
+        self._placed = placed
+
+    @property
+    def ended(self):
+        return all(event.is_set() for event in self._placed)
+
+    def problems(self):
+        return []
+
+    def cancel(self):
+        pass
+
+    def wait(self, seconds):
+        for thread in self._threads:
+            thread.join(seconds)
+
+
+class InProcessBackend:
+    """In place of Spark."""
+
+    shares_terminal = True
+
+    def __init__(self, slots=2, mishaps=()):
+        self._slots = slots
+        self._mishaps = mishaps
+        self._directory = tempfile.TemporaryDirectory(prefix="inprocess-")
+
+    def require_slots(self, needed):
+        pass
+
+    def listen(self, token, on_channel):
+        server = transport.Server(("127.0.0.1", 0), token, on_channel=on_channel)
+        return server, ("127.0.0.1", server.port)
+
+    def place(self, plan, data, on_end):
+        numbers = range(len(plan.spec.roles))
+        placed = [Event() for _ in numbers]
+        arguments = [(plan, number, self._directory.name, placed[number]) for number in numbers]
+        threads = [Thread(target=live, args=each, daemon=True) for each in arguments]
+        for thread in threads:
+            thread.start()
+        return Stage(threads, placed)
+
+    def feed(self, data, targets, token, order, on_end):
+        partitions = data if order.split.value == "train" else data[:2]
+        return ThreadJob(partitions, targets, token, order, on_end, slots=self._slots, mishaps=self._mishaps)
+
+
+class Session:
+    """What a cluster asks of a session before its backend is exchanged."""
+
+    sparkContext = None  # noqa: N815 - pyspark's name
+
+
+def cluster_in_process(program, args=None, *, slots=2, mishaps=(), **settings):
+    """Return a cluster whose nodes are threads of this process."""
+    cluster = tfos.Cluster(Session(), program, args, **settings)
+    cluster._life.backend = InProcessBackend(slots, mishaps)
+    return cluster
+
+
+def partitions_of(sizes, batch_rows=7):
+    """Return partitions of these sizes, of rows numbered on: x (two floats), id."""
+    start, partitions = 0, []
+    for size in sizes:
+        batches = []
+        for first in range(start, start + size, batch_rows):
+            ids = range(first, min(first + batch_rows, start + size))
+            batches.append(
+                pa.record_batch(
+                    {"x": pa.array([[i, -i] for i in ids], pa.list_(pa.float32())), "id": pa.array(ids, pa.int64())}
+                )
+            )
+        partitions.append(batches)
+        start += size
+    return partitions

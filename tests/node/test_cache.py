@@ -1,0 +1,134 @@
+"""What a node keeps, within its bounds, whatever the senders do."""
+
+import time
+from threading import Thread
+
+import pyarrow as pa
+import pytest
+
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.node.cache import Cache
+from tensorflowonspark.parts import Keep, PartHeader, Pressed, Received, Split, Storage, Stored
+
+SCHEMA = pa.schema({"id": pa.int64()})
+KEPT = [Keep.DISK, Keep.MEMORY]
+
+
+def batches(ids, size=7):
+    for start in range(0, len(ids), size):
+        yield pa.record_batch({"id": pa.array(ids[start : start + size], pa.int64())})
+
+
+def header(partition=0, attempt=1, feed=0, storage=Storage()):  # noqa: B008
+    return PartHeader(feed, Split.TRAIN, partition, attempt, storage)
+
+
+def ids_of(shard):
+    return [value for batch in shard.slices(0, shard.rows) for value in batch["id"].to_pylist()]
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def cache(tmp_path, told):
+    return Cache(str(tmp_path), 3, told.append)
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_parts_come_back_in_the_order_that_is_asked_for(cache, tmp_path, keep):
+    for partition, ids in enumerate([range(10), range(10, 12), range(0)]):
+        summary = cache.store(header(partition, storage=Storage(keep)), SCHEMA, batches(ids))
+        assert (summary.rows, summary.number, summary.partition) == (len(ids), 3, partition)
+    assert ids_of(cache.shard(0, Split.TRAIN, [(1, 1), (2, 1), (0, 1)])) == [10, 11, *range(10)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_attempts_that_do_not_count_are_dropped(cache):
+    cache.store(header(attempt=2), SCHEMA, batches([1, 2]))
+    cache.store(header(attempt=1), SCHEMA, batches([1]))
+    assert ids_of(cache.shard(0, Split.TRAIN, [(0, 2)])) == [1, 2]
+    assert len(cache._parts) == 1
+
+
+@pytest.mark.parametrize("keep", list(Keep))
+def test_a_part_that_breaks_off_leaves_nothing(cache, tmp_path, keep):
+    def broken():
+        yield from batches([1, 2])
+        raise ConnectionError("gone")
+
+    with pytest.raises(ConnectionError):
+        cache.store(header(storage=Storage(keep, 10_000)), SCHEMA, broken())
+    assert cache._parts == {}
+    assert cache._rooms[0]._bytes == {False: 0, True: 0}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_more_than_the_bound_is_refused_with_the_ways_out(cache, keep):
+    with pytest.raises(FeedError, match=r"more than cache_limit allows \(1,000 bytes\): raise it, use .* more workers"):
+        cache.store(header(storage=Storage(keep, 1000)), SCHEMA, batches(range(1000)))
+
+
+def test_a_disk_that_is_full_is_named(cache, monkeypatch):
+    def full(path, *_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pyarrow.ipc.RecordBatchStreamWriter.write_batch", full)
+    with pytest.raises(FeedError, match=r"the disk of .* is full"):
+        cache.store(header(), SCHEMA, batches([1]))
+
+
+def test_a_partition_of_a_stream_that_is_larger_than_the_bound_goes_to_disk(cache, told):
+    storage = Storage(Keep.NONE, 200)
+    cache.store(header(storage=storage), SCHEMA, batches(range(500)))
+    room = cache._rooms[0]
+    assert room._bytes[False] == 0
+    assert room._bytes[True] >= 4000
+    shard, summary, release = cache.take_part(0, (0, 1))
+    assert ids_of(shard) == list(range(500))
+    assert summary.rows == 500
+    assert [type(message) for message in told if not isinstance(message, Received)] == [Stored]
+    release()
+    assert room._bytes == {False: 0, True: 0}
+
+
+def test_a_sender_waits_until_the_program_has_taken_what_is_there(cache, told):
+    storage = Storage(Keep.NONE, 100)
+    cache.store(header(0, storage=storage), SCHEMA, batches(range(50)))
+    sender = Thread(target=cache.store, args=(header(1, storage=storage), SCHEMA, batches(range(50))))
+    sender.start()
+    sender.join(0.3)
+    assert sender.is_alive()
+    _, _, release = cache.take_part(0, (0, 1))
+    release()
+    sender.join(5)
+    assert not sender.is_alive()
+    assert Pressed(0) not in told  # the program was busy, and did not wait for rows
+
+
+def test_the_driver_learns_when_program_and_sender_wait_for_each_other(cache, told):
+    storage = Storage(Keep.NONE, 100)
+    cache.store(header(0, storage=storage), SCHEMA, batches(range(50)))
+    sender = Thread(target=cache.store, args=(header(1, storage=storage), SCHEMA, batches(range(50))))
+    cache.program_waits(0, True)
+    sender.start()
+    end = time.monotonic() + 5
+    while Pressed(0) not in told and time.monotonic() < end:
+        time.sleep(0.02)
+    assert Pressed(0) in told
+    cache.drop(0)
+    sender.join(5)
+    assert not sender.is_alive()
+
+
+def test_rows_of_a_feed_that_is_over_are_let_go(cache, told):
+    cache.store(header(), SCHEMA, batches([1]))
+    cache.drop(0)
+    assert cache._parts == {}
+    summary = cache.store(header(1), SCHEMA, batches([1, 2]))
+    assert summary.rows == 2  # the sender is to go on with those of other nodes
+    assert cache._parts == {}
+    assert not [message for message in told if isinstance(message, Stored)]
