@@ -46,7 +46,7 @@ def main():
 
         def run_round(what):
             order = json.loads(what)
-            return feed(spark, frames.get(order["kind"], order["rows"]), order["rows"])
+            return feed(spark, frames.get(order["kind"], order["rows"], order["partitions"]), order["rows"])
 
         contend(run_round)
 

@@ -35,22 +35,25 @@ def report(results):
 
 
 def _table(head, rows):
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    lines = [f"| {' | '.join(line)} |" for line in (head, *rows)]
+    lines.insert(1, "|---" * len(head) + "|")
+    return "\n".join(lines)
 
 
-def _throughput(results):
-    return "\n\n".join(_one_kind(kind, results[f"A {kind}"]) for kind in KINDS)
+def _throughput(results, scale):
+    return "\n\n".join(_one_kind(kind, results[f"A {kind}"], scale) for kind in KINDS)
 
 
-def _one_kind(kind, rates):
+def _one_kind(kind, rates, scale):
     what, best = KINDS[kind], median(rates["limit"])
     rows = []
     for road, title in _ROADS.items():
         each = rates[road]
         share, size = median(each) / best, median(each) * what.row_bytes / 1e6
         rows.append([title, _share(share), median_and_range(each, "{:,.0f}", "/s"), f"{size:,.1f} MB/s"])
-    return f"**{what.title}**\n\n" + _table(["road", "of the limit", "rows", "bytes"], rows)
+    size = f"{what.rows * scale:,.0f} rows, {what.rows * scale * what.row_bytes / 1e9:.2f} GB"
+    head = f"**{what.title}**: {size} (2.2.5: {what.old_rows * scale:,.0f} rows)"
+    return f"{head}\n\n" + _table(["road", "of the limit", "rows", "bytes"], rows)
 
 
 def _share(share):
@@ -62,9 +65,9 @@ def _later(rounds):
     return [median(seconds[1:]) for seconds in rounds]
 
 
-def _epochs(results):
+def _epochs(results, scale):
     found = {name: _later(rounds) for name, rounds in results["B"].items()}
-    size = KINDS["floats"].rows * KINDS["floats"].row_bytes / 1e9
+    size = KINDS["floats"].rows * scale * KINDS["floats"].row_bytes / 1e9
     best = median(found["in memory"])
     rows = []
     for name, title in _PASSES.items():
@@ -73,7 +76,7 @@ def _epochs(results):
     return _table(["a pass over all rows, shuffled", "times the time in memory", "speed"], rows)
 
 
-def _training(results):
+def _training(results, _scale):
     rows = []
     for model, title in TITLES.items():
         found = {name: _later(rounds) for name, rounds in results[f"C {model}"].items()}
@@ -82,10 +85,10 @@ def _training(results):
     return _table(["model", "times the time in memory", "fed from Spark", "arrays in memory"], rows)
 
 
-def _memory(results):
+def _memory(results, scale):
     rows = []
     for partitions, rounds in results["D"].items():
-        size = 640 / int(partitions)
+        size = 640 * scale / int(partitions)
         for role in ("node", "python worker"):
             grown, start = ([each[role][number] / 1e6 for each in rounds] for number in (0, 1))
             growth = median_and_range(grown, "{:.0f}", " MB")

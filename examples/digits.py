@@ -42,7 +42,7 @@ def train(args, ctx):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         model = build()
-        model.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+        model.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
     dataset = ctx.dataset(args["batch_size"], features="image", label="digit")
     model.fit(dataset, epochs=args["epochs"], verbose=2 if ctx.is_chief else 0)
     ctx.export(model, args["export"])

@@ -232,7 +232,7 @@ def test_arrays_of_another_size_are_refused_by_column_row_partition_and_value():
     ("column", "shape", "told"),
     [
         (pa.array([b"abc"]), (28, 28), "column 'x' holds 3 values in each row, as in row 40 of partition 7: b'abc'"),
-        (pa.array([[1]]), (), "holds 1 value in each row"),
+        (pa.array([[1]]), (2,), "holds 1 value in each row"),
         (pa.array([[[1, 2]]]), (None, 3), "holds 2 values in each array of level 1"),
         (pa.array([[[1, 2]]]), (None,), "shapes={'x': (None,)} needs 1; what fits is shapes={'x': (None, 2)}"),
         (pa.array([1]), (3,), "column 'x' holds single values where shapes={'x': (3,)} needs 3"),

@@ -82,6 +82,8 @@ def test_what_is_let_through_has_a_kind_in_numpy(kind):
 
     try:
         arrow = to_arrow_type(kind, timezone="UTC")
-    except TypeError:  # an older Spark's
-        arrow = to_arrow_type(kind)
+    except TypeError as error:
+        if "char" in str(error).lower():
+            pytest.skip("Spark's JVM sends them as strings, and its Python does not know them")
+        arrow = to_arrow_type(kind)  # an older Spark's
     assert kind_of("x", arrow, ColumnSummary(), shape=(1,) * array_depth(arrow) or None).dtype is not None

@@ -108,8 +108,9 @@ def _as_array(values: Any) -> Array:
         array = np.asarray(values)
     except ValueError:  # rows of different lengths
         return _objects(values)
-    # Numpy's own strings drop zeros at the end.
-    return np.array(values, dtype=object) if array.dtype.kind in "SU" else array
+    if array.size and array.dtype.kind not in "SU":
+        return array
+    return np.array(values, dtype=object)  # numpy's own strings drop zeros at the end, and nothing has no type
 
 
 def _objects(rows: list[Any] | tuple[Any, ...]) -> Array:

@@ -76,7 +76,8 @@ class CoordinatedFeed:
     def passes_ended(self) -> int:
         """How many iterators every worker has come to the end of, but for workers that died.
 
-        A worker's iterator has ended when a step asked it for more than there is: the steps before have been made.
+        A worker's iterator has ended when a step asked it for more than there is: the steps before have been made. That
+        is so unless the program itself adds to the data set what reads ahead, as ``prefetch`` does.
         """
         return self._passes(self._feed, self._split)
 

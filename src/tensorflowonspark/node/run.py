@@ -7,6 +7,7 @@ would take its peers down while they still export or evaluate.
 import atexit
 import os
 import pickle
+import re
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -25,6 +26,9 @@ __all__ = ["run_node"]
 
 # What TensorFlow, or our own transport, raises in a worker whose peer is gone: a consequence, never the cause.
 _PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "ConnectionLost"}
+
+# An error of ours in a graph, where TensorFlow has put it into one of its own.
+_OURS = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 
 
 def run_node(pipe: Connection) -> None:
@@ -84,6 +88,9 @@ def _pickled(result: object) -> bytes:
 
 
 def _sentence(error: BaseException) -> str:
+    ours = _OURS.search(str(error))
+    if ours:
+        return f"its program raised {ours[1]}"
     first = (str(error).strip().splitlines() or [""])[0]
     return (
         f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"

@@ -61,21 +61,26 @@ def remote_dataset(request: str, selection: Selection) -> tf.data.Dataset:
         tensors = tf.raw_ops.PyFunc(input=[name, argument], token=_FUNCTION, Tout=[each.dtype for each in results])
         return [tf.ensure_shape(tensor, each.shape) for tensor, each in zip(tensors, results, strict=True)]
 
-    def one_pass(number: tf.Tensor) -> tf.data.Dataset:
-        return tf.data.Dataset.counter().map(lambda _: (number, *call("next", number, specs)))
+    def pull(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        *tensors, more = call("next", number, specs)
+        return number, more, assembled(selection, tensors)
 
-    def goes_on(number: tf.Tensor, *tensors: tf.Tensor) -> tf.Tensor:
-        return tf.cond(tensors[-1], lambda: True, lambda: call("end", number, specs[-1:])[0])
+    def goes_on(number: tf.Tensor, more: tf.Tensor, _element: Any) -> tf.Tensor:
+        return tf.cond(more, lambda: True, lambda: call("end", number, specs[-1:])[0])
 
-    # Each iterator begins with a call that opens a pass of its own. The end is told when a step asks for more than
-    # there is, not when the last batch has been prefetched: then all steps that had rows have been made.
+    # Each iterator begins with a call that opens a pass of its own.
     opened = tf.data.Dataset.from_tensors(request).map(lambda it: call("open", it, [tf.TensorSpec((), tf.int64)])[0])
-    batches = opened.flat_map(one_pass).prefetch(_PREFETCH_BATCHES).take_while(goes_on)
+    batches = opened.flat_map(lambda number: tf.data.Dataset.counter().map(lambda _: pull(number)))
+    # The end is told when a step asks for more than there is, not when the last batch has been prefetched: then all
+    # steps that had rows have been made. So nothing may read ahead from here on.
+    dataset = batches.prefetch(_PREFETCH_BATCHES).take_while(goes_on).map(lambda _number, _more, element: element)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    options.experimental_optimization.map_parallelization = False
+    options.experimental_optimization.inject_prefetch = False
     # A call may wait for rows, and must not keep a thread from the steps and from what the server is asked for.
     options.threading.private_threadpool_size = 0  # as many threads as cores
-    return batches.map(lambda _, *tensors: assembled(selection, tensors[:-1])).with_options(options)
+    return dataset.with_options(options)
 
 
 @dataclass
@@ -84,6 +89,7 @@ class _Pass:
     split: Split
     selection: Selection
     batches: Iterator[Batch]
+    ended: bool = False  # as was told
 
 
 class _Passes:
@@ -109,7 +115,9 @@ class _Passes:
             )
         current = self._open[argument]
         if name == b"end":
-            self._tell(PassEnded(current.feed, current.split))
+            if not current.ended:  # TensorFlow asks again at each step that finds no rows
+                current.ended = True
+                self._tell(PassEnded(current.feed, current.split))
             return [np.bool_(False)]
         batch = next(current.batches, None)
         if batch is not None:
