@@ -5,6 +5,7 @@ import os
 import secrets
 import threading
 import time
+from contextlib import suppress
 
 import psutil
 
@@ -14,6 +15,7 @@ from standalone import two_one_core_workers
 
 _MARK = "TFOS_BENCHMARK"  # an environment variable by which our processes are told from others
 _SECONDS = 0.05
+FILES = "files in memory"
 _ROLES = {"tensorflowonspark.node": "node", "pyspark.daemon": "python worker", "pyspark.worker": "python worker"}
 
 
@@ -29,7 +31,7 @@ def pass_slowly(args, ctx):
 
 
 class Sampler:
-    """Watches the anonymous memory of each process of ours, of the kinds in `_ROLES`."""
+    """Watches the memory of our processes of the kinds in `_ROLES`, and of the files in memory that they share."""
 
     def __init__(self, mark):
         self._mark = f"{_MARK}={mark}"
@@ -48,15 +50,21 @@ class Sampler:
 
     def _run(self):
         while not self._stop.wait(_SECONDS):
-            for process, size in self.sizes().items():
-                self.peaks[process] = max(size, self.peaks.get(process, 0))
+            for what, size in self.sizes().items():
+                self.peaks[what] = max(size, self.peaks.get(what, 0))
 
     def sizes(self):
-        """Return the bytes of anonymous memory of each process, by its number."""
-        return {each: size for each in psutil.pids() if self.role(each) and (size := anonymous_bytes(each))}
+        """Return the bytes of anonymous memory of each process, by its number, and of all files in memory."""
+        ours = [each for each in psutil.pids() if self.role(each)]
+        files = {}
+        for each in ours:
+            files |= memory_files(each)
+        return {**{each: anonymous_bytes(each) for each in ours}, FILES: sum(files.values())}
 
     def role(self, process):
         """Return what a process of ours is; None if it is not ours or of no interest."""
+        if process == FILES:
+            return FILES
         if process not in self._roles:
             self._roles[process] = self._look(process)
         return self._roles[process]
@@ -77,6 +85,24 @@ def anonymous_bytes(process):
             return next((int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:")), 0)
     except OSError:
         return 0
+
+
+def memory_files(process):
+    """Return the bytes of the files in memory (``memfd_create``) that a process has open or mapped, by their inodes."""
+    found = {}
+    with suppress(OSError), open(f"/proc/{process}/maps") as maps:
+        for line in maps:
+            if "/memfd:" in line:
+                span, *_, inode = line.split()[:5]
+                start, end = (int(each, 16) for each in span.split("-"))
+                found[int(inode)] = end - start
+    with suppress(OSError):
+        for each in os.scandir(f"/proc/{process}/fd"):
+            with suppress(OSError):
+                if os.readlink(each.path).startswith("/memfd:"):
+                    state = os.stat(each.path)
+                    found[state.st_ino] = state.st_blocks * 512
+    return found
 
 
 def stream(spark, frames, order):
@@ -105,7 +131,9 @@ def growth(before, peaks, role):
     """Return the highest growth of a process of each role, and where it began."""
     found = {}
     for process, peak in peaks.items():
-        start = before.get(process) or min(size for other, size in before.items() if role(other) == role(process))
+        start = before.get(process)
+        if start is None:  # begun since
+            start = min((size for other, size in before.items() if role(other) == role(process)), default=0)
         if peak - start > found.get(role(process), (-1, 0))[0]:
             found[role(process)] = (peak - start, start)
     return found

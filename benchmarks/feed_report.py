@@ -89,11 +89,11 @@ def _memory(results, scale):
     rows = []
     for partitions, rounds in results["D"].items():
         size = 640 * scale / int(partitions)
-        for role in ("node", "python worker"):
+        for role in ("node", "python worker", "files in memory"):
             grown, start = ([each[role][number] / 1e6 for each in rounds] for number in (0, 1))
             growth = median_and_range(grown, "{:.0f}", " MB")
             rows.append([f"{partitions} of {size:.0f} MB", role, growth, f"{median(start):.0f} MB"])
-    return _table(["partitions", "process", "highest growth", "before"], rows)
+    return _table(["partitions", "memory of", "highest growth", "before"], rows)
 
 
 def draw(results, path):
@@ -149,4 +149,4 @@ def _draw_epochs(axes, results):
 def _wrapped(title):
     import textwrap
 
-    return "\n".join(line for part in title.split("\n") for line in textwrap.wrap(part, 20))
+    return "\n".join(line for part in title.split("\n") for line in textwrap.wrap(part, 24))

@@ -44,6 +44,7 @@ def test_a_batch_without_structs_stays_as_it_is():
     "kind",
     [
         pa.struct([("type", pa.string()), ("size", pa.int32()), ("indices", pa.int32()), ("values", pa.int32())]),
+        pa.struct([("type", pa.int8()), ("size", pa.int32()), ("indices", pa.int32()), ("values", pa.int32())]),
         pa.struct([("type", pa.int8())]),
         pa.list_(VECTOR),
         pa.int8(),

@@ -51,6 +51,7 @@ def depth(value):
         (np.array([1.0, 2.0]), pa.int32(), [1, 2]),
         (np.array([1, 2]), pa.float32(), [1.0, 2.0]),
         (np.array([1.5, 1e300]), pa.float32(), [1.5, float("inf")]),
+        (np.array([1 / 3]), pa.float32(), [float(np.float32(1 / 3))]),
         (np.array([1.5, 2.5], np.float16), pa.float64(), [1.5, 2.5]),
         (np.array([1, 2], np.uint8), pa.int16(), [1, 2]),
         (np.array([[1.5], [2.5]]), pa.float32(), [1.5, 2.5]),

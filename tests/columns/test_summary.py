@@ -96,6 +96,13 @@ def test_of_equals_the_first_is_shown():
     assert extent.shortest_at == extent.longest_at == "row 0 of partition 0: [1, 2]"
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_level_that_some_batches_do_not_show_is_that_of_the_others(order):
+    batches = [pa.record_batch({"x": pa.array(rows, pa.list_(pa.list_(pa.int8())))}) for rows in ([[]], [[[1]], [[2]]])]
+    merged = merge(map(summarize, batches[::order]))["x"]
+    assert [(each.shortest, each.longest) for each in merged.lengths] == [(0, 1), (1, 1)]
+
+
 def test_columns_of_several_batches_are_put_together_by_name():
     assert list(merge([summarize(pa.record_batch({"x": [1]})), summarize(pa.record_batch({"y": [1]}))])) == ["x", "y"]
 

@@ -51,6 +51,7 @@ STRUCT = {"s": pa.array([{"a": 1, "b": {"c": 2.0}}]), "label": [0], "w": [1.0]}
          ({"w": "w", "s.a": "s.a", "s.b.c": "s.b.c"}, "label", "weights")),
         (STRUCT, {"features": "w", "label": "s"}, ("w", {"s.a": "s.a", "s.b.c": "s.b.c"}, "weights")),
         ({"x": [1], WEIGHT: [2.0]}, {"weight": WEIGHT}, {"x": "x", WEIGHT: "weights"}),
+        ({"x": [1], WEIGHT: [2.0]}, {"weight": WEIGHT, "features": ["x", WEIGHT]}, {"x": "x", WEIGHT: "weights"}),
     ],
 )  # fmt: skip
 def test_elements_have_the_structure_that_is_asked_for(columns, options, element):
@@ -151,7 +152,7 @@ def test_further_rows_of_a_stream_must_have_the_same_kinds():
     selection = select({"x": [[1, 2]], "y": [1]})
     selection.check(contents_of({"x": [[3, 4], [5, 6]], "y": [2, 3]}, 1)[0])
     with pytest.raises(
-        FeedError, match=r"column 'x' .*: 1 in row 1 of partition 2: \[9\], and 2 in row 0 of partition 0"
+        FeedError, match=r"column 'x' .*1 to 2 .* row 1 of partition 2: \[9\], and row 0 of partition 0"
     ):
         selection.check(contents_of({"x": [[7, 8], [9]], "y": [2, 3]}, 2)[0])
     with pytest.raises(FeedError, match="column 'y' holds 1 null, the first in row 0 of partition 3: None"):

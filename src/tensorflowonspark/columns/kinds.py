@@ -135,8 +135,7 @@ def _natural(name: str, leaf: pa.DataType) -> np.dtype[Any]:
             return np.dtype(dtype)
     if not (pa.types.is_boolean(leaf) or pa.types.is_integer(leaf) or pa.types.is_floating(leaf)):
         raise FeedError(f"column {name!r} has type {leaf}, which no tensor can hold")
-    plain: np.dtype[Any] = np.dtype(leaf.to_pandas_dtype())
-    return plain
+    return pa.array([], leaf).to_numpy(zero_copy_only=False).dtype  # type: ignore[no-any-return]
 
 
 def _cast(name: str, leaf: pa.DataType, cast: str) -> np.dtype[Any]:
@@ -163,9 +162,8 @@ def _check_fill(name: str, dtype: np.dtype[Any], fill: Any, empty: object) -> No
     told = f"fill={{{name!r}: {fill!r}}}"
     if dtype.kind == "O":
         if not isinstance(fill, type(empty)):
-            raise FeedError(
-                f"{told}: column {name!r} holds {type(empty).__name__}, so fill it with one, as in {empty!r}"
-            )
+            held = "strings" if empty == "" else "bytes"
+            raise FeedError(f"{told}: column {name!r} holds {held}: expected one of its kind, as in {empty!r}")
     elif not _holds(dtype, fill):
         raise FeedError(
             f"{told}: column {name!r} comes as {dtype.name}: expected one number that {dtype.name} can hold; dates and "

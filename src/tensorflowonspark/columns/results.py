@@ -158,5 +158,4 @@ def _scalars(array: Array, kind: pa.DataType) -> pa.Array:
         raise ValueError("expected booleans, or nothing but 0 and 1")
     if pa.types.is_integer(plain.type) and pa.types.is_temporal(kind):
         plain = plain.cast(pa.int32() if pa.types.is_date32(kind) else pa.int64())
-    rounds = pa.types.is_floating(plain.type) and pa.types.is_floating(kind)
-    return plain.cast(kind, safe=not rounds)
+    return plain.cast(kind)

@@ -90,9 +90,9 @@ def _refuse_varying(name: str, known: tuple[Extent, ...], first: int, rule: str)
     extent = next(known[level] for level in varying if level >= first)
     ragged = (None,) * (varying[-1] + 1) + tuple(extent.longest for extent in known[varying[-1] + 1 :])
     raise FeedError(
-        f"column {name!r} holds arrays of different lengths, and {rule}: {extent.shortest} in {extent.shortest_at}, "
-        f"and {extent.longest} in {extent.longest_at}. Pad or cut them in Spark, or declare a ragged column, as in "
-        f"{_told(name, ragged)}"
+        f"column {name!r} holds arrays of different lengths ({extent.shortest} to {extent.longest} values), and "
+        f"{rule}; see {extent.shortest_at}, and {extent.longest_at}. Pad or cut them in Spark, or declare a "
+        f"ragged column, as in {_told(name, ragged)}"
     )
 
 

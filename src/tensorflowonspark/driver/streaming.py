@@ -14,6 +14,8 @@ from tensorflowonspark.parts import Confirmed, PartSummary
 
 __all__ = ["StreamPlan"]
 
+_IN_HAND_BATCHES = 3  # that were taken and not trained on yet: two prefetched, and that of the step
+
 
 @dataclass
 class _Worker:
@@ -140,10 +142,11 @@ class StreamPlan:
     def held(self, number: int) -> tuple[list[int], int]:
         """Return which partitions a worker's program is not through with, and how many rows of them are left."""
         worker = self._workers[number]
-        left = worker.rows - worker.taken
-        while worker.held and sum(rows for _, rows in worker.held) - worker.held[0][1] >= left:
-            worker.held.popleft()
-        return [partition for partition, _ in worker.held], left
+        left = worker.rows - worker.taken + _IN_HAND_BATCHES * worker.batch_rows
+        held = sum(rows for _, rows in worker.held)
+        while worker.held and held - worker.held[0][1] >= left:
+            held -= worker.held.popleft()[1]
+        return [partition for partition, rows in worker.held if rows], min(held, left)
 
     def words(self) -> dict[int, Confirmed]:
         """Return what to tell each node now; what was told once is not told again."""

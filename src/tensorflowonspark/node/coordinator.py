@@ -95,6 +95,9 @@ class CoordinatedFeed:
         Give it to ``ClusterCoordinator.create_per_worker_dataset``, or to the ``fit`` of tf_keras in a
         ``DatasetCreator``. A worker that dies takes the rows that it had not yet trained on with it.
 
+        No batch is filled up, with one exception: where a worker waits for rows of a stream while others have some,
+        it gets rows of weight zero after a second, so that a coordinator which waits for all its steps goes on.
+
         Parameters
         ----------
         batch_size : int
