@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(items):
     # The nodes can't import the tests: what these ship to them goes by value.
-    for module in {programs, *(item.module for item in items)}:
+    for module in {programs, *(item.module for item in items if hasattr(item, "module"))}:
         cloudpickle.register_pickle_by_value(module)
         spark_cloudpickle.register_pickle_by_value(module)
 

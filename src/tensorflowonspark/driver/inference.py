@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -85,11 +86,13 @@ def _parsed(schema: "str | StructType", data: "DataFrame") -> "StructType":
 def _arrow_schema(schema: "StructType") -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_type
 
+    # Spark 4.1 and newer want to be told the zone of timestamps, which older ones take to be this.
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
     try:
-        return pa.schema([(field.name, to_arrow_type(field.dataType)) for field in schema.fields])
+        return pa.schema([(field.name, to_arrow_type(field.dataType, **zone)) for field in schema.fields])
     except (TypeError, AssertionError):
         raise SpecError(
-            f"schema={schema.simpleString()}: results may be numbers, booleans, strings, binary, and arrays of these"
+            f"schema={schema.simpleString()}: results may be numbers, booleans, strings, binary, dates, timestamps, and arrays of these"
         ) from None
 
 

@@ -123,12 +123,13 @@ class Feed:
             A column of weights.
         shapes : mapping, optional
             The shape of one row's value, by column, as in ``{"image": (28, 28, 1)}``: flat arrays, and the bytes of
-            binary columns (as uint8), are folded into it. ``(None,)`` makes a ``tf.RaggedTensor`` of arrays that
+            binary columns (as uint8; those in arrays only with a cast), are folded into it. ``(None,)`` makes a ``tf.RaggedTensor`` of arrays that
             differ in length. Without it all arrays of a column must have one length, which is its shape.
         casts : mapping, optional
             The dtype that is wanted, by column, as in ``{"image": "float32"}``.
         fill : mapping, optional
-            What stands for a null, by column. Without it a null is an error.
+            What stands for a null, by column; a null array of a ragged column becomes empty. Without it a null is an
+            error.
         shuffle : bool
             Whether each epoch has an order of its own: a full shuffle of this worker's rows; of a stream, of the rows
             of each partition.
@@ -142,8 +143,8 @@ class Feed:
         tf.data.Dataset
             Of ``(x, y, sample_weight)`` with a label: batches of shape ``(rows, *shape of a value)`` and a float32
             vector ``(rows,)``. Without one, of dicts by column name with one more key, ``"sample_weight"``. Dates are
-            int32 (days since 1970), timestamps and intervals int64 (microseconds), decimals and the vectors of Spark
-            ML float64.
+            int32 (days since 1970), timestamps and intervals int64 (microseconds), times of day int64 (nanoseconds),
+            decimals and the vectors of Spark ML float64.
 
         Raises
         ------

@@ -1,0 +1,65 @@
+"""A two-way stream of messages, whose end is how either side learns that the other is gone."""
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from tensorflowonspark.transport.common import ConnectionLost, told
+
+__all__ = ["Channel"]
+
+
+class Channel:
+    """One end of a two-way stream of messages.
+
+    ``send`` may be called from any thread, ``receive`` from one.
+    """
+
+    def __init__(self, reader: Any, writer: Any, hang_up: Callable[[], None]) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._hang_up = hang_up
+        self._lock = threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Send one message.
+
+        Raises
+        ------
+        ConnectionLost
+            If the channel is closed, on whichever side.
+        """
+        data = pickle.dumps(message)
+        with self._lock:
+            # Writing to a stream whose call has ended crashes the process: hence the lock and the check.
+            if self._writer is None:
+                raise ConnectionLost("the channel is closed")
+            try:
+                self._writer.write_metadata(data)
+            except (pa.ArrowException, OSError) as error:
+                raise ConnectionLost(told(error)) from error
+
+    def receive(self) -> Any:
+        """Return the next message; wait for it if need be.
+
+        Raises
+        ------
+        ConnectionLost
+            If the other side closed the channel, or is gone.
+        """
+        try:
+            return pickle.loads(self._reader.read_chunk().app_metadata)
+        except StopIteration:
+            raise ConnectionLost("the other side closed the channel") from None
+        except (pa.ArrowException, OSError) as error:
+            raise ConnectionLost(told(error)) from error
+
+    def close(self) -> None:
+        """Say that no more will be sent; the other side's ``receive`` ends."""
+        with self._lock:
+            if self._writer is not None:
+                self._writer = None
+                self._hang_up()

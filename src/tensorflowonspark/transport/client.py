@@ -1,0 +1,152 @@
+"""The end that calls."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tensorflowonspark.handover import Piece
+from tensorflowonspark.transport.channel import Channel
+from tensorflowonspark.transport.common import (
+    END_MARK,
+    TAKEN,
+    TOKEN_HEADER,
+    ConnectionLost,
+    connection_errors,
+    location,
+)
+
+__all__ = ["Dialled", "Dialogue", "PutStream", "dial", "dial_near"]
+
+# gRPC asks a silent peer for a sign of life: a host that vanished without closing its connections is noticed.
+_KEEPALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
+_PIECE_BYTES = 64 << 20  # of one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
+
+
+class PutStream:
+    """The sending end of one partition's batches."""
+
+    def __init__(self, client: flight.FlightClient, header: object, schema: pa.Schema, token: str) -> None:
+        descriptor = flight.FlightDescriptor.for_command(pickle.dumps(header))
+        with connection_errors():
+            self._writer, self._answers = client.do_put(descriptor, schema, _options(token))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send a batch, in pieces that are small enough for a message; waits when the receiver is behind."""
+        with connection_errors():
+            for piece in _pieces(batch):
+                self._writer.write_batch(piece)
+
+    def hand_over(self, piece: Piece) -> bool:
+        """Hand over a file; return whether the receiver could open it. Waits until it has."""
+        with connection_errors():
+            self._writer.write_metadata(pickle.dumps(piece))
+            answer = self._answers.read()
+        if answer is None:
+            self._raise_refusal()
+        return bool(answer.to_pybytes() == TAKEN)
+
+    def finish(self) -> Any:
+        """Mark the end, wait until everything was taken, and return the receiver's answer."""
+        with connection_errors():
+            self._writer.write_metadata(END_MARK)
+            self._writer.done_writing()
+            answer = self._answers.read()
+        if answer is None:
+            self._raise_refusal()
+        with connection_errors():
+            result = pickle.loads(answer)
+            self._writer.close()
+            return result
+
+    def _raise_refusal(self) -> NoReturn:
+        with connection_errors():
+            self._writer.close()  # raises what the receiver raised
+        raise ConnectionLost("the receiver ended without an answer")
+
+
+class Dialogue:
+    """The asking end of a dialogue: a batch goes out, a batch comes back.
+
+    It takes turns, and never writes before it has read: two ends that both write, each to one that does not read,
+    would wait for each other for ever.
+    """
+
+    def __init__(self, client: flight.FlightClient, header: object, schema: pa.Schema, token: str) -> None:
+        descriptor = flight.FlightDescriptor.for_command(pickle.dumps(header))
+        with connection_errors():
+            self._writer, self._reader = client.do_exchange(descriptor, _options(token))
+            self._writer.begin(schema)
+
+    def ask(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Send a batch, in pieces that are small enough for a message; yield what comes back for each."""
+        for piece in _pieces(batch):
+            with connection_errors():
+                self._writer.write_batch(piece)
+                try:
+                    answer = self._reader.read_chunk().data
+                except StopIteration:
+                    raise ConnectionLost("the other side ended without an answer") from None
+            yield answer
+
+    def close(self) -> None:
+        """Say that nothing more will be asked."""
+        with connection_errors():
+            self._writer.done_writing()
+            self._writer.close()
+
+
+class Dialled:
+    """A connection to a server; it is made by the first call on it."""
+
+    def __init__(self, location: str, token: str) -> None:
+        self._client = flight.FlightClient(location, generic_options=_KEEPALIVE)
+        self._token = token
+
+    def channel(self) -> Channel:
+        """Open a channel."""
+        with connection_errors():
+            writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(b""), _options(self._token))
+        return Channel(reader, writer, writer.done_writing)
+
+    def put(self, header: object, schema: pa.Schema) -> PutStream:
+        """Open a stream for one partition."""
+        return PutStream(self._client, header, schema, self._token)
+
+    def dialogue(self, header: object, schema: pa.Schema) -> Dialogue:
+        """Open a dialogue about batches of a schema."""
+        return Dialogue(self._client, header, schema, self._token)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+def dial(address: str | tuple[str, int], token: str) -> Dialled:
+    """Return a connection to a Unix socket's path, or to a host and port."""
+    return Dialled(location(address), token)
+
+
+def dial_near(socket: str, host: str, port: int, token: str) -> Dialled:
+    """Return a connection to a node: through its Unix socket if that is on this host, and else over TCP."""
+    return dial(socket if socket and Path(socket).exists() else (host, port), token)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces that are small enough for a message.
+
+    Examples
+    --------
+    >>> [piece.num_rows for piece in _pieces(pa.record_batch({"x": range(5)}))]
+    [5]
+    """
+    rows = max(1, batch.num_rows * _PIECE_BYTES // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _options(token: str) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), f"Bearer {token}".encode())])
