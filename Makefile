@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test matrix lint benchmark clean
+.PHONY: demo test matrix lint benchmark benchmark-feed clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -32,6 +32,10 @@ $(OLDEST)/.installed: pyproject.toml
 # Up and down of a cluster, beside TensorFlowOnSpark 2.2.5 and a bare Spark job (docs/benchmarks/lifecycle.md).
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/lifecycle.py $(ARGS)
+
+# Rows from Spark into a training function, and later epochs (docs/benchmarks/feed.md).
+benchmark-feed: $(STAMP)
+	$(BIN)/python benchmarks/feed.py $(ARGS)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -35,11 +35,11 @@ _ROADS = {
 
 
 class Bench:
-    """What all parts need: options, contenders and a place for the results."""
+    """What a part needs: options, contenders and a place for the results."""
 
-    def __init__(self, options, stack, log):
+    def __init__(self, options, results, stack, log):
         self.options = options
-        self.results = {}
+        self._results = results
         self._stack = stack
         self._log = log
         self._kept = {}
@@ -61,12 +61,21 @@ class Bench:
 
     def take_turns(self, part, turns):
         """Let each of some turns (functions by name) have its round, over and over; keep what they return."""
+        found = {name: [] for name in turns}
         for number in range(self.options.rounds + 1):
             for name, turn in turns.items():
                 answer = turn()
                 print(f"round {number}: {part} {name}: {answer}", file=sys.stderr, flush=True)
                 if number:  # the first warms up
-                    self.results.setdefault(part, {}).setdefault(name, []).append(answer)
+                    found[name].append(answer)
+        about = {"text": circumstances(self.options), "rows": self.counts()}
+        self._results |= {part: found, f"about {part[0]}": about}
+        self.options.results.write_text(json.dumps(self._results, indent=1))
+
+    def counts(self):
+        """Return how many rows each kind has: a usual contender's, and 2.2.5's."""
+        kinds = {kind: (self.rows(what.rows), self.rows(what.old_rows)) for kind, what in KINDS.items()}
+        return {**kinds, "stream": self.rows(_STREAM_BYTES // KINDS["floats"].row_bytes)}
 
     def rows(self, rows):
         """Return how many rows to take where so many are usual."""
@@ -129,7 +138,7 @@ def in_memory(bench, order):
 def memory(bench):
     """Run part D."""
     ours = bench.contender("feed_memory.py")
-    order = {"rows": bench.rows(_STREAM_BYTES // KINDS["floats"].row_bytes), "limit": _STREAM_LIMIT, "pause": 0.01}
+    order = {"rows": bench.counts()["stream"], "limit": _STREAM_LIMIT, "pause": 0.01}
     turns = {str(partitions): asking(ours, partitions=partitions, **order) for partitions in (40, 4)}
     bench.take_turns("D", turns)
 
@@ -151,16 +160,13 @@ def main():
     results = json.loads(options.results.read_text()) if options.results.exists() else {}
     for name in [] if options.report_only else options.parts.split(","):
         with ExitStack() as stack, open(options.results.with_suffix(".log"), "ab") as log:
-            bench = Bench(options, stack, log)
-            parts[name](bench)
-        results |= {**bench.results, f"about {name}": {"text": about(options), "scale": options.rows}}
-        options.results.write_text(json.dumps(results, indent=1))
+            parts[name](Bench(options, results, stack, log))
     print(report(results))
     draw(results, options.picture)
 
 
-def about(options):
-    """Return what is to be said of a part's figures."""
+def circumstances(options):
+    """Return how a part's figures were found."""
     packages = versions("tensorflowonspark", "pyspark", "pyarrow", "tensorflow", "keras")
     return f"{packages}; {os.cpu_count()} cores; median of {options.rounds} after a warm-up"
 

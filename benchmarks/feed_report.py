@@ -28,9 +28,11 @@ _COLOURS = {"memory": "#9ecae1", "disk": "#2171b5", "disk, shuffled": "#6baed6",
 def report(results):
     """Return all tables that there are results for."""
     parts = {"A": _throughput, "B": _epochs, "C": _training, "D": _memory}
-    told = [
-        f"{results[f'about {name}']}\n\n{table(results)}" for name, table in parts.items() if f"about {name}" in results
-    ]
+    told = []
+    for name, table in parts.items():
+        if f"about {name}" in results:
+            about = results[f"about {name}"]
+            told += [f"Part {name}: {about['text']}.", table(results, about["rows"])]
     return "\n\n".join(told)
 
 
@@ -40,19 +42,19 @@ def _table(head, rows):
     return "\n".join(lines)
 
 
-def _throughput(results, scale):
-    return "\n\n".join(_one_kind(kind, results[f"A {kind}"], scale) for kind in KINDS)
+def _throughput(results, counts):
+    found = [kind for kind in KINDS if f"A {kind}" in results]
+    return "\n\n".join(_one_kind(KINDS[kind], results[f"A {kind}"], *counts[kind]) for kind in found)
 
 
-def _one_kind(kind, rates, scale):
-    what, best = KINDS[kind], median(rates["limit"])
+def _one_kind(what, rates, count, old_count):
+    best = median(rates["limit"])
     rows = []
     for road, title in _ROADS.items():
         each = rates[road]
         share, size = median(each) / best, median(each) * what.row_bytes / 1e6
         rows.append([title, _share(share), median_and_range(each, "{:,.0f}", "/s"), f"{size:,.1f} MB/s"])
-    size = f"{what.rows * scale:,.0f} rows, {what.rows * scale * what.row_bytes / 1e9:.2f} GB"
-    head = f"**{what.title}**: {size} (2.2.5: {what.old_rows * scale:,.0f} rows)"
+    head = f"**{what.title}**: {count:,} rows, {count * what.row_bytes / 1e9:.2f} GB (2.2.5: {old_count:,} rows)"
     return f"{head}\n\n" + _table(["road", "of the limit", "rows", "bytes"], rows)
 
 
@@ -65,9 +67,9 @@ def _later(rounds):
     return [median(seconds[1:]) for seconds in rounds]
 
 
-def _epochs(results, scale):
+def _epochs(results, counts):
     found = {name: _later(rounds) for name, rounds in results["B"].items()}
-    size = KINDS["floats"].rows * scale * KINDS["floats"].row_bytes / 1e9
+    size = counts["floats"][0] * KINDS["floats"].row_bytes / 1e9
     best = median(found["in memory"])
     rows = []
     for name, title in _PASSES.items():
@@ -76,19 +78,21 @@ def _epochs(results, scale):
     return _table(["a pass over all rows, shuffled", "times the time in memory", "speed"], rows)
 
 
-def _training(results, _scale):
+def _training(results, _counts):
     rows = []
-    for model, title in TITLES.items():
+    for model in (each for each in TITLES if f"C {each}" in results):
         found = {name: _later(rounds) for name, rounds in results[f"C {model}"].items()}
         ratio = median(found["ours"]) / median(found["in memory"])
-        rows.append([title, f"{ratio:.2f}", median_and_range(found["ours"]), median_and_range(found["in memory"])])
+        rows.append(
+            [TITLES[model], f"{ratio:.2f}", median_and_range(found["ours"]), median_and_range(found["in memory"])]
+        )
     return _table(["model", "times the time in memory", "fed from Spark", "arrays in memory"], rows)
 
 
-def _memory(results, scale):
+def _memory(results, counts):
     rows = []
     for partitions, rounds in results["D"].items():
-        size = 640 * scale / int(partitions)
+        size = counts["stream"] * KINDS["floats"].row_bytes / 1e6 / int(partitions)
         for role in ("node", "python worker", "files in memory"):
             grown, start = ([each[role][number] / 1e6 for each in rounds] for number in (0, 1))
             growth = median_and_range(grown, "{:.0f}", " MB")
@@ -97,8 +101,9 @@ def _memory(results, scale):
 
 
 def draw(results, path):
-    """Draw the parts A to C, if all are there."""
-    if not all(f"about {part}" in results for part in "ABC"):
+    """Draw the parts A to C, if all of them are there."""
+    needed = {"B", *(f"A {kind}" for kind in KINDS), *(f"C {model}" for model in TITLES)}
+    if not needed <= results.keys():
         return
     import matplotlib as mpl
 
@@ -131,14 +136,14 @@ def _draw_throughput(axes, results):
 
 
 def _draw_epochs(axes, results):
-    runs = {"no model\n(a pass over\nthe rows)": (results["B"]["dataset"], results["B"]["in memory"])}
+    runs = {"no model:\na pass over the rows": (results["B"]["dataset"], results["B"]["in memory"])}
     for model, title in TITLES.items():
         found = results[f"C {model}"]
         runs[_wrapped(title.replace(": ", ":\n"))] = (found["ours"], found["in memory"])
     ratios = [median(_later(ours)) / median(_later(others)) for ours, others in runs.values()]
     axes.barh(range(len(runs)), ratios, 0.5, color=_COLOURS["disk"])
     for y, ratio in enumerate(ratios):
-        axes.text(ratio + 0.02, y, f"{ratio:.2f}", va="center", fontsize=8)
+        axes.text(ratio + 0.01 * axes.get_xlim()[1], y, f"{ratio:.2f}", va="center", fontsize=8)
     axes.axvline(1, color="black", linewidth=1)
     axes.set(yticks=range(len(runs)), yticklabels=list(runs), xlim=(0, 1.15 * max(1, *ratios)))
     axes.set_xlabel("time of an epoch, as a multiple of the time\nwith numpy arrays in memory (line); less is better")

@@ -282,3 +282,11 @@ def test_workers_that_read_their_own_rows_need_no_coordinator(spark):
         results = cluster.join()
     for number in range(2):
         assert sorted(results["worker:0"][number] + results["worker:1"][number]) == list(range(40))
+
+
+def test_a_worker_without_rows_can_not_repeat_them_for_ever():
+    from tensorflowonspark.node.tokens import _repeated
+
+    assert list(_repeated(lambda: iter("ab"), 2)) == ["a", "b", "a", "b"]
+    with pytest.raises(tfos.FeedError, match="this worker has no rows to repeat"):
+        next(_repeated(lambda: iter(()), None))

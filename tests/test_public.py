@@ -9,13 +9,17 @@ import pytest
 import tensorflowonspark
 
 # These need TensorFlow at their import, which takes seconds; what their examples say is said by the tests beside them.
-_WITH_TENSORFLOW = {"tensorflowonspark.node.dataset", "tensorflowonspark.keras.callbacks"}
+_WITH_TENSORFLOW = {
+    "tensorflowonspark.node.dataset",
+    "tensorflowonspark.node.tokens",
+    "tensorflowonspark.keras.callbacks",
+}
 _MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(tensorflowonspark.__path__, "tensorflowonspark.")
     if not module.name.endswith("__main__") and module.name not in _WITH_TENSORFLOW
 )
-_WITH_SPARK = {"tensorflowonspark.driver.cluster"}
+_WITH_SPARK = {"tensorflowonspark.driver.cluster", "tensorflowonspark.driver.run", "tensorflowonspark.node.feed"}
 
 
 def test_public_names_are_all_there():
@@ -44,6 +48,6 @@ def test_examples_of(name):
 @pytest.mark.masters("local")
 @pytest.mark.parametrize("name", sorted(_WITH_SPARK))
 def test_examples_with_spark_of(name, spark):
-    result = doctest.testmod(import_module(name), extraglobs={"spark": spark})
+    result = doctest.testmod(import_module(name), extraglobs={"spark": spark, "run": tensorflowonspark.run})
     assert result.attempted
     assert not result.failed

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tensorflowonspark.driver.cluster import Cluster as Cluster
-    from tensorflowonspark.driver.cluster import run as run
+    from tensorflowonspark.driver.run import run as run
+    from tensorflowonspark.driver.structured import StreamingFeed as StreamingFeed
     from tensorflowonspark.errors import ClusterError as ClusterError
     from tensorflowonspark.errors import EnvironmentNotReady as EnvironmentNotReady
     from tensorflowonspark.errors import FeedError as FeedError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tensorflowonspark.errors import SpecError as SpecError
     from tensorflowonspark.errors import StartError as StartError
     from tensorflowonspark.node.context import Context as Context
+    from tensorflowonspark.node.coordinator import CoordinatedFeed as CoordinatedFeed
+    from tensorflowonspark.node.feed import Feed as Feed
     from tensorflowonspark.spec import ClusterSpec as ClusterSpec
     from tensorflowonspark.spec import Job as Job
     from tensorflowonspark.spec import Role as Role
@@ -29,7 +32,9 @@ __all__ = [
     "ClusterError",
     "ClusterSpec",
     "Context",
+    "CoordinatedFeed",
     "EnvironmentNotReady",
+    "Feed",
     "FeedError",
     "Job",
     "NodeError",
@@ -37,12 +42,17 @@ __all__ = [
     "SlotsError",
     "SpecError",
     "StartError",
+    "StreamingFeed",
     "__version__",
     "run",
 ]
 
 _HOMES = {
-    "driver.cluster": ("Cluster", "run"),
+    "driver.cluster": ("Cluster",),
+    "driver.run": ("run",),
+    "driver.structured": ("StreamingFeed",),
+    "node.coordinator": ("CoordinatedFeed",),
+    "node.feed": ("Feed",),
     "errors": (
         "ClusterError",
         "EnvironmentNotReady",

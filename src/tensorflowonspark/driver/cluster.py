@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
@@ -13,6 +13,7 @@ from tensorflowonspark.driver.feedrun import FeedRun, FeedSettings, feed_targets
 from tensorflowonspark.driver.inference import infer
 from tensorflowonspark.driver.lifetime import GRACE_SECONDS, Lifetime, Settings
 from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.streamrun import StreamRun
 from tensorflowonspark.driver.structured import StreamingFeed
 from tensorflowonspark.driver.watcher import parse_level
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Cluster", "run"]
+__all__ = ["Cluster"]
 
 _STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
 
 Function = Callable[[Any, Any], Any]
+_Run = TypeVar("_Run", bound=FeedRun)
 
 
 class Cluster:
@@ -105,7 +107,6 @@ class Cluster:
         )
         self._life = Lifetime(SparkBackend(spark), settings)
         self._monitor = self._life.monitor
-        self._held: tuple[DataFrame, FeedOrder] | None = None  # what its tasks feed
         self._feeds = 0  # that the programs are done with
         self._feed: FeedRun | None = None  # that is going on
 
@@ -123,7 +124,7 @@ class Cluster:
         NodeError
             If a node failed at once.
         """
-        self._life.start(*(self._held or ()))
+        self._life.start()
         return self
 
     def shutdown(self) -> dict[str, Any]:
@@ -210,7 +211,8 @@ class Cluster:
                 "with cache='none' the rows to validate on, which are kept, must be a DataFrame of their own"
             )
         check_frame(data, validation)
-        run = self._begin_feed(FeedSettings(storage, rebalance, timeout))
+        kind = StreamRun if storage.keep is Keep.NONE else FeedRun
+        run = self._begin_feed(kind, FeedSettings(storage, rebalance, timeout))
         try:
             run.train(data, validation)
             self._feeds += 1  # a feed that failed leaves its number, for which the programs wait, to the next
@@ -247,7 +249,7 @@ class Cluster:
         if not getattr(data, "isStreaming", False):
             raise FeedError("the DataFrame has an end: feed it with cluster.train")
         check_frame(data)
-        run = self._begin_feed(FeedSettings(Storage.parse("none", cache_limit), timeout=timeout))
+        run = self._begin_feed(StreamRun, FeedSettings(Storage.parse("none", cache_limit), timeout=timeout))
 
         def ended() -> None:
             self._feeds += 1
@@ -260,7 +262,7 @@ class Cluster:
             self._feed = None
             raise
 
-    def _begin_feed(self, settings: FeedSettings) -> FeedRun:
+    def _begin_feed(self, kind: type[_Run], settings: FeedSettings) -> _Run:
         if not self._life.running:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         if self._hold:
@@ -273,8 +275,8 @@ class Cluster:
                 f"the program of {', '.join(over)} has already returned: to take several feeds, let it loop over "
                 "ctx.feeds()"
             )
-        self._feed = FeedRun(self._life, self._feeds, settings)
-        return self._feed
+        self._feed = run = kind(self._life, self._feeds, settings)
+        return run
 
     def inference(
         self, data: "DataFrame", schema: "str | StructType", *, keep: Sequence[str] | None = None
@@ -317,6 +319,18 @@ class Cluster:
             raise FeedError(f"the program of {', '.join(silent)} has not said what answers: call ctx.serve(function)")
         return infer(data, schema, feed_targets(nodes), self._life.token, keep)
 
+    def hold_and_feed(self, data: "DataFrame", validation: str) -> None:
+        """Start, with tasks that stay and feed their own nodes (for `run`)."""
+        if len(self.spec.roles) != len(self.spec.fed):
+            raise SpecError(f"run(data=...) feeds every node, and not all are workers in {self.spec}: use Cluster")
+        check_frame(data, validation or None)
+        self._life.start(data, FeedOrder(0, validation=validation))
+        try:
+            FeedRun(self._life, 0, FeedSettings()).seal_held(validation)
+        except BaseException:
+            self._life.abort()
+            raise
+
     def join(self) -> dict[str, Any]:
         """Wait until the function has returned on all nodes that train and do not serve others.
 
@@ -348,57 +362,6 @@ class Cluster:
     def nodes(self) -> list[Node]:
         """What is known of each node."""
         return self._monitor.nodes
-
-
-def run(
-    spark: "SparkSession",
-    function: Function,
-    args: Any = None,
-    *,
-    data: "DataFrame | None" = None,
-    validation: str = "",
-    **settings: Any,
-) -> dict[str, Any]:
-    """Run a function on a cluster until it has returned everywhere: for one data set, or none.
-
-    The nodes hold their Spark tasks; with `data`, each task feeds its own node from its own partition.
-
-    Parameters
-    ----------
-    spark, function, args
-        As for `Cluster`.
-    data : DataFrame, optional
-        What is fed; it is divided evenly over the workers. Only for clusters of workers.
-    validation : str
-        The boolean column of `data` that says which rows are to validate on.
-    **settings
-        All other settings of `Cluster`.
-
-    Returns
-    -------
-    dict
-        What the function returned, by the node's name.
-
-    Raises
-    ------
-    ClusterError
-        As `Cluster` does.
-
-    Examples
-    --------
-    >>> run(spark, lambda args, ctx: args + ctx.index, 10, workers=2)
-    {'worker:0': 10, 'worker:1': 11}
-    """
-    cluster = Cluster(spark, function, args, **settings, hold=True)
-    if data is not None:
-        if len(cluster.spec.roles) != len(cluster.spec.fed):
-            raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
-        check_frame(data, validation or None)
-        cluster._held = data, FeedOrder(0, validation=validation)
-    with cluster:
-        if data is not None:
-            FeedRun(cluster._life, 0, FeedSettings()).seal_held(validation)
-    return cluster.join()
 
 
 def _result(node: Node) -> Any:

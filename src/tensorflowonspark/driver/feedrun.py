@@ -1,7 +1,7 @@
 """One feed, from ``cluster.train`` until the programs are done with it.
 
 A feed that is *kept* is sealed when all of it has come: then the rows of each node are known, and the programs begin.
-A feed that *streams* begins with the first part, and goes on by the word of a `StreamPlan`.
+(One that streams is in `streamrun`.)
 """
 
 from collections.abc import Callable, Sequence
@@ -12,10 +12,8 @@ from tensorflowonspark.driver.feeding import contents, fed_parts
 from tensorflowonspark.driver.lifetime import Lifetime
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.patience import Patience
-from tensorflowonspark.driver.streaming import StreamPlan
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.parts import (
-    Confirmed,
     Contents,
     Keep,
     PartSummary,
@@ -79,11 +77,8 @@ class FeedRun:
         self._received: dict[int, int] = {}
         self._taken: dict[int, int] = {}
         self._validation: dict[int, Contents] = {}
-        self._plan: StreamPlan | None = None
         self._passes: dict[tuple[int, Split], int] = {}  # that a node has ended
         self._passes_told: dict[Split, int] = {}
-        self._reading: set[int] = set()  # nodes whose programs have begun to read the stream
-        self._opened = False  # the stream: the programs know what is in it
         self._job: Job | None = None
         self._patience = Patience(settings.timeout, self._marks, self._story)
         self._monitor.on_feed = self._hear
@@ -96,21 +91,17 @@ class FeedRun:
             column = validation if isinstance(validation, str) else ""
             if validation is not None and not column:
                 self._validation = self._contents(self._gather(validation, Split.VALIDATION), Split.VALIDATION)
-            if self._settings.storage.keep is Keep.NONE:
-                self.begin_stream()
-                self.feed_batch(data, 0, last=True)
-                self._monitor.wait(lambda: self.is_over)
-            else:
-                self._keep(data, column)
+            self._feed_rows(data, column)
+            self._monitor.wait(lambda: self.is_over)
         finally:
             self.close()
 
-    def _keep(self, data: "DataFrame", validation_column: str) -> None:
+    def _feed_rows(self, data: "DataFrame", validation_column: str) -> None:
+        """Feed the rows to train on, and tell the programs of them."""
         parts = self._gather(data, Split.TRAIN, validation_column)
         if validation_column:
             self._validation = self._contents(parts, Split.VALIDATION)
         self.seal(self._contents(parts, Split.TRAIN))
-        self._monitor.wait(lambda: self.is_over)
 
     def _gather(self, data: "DataFrame", split: Split, validation_column: str = "") -> list[PartSummary]:
         """Feed rows that are kept; return the parts that count."""
@@ -132,43 +123,6 @@ class FeedRun:
             except FeedError:
                 if not any(self._monitor.nodes[target.number].lost for target in self._targets):
                     raise
-
-    def begin_stream(self) -> None:
-        """Get ready for rows that are not kept."""
-        self._plan = StreamPlan([node.number for node in self._fed], self._feed)
-
-    def feed_batch(self, data: "DataFrame", first_partition: int, *, last: bool = False) -> None:
-        """Stream a DataFrame; return when the programs have taken all its rows."""
-        plan = self._plan
-        assert plan is not None
-        try:
-            self._patience.begin()
-            parts = self._send(
-                data, FeedOrder(self._feed, storage=self._settings.storage, first_partition=first_partition)
-            )
-            # The nodes tell of their parts themselves, and Spark's word may come before theirs.
-            self._wait(lambda: self._alive(parts) <= plan.partitions or self.is_over)
-        except FeedError as error:
-            self._monitor.tell_all(Confirmed(self._feed, end=True, failed=str(error)))
-            raise
-        with self._monitor.changed:
-            if last:
-                # Told at once: workers of asynchronous training that are through need not wait for the others.
-                self._open_stream(None)
-                plan.finish()
-            else:
-                plan.pause(first_partition + PARTITIONS_PER_BATCH)
-            self._speak()
-        self._wait(lambda: self.is_over or plan.all_taken)
-
-    def end_stream(self) -> None:
-        """Tell the programs that nothing more comes, and wait until they are done."""
-        assert self._plan is not None
-        with self._monitor.changed:
-            self._open_stream(None)
-            self._plan.finish()
-            self._speak()
-        self._monitor.wait(lambda: self.is_over)
 
     def seal(self, train: dict[int, Contents]) -> None:
         """Tell the programs that all rows have come."""
@@ -239,10 +193,6 @@ class FeedRun:
         readers = [node.number for node in self._readers if node not in fed]
         return contents(own, feed_targets(fed), self._settings.storage, self._settings.rebalance, readers)
 
-    def _alive(self, parts: list[PartSummary]) -> set[int]:
-        """Return the partitions of those parts that are not lost with their node."""
-        return {part.partition for part in parts if not self._monitor.nodes[part.number].lost}
-
     def _hold(self, number: int, partitions: list[int], rows: int) -> None:
         self._monitor.nodes[number].holds = _in_words(partitions, self._feed, rows)
 
@@ -261,8 +211,8 @@ class FeedRun:
     # ---- what the nodes say (under the monitor's lock)
 
     def _hear(self, node: Node, message: Any) -> None:
-        if isinstance(message, _ABOUT_A_FEED) and message.feed != self._feed:
-            return  # a late word on one that is over
+        if self._is_late(message):
+            return
         if isinstance(message, Received):
             self._received[node.number] = message.rows
         elif isinstance(message, Taken):
@@ -271,27 +221,10 @@ class FeedRun:
             ended = node.number, message.split
             self._passes[ended] = self._passes.get(ended, 0) + 1
         self._tell_of_passes()
-        if self._plan is not None:
-            self._go_on(self._plan, node, message)
 
-    def _go_on(self, plan: StreamPlan, node: Node, message: Any) -> None:
-        """Follow a stream."""
-        if isinstance(message, StreamOpened):
-            self._reading.add(node.number)
-            plan.open(node.number, message.batch_rows)
-        elif isinstance(message, Stored):
-            for part in message.parts:
-                if plan.store(part) and part.rows:
-                    self._open_stream(part)
-        elif isinstance(message, Pressed):
-            plan.press(node.number)
-        elif isinstance(message, Starved):
-            plan.starve(node.number)
-        elif isinstance(message, Taken):
-            plan.take(node.number, message.rows)
-        self._speak()
-        if node.number in plan.rows:
-            self._hold(node.number, *plan.held(node.number))
+    def _is_late(self, message: Any) -> bool:
+        """Whether it is a word on a feed that is over."""
+        return isinstance(message, _ABOUT_A_FEED) and message.feed != self._feed
 
     def _tell_of_passes(self) -> None:
         """Tell the chief how many passes all workers have ended that are left."""
@@ -300,27 +233,6 @@ class FeedRun:
             if count > self._passes_told.get(split, 0):
                 self._passes_told[split] = count
                 self._monitor.tell(self._chief.number, PassesEnded(self._feed, split, count))
-
-    def _open_stream(self, first: PartSummary | None) -> None:
-        """Tell the programs what comes, as the first rows show it."""
-        if self._opened:
-            return
-        self._opened = True
-        rows = dict.fromkeys((node.number for node in self._fed), 0)
-        train = Contents(rows, columns=first.columns, schema=first.schema) if first else Contents(rows)
-        for node in self._readers:
-            validation = self._validation.get(node.number)
-            self._monitor.tell(node.number, Seal(self._feed, train, validation, streams=True))
-
-    def _speak(self) -> None:
-        assert self._plan is not None
-        for node in self._monitor.nodes:
-            if node.lost or self._is_done(node):
-                self._plan.leave(node.number)
-            elif node.serving and node.number in self._plan.rows:
-                self._plan.part_company()
-        for number, word in self._plan.words().items():
-            self._monitor.tell(number, word)
 
     # ---- how far it is
 
@@ -336,15 +248,13 @@ class FeedRun:
             done, running, total = self._job.tasks()
             told.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
         for node in self._fed:
-            received, taken = self._received.get(node.number, 0), self._taken.get(node.number, 0)
-            counts = f"{node.role} on {node.host} has received {received:,} rows"
-            if self._plan is None:
-                told.append(f"{counts} and waits for the rest")
-            elif node.number not in self._reading:
-                told.append(f"{counts}, and its program has not begun to read them (ctx.dataset)")
-            else:
-                told.append(f"{counts}, of which its program has taken {taken:,}")
+            received = self._received.get(node.number, 0)
+            told.append(f"{node.role} on {node.host} has received {received:,} rows{self._what_of_them(node)}")
         return "; ".join(told) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
+
+    def _what_of_them(self, _node: Node) -> str:
+        """Return what has become of the rows that a node has received."""
+        return " and waits for the rest"
 
 
 def feed_targets(nodes: Sequence[Node]) -> tuple[FeedTarget, ...]:

@@ -92,7 +92,8 @@ def _arrow_schema(schema: "StructType") -> pa.Schema:
         return pa.schema([(field.name, to_arrow_type(field.dataType, **zone)) for field in schema.fields])
     except (TypeError, AssertionError):
         raise SpecError(
-            f"schema={schema.simpleString()}: results may be numbers, booleans, strings, binary, dates, timestamps, and arrays of these"
+            f"schema={schema.simpleString()}: results may be numbers, booleans, strings, binary, dates, timestamps, "
+            "and arrays of these"
         ) from None
 
 

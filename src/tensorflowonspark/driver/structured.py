@@ -11,7 +11,8 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.feedrun import PARTITIONS_PER_BATCH, FeedRun
+from tensorflowonspark.driver.feedrun import PARTITIONS_PER_BATCH
+from tensorflowonspark.driver.streamrun import StreamRun
 from tensorflowonspark.errors import ClusterError, FeedError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class StreamingFeed:
     def __init__(
         self,
         data: "DataFrame",
-        run: FeedRun,
+        run: StreamRun,
         checkpoint: str,
         trigger: Mapping[str, Any],
         on_end: Callable[[], None],
@@ -51,7 +52,6 @@ class StreamingFeed:
         self._batches = 0
         self._acknowledged = -1  # the last micro-batch
         self._error: BaseException | None = None
-        run.begin_stream()
         writer = data.writeStream.foreachBatch(self._feed_batch)
         if checkpoint:
             writer = writer.option("checkpointLocation", checkpoint)

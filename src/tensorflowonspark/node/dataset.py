@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflowonspark.columns import Array, Kind, Ragged
 from tensorflowonspark.keras.shards import mark_shard
 from tensorflowonspark.node.elements import Batch, Selection
+from tensorflowonspark.node.epochs import Epochs
 
 __all__ = ["assembled", "flat_arrays", "flat_specs", "make_dataset"]
 
@@ -15,13 +16,13 @@ _PREFETCH_BATCHES = 2
 
 
 def make_dataset(
-    batches: Callable[[], Iterator[Batch]], selection: Selection, batch_rows: int, steps: int | None
+    passes: Callable[[], Iterator[Batch]], selection: Selection, batch_rows: int, steps: int | None
 ) -> tf.data.Dataset:
     """Return batches as a data set.
 
     Parameters
     ----------
-    batches : callable
+    passes : Epochs or callable
         Starts a new pass.
     selection : Selection
         The columns, and the structure of an element.
@@ -30,13 +31,19 @@ def make_dataset(
     steps : int or None
         The length of a pass, where it is known.
     """
+    # A call into Python costs as much as the rows of a batch. Rows that are kept come in blocks of several batches,
+    # which tf.data cuts by itself; it can't cut ragged ones.
+    in_blocks = isinstance(passes, Epochs) and not any(kind.ragged for kind in selection.kinds.values())
+    source = passes.blocks if isinstance(passes, Epochs) and in_blocks else passes
 
     def arrays() -> Iterator[tuple[Array, ...]]:
-        for batch in batches():
+        for batch in source():
             yield tuple(flat_arrays(selection, batch))
 
-    # A generator's elements are flat, and put together in the graph: that is several times cheaper in Python.
+    # A generator's elements are flat, and put together in the graph: that is cheaper than in Python.
     dataset = tf.data.Dataset.from_generator(arrays, output_signature=tuple(flat_specs(selection)))
+    if in_blocks:
+        dataset = dataset.rebatch(batch_rows)
     dataset = dataset.map(lambda *tensors: assembled(selection, tensors))
     if steps is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))

@@ -145,7 +145,7 @@ class Selection:
         """
         values, real = batch
         own = 1 if self.weight is None else cast("Array", values[self.weight]).reshape(-1)
-        return np.where(real, own, -0.0).astype(np.float32)
+        return np.where(real, own + 0.0, -0.0).astype(np.float32)  # + 0.0: no weight of the user is a negative zero
 
 
 def _is_number(kind: Kind) -> bool:

@@ -57,25 +57,45 @@ class Epochs:
 
     def __call__(self) -> Iterator[Batch]:
         """Yield the columns of each batch, and which of its rows are real."""
+        for epoch, steps, block in self._pass():
+            start = 0
+            for step in steps:
+                stop = start + self.plan.real_rows(step) + self.plan.padding(step)
+                self._tell(epoch, step)
+                yield {name: values[start:stop] for name, values in block.items()}, self._real(step, step + 1)
+                start = stop
+
+    def blocks(self) -> Iterator[Batch]:
+        """Yield the rows of several batches at once; all batches but the epoch's last have `plan.batch_rows` rows."""
+        for epoch, steps, block in self._pass():
+            self._tell(epoch, steps[-1])
+            yield block, self._real(steps.start, steps.stop)
+
+    def _pass(self) -> Iterator[tuple[int, range, dict[str, columns.Array | columns.Ragged]]]:
+        """Yield the epoch's number, some steps, and the rows of these steps."""
         plan, epoch = self.plan, self._done
         order = self._order(epoch)
         rows_per_block = min(BLOCK_ROWS, BLOCK_BYTES / self._bytes_per_row)
         steps_per_block = max(1, int(rows_per_block) // plan.batch_rows)
         for first in range(0, plan.steps, steps_per_block):
             steps = range(first, min(first + steps_per_block, plan.steps))
-            block = self._gather(order, steps)
-            start = 0
-            for step in steps:
-                rows, padding = plan.real_rows(step), plan.padding(step)
-                stop = start + rows + padding
-                seen = min(plan.rows, step * plan.batch_rows + rows)
-                self._report(Progress(epoch, step + 1, plan.steps, seen))
-                if step == plan.steps - 1:
-                    self._done = epoch + 1
-                yield {name: values[start:stop] for name, values in block.items()}, np.arange(rows + padding) < rows
-                start = stop
+            yield epoch, steps, self._gather(order, steps)
         if self._on_epoch_end is not None:
             self._on_epoch_end(epoch)
+
+    def _tell(self, epoch: int, step: int) -> None:
+        """Note that a step's rows go out."""
+        plan = self.plan
+        seen = min(plan.rows, step * plan.batch_rows + plan.real_rows(step))
+        self._report(Progress(epoch, step + 1, plan.steps, seen))
+        if step == plan.steps - 1:
+            self._done = epoch + 1
+
+    def _real(self, first: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Return which rows of some steps are real: all, and then none."""
+        plan = self.plan
+        real = sum(plan.real_rows(step) for step in range(first, stop))
+        return np.arange(real + sum(plan.padding(step) for step in range(first, stop))) < real
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
         if self._seed is None:

@@ -123,8 +123,9 @@ class Feed:
             A column of weights.
         shapes : mapping, optional
             The shape of one row's value, by column, as in ``{"image": (28, 28, 1)}``: flat arrays, and the bytes of
-            binary columns (as uint8; those in arrays only with a cast), are folded into it. ``(None,)`` makes a ``tf.RaggedTensor`` of arrays that
-            differ in length. Without it all arrays of a column must have one length, which is its shape.
+            binary columns (as uint8; those in arrays only with a cast), are folded into it. ``(None,)`` makes a
+            ``tf.RaggedTensor`` of arrays that differ in length. Without it all arrays of a column must have one
+            length, which is its shape.
         casts : mapping, optional
             The dtype that is wanted, by column, as in ``{"image": "float32"}``.
         fill : mapping, optional

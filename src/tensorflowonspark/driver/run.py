@@ -1,0 +1,57 @@
+"""A cluster for one purpose: a function runs on it until it has returned everywhere."""
+
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.driver.cluster import Cluster, Function
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["run"]
+
+
+def run(
+    spark: "SparkSession",
+    function: Function,
+    args: Any = None,
+    *,
+    data: "DataFrame | None" = None,
+    validation: str = "",
+    **settings: Any,
+) -> dict[str, Any]:
+    """Run a function on a cluster until it has returned everywhere: for one data set, or none.
+
+    The nodes hold their Spark tasks; with `data`, each task feeds its own node from its own partition.
+
+    Parameters
+    ----------
+    spark, function, args
+        As for `Cluster`.
+    data : DataFrame, optional
+        What is fed; it is divided evenly over the workers. Only for clusters of workers.
+    validation : str
+        The boolean column of `data` that says which rows are to validate on.
+    **settings
+        All other settings of `Cluster`.
+
+    Returns
+    -------
+    dict
+        What the function returned, by the node's name.
+
+    Raises
+    ------
+    ClusterError
+        As `Cluster` does.
+
+    Examples
+    --------
+    >>> run(spark, lambda args, ctx: args + ctx.index, 10, workers=2)
+    {'worker:0': 10, 'worker:1': 11}
+    """
+    cluster = Cluster(spark, function, args, **settings, hold=True)
+    if data is None:
+        cluster.start()
+    else:
+        cluster.hold_and_feed(data, validation)
+    return cluster.shutdown()

@@ -1,0 +1,124 @@
+"""One feed that streams: it begins with the first part, and goes on by the word of a `StreamPlan`."""
+
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.driver.feedrun import PARTITIONS_PER_BATCH, FeedRun, FeedSettings
+from tensorflowonspark.driver.lifetime import Lifetime
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.streaming import StreamPlan
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.parts import (
+    Confirmed,
+    Contents,
+    PartSummary,
+    Pressed,
+    Seal,
+    Starved,
+    Stored,
+    StreamOpened,
+    Taken,
+)
+from tensorflowonspark.task.plan import FeedOrder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["StreamRun"]
+
+
+class StreamRun(FeedRun):
+    """Streams rows to the nodes of a cluster: one DataFrame, or one after the other as one feed."""
+
+    def __init__(self, life: Lifetime, feed: int, settings: FeedSettings) -> None:
+        super().__init__(life, feed, settings)
+        self._reading: set[int] = set()  # nodes whose programs have begun to read
+        self._opened = False  # the programs know what is in it
+        self._plan = StreamPlan([node.number for node in self._fed], feed)
+
+    def _feed_rows(self, data: "DataFrame", validation_column: str) -> None:
+        assert not validation_column  # which `Cluster.train` refuses: rows to validate on are kept
+        self.feed_batch(data, 0, last=True)
+
+    def feed_batch(self, data: "DataFrame", first_partition: int, *, last: bool = False) -> None:
+        """Stream a DataFrame; return when the programs have taken all its rows."""
+        plan = self._plan
+        try:
+            self._patience.begin()
+            parts = self._send(
+                data, FeedOrder(self._feed, storage=self._settings.storage, first_partition=first_partition)
+            )
+            # The nodes tell of their parts themselves, and Spark's word may come before theirs.
+            self._wait(lambda: self._alive(parts) <= plan.partitions or self.is_over)
+        except FeedError as error:
+            self._monitor.tell_all(Confirmed(self._feed, end=True, failed=str(error)))
+            raise
+        with self._monitor.changed:
+            if last:
+                # Told at once: workers of asynchronous training that are through need not wait for the others.
+                self._open_stream(None)
+                plan.finish()
+            else:
+                plan.pause(first_partition + PARTITIONS_PER_BATCH)
+            self._speak()
+        self._wait(lambda: self.is_over or plan.all_taken)
+
+    def end_stream(self) -> None:
+        """Tell the programs that nothing more comes, and wait until they are done."""
+        with self._monitor.changed:
+            self._open_stream(None)
+            self._plan.finish()
+            self._speak()
+        self._monitor.wait(lambda: self.is_over)
+
+    def _alive(self, parts: list[PartSummary]) -> set[int]:
+        """Return the partitions of those parts that are not lost with their node."""
+        return {part.partition for part in parts if not self._monitor.nodes[part.number].lost}
+
+    def _hear(self, node: Node, message: Any) -> None:
+        super()._hear(node, message)
+        if not self._is_late(message):
+            self._go_on(self._plan, node, message)
+
+    def _go_on(self, plan: StreamPlan, node: Node, message: Any) -> None:
+        """Follow a stream."""
+        if isinstance(message, StreamOpened):
+            self._reading.add(node.number)
+            plan.open(node.number, message.batch_rows)
+        elif isinstance(message, Stored):
+            for part in message.parts:
+                if plan.store(part) and part.rows:
+                    self._open_stream(part)
+        elif isinstance(message, Pressed):
+            plan.press(node.number)
+        elif isinstance(message, Starved):
+            plan.starve(node.number)
+        elif isinstance(message, Taken):
+            plan.take(node.number, message.rows)
+        self._speak()
+        if node.number in plan.rows:
+            self._hold(node.number, *plan.held(node.number))
+
+    def _open_stream(self, first: PartSummary | None) -> None:
+        """Tell the programs what comes, as the first rows show it."""
+        if self._opened:
+            return
+        self._opened = True
+        rows = dict.fromkeys((node.number for node in self._fed), 0)
+        train = Contents(rows, columns=first.columns, schema=first.schema) if first else Contents(rows)
+        for node in self._readers:
+            validation = self._validation.get(node.number)
+            self._monitor.tell(node.number, Seal(self._feed, train, validation, streams=True))
+
+    def _speak(self) -> None:
+        for node in self._monitor.nodes:
+            if node.lost or self._is_done(node):
+                self._plan.leave(node.number)
+            elif node.serving and node.number in self._plan.rows:
+                self._plan.part_company()
+        for number, word in self._plan.words().items():
+            self._monitor.tell(number, word)
+
+    def _what_of_them(self, _node: Node) -> str:
+        if _node.number not in self._reading:
+            return ", and its program has not begun to read them (ctx.dataset)"
+        return f", of which its program has taken {self._taken.get(_node.number, 0):,}"
