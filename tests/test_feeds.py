@@ -272,3 +272,16 @@ def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
             cluster.train(spark.range(0, 1000, 1, 4), cache=cache)
         results = cluster.join()
     assert all_ids(results, 0) == all_ids(results, 1) == list(range(1000))
+
+
+@pytest.mark.masters("local")
+def test_a_worker_that_never_reads_gives_its_rows_nevertheless(spark):
+    def program(args, ctx):
+        if ctx.index == 0:
+            time.sleep(8)  # it is fed meanwhile, and has more than its share
+            return 0
+        return sum(int((~np.signbit(batch["sample_weight"])).sum()) for batch in ctx.batches(10)())
+
+    with tfos.Cluster(spark, program, workers=2) as cluster:
+        cluster.train(small_frame(spark, [101, 0]))
+        assert cluster.join() == {"worker:0": 0, "worker:1": 50}

@@ -4,15 +4,16 @@ import time
 from functools import partial
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.messages import FeedWanted, Progress
+from tensorflowonspark.messages import Failed, FailureKind, FeedWanted, Progress
 from tensorflowonspark.node.coordinator import CoordinatedFeed
 from tensorflowonspark.node.feed import Feed
 from tensorflowonspark.node.link import Link
-from tensorflowonspark.node.rebalance import balanced
+from tensorflowonspark.node.rebalance import give, own_rows
 from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.node.stream import Stream
 from tensorflowonspark.parts import Contents, Seal, Split
+from tensorflowonspark.transport import ConnectionLost
 
 __all__ = ["Feeds"]
 
@@ -39,6 +40,20 @@ class Feeds:
         self._numbers = [setup.spec.roles.index(role) for role in setup.spec.fed]
         self._asked = 0
         self._reported = 0.0
+        link.on_seal = self._give
+
+    def _give(self, seal: Seal) -> None:
+        """Send what other nodes are to have of this one's rows (in a thread of its own)."""
+        if self._receiver is None:
+            return
+        try:
+            for split, contents in ((Split.TRAIN, seal.train), (Split.VALIDATION, seal.validation)):
+                if contents is not None:
+                    give(self._receiver.cache, seal.feed, split, contents, self._setup.number, self._setup.token)
+        except Exception as error:
+            # The taker waits for these rows: nobody must learn of this later, or never.
+            kind = FailureKind.PEER_LOST if isinstance(error, ConnectionLost) else FailureKind.RAISED
+            self._link.send(Failed(kind, f"it could not hand rows to another worker ({error})"))
 
     def next(self) -> Feed | CoordinatedFeed | None:
         """Return the next feed; the program is done with those before. None if no further one comes."""
@@ -83,7 +98,7 @@ class Feeds:
 
     def _kept(self, feed: int, split: Split, contents: Contents, validation: Feed | None = None) -> Feed:
         assert self._receiver is not None
-        shard = balanced(self._receiver.cache, feed, split, contents, self._setup.number, self._setup.token)
+        shard = own_rows(self._receiver.cache, feed, split, contents, self._setup.number)
         report = self._report if split is Split.TRAIN else _unreported
         return Feed(contents, shard, self._numbers, self._setup.number, report, validation)
 

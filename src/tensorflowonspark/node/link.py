@@ -36,6 +36,7 @@ class Link:
         self._passes: dict[tuple[int, Split], int] = {}
         self._no_more_feeds = False
         self._stopped = False
+        self.on_seal: Callable[[Seal], None] = lambda _seal: None  # is told of each, in a thread
         Thread(target=self._listen, daemon=True).start()
 
     def send(self, message: object) -> None:
@@ -87,6 +88,7 @@ class Link:
             self._members = message.members
         elif isinstance(message, Seal):
             self._seals[message.feed] = message
+            Thread(target=self.on_seal, args=(message,), daemon=True).start()
         elif isinstance(message, Confirmed):
             self._confirmed[message.feed].append(message)
         elif isinstance(message, PassesEnded):

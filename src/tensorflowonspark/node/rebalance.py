@@ -2,7 +2,7 @@
 
 Otherwise each epoch would have as many steps as the fullest worker needs, and the others would fill up with rows that
 count for nothing. Who gives how much to whom is the driver's plan (`driver/balance.py`); the rows go from node to
-node, and a giver's last rows are those that go.
+node, and a giver's last rows are those that go. It gives as soon as it learns the plan, whatever its program does.
 """
 
 from tensorflowonspark import transport
@@ -10,29 +10,35 @@ from tensorflowonspark.node.cache import Cache
 from tensorflowonspark.node.shard import Shard
 from tensorflowonspark.parts import Contents, Move, PartHeader, Split
 
-__all__ = ["balanced"]
+__all__ = ["give", "own_rows"]
 
 
-def balanced(cache: Cache, feed: int, split: Split, contents: Contents, number: int, token: str) -> Shard:
-    """Return this node's rows after all moves; waits for those that it is given.
+def give(cache: Cache, feed: int, split: Split, contents: Contents, number: int, token: str) -> None:
+    """Send the rows that this node is to give.
 
     Raises
     ------
     ConnectionLost
         If a taker is gone.
     """
+    start = contents.rows[number]
+    for move in contents.moves:
+        if move.giver == number:
+            shard = cache.shard(feed, split, contents.parts)
+            _send(shard, start, move, PartHeader(feed, split, _moved(number), 0, move.storage), token)
+            start += move.rows
+
+
+def own_rows(cache: Cache, feed: int, split: Split, contents: Contents, number: int) -> Shard:
+    """Return this node's rows after all moves; waits for those that it is given."""
     parts = list(contents.parts)
     for move in contents.moves:
         if move.taker == number:
             cache.wait_for_part(feed, split, _moved(move.giver))
             parts.append((_moved(move.giver), 0))
     shard = cache.shard(feed, split, parts)
-    given = [move for move in contents.moves if move.giver == number]
-    start = kept = shard.rows - sum(move.rows for move in given)
-    for move in given:
-        _send(shard, start, move, PartHeader(feed, split, _moved(number), 0, move.storage), token)
-        start += move.rows
-    return Shard([list(shard.slices(0, kept))]) if given else shard
+    gives = any(move.giver == number for move in contents.moves)
+    return Shard([list(shard.slices(0, contents.rows[number]))]) if gives else shard
 
 
 def _moved(giver: int) -> int:
