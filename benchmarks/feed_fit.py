@@ -6,7 +6,7 @@ SHAPES = {"small": (784,), "middle": (784,), "large": (28, 28, 1)}
 TITLES = {
     "small": "small: Dense 10",
     "middle": "middle: Dense 512, Dense 512, Dense 10",
-    "large": "large: two convolutions (16, 32), Dense 10",
+    "large": "large: two convolutions, Dense 10",
 }
 
 

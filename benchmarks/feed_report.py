@@ -126,10 +126,10 @@ def _draw_throughput(axes, results):
             share = 100 * median(rates[road]) / median(rates["limit"])
             y = group + (place - 2) * 0.17
             axes.barh(y, share, 0.15, color=_COLOURS[road], label=_ROADS[road] if not group else None)
-            axes.text(share + 1, y, f"{share:.0f} %" if share >= 1 else f"{share:.1f} %", va="center", fontsize=7)
+            axes.text(share + 1, y, f"{share:.0f} %" if share >= 10 else f"{share:.1f} %", va="center", fontsize=7)
     axes.axvline(100, color="black", linewidth=1)
     axes.set(yticks=range(len(KINDS)), yticklabels=[_wrapped(kind.title) for kind in KINDS.values()])
-    axes.set(xlim=(0, 118), xlabel="rows per second, in % of a Spark job that only counts the same batches (line)")
+    axes.set(xlim=(0, 118), xlabel="rows per second, in % of a Spark job that only counts the batches (line)")
     axes.invert_yaxis()
     axes.set_title("From Spark into the training function", loc="left", fontweight="bold")
     axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=5, frameon=False, fontsize=8)
@@ -143,10 +143,10 @@ def _draw_epochs(axes, results):
     ratios = [median(_later(ours)) / median(_later(others)) for ours, others in runs.values()]
     axes.barh(range(len(runs)), ratios, 0.5, color=_COLOURS["disk"])
     for y, ratio in enumerate(ratios):
-        axes.text(ratio + 0.01 * axes.get_xlim()[1], y, f"{ratio:.2f}", va="center", fontsize=8)
+        axes.text(0.05, y, f"{ratio:.2f}", va="center", fontsize=9, color="white", fontweight="bold")
     axes.axvline(1, color="black", linewidth=1)
-    axes.set(yticks=range(len(runs)), yticklabels=list(runs), xlim=(0, 1.15 * max(1, *ratios)))
-    axes.set_xlabel("time of an epoch, as a multiple of the time\nwith numpy arrays in memory (line); less is better")
+    axes.set(yticks=range(len(runs)), yticklabels=list(runs), xlim=(0, 1.1 * max(1, *ratios)))
+    axes.set_xlabel("time of an epoch, relative to numpy arrays\nin memory (line): less is better")
     axes.invert_yaxis()
     axes.set_title("Later epochs, on one worker", loc="left", fontweight="bold")
 
@@ -154,4 +154,5 @@ def _draw_epochs(axes, results):
 def _wrapped(title):
     import textwrap
 
-    return "\n".join(line for part in title.split("\n") for line in textwrap.wrap(part, 24))
+    unbroken = title.replace("Dense ", "Dense\N{NO-BREAK SPACE}")
+    return "\n".join(line for part in unbroken.split("\n") for line in textwrap.wrap(part, 24))

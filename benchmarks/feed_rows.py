@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 _HASH = "sha2(cast(id as string), 512)"  # 128 characters that no compression makes small
+_RAMP = f"array({', '.join(f'{number % 251 / 250}F' for number in range(251 + 783))})"  # slices of it are rows
 _LABEL = "cast(id % 10 as int) as label"
 
 
@@ -35,15 +36,15 @@ class Kind:
 KINDS = {
     "floats": Kind(
         "784 float32 + label",
-        ["transform(sequence(0, 783), i -> cast((id * 784 + i) % 251 / 250 as float)) as features", _LABEL],
-        300_000,
+        [f"slice({_RAMP}, cast(id * 784 % 251 + 1 as int), 784) as features", _LABEL],
+        500_000,
         9_000,
         3_140,
     ),
     "bytes": Kind(
         "784 bytes + label",
         [f"unhex(substr(repeat({_HASH}, 13), 1, 1568)) as image", _LABEL],
-        1_000_000,
+        2_000_000,
         24_000,
         788,
         {"image": (28, 28, 1)},
@@ -51,14 +52,14 @@ KINDS = {
     "columns": Kind(
         "10 float columns + label",
         [*(f"cast((id + {number}) % 1009 as float) as x{number}" for number in range(10)), _LABEL],
-        3_000_000,
+        6_000_000,
         24_000,
         44,
     ),
     "text": Kind(
         "100 to 1,000 characters + label",
         [f"substr(repeat({_HASH}, 8), 1, cast(100 + id * 7919 % 901 as int)) as text", _LABEL],
-        500_000,
+        1_500_000,
         24_000,
         554,
     ),

@@ -8,14 +8,17 @@ That is one copy. The file is gone with the last process that has it open or map
 
 import mmap
 import os
+import resource
+import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 
-__all__ = ["PIECE_BYTES", "Piece", "PieceWriter", "can_hand_over", "open_piece"]
+__all__ = ["PIECE_BYTES", "Piece", "PieceWriter", "allow_many_files", "can_hand_over", "map_file", "open_piece"]
 
 # Enough that a word between the processes costs nothing beside it, and little enough to be counted against a bound.
 PIECE_BYTES = 32 << 20
@@ -94,5 +97,18 @@ def open_piece(piece: Piece) -> list[pa.RecordBatch]:
         found = os.fstat(file.fileno())
         if (found.st_dev, found.st_ino, found.st_size) != (piece.device, piece.inode, piece.size):
             raise FileNotFoundError(f"process {piece.pid} is another one here")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped = map_file(file)
     return list(pa.ipc.open_stream(pa.py_buffer(mapped)))
+
+
+def map_file(file: IO[bytes]) -> mmap.mmap:
+    """Return a file's bytes, mapped; from Python 3.13 on the mapping keeps no descriptor open."""
+    more: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **more)
+
+
+def allow_many_files() -> None:
+    """Let this process have as many files open as the system allows: a mapped file counts, up to Python 3.12."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

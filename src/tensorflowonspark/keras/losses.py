@@ -76,21 +76,24 @@ def _trackers(model: Any) -> list[Any]:
 
 def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
     """Have Keras 2 do the same (called after the import of its ``compile_utils``)."""
+    original = compile_utils.LossesContainer.__call__
 
-    def call(wrapped: Any, container: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # No wrapper of wrapt's: AutoGraph, which Keras 2 runs its steps through, looked through it up to TensorFlow 2.16.
+    @tf.autograph.experimental.do_not_convert
+    def call(container: Any, *args: Any, **kwargs: Any) -> Any:
         y_true, y_pred, weights, additional = _arguments(*args, **kwargs)
         real = real_rows(weights)
         if real is None:
-            return wrapped(y_true, y_pred, weights, additional)
+            return original(container, y_true, y_pred, weights, additional)
         if not container.built:
             container.build(y_pred)
         batch = _Batch(real, _averaged(container._user_losses))
         own = copy.copy(container)  # Keras's function runs as it is, with trackers that correct what they are told
         own._total_loss_mean = _Tracker(container._total_loss_mean, batch, additional or [])
         own._per_output_metrics = [each and _Tracker(each, batch, []) for each in container._per_output_metrics]
-        return wrapped.__func__(own, y_true, y_pred, weights, additional)
+        return original(own, y_true, y_pred, weights, additional)
 
-    wrapt.wrap_function_wrapper(compile_utils, "LossesContainer.__call__", call)
+    compile_utils.LossesContainer.__call__ = call
 
 
 @dataclass(frozen=True)

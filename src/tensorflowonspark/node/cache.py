@@ -4,7 +4,6 @@ The files have no name: they are gone with the process, whatever it dies of.
 """
 
 import errno
-import mmap
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import flat_columns, merge, summarize
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.handover import map_file
 from tensorflowonspark.node.shard import Shard
 from tensorflowonspark.parts import (
     ColumnSummary,
@@ -73,12 +73,13 @@ class Cache:
         try:
             for item in items:
                 batches = [flat_columns(batch) for batch in (item.batches if isinstance(item, Mapped) else [item])]
+                summary = merge((summary, *_summaries(batches, header.partition, rows)))
+                schema = batches[0].schema
+                came = sum(batch.num_rows for batch in batches)
+                rows += came
                 part.add(batches, item.size if isinstance(item, Mapped) else None)
-                for batch in batches:
-                    summary = merge((summary, summarize(batch, header.partition, rows)))
-                    rows += batch.num_rows
-                    schema = batch.schema
-                self._count(header.feed, room, sum(batch.num_rows for batch in batches))
+                self._count(header.feed, room, came)
+                del item, batches  # what went to disk is to leave memory while the next is waited for
             part.complete()
         except BaseException:
             part.release()
@@ -271,7 +272,7 @@ class _Part:
             return
         self._writer.close()
         self._file.flush()
-        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped = map_file(self._file)
         self._file.close()
         self.batches += pa.ipc.open_stream(pa.py_buffer(mapped))
 
@@ -283,3 +284,9 @@ class _Part:
         self.batches = []
         if self._file is not None:
             self._file.close()
+
+
+def _summaries(batches: list[pa.RecordBatch], partition: int, first_row: int) -> Iterator[dict[str, ColumnSummary]]:
+    for batch in batches:
+        yield summarize(batch, partition, first_row)
+        first_row += batch.num_rows

@@ -1,7 +1,9 @@
 """One feed after the other: waits for what the driver says of each, and makes of it what the program sees."""
 
 import time
+from collections import defaultdict
 from functools import partial
+from threading import Event
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.messages import Failed, FailureKind, FeedWanted, Progress
@@ -40,12 +42,13 @@ class Feeds:
         self._numbers = [setup.spec.roles.index(role) for role in setup.spec.fed]
         self._asked = 0
         self._reported = 0.0
-        link.on_seal = self._give
+        self._given: defaultdict[int, Event] = defaultdict(Event)  # by feed: this node's rows for others have gone
+        if receiver is not None:
+            link.follow_seals(self._give)
 
     def _give(self, seal: Seal) -> None:
         """Send what other nodes are to have of this one's rows (in a thread of its own)."""
-        if self._receiver is None:
-            return
+        assert self._receiver is not None
         try:
             for split, contents in ((Split.TRAIN, seal.train), (Split.VALIDATION, seal.validation)):
                 if contents is not None:
@@ -54,6 +57,8 @@ class Feeds:
             # The taker waits for these rows: nobody must learn of this later, or never.
             kind = FailureKind.PEER_LOST if isinstance(error, ConnectionLost) else FailureKind.RAISED
             self._link.send(Failed(kind, f"it could not hand rows to another worker ({error})"))
+        finally:
+            self._given[seal.feed].set()
 
     def next(self) -> Feed | CoordinatedFeed | None:
         """Return the next feed; the program is done with those before. None if no further one comes."""
@@ -81,6 +86,8 @@ class Feeds:
 
     def open(self, seal: Seal) -> Feed:
         """Return what a seal describes."""
+        # A program that is through with its rows drops them, and those for others with them.
+        self._given[seal.feed].wait()
         validation = None
         if seal.validation is not None:
             validation = self._kept(seal.feed, Split.VALIDATION, seal.validation)

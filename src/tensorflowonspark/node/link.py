@@ -36,7 +36,7 @@ class Link:
         self._passes: dict[tuple[int, Split], int] = {}
         self._no_more_feeds = False
         self._stopped = False
-        self.on_seal: Callable[[Seal], None] = lambda _seal: None  # is told of each, in a thread
+        self._on_seal: Callable[[Seal], None] | None = None
         Thread(target=self._listen, daemon=True).start()
 
     def send(self, message: object) -> None:
@@ -47,6 +47,13 @@ class Link:
     def wait_for_members(self) -> tuple[Member, ...]:
         """Return all members of the cluster, when all are there."""
         return self._wait(lambda: self._members or None)
+
+    def follow_seals(self, on_seal: Callable[[Seal], None]) -> None:
+        """Have a function called with each seal, in a thread of its own; those that came before included."""
+        with self._changed:
+            self._on_seal = on_seal
+            for seal in self._seals.values():
+                Thread(target=on_seal, args=(seal,), daemon=True).start()
 
     def wait_for_seal(self, feed: int) -> Seal | None:
         """Return what feed number `feed` holds, when it is complete or streams; None if there will be none."""
@@ -88,7 +95,8 @@ class Link:
             self._members = message.members
         elif isinstance(message, Seal):
             self._seals[message.feed] = message
-            Thread(target=self.on_seal, args=(message,), daemon=True).start()
+            if self._on_seal is not None:
+                Thread(target=self._on_seal, args=(message,), daemon=True).start()
         elif isinstance(message, Confirmed):
             self._confirmed[message.feed].append(message)
         elif isinstance(message, PassesEnded):

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 import cloudpickle
 
 from tensorflowonspark import keras
+from tensorflowonspark.handover import allow_many_files
 from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned
 from tensorflowonspark.node.context import Context
 from tensorflowonspark.node.link import Link
@@ -34,6 +35,7 @@ _OURS = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 def run_node(pipe: Connection) -> None:
     """Run this process as a node; never returns normally before the cluster ends."""
     setup: NodeSetup = pipe.recv()
+    allow_many_files()
     link = Link(pipe)
     receiver = Receiver(setup, link.send) if setup.feed_socket else None
     link.send(Ready(receiver.socket, receiver.port) if receiver else Ready())

@@ -76,11 +76,11 @@ class _Sender:
         if not self._near:
             self._stream.write(batch)
             return
+        if self._piece is not None and self._piece.bytes + batch.nbytes > PIECE_BYTES:
+            self._hand_over()
         if self._piece is None:
             self._piece = PieceWriter(batch.schema, self._directory)
         self._piece.write(batch)
-        if self._piece.bytes >= PIECE_BYTES:
-            self._hand_over()
 
     def _hand_over(self) -> None:
         if self._piece is None:

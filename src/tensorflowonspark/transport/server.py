@@ -133,9 +133,9 @@ def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mappe
                 return
             piece: Piece = pickle.loads(word)
             try:
-                mapped = Mapped(open_piece(piece), piece.size)
+                mapped = [Mapped(open_piece(piece), piece.size)]
             except OSError:
                 writer.write(NOT_REACHED)
                 continue
-            yield mapped
+            yield mapped.pop()  # and keep no hold of it here: it may be let go while the next is waited for
             writer.write(TAKEN)  # the receiver has put it where it belongs, and the sender may go on
