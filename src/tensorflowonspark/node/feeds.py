@@ -1,9 +1,8 @@
 """One feed after the other: waits for what the driver says of each, and makes of it what the program sees."""
 
 import time
-from collections import defaultdict
 from functools import partial
-from threading import Event
+from threading import Condition
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.messages import Failed, FailureKind, FeedWanted, Progress
@@ -42,7 +41,8 @@ class Feeds:
         self._numbers = [setup.spec.roles.index(role) for role in setup.spec.fed]
         self._asked = 0
         self._reported = 0.0
-        self._given: defaultdict[int, Event] = defaultdict(Event)  # by feed: this node's rows for others have gone
+        self._giving = Condition()
+        self._given: set[int] = set()  # feeds of which this node's rows for others have gone
         if receiver is not None:
             link.follow_seals(self._give)
 
@@ -58,7 +58,9 @@ class Feeds:
             kind = FailureKind.PEER_LOST if isinstance(error, ConnectionLost) else FailureKind.RAISED
             self._link.send(Failed(kind, f"it could not hand rows to another worker ({error})"))
         finally:
-            self._given[seal.feed].set()
+            with self._giving:
+                self._given.add(seal.feed)
+                self._giving.notify_all()
 
     def next(self) -> Feed | CoordinatedFeed | None:
         """Return the next feed; the program is done with those before. None if no further one comes."""
@@ -87,7 +89,8 @@ class Feeds:
     def open(self, seal: Seal) -> Feed:
         """Return what a seal describes."""
         # A program that is through with its rows drops them, and those for others with them.
-        self._given[seal.feed].wait()
+        with self._giving:
+            self._giving.wait_for(lambda: seal.feed in self._given)
         validation = None
         if seal.validation is not None:
             validation = self._kept(seal.feed, Split.VALIDATION, seal.validation)

@@ -62,7 +62,8 @@ class Link:
 
     def wait_for_confirmed(self, feed: int, seconds: float | None = None) -> Confirmed | None:
         """Return the driver's next word on a stream; None if there was none for so long."""
-        words = self._confirmed[feed]
+        with self._changed:
+            words = self._confirmed[feed]
         with self._changed:
             self._changed.wait_for(lambda: words, seconds)
             return words.popleft() if words else None
