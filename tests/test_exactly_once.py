@@ -39,6 +39,7 @@ def frame_needs_no_check(monkeypatch):
     monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda frame, validation: None)
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any),
