@@ -280,7 +280,7 @@ def test_a_worker_that_never_reads_gives_its_rows_nevertheless(spark):
         if ctx.index == 0:
             time.sleep(8)  # it is fed meanwhile, and has more than its share
             return 0
-        return sum(int((~np.signbit(batch["sample_weight"])).sum()) for batch in ctx.batches(10)())
+        return sum(int((~np.signbit(batch["sample_weight"])).sum()) for batch in ctx.batches(10, features=["id"])())
 
     with tfos.Cluster(spark, program, workers=2) as cluster:
         cluster.train(small_frame(spark, [101, 0]))
