@@ -191,7 +191,7 @@ class Cluster:
             larger goes to disk.
         rebalance : bool
             Whether workers with many rows give some to those with few, so that an epoch has no more steps than
-            needed.
+            needed. (Workers of parameter servers keep what they were fed: none waits for another.)
         timeout : float
             Seconds without any progress, of the Spark job, the rows or the programs, after which the feed is given
             up. (Once kept rows have all come, the programs take the time that they need.)

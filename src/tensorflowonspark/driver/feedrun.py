@@ -191,9 +191,9 @@ class FeedRun:
         own = [part for part in parts if part.split is split]
         fed = self._fed
         readers = [node.number for node in self._readers if node not in fed]
-        # Workers that train asynchronously need no even shards, and the others go on when one of them dies: in the
-        # midst of a move they could not.
-        rebalance = self._settings.rebalance and not any(node.serving for node in fed)
+        # Workers of parameter servers train asynchronously: they need no even shards, and the others go on when one of
+        # them dies, which in the midst of a move they could not.
+        rebalance = self._settings.rebalance and not self._monitor.spec.ps
         return contents(own, feed_targets(fed), self._settings.storage, rebalance, readers)
 
     def _hold(self, number: int, partitions: list[int], rows: int) -> None:

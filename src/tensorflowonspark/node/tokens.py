@@ -162,6 +162,6 @@ def _repeated(start: Callable[[], Iterator[Batch]], epochs: int | None) -> Itera
             yield batch
         if empty and epochs is None:
             raise FeedError(
-                "this worker has no rows to repeat (epochs=None): feed more rows than there are workers, and leave "
-                "rebalance as it is"
+                "this worker has no rows to repeat (epochs=None): feed at least as many partitions with rows as there "
+                "are workers (df.repartition)"
             )
