@@ -60,6 +60,8 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
         waiter.start()
         if plan.hold:
             waiter.join()
+    for _ in batches:  # a Spark worker that has not read its input to the end is not used again
+        pass
 
 
 def _assignment(plan: Plan, number: int, role: Role, host: str, gpus: tuple[str, ...]) -> Assignment:
