@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of processes from the pyspark wheel, on 127.0.0.1, for benchmarks and tests.
+"""A standalone Spark cluster of processes from the pyspark wheel, on loopback, for benchmarks and tests.
 
 Needs nothing but pyspark, so that it also runs beside TensorFlowOnSpark 2.2.5.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 
 
 @contextmanager
-def standalone_cluster(directory, cores, memory="3g"):
-    """Start a master, and a worker for each number of cores; yield the master's URL.
+def standalone_cluster(directory, cores, memory="3g", hosts=("127.0.0.1",)):
+    """Start a master, and a worker for each number of cores, on each host in turn; yield the master's URL.
 
     Their logs and work directories are below `directory`.
     """
@@ -29,21 +29,22 @@ def standalone_cluster(directory, cores, memory="3g"):
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(directory),
     }
     processes = []
 
-    def start(name, kind, *arguments):
+    def start(name, kind, host, *arguments):
         daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
-        command = [str(home / "bin/spark-class"), daemon, "--host", "127.0.0.1", "--webui-port", "0", *arguments]
+        command = [str(home / "bin/spark-class"), daemon, "--host", host, "--webui-port", "0", *arguments]
         with open(Path(directory) / f"{name}.log", "wb") as log:
-            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+            its_own = {**environment, "SPARK_LOCAL_IP": host}
+            processes.append(subprocess.Popen(command, env=its_own, stdout=log, stderr=log))
 
-    start("master", "Master", "--port", str(port))
+    start("master", "Master", "127.0.0.1", "--port", str(port))
     for number, each in enumerate(cores):
         work = str(Path(directory) / f"work-{number}")
-        start(f"worker-{number}", "Worker", "--cores", str(each), "--memory", memory, "--work-dir", work, url)
+        options = ["--cores", str(each), "--memory", memory, "--work-dir", work]
+        start(f"worker-{number}", "Worker", hosts[number % len(hosts)], *options, url)
     try:
         yield url
     finally:

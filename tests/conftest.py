@@ -46,14 +46,18 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session")
 def spark(request):
-    """A session with four slots in the driver's process, two in one executor, or two executors with one each."""
+    """A session with four slots in the driver's process, two in one executor, or two executors with one each.
+
+    The two executors are on two addresses of this machine.
+    """
     from pyspark.sql import SparkSession
 
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         _scratch.append(scratch)
         if request.param == "standalone":
-            master = stack.enter_context(standalone_cluster(scratch, cores=[2]))
+            hosts = ["127.0.0.1", "127.0.0.2"]
+            master = stack.enter_context(standalone_cluster(scratch, cores=[1, 1], hosts=hosts))
         else:
             master = {"local": "local[4]", "local-cluster": "local-cluster[1,2,1024]"}[request.param]
         session = (

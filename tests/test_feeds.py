@@ -267,11 +267,15 @@ def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
         )
 
     monkeypatch.setattr("tensorflowonspark.driver.feedrun.feed_targets", far)
-    with tfos.Cluster(spark, read, {}) as cluster:
+    with tfos.Cluster(spark, read, {}, workers=2) as cluster:
+        assert {node.host for node in cluster.nodes} == {"127.0.0.1", "127.0.0.2"}
         for cache in ("disk", "none"):
             cluster.train(spark.range(0, 1000, 1, 4), cache=cache)
         results = cluster.join()
     assert all_ids(results, 0) == all_ids(results, 1) == list(range(1000))
+    with tfos.Cluster(spark, read, {}) as cluster:  # one executor has no node at all
+        cluster.train(spark.range(0, 1000, 1, 4))
+        assert all_ids(cluster.join()) == list(range(1000))
 
 
 @pytest.mark.masters("local")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from importlib import import_module
 
+import numpy as np
 import pytest
 
 import tensorflowonspark
@@ -19,7 +20,14 @@ _MODULES = sorted(
     for module in pkgutil.walk_packages(tensorflowonspark.__path__, "tensorflowonspark.")
     if not module.name.endswith("__main__") and module.name not in _WITH_TENSORFLOW
 )
-_WITH_SPARK = {"tensorflowonspark.driver.cluster", "tensorflowonspark.driver.run", "tensorflowonspark.node.feed"}
+_WITH_SPARK = {
+    "tensorflowonspark.driver.cluster",
+    "tensorflowonspark.driver.run",
+    "tensorflowonspark.ml.estimator",
+    "tensorflowonspark.ml.model",
+    "tensorflowonspark.ml.summary",
+    "tensorflowonspark.node.feed",
+}
 
 
 def test_public_names_are_all_there():
@@ -48,6 +56,7 @@ def test_examples_of(name):
 @pytest.mark.masters("local")
 @pytest.mark.parametrize("name", sorted(_WITH_SPARK))
 def test_examples_with_spark_of(name, spark):
-    result = doctest.testmod(import_module(name), extraglobs={"spark": spark, "run": tensorflowonspark.run})
+    names = {"spark": spark, "run": tensorflowonspark.run, "np": np}
+    result = doctest.testmod(import_module(name), extraglobs=names)
     assert result.attempted
     assert not result.failed

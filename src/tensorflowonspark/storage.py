@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import fsspec
 
-__all__ = ["publish"]
+__all__ = ["copy", "fetch", "publish", "remove"]
 
 
 def publish(path: str, write: Callable[[str], None], scratch_directory: str | None = None) -> None:
@@ -58,3 +58,39 @@ def _put(files: fsspec.AbstractFileSystem, local: Path, remote: str) -> None:
             shutil.copyfile(local, remote)
     else:
         files.put(str(local), remote, recursive=local.is_dir())
+
+
+def fetch(path: str, local: str) -> bool:
+    """Copy a directory or a file here, if it is there; return whether it was.
+
+    Parameters
+    ----------
+    path : str
+        What to copy.
+    local : str
+        Where it goes: a directory's contents into this directory, which is made; a file to this path.
+    """
+    files, source = fsspec.core.url_to_fs(path)
+    if not files.exists(source):
+        return False
+    if not files.isdir(source):
+        files.get_file(source, local)
+        return True
+    Path(local).mkdir(parents=True, exist_ok=True)
+    for found in files.find(source):
+        place = Path(local) / PurePosixPath(found).relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        files.get_file(found, str(place))
+    return True
+
+
+def remove(path: str) -> None:
+    """Remove a file or a directory, if it is there."""
+    files, target = fsspec.core.url_to_fs(path)
+    if files.exists(target):
+        files.rm(target, recursive=True)
+
+
+def copy(source: str, target: str) -> None:
+    """Copy a directory of this machine to another path of it."""
+    shutil.copytree(source, target)

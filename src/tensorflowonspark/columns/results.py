@@ -26,7 +26,8 @@ def to_batch(results: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch:
     ----------
     results : mapping, sequence or array
         Arrays by column name; or, for a schema of one column, just its array. Lists, tensors and ragged tensors do as
-        well. Dates and timestamps may be datetimes, or integers as in `Kind`.
+        well. A struct's values are a mapping of arrays by field, a vector's an array of two dimensions.
+        Dates and timestamps may be datetimes, or integers as in `Kind`.
     schema : pyarrow.Schema
         What the result must be.
     rows : int
@@ -63,6 +64,11 @@ def _by_name(results: Any, names: list[str]) -> Mapping[str, Any]:
 
 
 def _column(values: Any, field: pa.Field, rows: int) -> pa.Array:
+    if pa.types.is_struct(field.type) and not layout.is_vector(field.type):
+        named = _by_name(values, [each.name for each in field.type])
+        return pa.StructArray.from_arrays(
+            [_column(named[each.name], each, rows) for each in field.type], fields=list(field.type)
+        )
     array = _as_array(values)
     if array.ndim == 0 or len(array) != rows:
         have = f"the single value {_shown(values)}" if array.ndim == 0 else f"{len(array)} values"
@@ -93,7 +99,7 @@ def _shown(value: Any) -> str:
 
 
 def _list_depth(kind: pa.DataType) -> int:
-    return 1 + _list_depth(kind.value_type) if layout.is_list(kind) else 0
+    return 1 + _list_depth(kind.value_type) if layout.is_list(kind) else int(layout.is_vector(kind))
 
 
 def _as_array(values: Any) -> Array:
@@ -121,6 +127,8 @@ def _objects(rows: list[Any] | tuple[Any, ...]) -> Array:
 
 
 def _typed(array: Array, kind: pa.DataType) -> pa.Array:
+    if layout.is_vector(kind):
+        return _vectors(array, kind)
     if not layout.is_list(kind):
         return _scalars(array, kind)
     if array.ndim > 1:
@@ -131,6 +139,14 @@ def _typed(array: Array, kind: pa.DataType) -> pa.Array:
         raise ValueError("some rows have single values instead of arrays")
     lengths = np.array([len(row) for row in rows], np.int64)
     return _lists(lengths, _joined(rows), np.array([row is None for row in array], np.bool_), kind)
+
+
+def _vectors(array: Array, kind: pa.DataType) -> pa.Array:
+    """Return dense vectors of Spark ML."""
+    values = _typed(array, kind.field("values").type)
+    parts = {"type": pa.array(np.ones(len(array), np.int8)), "values": values}
+    columns = [parts.get(each.name, pa.nulls(len(array), each.type)) for each in kind]
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=values.is_null())
 
 
 def _lists(lengths: npt.NDArray[Any], values: Array, nulls: npt.NDArray[np.bool_], kind: pa.DataType) -> pa.Array:

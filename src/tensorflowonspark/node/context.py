@@ -39,6 +39,8 @@ class Context:
         ``host:port`` of each node's TensorFlow server, by job, as in ``TF_CONFIG``.
     host : str
         The address of this node's executor.
+    scratch : str
+        A directory of this machine for temporary files, which Spark removes when the application ends.
     """
 
     def __init__(self, setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> None:
@@ -48,7 +50,7 @@ class Context:
         self.cluster: dict[str, list[str]] = {}
         for member in members:
             self.cluster.setdefault(str(member.role.job), []).append(member.address)
-        self._scratch = setup.local_directory
+        self.scratch: str = setup.local_directory
         self._link = link
         self._receiver = receiver
         self._feeds = Feeds(setup, link, receiver)
@@ -166,9 +168,9 @@ class Context:
             new model is complete.
         """
         if self.is_chief:
-            storage.publish(path, lambda local: _save(model, local), self._scratch)
+            storage.publish(path, lambda local: _save(model, local), self.scratch)
         elif not _is_keras_3(model):
-            with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as unused:
+            with TemporaryDirectory(prefix="tfos-", dir=self.scratch) as unused:
                 _save(model, str(PurePosixPath(unused) / PurePosixPath(path).name))
 
     def join_server(self) -> None:

@@ -1,0 +1,195 @@
+"""A model as it is kept, saved and sent to Spark's Python workers: bytes, and what its tensors are."""
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.ml.inputs import TensorInfo
+from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
+
+__all__ = ["Artefact", "from_model", "from_saved_model", "read_saved", "tensor_info", "write_saved"]
+
+_MODEL_FILE = "model.keras"
+_SAVED_MODEL = "saved_model"
+_FUNCTION = "function.pkl"
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A model.
+
+    Attributes
+    ----------
+    kind : str
+        ``keras``, ``tf_keras``, ``saved_model`` or ``function``.
+    data : bytes
+        A ``.keras`` file, a zipped SavedModel, or a pickled function of a dict of arrays.
+    inputs, outputs : tuple
+        Its tensors.
+    layers : dict
+        The outputs of its layers by name, for a Keras model whose layers have one each.
+    signature : str
+        Of a SavedModel.
+    """
+
+    kind: str
+    data: bytes = field(repr=False)
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[OutputInfo, ...] = ()
+    layers: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
+    signature: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A name for the contents."""
+        return sha256(self.data).hexdigest()[:32]
+
+    def described(self) -> dict[str, Any]:
+        """Return all but the data as what JSON can hold."""
+        return {
+            "kind": self.kind,
+            "inputs": [_plain(each) for each in self.inputs],
+            "outputs": [
+                {**_plain(each.tensor), "meaning": each.meaning.value, "logits": each.logits} for each in self.outputs
+            ],
+            "layers": [_plain(each) for each in self.layers.values()],
+            "signature": self.signature,
+        }
+
+
+def _plain(tensor: TensorInfo) -> dict[str, Any]:
+    return {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
+
+
+def _tensor(plain: Mapping[str, Any]) -> TensorInfo:
+    return TensorInfo(plain["name"], tuple(plain["shape"]), plain["dtype"])
+
+
+def from_model(library: str, model: Any, data: bytes, loss: Any = None) -> Artefact:
+    """Return a Keras model as an artefact.
+
+    Parameters
+    ----------
+    library : str
+        ``keras`` or ``tf_keras``.
+    model : keras.Model
+        It must have been built.
+    data : bytes
+        Its file.
+    loss : object, optional
+        What it was trained with, if that is not what it was compiled with.
+    """
+    loss = loss if loss is not None else getattr(model, "loss", None)
+    tensors = list(model.outputs or [])
+    names = _output_names(model, tensors)
+    outputs = []
+    for place, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
+        info = tensor_info(name, tensor)
+        outputs.append(OutputInfo(info, *meaning_of(_one(loss, name, place), _activation(model, tensor), info)))
+    inputs = tuple(tensor_info(_plain_name(each.name), each) for each in model.inputs or [])
+    return Artefact(library, data, inputs, tuple(outputs), _layers(model))
+
+
+def _output_names(model: Any, tensors: Sequence[Any]) -> list[str]:
+    names = list(getattr(model, "output_names", None) or [])
+    if isinstance(getattr(model, "output", None), Mapping):
+        names = list(model.output)
+    if len(names) != len(tensors) or len(set(names)) != len(names):
+        names = [f"output_{place}" for place in range(len(tensors))]
+    return names
+
+
+def _one(loss: Any, name: str, place: int) -> Any:
+    """Return the loss of one output."""
+    if isinstance(loss, Mapping):
+        return loss.get(name)
+    if isinstance(loss, (list, tuple)):
+        return loss[place] if place < len(loss) else None
+    return loss
+
+
+def _activation(model: Any, tensor: Any) -> str:
+    history = getattr(tensor, "_keras_history", None)
+    layer = history[0] if history else model.layers[-1]
+    function = getattr(layer, "activation", None)
+    return str(getattr(function, "__name__", "")) if function is not None else type(layer).__name__.lower()
+
+
+def tensor_info(name: str, tensor: Any) -> TensorInfo:
+    """Return what a tensor with a batch's dimension is for one row."""
+    shape = tuple(None if size is None else int(size) for size in tuple(tensor.shape)[1:])
+    dtype = getattr(tensor.dtype, "name", None) or str(tensor.dtype)
+    return TensorInfo(name, shape, dtype)
+
+
+def _plain_name(name: str) -> str:
+    return name.split(":", maxsplit=1)[0]
+
+
+def _layers(model: Any) -> dict[str, TensorInfo]:
+    found = {}
+    for layer in model.layers:
+        tensor = getattr(layer, "output", None) if getattr(layer, "_inbound_nodes", ()) else None
+        if tensor is not None and hasattr(tensor, "shape"):
+            found[layer.name] = tensor_info(layer.name, tensor)
+    return found
+
+
+def from_saved_model(path: str, signature: str) -> Artefact:
+    """Return a SavedModel's directory as an artefact.
+
+    Raises
+    ------
+    SpecError
+        If it has no such signature; it lists those that there are.
+    """
+    import tensorflow as tf
+
+    signatures = tf.saved_model.load(path).signatures
+    if signature not in signatures:
+        raise SpecError(f"the SavedModel at {path} has no signature {signature!r}, but {sorted(signatures)}")
+    function = signatures[signature]
+    taken = function.structured_input_signature[1]
+    inputs = tuple(tensor_info(name, spec) for name, spec in taken.items())
+    outputs = tuple(OutputInfo(tensor_info(name, spec)) for name, spec in function.structured_outputs.items())
+    return Artefact("saved_model", _zipped(path), inputs, outputs, signature=signature)
+
+
+def _zipped(directory: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for file in sorted(Path(directory).rglob("*")):
+            archive.write(file, file.relative_to(directory))
+    return buffer.getvalue()
+
+
+def write_saved(artefact: Artefact, directory: str) -> None:
+    """Write the model into a directory as what Keras or TensorFlow reads by itself."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    if artefact.kind == "saved_model":
+        with zipfile.ZipFile(io.BytesIO(artefact.data)) as archive:
+            archive.extractall(Path(directory, _SAVED_MODEL))
+    else:
+        Path(directory, _FUNCTION if artefact.kind == "function" else _MODEL_FILE).write_bytes(artefact.data)
+
+
+def read_saved(directory: str, described: Mapping[str, Any]) -> Artefact:
+    """Return what was written, with what its metadata says of it."""
+    kind = described["kind"]
+    if kind == "saved_model":
+        data = _zipped(str(Path(directory, _SAVED_MODEL)))
+    else:
+        data = Path(directory, _FUNCTION if kind == "function" else _MODEL_FILE).read_bytes()
+    return Artefact(
+        kind,
+        data,
+        tuple(map(_tensor, described["inputs"])),
+        tuple(OutputInfo(_tensor(each), Meaning(each["meaning"]), each["logits"]) for each in described["outputs"]),
+        {each["name"]: _tensor(each) for each in described["layers"]},
+        described["signature"],
+    )

@@ -1,0 +1,140 @@
+"""The estimator: trains a Keras model on a DataFrame's rows, on as many nodes as are wanted."""
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.ml import Estimator
+from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
+
+from tensorflowonspark.columns import check_schema
+from tensorflowonspark.driver.run import run
+from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.ml.model import KerasModel
+from tensorflowonspark.ml.params import TrainParams, missing_columns
+from tensorflowonspark.ml.persistence import EstimatorReader, EstimatorWriter
+from tensorflowonspark.ml.recipe import freeze, is_model
+from tensorflowonspark.ml.training import TrainingJob, train
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["KerasEstimator"]
+
+_VALIDATES = "validates"  # the column that tells rows of a second DataFrame, which has no other name in it
+
+
+class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstimator"], MLWritable):
+    """Trains a Keras model on the rows of a DataFrame.
+
+    The nodes are tasks of one Spark job, which feed themselves: each holds a task slot until training is complete.
+
+    Parameters
+    ----------
+    model : keras.Model or callable
+        A model, compiled or with `optimizer`, `loss` and `metrics` given here; or a function without arguments that
+        returns one, which is called on the nodes. TensorFlow is needed in the driver only for the former.
+    **params
+        All else that can be set: ``KerasEstimator.explainParams()`` lists it. Each has a ``setX`` and a ``getX``.
+
+    Raises
+    ------
+    SpecError
+        If there is no such param.
+
+    Examples
+    --------
+    >>> def build():
+    ...     import keras
+    ...
+    ...     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, "softmax")])
+    ...     model.compile("adam", "sparse_categorical_crossentropy")
+    ...     return model
+    >>> rows = [([1.0, 0.0], 0), ([0.0, 1.0], 1)] * 8
+    >>> df = spark.createDataFrame(rows, "features array<float>, label int")
+    >>> model = KerasEstimator(build, epochs=2, numWorkers=2).fit(df)
+    >>> model.transform(df).columns
+    ['features', 'label', 'rawPrediction', 'probability', 'prediction']
+    """
+
+    def __init__(self, model: Any = None, **params: Any) -> None:
+        super().__init__()
+        self.setParams(**({} if model is None else {"model": model}), **params)
+
+    def _fit(self, dataset: "DataFrame") -> KerasModel:
+        frame, validation = self._rows(dataset)
+        options = {"workers": self.getOrDefault("numWorkers"), **self.getOrDefault("clusterOptions")}
+        results = run(dataset.sparkSession, train, self._job(frame), data=frame, validation=validation, **options)
+        trained = next(each for each in results.values() if each is not None)
+        model = KerasModel(trained.artefact, history=trained.history)
+        fitted: KerasModel = self._copyValues(model)
+        return fitted
+
+    def _rows(self, dataset: "DataFrame") -> tuple["DataFrame", str]:
+        """Return the columns that are fed, and the name of that which says what to validate on."""
+        columns = [*self.feature_columns, *self.label_columns, *self._weights()]
+        indicator = str(self.optional("validationIndicatorCol") or "")
+        other: DataFrame | None = self.optional("validationData")
+        if indicator and other is not None:
+            raise SpecError("set one of validationIndicatorCol and validationData, not both")
+        missing_columns(dataset, [*columns, *([indicator] if indicator else [])])
+        if other is not None:
+            missing_columns(other, columns)
+            own, others = (each.select(*columns, f.lit(flag).alias(_VALIDATES)) for each, flag in
+                           ((dataset, False), (other, True)))  # fmt: skip
+            return own.unionByName(others), _VALIDATES
+        frame = dataset.select(*dict.fromkeys([*columns, *([indicator] if indicator else [])]))
+        check_schema(frame.schema)
+        return frame, indicator
+
+    def _weights(self) -> list[str]:
+        return [self.getWeightCol()] if self.isDefined("weightCol") and self.getWeightCol() else []
+
+    def _job(self, frame: "DataFrame") -> TrainingJob:
+        initial, given = self.optional("initialModel"), self.optional("model")
+        if given is None and initial is None:
+            raise SpecError("no model: KerasEstimator(model=...) takes a Keras model, or a function that builds one")
+        if given is not None and not is_model(given) and not callable(given):
+            raise SpecError(f"model={given!r}: expected a Keras model, or a function that returns one")
+        if initial is not None and not isinstance(initial, KerasModel):
+            raise SpecError(f"initialModel={initial!r}: expected a fitted KerasModel")
+        compiled = {"optimizer": "optimizer", "loss": "loss", "metrics": "metrics", "loss_weights": "lossWeights"}
+        features = self.feature_columns
+        try:
+            return TrainingJob(
+                model=initial.frozen if initial is not None else freeze(given),
+                compiled_with={name: freeze(self.optional(param)) for name, param in compiled.items() if
+                               self.optional(param) is not None},
+                custom_objects=self.getOrDefault("customObjects"),
+                features=tuple(features),
+                arrays=tuple(name for name in features if holds_arrays(frame, name)),
+                labels=tuple(self.label_columns),
+                weight=next(iter(self._weights()), None),
+                by_column={name: self.getOrDefault(name) for name in ("shapes", "casts", "fill")},
+                class_weight=self.optional("classWeight") or {},
+                batch_size=self.getOrDefault("batchSize"),
+                epochs=self.getOrDefault("epochs"),
+                seed=self.getOrDefault("seed"),
+                steps_per_execution=self.getOrDefault("stepsPerExecution"),
+                precision=self.optional("mixedPrecision"),
+                callbacks=self.getOrDefault("callbacks"),
+                checkpoints=self.optional("checkpointDir"),
+                loop=self.optional("trainFn"),
+                verbose=self.getOrDefault("verbose"),
+            )  # fmt: skip
+        except FeedError as error:
+            raise SpecError(str(error)) from error
+
+    def write(self) -> MLWriter:
+        """Return what saves it."""
+        return EstimatorWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader["KerasEstimator"]:
+        """Return what loads it."""
+        return EstimatorReader(cls)
+
+
+def holds_arrays(frame: "DataFrame", column: str) -> bool:
+    """Whether a column's values are arrays, vectors or bytes, so that a shape says something of them."""
+    return isinstance(frame.schema[column].dataType, (ArrayType, BinaryType, UserDefinedType))

@@ -1,0 +1,176 @@
+"""From a model's tensors to result columns, by Spark ML's conventions.
+
+A classifier gives ``rawPrediction`` (what the network says), ``probability`` (vectors) and ``prediction`` (the class as
+a double); everything else gives ``prediction``: a double for one number, an array for more, a struct for a model with
+several outputs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.ml.inputs import TensorInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+__all__ = ["Columns", "Meaning", "OutputInfo", "meaning_of", "result_types", "result_values"]
+
+Numbers = npt.NDArray[Any]
+
+
+class Meaning(Enum):
+    """What the numbers of an output are."""
+
+    CLASSES = "classes"  # one for each class
+    BINARY = "binary"  # one, for the second of two classes
+    VALUES = "values"
+
+
+@dataclass(frozen=True)
+class OutputInfo:
+    """An output of a model."""
+
+    tensor: TensorInfo
+    meaning: Meaning = Meaning.VALUES
+    logits: bool = False  # rather than probabilities
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the result columns; an empty one is left out."""
+
+    prediction: str = "prediction"
+    probability: str = "probability"
+    raw: str = "rawPrediction"
+
+
+def meaning_of(loss: Any, activation: str, tensor: TensorInfo) -> tuple[Meaning, bool]:
+    """Return what an output means, and whether it gives logits, from its loss, or else from its activation.
+
+    Examples
+    --------
+    >>> meaning_of("sparse_categorical_crossentropy", "softmax", TensorInfo("y", (10,), "float32"))
+    (<Meaning.CLASSES: 'classes'>, False)
+    """
+    name = _loss_name(loss)
+    size = tensor.shape[-1] if len(tensor.shape) == 1 else None
+    if "categorical" in name and size:
+        return Meaning.CLASSES, _from_logits(loss, activation, "softmax")
+    if "binary" in name and size == 1:
+        return Meaning.BINARY, _from_logits(loss, activation, "sigmoid")
+    if not name and activation == "softmax" and size:
+        return Meaning.CLASSES, False
+    if not name and activation == "sigmoid" and size == 1:
+        return Meaning.BINARY, False
+    return Meaning.VALUES, False
+
+
+def _loss_name(loss: Any) -> str:
+    if loss is None or isinstance(loss, str):
+        return loss or ""
+    return str(getattr(loss, "name", None) or getattr(loss, "__name__", "") or type(loss).__name__)
+
+
+def _from_logits(loss: Any, activation: str, expected: str) -> bool:
+    configuration = loss.get_config() if hasattr(loss, "get_config") else {}
+    return bool(configuration.get("from_logits", False)) and activation != expected
+
+
+def result_types(outputs: Sequence[OutputInfo], columns: Columns) -> dict[str, "DataType"]:
+    """Return the Spark types of the result columns, by name."""
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql.types import StructType
+
+    classified = [each for each in outputs if each.meaning is not Meaning.VALUES]
+    wanted = {
+        columns.raw: {each.tensor.name: VectorUDT() for each in classified},
+        columns.probability: {each.tensor.name: VectorUDT() for each in classified},
+        columns.prediction: {each.tensor.name: _prediction_type(each) for each in outputs},
+    }
+    types: dict[str, DataType] = {}
+    for name, by_output in wanted.items():
+        if name and by_output:
+            if len(outputs) == 1:
+                (types[name],) = by_output.values()
+            else:
+                types[name] = StructType()
+                for output, type_ in by_output.items():
+                    types[name].add(output, type_)
+    if not types:
+        raise SpecError("no result column has a name: set predictionCol")
+    return types
+
+
+def _prediction_type(output: OutputInfo) -> "DataType":
+    from pyspark.sql.types import ArrayType, DoubleType
+
+    if output.meaning is not Meaning.VALUES or output.tensor.shape in ((), (1,)):
+        return DoubleType()
+    leaf = _leaf_type(output.tensor.dtype)
+    for _ in output.tensor.shape:
+        leaf = ArrayType(leaf)
+    return leaf
+
+
+def _leaf_type(dtype: str) -> "DataType":
+    from pyspark.sql import types
+
+    leaves: dict[str, DataType] = {
+        "bool": types.BooleanType(),
+        "double": types.DoubleType(),
+        "float64": types.DoubleType(),
+        "int8": types.ByteType(),
+        "int16": types.ShortType(),
+        "int32": types.IntegerType(),
+        "int64": types.LongType(),
+        "string": types.BinaryType(),
+    }
+    return leaves.get(dtype, types.FloatType())
+
+
+def result_values(outputs: Sequence[OutputInfo], columns: Columns, values: Mapping[str, Numbers]) -> dict[str, Any]:
+    """Return the values of the result columns: an array each, or a dict of them by output where there are several.
+
+    Parameters
+    ----------
+    outputs : sequence of OutputInfo
+        The model's.
+    columns : Columns
+        What is wanted.
+    values : mapping
+        What the model gave, of shape ``(rows, *shape)``, by output.
+    """
+    results: dict[str, dict[str, Any]] = {name: {} for name in (columns.raw, columns.probability, columns.prediction)}
+    for output in outputs:
+        name, given = output.tensor.name, values[output.tensor.name]
+        if output.meaning is Meaning.VALUES:
+            results[columns.prediction][name] = given
+            continue
+        raw = _both(given, output.logits) if output.meaning is Meaning.BINARY else given
+        results[columns.raw][name] = raw
+        results[columns.probability][name] = _probabilities(raw, output)
+        results[columns.prediction][name] = np.argmax(raw, axis=-1).astype(np.float64)
+    single = len(outputs) == 1
+    return {name: next(iter(by.values())) if single else by for name, by in results.items() if name and by}
+
+
+def _both(given: Numbers, logits: bool) -> Numbers:
+    """Return a column for each of two classes, where the network has one number for the second."""
+    second = given.reshape(-1, 1).astype(np.float64)
+    return np.concatenate([-second if logits else 1 - second, second], axis=1)
+
+
+def _probabilities(raw: Numbers, output: OutputInfo) -> Numbers:
+    if not output.logits:
+        return raw
+    if output.meaning is Meaning.BINARY:
+        # A network's one logit is the logarithm of the odds.
+        return _both(1 / (1 + np.exp(-raw[:, 1])), logits=False)
+    powers = np.exp(raw - raw.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)  # type: ignore[no-any-return]

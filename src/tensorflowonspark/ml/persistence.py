@@ -1,0 +1,127 @@
+"""Saving and loading the stages: Spark ML's metadata, and beside them files that Keras reads without Spark.
+
+A saved model is a directory with ``metadata`` (as all stages of Spark ML have it, with the history) and ``model``, in
+which ``model.keras`` is what ``keras.models.load_model`` takes (or ``saved_model`` what ``tf.saved_model.load`` takes).
+A saved estimator has what JSON can't hold in ``objects/objects.pkl``.
+"""
+
+import pickle
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cloudpickle
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+
+from tensorflowonspark import storage
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.ml.artefact import read_saved, write_saved
+from tensorflowonspark.ml.params import is_plain
+from tensorflowonspark.ml.recipe import freeze, thaw
+
+if TYPE_CHECKING:
+    from tensorflowonspark.ml.estimator import KerasEstimator
+    from tensorflowonspark.ml.model import KerasModel
+
+__all__ = ["EstimatorReader", "EstimatorWriter", "ModelReader", "ModelWriter"]
+
+_OBJECTS = "objects.pkl"
+Stage = TypeVar("Stage", "KerasEstimator", "KerasModel")
+
+
+def _spark_of(place: Any) -> Any:
+    """Return what Spark ML's own readers and writers go by: the context, or over Spark Connect the session."""
+    session = place.sparkSession
+    return session if type(session).__module__.startswith("pyspark.sql.connect") else session.sparkContext
+
+
+def _save_metadata(stage: Any, path: str, place: Any, extra: dict[str, Any]) -> None:
+    plain = {param.name: value for param, value in stage._paramMap.items() if is_plain(value)}
+    DefaultParamsWriter.saveMetadata(stage, path, _spark_of(place), extraMetadata=extra, paramMap=plain)
+
+
+def _save_objects(stage: Any, path: str) -> None:
+    objects = {param.name: freeze(value) for param, value in stage._paramMap.items() if not is_plain(value)}
+    for name in ("validationData", "initialModel"):
+        if name in objects:
+            raise SpecError(
+                f"an estimator with {name} can't be saved: give it to fit, as in fit(df, {{est.{name}: ...}})"
+            )
+    if objects:
+
+        def write(local: str) -> None:
+            Path(local).mkdir()
+            Path(local, _OBJECTS).write_bytes(cloudpickle.dumps(objects))
+
+        storage.publish(f"{path}/objects", write)
+
+
+def _loaded(stage: Stage, path: str, metadata: dict[str, Any]) -> Stage:
+    stage._resetUid(metadata["uid"])
+    DefaultParamsReader.getAndSetParams(stage, metadata)
+    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+        if storage.fetch(f"{path}/objects", scratch):
+            for name, value in pickle.loads(Path(scratch, _OBJECTS).read_bytes()).items():
+                stage._set(**{name: thaw(value, stage.getOrDefault("customObjects"))})
+    return stage
+
+
+class EstimatorWriter(MLWriter):
+    """Saves an estimator."""
+
+    def __init__(self, stage: "KerasEstimator") -> None:
+        super().__init__()
+        self._stage = stage
+
+    def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
+        """Save it to a path."""
+        _save_metadata(self._stage, path, self, {})
+        _save_objects(self._stage, path)
+
+
+class EstimatorReader(MLReader["KerasEstimator"]):
+    """Loads an estimator."""
+
+    def __init__(self, kind: "type[KerasEstimator]") -> None:
+        super().__init__()
+        self._kind = kind
+
+    def load(self, path: str) -> "KerasEstimator":
+        """Load it from a path."""
+        metadata = DefaultParamsReader.loadMetadata(path, _spark_of(self))
+        return _loaded(self._kind(), path, metadata)
+
+
+class ModelWriter(MLWriter):
+    """Saves a model."""
+
+    def __init__(self, stage: "KerasModel") -> None:
+        super().__init__()
+        self._stage = stage
+
+    def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
+        """Save it to a path."""
+        stage, artefact = self._stage, self._stage.artefact
+        extra = {"artefact": artefact.described(), "history": stage.history, "layers": list(stage._layers)}
+        _save_metadata(stage, path, self, extra)
+        _save_objects(stage, path)
+        storage.publish(f"{path}/model", lambda local: write_saved(artefact, local))
+
+
+class ModelReader(MLReader["KerasModel"]):
+    """Loads a model."""
+
+    def __init__(self, kind: "type[KerasModel]") -> None:
+        super().__init__()
+        self._kind = kind
+
+    def load(self, path: str) -> "KerasModel":
+        """Load it from a path."""
+        metadata = DefaultParamsReader.loadMetadata(path, _spark_of(self))
+        with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+            if not storage.fetch(f"{path}/model", f"{scratch}/model"):
+                raise SpecError(f"{path}/model: there is no model")
+            artefact = read_saved(f"{scratch}/model", metadata["artefact"])
+        model = self._kind(artefact, history=metadata["history"])
+        model._layers = tuple(metadata["layers"])
+        return _loaded(model, path, metadata)

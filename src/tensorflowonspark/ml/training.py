@@ -1,0 +1,181 @@
+"""What each node does for `KerasEstimator.fit`."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.ml.artefact import Artefact, from_model, tensor_info
+from tensorflowonspark.ml.inputs import TensorInfo, column_shapes, to_inputs
+from tensorflowonspark.ml.recipe import is_model, library_of, model_bytes, thaw
+
+if TYPE_CHECKING:
+    from tensorflowonspark.node.context import Context
+    from tensorflowonspark.node.feed import Feed
+
+__all__ = ["Trained", "TrainingJob", "train"]
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What is to be trained, how, on which columns."""
+
+    model: Any  # frozen, or a function
+    compiled_with: Mapping[str, Any]  # frozen: optimizer, loss, metrics, loss_weights
+    custom_objects: Mapping[str, Any]
+    features: tuple[str, ...]
+    arrays: tuple[str, ...]  # those features whose values are arrays, vectors or bytes
+    labels: tuple[str, ...]
+    weight: str | None
+    by_column: Mapping[str, Mapping[str, Any]]  # shapes, casts, fill
+    class_weight: Mapping[int, float]
+    batch_size: int
+    epochs: int
+    seed: int
+    steps_per_execution: int
+    precision: str | None
+    callbacks: Sequence[Any]
+    checkpoints: str | None
+    loop: Callable[..., Any] | None
+    verbose: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the chief returns."""
+
+    artefact: Artefact
+    history: dict[str, list[float]] = field(default_factory=dict)
+
+
+def train(job: TrainingJob, ctx: "Context") -> Trained | None:
+    """Train on this node, with the others."""
+    import tensorflow as tf
+
+    keras = _keras()
+    keras.utils.set_random_seed(job.seed)
+    if job.precision:
+        keras.mixed_precision.set_global_policy(job.precision)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy() if ctx.num_workers > 1 else tf.distribute.get_strategy()
+    with strategy.scope():
+        model = _model(job)
+        _compile(model, job)
+    feed: Any = ctx.feed()
+    dataset = _dataset(feed, job, model)
+    validation = None if feed.validation is None else _dataset(feed.validation, job, model, validates=True)
+    history = _train(model, dataset, validation, job, ctx)
+    data = model_bytes(model) if ctx.is_chief or library_of(model) != "keras" else b""
+    if not ctx.is_chief:
+        return None
+    loss = thaw(job.compiled_with.get("loss"), job.custom_objects)
+    return Trained(from_model(library_of(model), model, data, loss), _numbers(history))
+
+
+def _keras() -> Any:
+    """Return Keras 3, or tf_keras where the environment asks for it."""
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
+        import tf_keras
+
+        return tf_keras
+    import keras
+
+    return keras
+
+
+def _model(job: TrainingJob) -> Any:
+    given = thaw(job.model, job.custom_objects)
+    model = given if is_model(given) else given()
+    if not is_model(model):
+        raise SpecError(f"model: the function returned {model!r}, and a Keras model was expected")
+    return model
+
+
+def _compile(model: Any, job: TrainingJob) -> None:
+    settings = {name: each for name, each in thaw(job.compiled_with, job.custom_objects).items() if each is not None}
+    if settings:
+        if "loss" not in settings and getattr(model, "loss", None) is not None:
+            settings["loss"] = model.loss
+        model.compile(**{"optimizer": "adam", **settings, "steps_per_execution": job.steps_per_execution})
+    elif getattr(model, "optimizer", None) is None or getattr(model, "loss", None) is None:
+        if job.loop is None:
+            raise SpecError("the model is not compiled: compile it, or set optimizer and loss on the estimator")
+    elif job.steps_per_execution > 1:
+        model.steps_per_execution = job.steps_per_execution
+
+
+def _dataset(feed: "Feed", job: TrainingJob, model: Any, validates: bool = False) -> Any:
+    inputs = _inputs(model)
+    features = job.features[0] if len(job.features) == 1 else list(job.features)
+    labels = job.labels[0] if len(job.labels) == 1 else list(job.labels)
+    shapes = column_shapes(inputs, job.features, job.arrays, job.by_column["shapes"])
+    elements: Any = {**job.by_column, "shapes": shapes}
+    dataset = feed.dataset(
+        job.batch_size,
+        features=features,
+        label=labels,
+        weight=job.weight,
+        shuffle=not validates,
+        seed=job.seed,
+        **elements,
+    )
+    outputs = list(getattr(model, "output_names", None) or [])
+
+    def arranged(x: Any, y: Any, weight: Any) -> Any:
+        if isinstance(y, Mapping):
+            y = _by_output(y, outputs)
+        if job.class_weight and not validates:
+            weight *= _of_classes(y, job.class_weight)
+        weights = dict.fromkeys(y, weight) if isinstance(y, Mapping) else weight
+        return to_inputs(x, inputs), y, weights
+
+    return dataset.map(arranged)
+
+
+def _inputs(model: Any) -> list[TensorInfo]:
+    if not getattr(model, "built", True) or not getattr(model, "inputs", None):
+        return []
+    return [tensor_info(each.name.split(":")[0], each) for each in model.inputs]
+
+
+def _by_output(labels: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
+    """Return labels by the model's outputs: those of the same name, or each in turn."""
+    if len(outputs) != len(labels) or set(outputs) == set(labels):
+        return dict(labels)
+    return dict(zip(outputs, labels.values(), strict=True))
+
+
+def _of_classes(labels: Any, weights: Mapping[int, float]) -> Any:
+    """Return each row's weight by its class: a number, or the place of the one in a vector."""
+    import tensorflow as tf
+
+    if isinstance(labels, Mapping):
+        raise SpecError("classWeight: a model with several outputs has no one class; use weightCol")
+    one_hot = labels.shape.rank > 1 and labels.shape[-1] != 1
+    classes = tf.argmax(labels, -1) if one_hot else tf.cast(tf.reshape(labels, [-1]), tf.int64)
+    table = tf.ones([max(map(int, weights)) + 1]).numpy()
+    for number, weight in weights.items():
+        table[int(number)] = weight
+    known = classes < len(table)
+    return tf.where(known, tf.gather(tf.constant(table), tf.where(known, classes, 0)), 1.0)
+
+
+def _train(model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Context") -> Any:
+    if job.loop is not None:
+        return job.loop(model, dataset, validation, ctx) or {}
+    callbacks = list(job.callbacks)
+    if job.checkpoints:
+        from tensorflowonspark.ml.checkpoints import backup
+
+        callbacks.append(backup(library_of(model), job.checkpoints, ctx.scratch))
+    return model.fit(
+        dataset,
+        validation_data=validation,
+        epochs=job.epochs,
+        callbacks=callbacks,
+        verbose=job.verbose if ctx.is_chief else 0,
+    ).history
+
+
+def _numbers(history: Mapping[str, Any]) -> dict[str, list[float]]:
+    return {str(name): [float(value) for value in values] for name, values in history.items()}
