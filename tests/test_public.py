@@ -14,6 +14,7 @@ _WITH_TENSORFLOW = {
     "tensorflowonspark.node.dataset",
     "tensorflowonspark.node.tokens",
     "tensorflowonspark.keras.callbacks",
+    "tensorflowonspark.ml.checkpoints",
 }
 _MODULES = sorted(
     module.name

@@ -38,9 +38,7 @@ def test_from_memory_from_a_file_and_from_a_saved_model(spark, tmp_path):
         KerasModel.from_keras(model),
         KerasModel.from_file(str(tmp_path / "model.keras")),
         KerasModel.from_saved_model(str(tmp_path / "saved")),
-        KerasModel.from_function(
-            lambda rows: rows * 2, [OutputInfo(TensorInfo("twice", (2,), "float32"))]
-        ),
+        KerasModel.from_function(lambda rows: rows * 2, [OutputInfo(TensorInfo("twice", (2,), "float32"))]),
     ]
     for number, stage in enumerate(stages):
         assert predictions(stage.transform(pairs(spark))) == expected
@@ -109,7 +107,7 @@ def test_the_model_is_read_once_by_each_worker(spark, tmp_path):
     stage = KerasModel.from_function(Counting(), [OutputInfo(TensorInfo("same", (2,), "float32"))])
     for _ in range(2):
         assert stage.transform(pairs(spark, 40, 8)).count() == 40
-    readers = open(marker).read().split()
+    readers = (tmp_path / "reads").read_text().split()
     assert len(readers) == len(set(readers)) <= 4
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.artefact import Artefact, from_model, tensor_info
 from tensorflowonspark.ml.inputs import TensorInfo, column_shapes, to_inputs
@@ -153,7 +155,7 @@ def _of_classes(labels: Any, weights: Mapping[int, float]) -> Any:
         raise SpecError("classWeight: a model with several outputs has no one class; use weightCol")
     one_hot = labels.shape.rank > 1 and labels.shape[-1] != 1
     classes = tf.argmax(labels, -1) if one_hot else tf.cast(tf.reshape(labels, [-1]), tf.int64)
-    table = tf.ones([max(map(int, weights)) + 1]).numpy()
+    table = np.ones(max(map(int, weights)) + 1, np.float32)
     for number, weight in weights.items():
         table[int(number)] = weight
     known = classes < len(table)
@@ -165,9 +167,11 @@ def _train(model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Co
         return job.loop(model, dataset, validation, ctx) or {}
     callbacks = list(job.callbacks)
     if job.checkpoints:
-        from tensorflowonspark.ml.checkpoints import backup
+        if library_of(model) != "keras":
+            raise SpecError("checkpointDir is for Keras 3: give tf_keras's own BackupAndRestore in callbacks")
+        from tensorflowonspark.ml.checkpoints import Backup
 
-        callbacks.append(backup(library_of(model), job.checkpoints, ctx.scratch))
+        callbacks.append(Backup(job.checkpoints, ctx.scratch))
     return model.fit(
         dataset,
         validation_data=validation,
