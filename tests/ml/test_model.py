@@ -46,9 +46,9 @@ def test_from_memory_from_a_file_and_from_a_saved_model(spark, tmp_path):
         assert predictions(KerasModel.load(str(tmp_path / f"stage-{number}")).transform(pairs(spark))) == expected
 
 
-@pytest.mark.parametrize("size", [1, 3, 1024])
+@pytest.mark.parametrize("size", [1, 3, None])
 def test_batches_change_nothing(spark, size):
-    stage = KerasModel.from_keras(doubling(), inferenceBatchSize=size)
+    stage = KerasModel.from_keras(doubling(), **({"inferenceBatchSize": size} if size else {}))
     assert predictions(stage.transform(pairs(spark, 101, 3))) == [[2.0 * number, 2.0] for number in range(101)]
 
 
@@ -106,9 +106,20 @@ def test_the_model_is_read_once_by_each_worker(spark, tmp_path):
 
     stage = KerasModel.from_function(Counting(), [OutputInfo(TensorInfo("same", (2,), "float32"))])
     for _ in range(2):
-        assert stage.transform(pairs(spark, 40, 8)).count() == 40
+        assert len(stage.transform(pairs(spark, 40, 8)).collect()) == 40
     readers = (tmp_path / "reads").read_text().split()
     assert len(readers) == len(set(readers)) <= 4
+
+
+def test_older_sparks_get_the_same_by_whole_rows(spark, monkeypatch):
+    monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
+    stage = KerasModel.from_keras(doubling())
+    assert predictions(stage.transform(pairs(spark))) == [[2.0 * number, 2.0] for number in range(10)]
+    data = spoilt(spark)
+    with pytest.raises(Exception, match=r"first in row 2 of partition 0"):
+        stage.transform(data).collect()
+    assert len(predictions(stage.setHandleInvalid("keep").transform(data))) == 8
+    assert len(predictions(stage.setHandleInvalid("skip").transform(data))) == 5
 
 
 def test_what_cant_be_transformed_is_refused(spark):

@@ -2,24 +2,24 @@
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
-from pyspark.sql.types import ArrayType, BinaryType, StructField, StructType, UserDefinedType
+from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
 
 from tensorflowonspark import storage
 from tensorflowonspark.columns import check_schema
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.ml.applying import with_results
 from tensorflowonspark.ml.artefact import Artefact, from_model, from_saved_model
 from tensorflowonspark.ml.inputs import column_shapes
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, result_types
 from tensorflowonspark.ml.params import ApplyParams, missing_columns
 from tensorflowonspark.ml.persistence import ModelReader, ModelWriter
-from tensorflowonspark.ml.predict import Plan, predict
+from tensorflowonspark.ml.predict import Plan
 from tensorflowonspark.ml.recipe import Frozen, is_model, library_of, load_model, model_bytes
 from tensorflowonspark.ml.shipping import ship
 from tensorflowonspark.ml.summary import TrainingSummary
@@ -180,12 +180,11 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
                 "fill": self.getOrDefault("fill"),
             },
             types=tuple(types.items()),
-            batch_rows=self.getOrDefault("inferenceBatchSize"),
+            batch_rows=self.optional("inferenceBatchSize"),
             invalid=self.getOrDefault("handleInvalid"),
             custom_objects=self.getOrDefault("customObjects"),
         )
-        added = [StructField(name, type_) for name, type_ in types.items()]
-        return dataset.mapInArrow(partial(predict, plan), StructType([*dataset.schema.fields, *added]))
+        return with_results(plan, dataset)
 
     def _outputs(self) -> tuple[list[tuple[OutputInfo, ...]], list[Columns]]:
         """Return the model's outputs in groups, and the columns of each group."""

@@ -77,12 +77,16 @@ class ApplyParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPre
         "'skip' (it is left out).",
         _one_of("error", "keep", "skip"),
     )
-    inferenceBatchSize = _param("inferenceBatchSize", "rows that transform gives to the model at a time.", _positive)
+    inferenceBatchSize = _param(
+        "inferenceBatchSize",
+        "rows that transform gives to the model at a time; if it is not set, as many as are 4 MB, from 32 to 8,192.",
+        _positive,
+    )
     customObjects = _param("customObjects", "classes and functions of your own that the model is made of.", _mapping)
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(handleInvalid="error", inferenceBatchSize=1024, shapes={}, casts={}, fill={}, customObjects={})
+        self._setDefault(handleInvalid="error", shapes={}, casts={}, fill={}, customObjects={})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give each param its ``setX`` and ``getX``, as Spark ML's own stages have them."""
@@ -110,6 +114,10 @@ class ApplyParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPre
             except TypeError as error:
                 raise SpecError(f"{name}={value!r}: {error}") from None
         return self
+
+    def optional(self, name: str) -> Any:
+        """Return a param's value, or None if it has none."""
+        return self.getOrDefault(name) if self.isDefined(name) else None
 
     @property
     def feature_columns(self) -> list[str]:
@@ -185,10 +193,6 @@ class TrainParams(ApplyParams, HasLabelCol, HasWeightCol, HasValidationIndicator
     def label_columns(self) -> list[str]:
         """The columns of labels, in order."""
         return list(self.getOrDefault("labelCols")) if self.isSet("labelCols") else [self.getLabelCol()]
-
-    def optional(self, name: str) -> Any:
-        """Return a param's value, or None if it has none."""
-        return self.getOrDefault(name) if self.isDefined(name) else None
 
 
 def missing_columns(frame: DataFrame, columns: list[str]) -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "predict"]
 
+_BATCH_BYTES = 4 << 20
+_LEAST_ROWS, _MOST_ROWS = 32, 8192
 _KEPT_MODELS = 4  # in a worker's memory
 _models: "OrderedDict[tuple[str, tuple[str, ...]], Call]" = OrderedDict()
 _unpacked: list[tempfile.TemporaryDirectory[str]] = []
@@ -61,8 +63,8 @@ class Plan:
         Shapes, casts and fill, by column.
     types : tuple
         The result columns with their Spark types.
-    batch_rows : int
-        How many rows the model gets at the most.
+    batch_rows : int or None
+        How many rows the model gets at the most; None for as many as are a few megabytes.
     invalid : str
         What is done with rows that it can't be given.
     custom_objects : mapping
@@ -76,13 +78,13 @@ class Plan:
     columns: tuple[str, ...]
     by_column: Mapping[str, Mapping[str, Any]]
     types: tuple[tuple[str, "DataType"], ...]
-    batch_rows: int
+    batch_rows: int | None
     invalid: str
     custom_objects: Mapping[str, Any]
 
 
-def predict(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches with the result columns beside their own."""
+def predict(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.StructArray]:
+    """Yield the results of each batch: a struct of the result columns for each row, null where it does not fit."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -90,34 +92,30 @@ def predict(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
     schema = pa.schema([(name, _arrow_type(type_)) for name, type_ in plan.types])
     row = 0
     for batch in batches:
-        if batch.num_rows:
-            yield _with_results(plan, schema, batch, partition, row)
+        yield _answer(plan, schema, batch, partition, row)
         row += batch.num_rows
 
 
-def _with_results(plan: Plan, schema: pa.Schema, batch: pa.RecordBatch, partition: int, row: int) -> pa.RecordBatch:
+def _answer(plan: Plan, schema: pa.Schema, batch: pa.RecordBatch, partition: int, row: int) -> pa.StructArray:
+    if not batch.num_rows:
+        return _structs(schema.empty_table().combine_chunks(), schema)
     try:
-        results = _results(plan, schema, batch, partition, row)
+        return _structs(_results(plan, schema, batch, partition, row), schema)
     except FeedError:
         if plan.invalid == "error":
             raise
-        good = [at for at in range(batch.num_rows) if _is_good(plan, batch.slice(at, 1))]
-        taken = batch.take(pa.array(good, pa.int64()))
-        found = pa.Table.from_batches([_results(plan, schema, taken, partition, row)] if good else [], schema)
-        if plan.invalid == "skip":
-            batch, results = taken, _one_batch(found)
-        else:
-            places = np.full(batch.num_rows, -1)
-            places[good] = np.arange(len(good))
-            results = _one_batch(found.take(pa.array(places, pa.int64(), mask=places < 0)))
-    return pa.RecordBatch.from_arrays([*batch.columns, *results.columns], [*batch.schema.names, *schema.names])
+    good = [at for at in range(batch.num_rows) if _is_good(plan, batch.slice(at, 1))]
+    if not good:
+        return pa.nulls(batch.num_rows, pa.struct(list(schema)))
+    taken = _structs(_results(plan, schema, batch.take(pa.array(good, pa.int64())), partition, row), schema)
+    places = np.full(batch.num_rows, -1)
+    places[good] = np.arange(len(good))
+    return taken.take(pa.array(places, pa.int64(), mask=places < 0))
 
 
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    columns = [column.combine_chunks() for column in table.columns]
-    return pa.RecordBatch.from_arrays(
-        [each.chunk(0) if isinstance(each, pa.ChunkedArray) else each for each in columns], schema=table.schema
-    )
+def _structs(results: "pa.RecordBatch | pa.Table", schema: pa.Schema) -> pa.StructArray:
+    columns = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in results.columns]
+    return pa.StructArray.from_arrays(columns, fields=list(schema))
 
 
 def _is_good(plan: Plan, row: pa.RecordBatch) -> bool:
@@ -132,14 +130,20 @@ def _results(plan: Plan, schema: pa.Schema, batch: pa.RecordBatch, partition: in
     features = _features(plan, batch, partition, row)
     model = _loaded(plan)
     found: dict[str, list[Any]] = {}
-    for start in range(0, batch.num_rows, plan.batch_rows):
-        for name, values in model(_slice(features, start, start + plan.batch_rows)).items():
+    step = plan.batch_rows or _rows_at_a_time(batch)
+    for start in range(0, batch.num_rows, step):
+        for name, values in model(_slice(features, start, start + step)).items():
             found.setdefault(name, []).append(np.asarray(values))
     values = {name: pieces[0] if len(pieces) == 1 else np.concatenate(pieces) for name, pieces in found.items()}
     results: dict[str, Any] = {}
     for outputs, columns in plan.outputs:
         results.update(result_values(outputs, columns, values))
     return to_batch(results, schema, batch.num_rows)
+
+
+def _rows_at_a_time(batch: pa.RecordBatch) -> int:
+    """Return so many rows that a call costs little beside them, and what the network makes of them stays small."""
+    return int(min(max(_BATCH_BYTES * batch.num_rows // max(1, batch.nbytes), _LEAST_ROWS), _MOST_ROWS))
 
 
 def _features(plan: Plan, batch: pa.RecordBatch, partition: int, row: int) -> Any:

@@ -1,0 +1,71 @@
+"""A model's results as columns of a DataFrame.
+
+Where Spark has scalar functions on Arrow (4.1 and newer), only the columns that the model takes go to Spark's Python
+workers, and only the results come back. Older ones send whole rows both ways.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tensorflowonspark.ml.predict import Plan, predict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ["with_results"]
+
+_RESULTS = "tensorflowonspark_results"
+
+
+def with_results(plan: Plan, frame: "DataFrame") -> "DataFrame":
+    """Return a DataFrame with the result columns beside its own."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructField, StructType
+
+    types = StructType([StructField(name, type_) for name, type_ in plan.types])
+    if not hasattr(f, "arrow_udf"):
+        whole = StructType([*frame.schema.fields, *types.fields])
+        return frame.mapInArrow(partial(_beside, plan), whole)
+    # Not to be called again for each use of a result, which Spark does with functions that it takes for cheap.
+    results = _function(plan, types).asNondeterministic()(*[f.col(f"`{name}`") for name in plan.columns])
+    answered = frame.withColumn(_RESULTS, results)
+    if plan.invalid == "skip":
+        answered = answered.where(f.col(_RESULTS).isNotNull())
+    own = [f.col(f"`{name}`") for name in frame.columns]
+    return answered.select(*own, *[f.col(_RESULTS).getField(name).alias(name) for name in types.names])
+
+
+def _function(plan: Plan, types: "StructType") -> Any:
+    from pyspark.sql.functions import arrow_udf
+
+    if len(plan.columns) == 1:
+
+        def of_one(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
+            return predict(plan, (pa.RecordBatch.from_arrays([each], [*plan.columns]) for each in arrays))
+
+        return arrow_udf(of_one, types)
+
+    def of_several(groups: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        return predict(plan, (pa.RecordBatch.from_arrays(list(group), [*plan.columns]) for group in groups))
+
+    return arrow_udf(of_several, types)
+
+
+def _beside(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield whole rows with their results (runs in Spark's Python workers)."""
+    waiting: list[pa.RecordBatch] = []
+
+    def features() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            waiting.append(batch)
+            yield batch.select(list(plan.columns))
+
+    for results in predict(plan, features()):
+        batch = waiting.pop()
+        columns = [*batch.columns, *results.flatten()]
+        answered = pa.RecordBatch.from_arrays(columns, [*batch.schema.names, *[name for name, _ in plan.types]])
+        yield answered.filter(results.is_valid()) if plan.invalid == "skip" else answered
