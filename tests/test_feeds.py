@@ -11,6 +11,9 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from programs import all_ids, read, small_frame
+from tensorflowonspark.driver import feedrun
+from tensorflowonspark.messages import Ready
+from tensorflowonspark.task.plan import FeedTarget
 
 
 @pytest.mark.parametrize("cache", ["disk", "memory", "none"])
@@ -256,17 +259,15 @@ def test_more_than_the_bound_of_what_is_kept_is_an_error_with_ways_out(spark):
 @pytest.mark.masters("standalone")
 def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     # As on a host where the node's socket is not: all tasks of both executors must take the other road.
-    feed_targets = tfos.driver.feedrun.feed_targets
+    feed_targets = feedrun.feed_targets
 
     def far(nodes):
         return tuple(
-            tfos.task.plan.FeedTarget(
-                each.number, each.name, each.host, tfos.messages.Ready("/far/away", each.ready.feed_port)
-            )
+            FeedTarget(each.number, each.name, each.host, Ready("/far/away", each.ready.feed_port))
             for each in feed_targets(nodes)
         )
 
-    monkeypatch.setattr("tensorflowonspark.driver.feedrun.feed_targets", far)
+    monkeypatch.setattr(feedrun, "feed_targets", far)
     with tfos.Cluster(spark, read, {}, workers=2) as cluster:
         assert {node.host for node in cluster.nodes} == {"127.0.0.1", "127.0.0.2"}
         for cache in ("disk", "none"):

@@ -34,7 +34,7 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     task = BarrierTaskContext.get()
     number = task.partitionId()
     role = plan.spec.roles[number]
-    host = task.getTaskInfos()[number].address.rsplit(":", 1)[0].strip("[]")
+    host = _own_address(task.getTaskInfos()[number].address)
     if sys.version_info[:2] != plan.python:
         versions = [".".join(map(str, version)) for version in (sys.version_info[:2], plan.python)]
         problem = "this executor's Python is {}, the driver's is {}: set PYSPARK_PYTHON to one version".format(
@@ -82,6 +82,16 @@ def _assignment(plan: Plan, number: int, role: Role, host: str, gpus: tuple[str,
         echo=plan.echo,
         tensorboard=plan.tensorboard if role == plan.spec.chief_role else "",
     )
+
+
+def _own_address(seen: str) -> str:
+    """Return the address at which others reach this executor.
+
+    That is the one which its host's administrator gave to Spark, or else the one from which it called the driver
+    (`seen`, with a port): on a host with several addresses these are not always the same.
+    """
+    given = os.environ.get("SPARK_LOCAL_IP", "")
+    return given if given.strip("0.:") else seen.rsplit(":", 1)[0].strip("[]")  # not if it means "all of them"
 
 
 def _executor_pid() -> int:
