@@ -15,6 +15,7 @@ _WITH_TENSORFLOW = {
     "tensorflowonspark.node.tokens",
     "tensorflowonspark.keras.callbacks",
     "tensorflowonspark.ml.checkpoints",
+    "tensorflowonspark.frames.graphs",
 }
 _MODULES = sorted(
     module.name
@@ -24,6 +25,9 @@ _MODULES = sorted(
 _WITH_SPARK = {
     "tensorflowonspark.driver.cluster",
     "tensorflowonspark.driver.run",
+    "tensorflowonspark.frames.analysis",
+    "tensorflowonspark.frames.maps",
+    "tensorflowonspark.frames.reductions",
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.ml.model",
     "tensorflowonspark.ml.summary",

@@ -68,6 +68,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("frames", "ml"):
+        return import_module(f"{__name__}.{name}")
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{home}"), name)
@@ -75,4 +77,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "frames", "ml"])

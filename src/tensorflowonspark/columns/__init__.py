@@ -6,22 +6,25 @@ Arrow, `schema` knows Spark's types, and `layout` Arrow's.
 """
 
 from tensorflowonspark.columns.arrays import to_array, view
-from tensorflowonspark.columns.kinds import Kind, kind_of
+from tensorflowonspark.columns.kinds import Kind, kind_of, natural_type
 from tensorflowonspark.columns.layout import flat_columns
 from tensorflowonspark.columns.results import to_batch
 from tensorflowonspark.columns.rows import Array, Ragged, concatenate, repeat_rows, zeros
-from tensorflowonspark.columns.schema import check_schema
+from tensorflowonspark.columns.schema import arrow_type, check_schema, parse_schema
 from tensorflowonspark.columns.summary import merge, summarize
 
 __all__ = [
     "Array",
     "Kind",
     "Ragged",
+    "arrow_type",
     "check_schema",
     "concatenate",
     "flat_columns",
     "kind_of",
     "merge",
+    "natural_type",
+    "parse_schema",
     "repeat_rows",
     "summarize",
     "to_array",

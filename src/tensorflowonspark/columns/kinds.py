@@ -12,7 +12,7 @@ from tensorflowonspark.columns.shapes import shape_of
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.parts import ColumnSummary
 
-__all__ = ["Kind", "kind_of"]
+__all__ = ["Kind", "kind_of", "natural_type"]
 
 # What has a type of its own neither in numpy nor in TensorFlow, or one that TensorFlow does not know.
 _DTYPES = {
@@ -127,6 +127,18 @@ def kind_of(
     # Of binary values the length belongs to a shape only if their bytes are the values.
     depth = layout.array_depth(type_) - (layout.is_binary(leaf) and not decoded)
     return Kind(dtype, shape_of(name, depth, summary.lengths, shape), fill, decoded, layout.is_text(leaf))
+
+
+def natural_type(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], int, bool]:
+    """Return the dtype and the number of dimensions that a column's values have by themselves, and if they are strings.
+
+    Examples
+    --------
+    >>> natural_type("x", pa.list_(pa.float32()))
+    (dtype('float32'), 1, False)
+    """
+    leaf = layout.leaf_type(type_)
+    return _natural(name, leaf), layout.array_depth(type_) - layout.is_binary(leaf), layout.is_text(leaf)
 
 
 def _natural(name: str, leaf: pa.DataType) -> np.dtype[Any]:

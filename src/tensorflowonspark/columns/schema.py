@@ -1,14 +1,18 @@
-"""Which of Spark's types can be fed: checked in the driver, before anything is started."""
+"""Spark's types: which of them can be fed, which are Arrow's, and what a user says of them."""
 
 from collections.abc import Iterator
+from inspect import signature
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.errors import FeedError
+import pyarrow as pa
+
+from tensorflowonspark.errors import FeedError, SpecError
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["check_schema"]
+__all__ = ["arrow_type", "check_schema", "parse_schema"]
 
 _PLAIN = {
     "BinaryType", "BooleanType", "ByteType", "CharType", "DateType", "DayTimeIntervalType", "DecimalType", "DoubleType",
@@ -87,3 +91,45 @@ def _refusal(kind: "DataType", inside_array: bool = False) -> str:
         return "an array of vectors: convert it to an array of arrays" if inside_array else ""
     name = type(kind).__name__
     return "" if name in _PLAIN else _REASONS.get(name, "no tensor can hold it: drop the column, or cast it")
+
+
+def arrow_type(kind: "DataType") -> pa.DataType:
+    """Return Arrow's type for one of Spark's; vectors have that in which Spark sends them.
+
+    Examples
+    --------
+    >>> from pyspark.sql.types import ArrayType, FloatType
+    >>> arrow_type(ArrayType(FloatType())).value_type
+    DataType(float)
+    """
+    from pyspark.ml.linalg import VectorUDT
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import StructType
+
+    if isinstance(kind, VectorUDT):
+        return arrow_type(VectorUDT.sqlType())
+    if isinstance(kind, StructType):
+        return pa.struct([pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in kind.fields])
+    # Spark 4.1 and newer want to be told the zone of timestamps, which older ones take to be this.
+    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
+    return to_arrow_type(kind, **zone)
+
+
+def parse_schema(schema: "str | StructType", frame: "DataFrame") -> "StructType":
+    """Return the columns and types that a user asks for, as in ``"prediction float, name string"``.
+
+    Raises
+    ------
+    SpecError
+        If it is none.
+    """
+    from pyspark.sql.types import StructType
+
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        empty = frame.sparkSession.createDataFrame([], schema)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0]
+        raise SpecError(f"schema={schema!r}: expected columns and types, as in 'prediction float' ({first})") from None
+    return empty.schema

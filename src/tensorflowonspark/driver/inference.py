@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from inspect import signature
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tensorflowonspark import transport
-from tensorflowonspark.columns import check_schema
+from tensorflowonspark.columns import arrow_type, check_schema, parse_schema
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.parts import InferenceHeader
 from tensorflowonspark.task.plan import FeedTarget
@@ -54,7 +53,7 @@ def infer(
     from pyspark.sql.types import StructType
 
     check_schema(data.schema)
-    results = _parsed(schema, data)
+    results = parse_schema(schema, data)
     kept = list(data.columns) if keep is None else list(keep)
     strangers = [name for name in kept if name not in data.columns]
     if strangers:
@@ -70,26 +69,9 @@ def infer(
     return data.mapInArrow(partial(_infer_partition, targets, token, kept, arrow), whole)
 
 
-def _parsed(schema: "str | StructType", data: "DataFrame") -> "StructType":
-    from pyspark.sql.types import StructType
-
-    if isinstance(schema, StructType):
-        return schema
-    try:
-        empty = data.sparkSession.createDataFrame([], schema)
-    except Exception as error:
-        first = str(error).strip().splitlines()[0]
-        raise SpecError(f"schema={schema!r}: expected columns and types, as in 'prediction float' ({first})") from None
-    return empty.schema
-
-
 def _arrow_schema(schema: "StructType") -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    # Spark 4.1 and newer want to be told the zone of timestamps, which older ones take to be this.
-    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
     try:
-        return pa.schema([(field.name, to_arrow_type(field.dataType, **zone)) for field in schema.fields])
+        return pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])
     except (TypeError, AssertionError):
         raise SpecError(
             f"schema={schema.simpleString()}: results may be numbers, booleans, strings, binary, dates, timestamps, "

@@ -31,7 +31,7 @@ def with_results(plan: Plan, frame: "DataFrame") -> "DataFrame":
         whole = StructType([*frame.schema.fields, *types.fields])
         return frame.mapInArrow(partial(_beside, plan), whole)
     # Not to be called again for each use of a result, which Spark does with functions that it takes for cheap.
-    results = _function(plan, types).asNondeterministic()(*[f.col(f"`{name}`") for name in plan.columns])
+    results = _function(plan, types).asNondeterministic()(*[f.col(f"`{name}`") for name in plan.taken.columns])
     answered = frame.withColumn(_RESULTS, results)
     if plan.invalid == "skip":
         answered = answered.where(f.col(_RESULTS).isNotNull())
@@ -42,15 +42,15 @@ def with_results(plan: Plan, frame: "DataFrame") -> "DataFrame":
 def _function(plan: Plan, types: "StructType") -> Any:
     from pyspark.sql.functions import arrow_udf
 
-    if len(plan.columns) == 1:
+    if len(plan.taken.columns) == 1:
 
         def of_one(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
-            return predict(plan, (pa.RecordBatch.from_arrays([each], [*plan.columns]) for each in arrays))
+            return predict(plan, (pa.RecordBatch.from_arrays([each], [*plan.taken.columns]) for each in arrays))
 
         return arrow_udf(of_one, types)
 
     def of_several(groups: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        return predict(plan, (pa.RecordBatch.from_arrays(list(group), [*plan.columns]) for group in groups))
+        return predict(plan, (pa.RecordBatch.from_arrays(list(group), [*plan.taken.columns]) for group in groups))
 
     return arrow_udf(of_several, types)
 
@@ -62,7 +62,7 @@ def _beside(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
     def features() -> Iterator[pa.RecordBatch]:
         for batch in batches:
             waiting.append(batch)
-            yield batch.select(list(plan.columns))
+            yield batch.select(list(plan.taken.columns))
 
     for results in predict(plan, features()):
         batch = waiting.pop()

@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +12,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
 
-__all__ = ["Artefact", "from_model", "from_saved_model", "read_saved", "tensor_info", "write_saved"]
+__all__ = ["Artefact", "from_model", "from_saved_model", "read_saved", "tensor_info", "write_saved", "zipped"]
 
 _MODEL_FILE = "model.keras"
 _SAVED_MODEL = "saved_model"
@@ -85,23 +85,22 @@ def from_model(library: str, model: Any, data: bytes, loss: Any = None) -> Artef
         What it was trained with, if that is not what it was compiled with.
     """
     loss = loss if loss is not None else getattr(model, "loss", None)
-    tensors = list(model.outputs or [])
-    names = _output_names(model, tensors)
     outputs = []
-    for place, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
+    for place, (name, tensor) in enumerate(_named_outputs(model).items()):
         info = tensor_info(name, tensor)
         outputs.append(OutputInfo(info, *meaning_of(_one(loss, name, place), _activation(model, tensor), info)))
     inputs = tuple(tensor_info(_plain_name(each.name), each) for each in model.inputs or [])
     return Artefact(library, data, inputs, tuple(outputs), _layers(model))
 
 
-def _output_names(model: Any, tensors: Sequence[Any]) -> list[str]:
+def _named_outputs(model: Any) -> dict[str, Any]:
+    tensors = list(model.outputs or [])
+    if tensors and isinstance(model.output, Mapping):
+        return dict(model.output)  # in another order than `outputs`
     names = list(getattr(model, "output_names", None) or [])
-    if isinstance(getattr(model, "output", None), Mapping):
-        names = list(model.output)
     if len(names) != len(tensors) or len(set(names)) != len(names):
         names = [f"output_{place}" for place in range(len(tensors))]
-    return names
+    return dict(zip(names, tensors, strict=True))
 
 
 def _one(loss: Any, name: str, place: int) -> Any:
@@ -157,10 +156,11 @@ def from_saved_model(path: str, signature: str) -> Artefact:
     taken = function.structured_input_signature[1]
     inputs = tuple(tensor_info(name, spec) for name, spec in taken.items())
     outputs = tuple(OutputInfo(tensor_info(name, spec)) for name, spec in function.structured_outputs.items())
-    return Artefact("saved_model", _zipped(path), inputs, outputs, signature=signature)
+    return Artefact("saved_model", zipped(path), inputs, outputs, signature=signature)
 
 
-def _zipped(directory: str) -> bytes:
+def zipped(directory: str) -> bytes:
+    """Return a directory's files in one."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for file in sorted(Path(directory).rglob("*")):
@@ -182,7 +182,7 @@ def read_saved(directory: str, described: Mapping[str, Any]) -> Artefact:
     """Return what was written, with what its metadata says of it."""
     kind = described["kind"]
     if kind == "saved_model":
-        data = _zipped(str(Path(directory, _SAVED_MODEL)))
+        data = zipped(str(Path(directory, _SAVED_MODEL)))
     else:
         data = Path(directory, _FUNCTION if kind == "function" else _MODEL_FILE).read_bytes()
     return Artefact(

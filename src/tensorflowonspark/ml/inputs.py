@@ -64,8 +64,8 @@ def to_inputs(features: Any, inputs: Sequence[TensorInfo]) -> Any:
     """
     if not isinstance(features, Mapping):
         return features
-    if len(inputs) == 1 and len(features) > 1:
-        return _side_by_side(list(features.values()))
+    if len(inputs) == 1:
+        return _side_by_side(list(features.values())) if len(features) > 1 else next(iter(features.values()))
     names = [each.name for each in inputs]
     if len(names) == len(features) and set(names) != set(features):
         return dict(zip(names, features.values(), strict=True))

@@ -19,7 +19,7 @@ from tensorflowonspark.ml.inputs import column_shapes
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, result_types
 from tensorflowonspark.ml.params import ApplyParams, missing_columns
 from tensorflowonspark.ml.persistence import ModelReader, ModelWriter
-from tensorflowonspark.ml.predict import Plan
+from tensorflowonspark.ml.predict import Plan, Taken
 from tensorflowonspark.ml.recipe import Frozen, is_model, library_of, load_model, model_bytes
 from tensorflowonspark.ml.shipping import ship
 from tensorflowonspark.ml.summary import TrainingSummary
@@ -168,21 +168,18 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
             for name in columns
             if isinstance(dataset.schema[name].dataType, (ArrayType, BinaryType, UserDefinedType))
         ]
+        by_column = {
+            "shapes": column_shapes(artefact.inputs, columns, arrays, self.getOrDefault("shapes")),
+            "casts": self.getOrDefault("casts"),
+            "fill": self.getOrDefault("fill"),
+        }
         plan = Plan(
-            file=ship(dataset.sparkSession, artefact),
-            artefact=Artefact(artefact.kind, b"", artefact.inputs, artefact.outputs, {}, artefact.signature),
-            layers=self._layers,
+            model=ship(dataset.sparkSession, artefact, self._layers, self.getOrDefault("customObjects")),
+            taken=Taken(tuple(columns), by_column),
             outputs=tuple(zip(outputs, named, strict=True)),
-            columns=tuple(columns),
-            by_column={
-                "shapes": column_shapes(artefact.inputs, columns, arrays, self.getOrDefault("shapes")),
-                "casts": self.getOrDefault("casts"),
-                "fill": self.getOrDefault("fill"),
-            },
             types=tuple(types.items()),
             batch_rows=self.optional("inferenceBatchSize"),
             invalid=self.getOrDefault("handleInvalid"),
-            custom_objects=self.getOrDefault("customObjects"),
         )
         return with_results(plan, dataset)
 

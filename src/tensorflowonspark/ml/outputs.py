@@ -19,7 +19,7 @@ from tensorflowonspark.ml.inputs import TensorInfo
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-__all__ = ["Columns", "Meaning", "OutputInfo", "meaning_of", "result_types", "result_values"]
+__all__ = ["Columns", "Meaning", "OutputInfo", "meaning_of", "result_types", "result_values", "spark_type"]
 
 Numbers = npt.NDArray[Any]
 
@@ -108,14 +108,27 @@ def result_types(outputs: Sequence[OutputInfo], columns: Columns) -> dict[str, "
 
 
 def _prediction_type(output: OutputInfo) -> "DataType":
-    from pyspark.sql.types import ArrayType, DoubleType
+    from pyspark.sql.types import DoubleType
 
     if output.meaning is not Meaning.VALUES or output.tensor.shape in ((), (1,)):
         return DoubleType()
-    leaf = _leaf_type(output.tensor.dtype)
-    for _ in output.tensor.shape:
-        leaf = ArrayType(leaf)
-    return leaf
+    return spark_type(output.tensor.dtype, len(output.tensor.shape))
+
+
+def spark_type(dtype: str, rank: int) -> "DataType":
+    """Return Spark's type for values of a dtype in so many dimensions.
+
+    Examples
+    --------
+    >>> spark_type("float32", 2).simpleString()
+    'array<array<float>>'
+    """
+    from pyspark.sql.types import ArrayType
+
+    type_ = _leaf_type(dtype)
+    for _ in range(rank):
+        type_ = ArrayType(type_)
+    return type_
 
 
 def _leaf_type(dtype: str) -> "DataType":
@@ -129,6 +142,11 @@ def _leaf_type(dtype: str) -> "DataType":
         "int16": types.ShortType(),
         "int32": types.IntegerType(),
         "int64": types.LongType(),
+        "uint8": types.ShortType(),
+        "uint16": types.IntegerType(),
+        "uint32": types.LongType(),
+        "uint64": types.LongType(),
+        "str": types.StringType(),
         "string": types.BinaryType(),
     }
     return leaves.get(dtype, types.FloatType())

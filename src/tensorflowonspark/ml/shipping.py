@@ -1,44 +1,48 @@
 """Models on their way to Spark's Python workers: as files that Spark copies to each executor once."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.ml.artefact import Artefact
+from tensorflowonspark.ml.loading import Shipped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["received", "ship"]
+__all__ = ["ship"]
 
 _kept: list[tempfile.TemporaryDirectory[str]] = []  # executors fetch from here whenever they come to it
 _shipped: set[tuple[str, str]] = set()
 
 
-def ship(spark: "SparkSession", artefact: Artefact) -> str:
-    """Have Spark send an artefact's data to the executors; return the file's name there."""
+def ship(
+    spark: "SparkSession",
+    artefact: Artefact,
+    layers: tuple[str, ...] = (),
+    custom_objects: Mapping[str, Any] | None = None,
+) -> Shipped:
+    """Have Spark send a model to the executors; return what they need to load it."""
     name = f"model-{artefact.digest}"
     session = _identity(spark)
-    if (session, name) in _shipped:
-        return name
+    if (session, name) not in _shipped:
+        _send(spark, name, artefact.data)
+        _shipped.add((session, name))
+    bare = Artefact(artefact.kind, b"", artefact.inputs, artefact.outputs, {}, artefact.signature)
+    return Shipped(name, bare, layers, custom_objects)
+
+
+def _send(spark: "SparkSession", name: str, data: bytes) -> None:
     if not _kept:
         _kept.append(tempfile.TemporaryDirectory(prefix="tfos-models-"))
     path = Path(_kept[0].name, name)
     if not path.exists():
-        path.write_bytes(artefact.data)
+        path.write_bytes(data)
     if _is_remote(spark):
         spark.addArtifacts(str(path), file=True)
     else:
         spark.sparkContext.addFile(str(path))
-    _shipped.add((session, name))
-    return name
-
-
-def received(name: str) -> bytes:
-    """Return the data, in a Spark worker."""
-    from pyspark import SparkFiles
-
-    return Path(SparkFiles.get(name)).read_bytes()
 
 
 def _is_remote(spark: "SparkSession") -> bool:

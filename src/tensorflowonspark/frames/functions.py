@@ -1,0 +1,198 @@
+"""What a user's function takes and gives, and that function as one of blocks that can be sent to the executors."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from tensorflowonspark.columns import parse_schema
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.frames.fields import Field, fields_of
+from tensorflowonspark.frames.plain import Plain, probe
+from tensorflowonspark.ml.artefact import Artefact, from_model
+from tensorflowonspark.ml.outputs import spark_type
+from tensorflowonspark.ml.recipe import is_model, library_of, model_bytes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+__all__ = ["BlockFunction", "Form", "read"]
+
+
+class Form(Enum):
+    """What a function is of."""
+
+    BLOCKS = "blocks"  # arrays of some rows: as many out
+    ROWS = "rows"  # one row's values
+    REDUCED_BLOCKS = "reduced blocks"  # arrays of some rows: one row's values out
+    REDUCED_ROWS = "reduced rows"  # the values of two rows: those of one out
+
+
+@dataclass(frozen=True)
+class BlockFunction:
+    """A function of blocks.
+
+    Attributes
+    ----------
+    artefact : Artefact
+        What is sent to the executors.
+    fields : mapping
+        The columns that it takes, by the names that it has for them.
+    types : tuple
+        What it gives: names, with their Spark types.
+    """
+
+    artefact: Artefact
+    fields: Mapping[str, Field]
+    types: "tuple[tuple[str, DataType], ...]"
+
+
+def read(
+    function: Any,
+    frame: "DataFrame",
+    form: Form,
+    feed_dict: Mapping[str, str] | None = None,
+    schema: "str | StructType | None" = None,
+) -> BlockFunction:
+    """Return a user's function as one of blocks.
+
+    Parameters
+    ----------
+    function : object
+        A `tf.function`, a concrete function, a Keras model, or a plain function on arrays.
+    frame : DataFrame
+        Whose columns it takes.
+    form : Form
+        What it is of.
+    feed_dict : mapping, optional
+        Columns by parameter, for parameters that are not named like theirs.
+    schema : str or StructType, optional
+        What it gives, if it is a plain function; by itself it is tried on made-up rows.
+
+    Raises
+    ------
+    SpecError
+        If it can't be used like that.
+    """
+    if is_model(function):
+        return _of_model(function, frame, form, feed_dict or {})
+    parameters = _parameters(function)
+    columns = _columns(parameters, frame, form, feed_dict or {})
+    fields = fields_of(frame, list(columns.values()))
+    by_parameter = {name: fields[column] for name, column in columns.items()}
+    taken = _taken(by_parameter, form)
+    if _is_tensorflow(function):
+        from tensorflowonspark.frames.graphs import export
+
+        artefact, outputs = export(function, by_parameter, form.value, default_name(function, form, taken))
+    else:
+        plain = Plain(function, form.value, tuple(by_parameter), default_name(function, form, taken))
+        artefact = Artefact("function", cloudpickle.dumps(plain))
+        outputs = {} if schema is not None else probe(plain, taken)
+    if schema is not None:
+        types = tuple((each.name, each.dataType) for each in parse_schema(schema, frame).fields)
+    else:
+        types = tuple((name, spark_type(dtype, rank)) for name, (dtype, rank) in outputs.items())
+    _check_reduced(form, taken, [name for name, _ in types])
+    return BlockFunction(artefact, taken, types)
+
+
+def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str, str]) -> BlockFunction:
+    """Return a Keras model, to which it is all the same how many rows come at a time."""
+    if form not in (Form.BLOCKS, Form.ROWS):
+        raise SpecError("a Keras model gives a row for each row: it can map, and not reduce")
+    artefact = from_model(library_of(model), model, model_bytes(model))
+    if not artefact.inputs:
+        raise SpecError("the Keras model has no inputs yet: build it, or start it with a keras.Input")
+    names = [each.name for each in artefact.inputs]
+    columns = {name: feed_dict.get(name, name) for name in names}
+    if len(names) == 1 and columns[names[0]] not in frame.columns and len(frame.columns) == 1:
+        columns = {names[0]: frame.columns[0]}
+    fields = fields_of(frame, list(columns.values()))
+    # What its inputs declare is what the arrays must be, and else its own error names no row.
+    shapes = {
+        each.name: each.shape if each.is_fixed and each.dtype != "string" else fields[columns[each.name]].shape
+        for each in artefact.inputs
+    }
+    taken = {
+        name: Field(column, fields[column].dtype, shapes[name] if fields[column].shape else (), fields[column].is_text)
+        for name, column in columns.items()
+    }
+    outputs = [each.tensor for each in artefact.outputs]
+    return BlockFunction(
+        artefact, taken, tuple((each.name, spark_type(each.dtype, len(each.shape))) for each in outputs)
+    )
+
+
+def _is_tensorflow(function: Any) -> bool:
+    return hasattr(function, "get_concrete_function") or hasattr(function, "structured_input_signature")
+
+
+def _parameters(function: Any) -> list[str]:
+    """Return the names of what a function takes."""
+    if hasattr(function, "structured_input_signature"):
+        positional, named = function.structured_input_signature
+        return [each.name for each in positional] + list(named)
+    if not callable(function):
+        raise SpecError(f"{function!r}: expected a tf.function, a Keras model or a plain function on arrays")
+    parameters = inspect.signature(getattr(function, "python_function", function)).parameters.values()
+    loose = [each.name for each in parameters if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    if loose or not parameters:
+        raise SpecError(
+            f"{default_name(function)} takes {'*' + loose[0] if loose else 'nothing'}: give it a parameter for each "
+            "column, of the column's name"
+        )
+    return [each.name for each in parameters if each.default is each.empty]
+
+
+def _columns(parameters: list[str], frame: "DataFrame", form: Form, feed_dict: Mapping[str, str]) -> dict[str, str]:
+    """Return the column that each parameter stands for."""
+    strangers = [name for name in feed_dict if name not in parameters]
+    if strangers:
+        raise SpecError(f"feed_dict speaks of {strangers[0]!r}, and the function takes {parameters}")
+    if form is Form.REDUCED_ROWS:
+        return {name: _base_of_pair(name, parameters) for name in parameters}
+    columns = {name: feed_dict.get(name, name) for name in parameters}
+    if form is Form.REDUCED_BLOCKS:
+        named = {name: name if name in frame.columns else name.removesuffix("_input") for name in parameters}
+        columns = {**named, **feed_dict}
+    return columns
+
+
+def _base_of_pair(name: str, parameters: list[str]) -> str:
+    base = name[:-2]
+    if name[-2:] not in ("_1", "_2") or {f"{base}_1", f"{base}_2"} - set(parameters):
+        raise SpecError(
+            f"reduce_rows: a function of two rows takes each column twice, as in f(x_1, x_2) for column 'x'; this one "
+            f"takes {parameters}"
+        )
+    return base
+
+
+def _taken(by_parameter: Mapping[str, Field], form: Form) -> dict[str, Field]:
+    """Return the columns by the names that the block function has for them: those of reductions have the columns'."""
+    if form in (Form.BLOCKS, Form.ROWS):
+        return dict(by_parameter)
+    return {field.name: field for field in by_parameter.values()}
+
+
+def default_name(function: Any, form: Form | None = None, taken: Mapping[str, Field] | None = None) -> str:
+    """Return the name of a result that has none of its own."""
+    if form in (Form.REDUCED_BLOCKS, Form.REDUCED_ROWS) and taken and len(taken) == 1:
+        return next(iter(taken))
+    own: Callable[..., Any] = getattr(function, "python_function", function)
+    name = str(getattr(own, "__name__", type(own).__name__))
+    return name if name.isidentifier() else "output"
+
+
+def _check_reduced(form: Form, taken: Mapping[str, Field], given: list[str]) -> None:
+    """Refuse a reduction whose results can't be reduced again."""
+    if form in (Form.REDUCED_BLOCKS, Form.REDUCED_ROWS) and set(given) != set(taken):
+        raise SpecError(
+            f"a reduction's results are reduced again, and so have the names of its columns: it takes {sorted(taken)} "
+            f"and gives {sorted(given)}"
+        )

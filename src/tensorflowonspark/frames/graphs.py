@@ -1,0 +1,229 @@
+"""TensorFlow's functions as functions of blocks: traced for the columns' types, and exported as SavedModels."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.frames.fields import Field
+from tensorflowonspark.frames.plain import named
+from tensorflowonspark.ml.artefact import Artefact, zipped
+from tensorflowonspark.ml.inputs import TensorInfo
+
+__all__ = ["export"]
+
+Tensors = Mapping[str, Any]
+Block = Callable[..., dict[str, Any]]
+
+
+def export(
+    function: Any, fields: Mapping[str, Field], form: str, default: str
+) -> tuple[Artefact, dict[str, tuple[str, int]]]:
+    """Return a function of blocks, and the dtype and rank of what it gives for one row.
+
+    Parameters
+    ----------
+    function : tf.function or concrete function
+        The user's.
+    fields : mapping
+        The columns by its parameters.
+    form : str
+        What it is of (see `functions.Form`).
+    default : str
+        The name of a result that has none.
+
+    Raises
+    ------
+    SpecError
+        If it can't be traced for these columns, or can't be exported.
+    """
+    own_types = _own_types(function)
+
+    def call(**values: Any) -> dict[str, Any]:
+        cast = {name: _cast(value, own_types.get(name)) for name, value in values.items()}
+        return named(function(**cast), default)
+
+    try:
+        block, specs = _MAKERS[form](call, fields)
+        traced = tf.function(block)
+        concrete = traced.get_concrete_function(**specs)
+    except SpecError:
+        raise
+    except Exception as error:
+        told = ", ".join(f"{name}: {field.told()}" for name, field in fields.items())
+        raise SpecError(
+            f"{default} can't be traced for the columns ({told}; ? is a length that is not known, which analyze(df) "
+            f"finds out): {type(error).__name__}: {str(error).strip()}"
+        ) from error
+    rows = 1 if form in ("blocks", "rows") else 0
+    outputs = {name: (each.dtype.name, _rank(name, each) - rows) for name, each in concrete.structured_outputs.items()}
+    data = _saved(traced, concrete, function)
+    inputs = tuple(TensorInfo(name, (), spec.dtype.name) for name, spec in specs.items())
+    return Artefact("saved_model", data, inputs), outputs
+
+
+def _own_types(function: Any) -> dict[str, tf.DType]:
+    """Return the dtypes that a function asks for by itself."""
+    signature = getattr(function, "structured_input_signature", None)
+    if signature is not None:
+        positional, by_name = signature
+        return {each.name: each.dtype for each in positional} | {name: each.dtype for name, each in by_name.items()}
+    declared = getattr(function, "input_signature", None)
+    if not declared:
+        return {}
+    names = list(function.function_spec.arg_names) if hasattr(function, "function_spec") else []
+    return {name: each.dtype for name, each in zip(names, declared, strict=False) if hasattr(each, "dtype")}
+
+
+def _cast(value: Any, wanted: tf.DType | None) -> Any:
+    return value if wanted is None or value.dtype == wanted else tf.cast(value, wanted)
+
+
+def _row_spec(field: Field) -> tf.TensorSpec:
+    return tf.TensorSpec(field.shape, field.dtype)
+
+
+def _block_spec(field: Field) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *field.shape], field.dtype)
+
+
+def _blocks(call: Block, fields: Mapping[str, Field]) -> tuple[Block, dict[str, Any]]:
+    return call, {name: _block_spec(field) for name, field in fields.items()}
+
+
+def _reduced_blocks(call: Block, fields: Mapping[str, Field]) -> tuple[Block, dict[str, Any]]:
+    def block(**columns: Any) -> dict[str, Any]:
+        return call(**{name: columns[field.name] for name, field in fields.items()})
+
+    by_column = {field.name: field for field in fields.values()}
+    specs = {name: _block_spec(field) for name, field in by_column.items()}
+    _check_closed(tf.function(block).get_concrete_function(**specs).structured_outputs, by_column)
+    return block, specs
+
+
+def _rows(call: Block, fields: Mapping[str, Field]) -> tuple[Block, dict[str, Any]]:
+    """Return a function of one row as one of blocks: of all rows at once where all have one shape."""
+    row_specs = {name: _of_row(field) for name, field in fields.items()}
+    given = tf.function(call).get_concrete_function(**row_specs).structured_outputs
+    fixed = all(field.is_fixed for field in fields.values())
+    if fixed and all(each.shape.is_fully_defined() for each in given.values()):
+
+        def at_once(**columns: Any) -> dict[str, Any]:
+            found: dict[str, Any] = tf.vectorized_map(lambda row: call(**row), columns, warn=False)
+            return found
+
+        return at_once, {name: _block_spec(field) for name, field in fields.items()}
+
+    signature = {name: _stacked(name, each) for name, each in given.items()}
+
+    def in_turn(**columns: Any) -> dict[str, Any]:
+        found: dict[str, Any] = tf.map_fn(
+            lambda row: _fitting(call(**row), signature), columns, fn_output_signature=signature
+        )
+        return found
+
+    return in_turn, {name: _of_rows(field) for name, field in fields.items()}
+
+
+def _of_row(field: Field) -> Any:
+    """Return the spec of one row's value: a ragged one if rows vary within."""
+    varying = field.varying
+    if varying <= 1:  # an array
+        return _row_spec(field)
+    return tf.RaggedTensorSpec([None] * varying + list(field.shape[varying:]), field.dtype, varying - 1, tf.int64)
+
+
+def _of_rows(field: Field) -> Any:
+    varying = field.varying
+    if not varying:
+        return _block_spec(field)
+    return tf.RaggedTensorSpec([None] * (varying + 1) + list(field.shape[varying:]), field.dtype, varying, tf.int64)
+
+
+def _stacked(name: str, spec: Any) -> Any:
+    """Return what rows of a result are put together as: a ragged tensor, where they differ in length."""
+    if not _rank(name, spec):
+        return tf.TensorSpec((), spec.dtype)
+    if isinstance(spec, tf.RaggedTensorSpec) or not spec.shape.is_fully_defined():
+        sizes = [None if size is None else int(size) for size in spec.shape]
+        varying = max(at for at, size in enumerate(sizes) if size is None) + 1
+        return tf.RaggedTensorSpec([None] * varying + sizes[varying:], spec.dtype, varying - 1, tf.int64)
+    return tf.TensorSpec(spec.shape, spec.dtype)
+
+
+def _fitting(results: Tensors, signature: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row's results as the kinds of tensors that rows are put together from."""
+    return {
+        name: tf.RaggedTensor.from_tensor(value, ragged_rank=signature[name].ragged_rank, row_splits_dtype=tf.int64)
+        if isinstance(value, tf.Tensor) and hasattr(signature[name], "ragged_rank") and signature[name].ragged_rank
+        else value
+        for name, value in results.items()
+    }
+
+
+def _reduced_rows(call: Block, fields: Mapping[str, Field]) -> tuple[Block, dict[str, Any]]:
+    """Return a function of two rows as one of blocks: of all neighbouring pairs at once, until one row is left."""
+    by_column = {field.name: field for field in fields.values()}
+    specs = {name: _row_spec(field) for name, field in by_column.items()}
+    pair = {name: specs[field.name] for name, field in fields.items()}
+    _check_closed(tf.function(call).get_concrete_function(**pair).structured_outputs, by_column)
+
+    def halved(columns: dict[str, Any]) -> tuple[dict[str, Any]]:
+        even = tf.shape(next(iter(columns.values())))[0] // 2 * 2
+        pairs = {f"{name}_1": column[:even:2] for name, column in columns.items()}
+        pairs |= {f"{name}_2": column[1:even:2] for name, column in columns.items()}
+        merged = tf.vectorized_map(lambda row: call(**row), pairs, warn=False)
+        return ({name: tf.concat([merged[name], column[even:]], 0) for name, column in columns.items()},)
+
+    def block(**columns: Any) -> dict[str, Any]:
+        invariants = {name: tf.TensorShape([None, *field.shape]) for name, field in by_column.items()}
+        (last,) = tf.while_loop(
+            lambda rows: tf.shape(next(iter(rows.values())))[0] > 1, halved, (columns,), (invariants,)
+        )
+        return {name: column[0] for name, column in last.items()}
+
+    return block, {name: _block_spec(field) for name, field in by_column.items()}
+
+
+_MAKERS = {"blocks": _blocks, "rows": _rows, "reduced blocks": _reduced_blocks, "reduced rows": _reduced_rows}
+
+
+def _check_closed(given: Tensors, by_column: Mapping[str, Field]) -> None:
+    """Refuse a reduction whose results are not of the columns' types: they are reduced again."""
+    for name, field in by_column.items():
+        if name in given and given[name].dtype != tf.as_dtype(field.dtype):
+            raise SpecError(
+                f"column {name!r} is {field.dtype}, and the function reduces it to {given[name].dtype.name}: results "
+                "are reduced again, so cast the column first (df.withColumn), or the result back"
+            )
+
+
+def _rank(name: str, output: Any) -> int:
+    if output.shape.rank is None:
+        raise SpecError(f"result {name!r} has no known number of dimensions: give it one, as with tf.ensure_shape")
+    return int(output.shape.rank)
+
+
+def _owner(function: Any) -> Any:
+    """Return the object of which a function is a method: what it uses must be saved with it."""
+    own = getattr(function, "python_function", None)
+    owner = getattr(getattr(own, "__original_wrapped__", getattr(own, "__wrapped__", own)), "__self__", None)
+    return getattr(owner, "target", owner)  # TensorFlow keeps it in a holder of its own
+
+
+def _saved(traced: Any, concrete: Any, function: Any) -> bytes:
+    """Return a SavedModel of a traced function, with the variables that it uses."""
+    module = tf.Module()
+    module.function = traced
+    module.kept = [list(concrete.variables), _owner(function)]
+    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+        try:
+            tf.saved_model.save(module, scratch)
+        except (AssertionError, KeyError, ValueError) as error:
+            raise SpecError(
+                f"TensorFlow can't export the function: {str(error).splitlines()[0]}. Tables and other resources must "
+                "belong to a tf.Module or a Keras model of which the function is a method"
+            ) from error
+        return zipped(scratch)

@@ -1,0 +1,117 @@
+"""Plain Python functions on numpy arrays as functions of blocks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.frames.fields import Field
+
+__all__ = ["Plain", "named", "probe"]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A plain function, called as one of blocks: with a dict of arrays of some rows.
+
+    Parameters
+    ----------
+    function : callable
+        The user's.
+    form : str
+        What it is of (see `functions.Form`).
+    parameters : tuple of str
+        Their names.
+    default : str
+        The name of a result that has none.
+    """
+
+    function: Callable[..., Any]
+    form: str
+    parameters: tuple[str, ...]
+    default: str
+
+    def __call__(self, block: Mapping[str, Any]) -> dict[str, Any]:
+        """Return its results by name."""
+        if self.form == "blocks":
+            return self._named(**block)
+        if self.form == "reduced blocks":
+            return self._named(**{name: block[_base(name, block)] for name in self.parameters})
+        rows = [dict(zip(block, values, strict=True)) for values in zip(*block.values(), strict=True)]
+        if self.form == "rows":
+            results = [self._named(**row) for row in rows]
+            return {name: [result[name] for result in results] for name in results[0]}
+        return reduce(self._pair, rows)
+
+    def _pair(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+        first = {f"{name}_1": value for name, value in one.items()}
+        return self._named(**first, **{f"{name}_2": value for name, value in other.items()})
+
+    def _named(self, **values: Any) -> dict[str, Any]:
+        return named(self.function(**values), self.default)
+
+
+def _base(parameter: str, block: Mapping[str, Any]) -> str:
+    return parameter if parameter in block else parameter.removesuffix("_input")
+
+
+def named(result: Any, default: str) -> dict[str, Any]:
+    """Return a function's results by name.
+
+    Raises
+    ------
+    SpecError
+        If they are several without names.
+
+    Examples
+    --------
+    >>> named(3.0, "total"), named({"a": 1, "b": 2}, "total")
+    ({'total': 3.0}, {'a': 1, 'b': 2})
+    """
+    if isinstance(result, Mapping):
+        return {str(name): each for name, each in result.items()}
+    if hasattr(result, "_asdict"):
+        return dict(result._asdict())
+    if isinstance(result, tuple):
+        raise SpecError(f"the function gives {len(result)} results without names: return a dict of them")
+    return {default: result}
+
+
+def probe(function: Plain, fields: Mapping[str, Field]) -> dict[str, tuple[str, int]]:
+    """Return the dtype of each result, and in how many dimensions one row's value extends, from a trial of two rows.
+
+    Raises
+    ------
+    SpecError
+        If the function does not work on the made-up rows.
+    """
+    block = {name: _example(field) for name, field in fields.items()}
+    told = ", ".join(f"{name}: {field.told()}" for name, field in fields.items())
+    try:
+        results = {name: np.asarray(value) for name, value in function(block).items()}
+    except SpecError:
+        raise
+    except Exception as error:
+        raise SpecError(
+            f"{function.default} was tried on two rows of ones ({told}) to learn what it gives, and raised "
+            f"{type(error).__name__}: {error}. If that is about a length which is not known (?), say it with "
+            "analyze(df) or append_shape(df, col, shape); or say what it gives, as in schema='y array<float>'"
+        ) from error
+    a_row = 1 if function.form in ("blocks", "rows") else 0
+    return {name: (_dtype(array), array.ndim - a_row) for name, array in results.items()}
+
+
+def _example(field: Field) -> Any:
+    shape = (2, *[size or 1 for size in field.shape])
+    if field.dtype == "string":
+        return np.full(shape, "1" if field.is_text else b"1", object)
+    return np.ones(shape, field.dtype)
+
+
+def _dtype(array: Any) -> str:
+    if array.dtype.kind == "U" or (array.dtype.kind == "O" and isinstance(array.flat[0], str)):
+        return "str"
+    return "string" if array.dtype.kind in "SO" else array.dtype.name
