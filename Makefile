@@ -4,13 +4,17 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test matrix lint benchmark benchmark-feed clean
+.PHONY: demo test slow matrix lint benchmark benchmark-feed clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+
+# The tests that take half a minute and more.
+slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -208,6 +208,7 @@ with tfos.Cluster(spark, sleep, workers=2, hold=sys.argv[2] == "held") as cluste
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+@pytest.mark.slow
 def test_the_driver_dies(master, how, tmp_path):
     """Ctrl-C, kill and kill -9 of the driver: no node outlives it by more than a moment."""
     script = tmp_path / "driver.py"

@@ -186,7 +186,7 @@ def test_a_worker_that_is_killed_costs_the_rows_that_it_held(spark, tmp_path, ca
     assert sorted(second) == list(range(50))
     (warning,) = warnings_in(caplog)
     assert warning == (
-        "worker:0 on localhost failed: its process was ended by SIGKILL. The others train on; with it went "
+        "worker:0 on 127.0.0.1 failed: its process was ended by SIGKILL. The others train on; with it went "
         "partition 0 of feed 0 (300 rows)"
     )
 

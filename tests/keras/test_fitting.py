@@ -83,6 +83,7 @@ def assert_agreement(results):
 
 
 @pytest.mark.masters("local")
+@pytest.mark.slow
 def test_interrupted_training_ends_where_an_unbroken_one_does(spark, tmp_path):
     """BackupAndRestore in one directory shared by all workers; 50 and 23 rows: one worker pads in most steps."""
     frame = small_frame(spark, [50, 23]).cache()

@@ -62,6 +62,7 @@ def lines(spark, rows=64, partitions=2):
     )
 
 
+@pytest.mark.slow
 def test_digits_in_a_pipeline_that_is_saved_and_read_in_a_new_process(spark, tmp_path):
     data = digits(spark)
     train, test = data.where("id % 5 <> 0"), data.where("id % 5 = 0")
@@ -106,6 +107,7 @@ print(json.dumps([predicted, alone.tolist()]))
     assert alone == expected
 
 
+@pytest.mark.slow
 def test_same_seed_same_weights_and_workers_agree_with_one(spark):
     def weights(workers, seed=3):
         est = KerasEstimator(line, numWorkers=workers, epochs=3, batchSize=8, seed=seed, **QUIET)
@@ -174,6 +176,7 @@ def test_number_columns_become_one_input_and_class_weights_count(spark):
     assert row.probability.size == 2
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_its_checkpoint_and_from_a_model(spark, tmp_path):
     def broken(marker):
         import keras
@@ -211,6 +214,7 @@ def test_a_loop_of_ones_own(spark):
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_cross_validation_finds_the_better_rate_and_all_can_be_saved(spark, tmp_path):
     import keras
 

@@ -80,6 +80,7 @@ print("visible", sorted(tfos.run(spark, lambda args, ctx: os.environ["CUDA_VISIB
 """
 
 
+@pytest.mark.slow
 def test_sparks_resource_api_end_to_end(tmp_path):
     """Two nodes in one executor with two GPUs, which a discovery script invents: one each."""
     script = tmp_path / "discover.sh"
