@@ -1,5 +1,7 @@
 """Programs of a user that several tests train with, and the DataFrames that they are fed."""
 
+import time
+
 import numpy as np
 from pyspark.sql import functions as f
 
@@ -74,3 +76,10 @@ def read(args, ctx):
 def all_ids(results, feed=0):
     """Return the ids that all nodes have read of a feed."""
     return sorted(row for feeds in results.values() for row in feeds[feed][0])
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

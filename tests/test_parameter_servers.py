@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
-from programs import small_frame, small_model
+from programs import small_frame, small_model, wait_for
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]  # four imports of TensorFlow for each test
 SIZES = {"workers": 2, "ps": 1, "chief": True}
@@ -87,13 +87,6 @@ class Loop:
 
 def kill(cluster, number):
     psutil.Process(cluster.nodes[number].pid).children()[0].kill()
-
-
-def wait_for(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def warnings_in(caplog):

@@ -18,7 +18,12 @@ from tensorflowonspark.transport import ChannelHandler, Server
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Backend", "Job", "SparkBackend", "Stage"]
+__all__ = ["Backend", "Job", "SparkBackend", "Stage", "is_remote"]
+
+
+def is_remote(spark: "SparkSession") -> bool:
+    """Whether a session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 class Job(Protocol):
@@ -71,7 +76,7 @@ class SparkBackend:
     """
 
     def __init__(self, spark: "SparkSession") -> None:
-        if not hasattr(spark, "sparkContext"):
+        if not (hasattr(spark, "sparkContext") or is_remote(spark)):
             raise SpecError(f"spark={spark!r}: expected a SparkSession, not {type(spark).__name__}")
         self._spark = spark
 
@@ -82,6 +87,11 @@ class SparkBackend:
 
     def require_slots(self, needed: int) -> None:
         """Wait for enough task slots, or raise `SlotsError`."""
+        if is_remote(self._spark):
+            raise SpecError(
+                "a Cluster needs a driver that executors can reach, and a Spark Connect client is none: use "
+                "tensorflowonspark.run or a KerasEstimator, or a session of the application's own"
+            )
         require_slots(self._spark.sparkContext, needed)
 
     def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:

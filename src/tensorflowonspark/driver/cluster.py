@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
-from tensorflowonspark.driver.backend import SparkBackend
+from tensorflowonspark.driver.backend import Backend, SparkBackend
 from tensorflowonspark.driver.feeding import check_frame
 from tensorflowonspark.driver.feedrun import FeedRun, FeedSettings, feed_targets
 from tensorflowonspark.driver.inference import infer
@@ -94,10 +94,8 @@ class Cluster:
         log_level: str | int = "INFO",
         start_timeout: float = _STAGE_SECONDS,
     ) -> None:
-        self.spec = ClusterSpec(workers=workers, ps=ps, chief=chief, evaluator=evaluator)
-        self._hold = hold
         settings = Settings(
-            spec=self.spec,
+            spec=ClusterSpec(workers=workers, ps=ps, chief=chief, evaluator=evaluator),
             program=_pickled_program(function, args),
             hold=hold,
             tensorboard=tensorboard,
@@ -105,10 +103,22 @@ class Cluster:
             level=parse_level(log_level),
             start_timeout=start_timeout,
         )
-        self._life = Lifetime(SparkBackend(spark), settings)
+        self._set_up(SparkBackend(spark), settings)
+
+    def _set_up(self, backend: Backend, settings: Settings) -> None:
+        self.settings = settings
+        self.spec = settings.spec
+        self._life = Lifetime(backend, settings)
         self._monitor = self._life.monitor
         self._feeds = 0  # that the programs are done with
         self._feed: FeedRun | None = None  # that is going on
+
+    @classmethod
+    def carried_by(cls, backend: Backend, settings: Settings) -> "Cluster":
+        """Return a cluster that something else than a Spark session of this process carries."""
+        cluster = cls.__new__(cls)
+        cluster._set_up(backend, settings)
+        return cluster
 
     # ---- life
 
@@ -265,7 +275,7 @@ class Cluster:
     def _begin_feed(self, kind: type[_Run], settings: FeedSettings) -> _Run:
         if not self._life.running:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
-        if self._hold:
+        if self.settings.hold:
             raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
         if self._feed is not None:
             raise FeedError("another feed is going on: one follows the other")
@@ -319,11 +329,8 @@ class Cluster:
             raise FeedError(f"the program of {', '.join(silent)} has not said what answers: call ctx.serve(function)")
         return infer(data, schema, feed_targets(nodes), self._life.token, keep)
 
-    def hold_and_feed(self, data: "DataFrame", validation: str) -> None:
+    def hold_and_feed(self, data: "DataFrame | None", validation: str) -> None:
         """Start, with tasks that stay and feed their own nodes (for `run`)."""
-        if len(self.spec.roles) != len(self.spec.fed):
-            raise SpecError(f"run(data=...) feeds every node, and not all are workers in {self.spec}: use Cluster")
-        check_frame(data, validation or None)
         self._life.start(data, FeedOrder(0, validation=validation))
         try:
             FeedRun(self._life, 0, FeedSettings()).seal_held(validation)

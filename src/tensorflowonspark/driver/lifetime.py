@@ -61,8 +61,7 @@ class Lifetime:
         self._cluster_id = uuid.uuid4().hex
         self.monitor = Monitor(settings.spec, self._cluster_id, self.watcher, self._on_failure)
         self.feeding: Job | None = None  # the job that feeds just now; it is ended with the cluster
-        self._data: DataFrame | None = None
-        self._order: FeedOrder | None = None  # what held tasks do with it
+        self._order: FeedOrder | None = None  # what held tasks do with the rows that they feed
         self._server: transport.Server | None = None
         self._stage: Stage | None = None
         self._closed = False
@@ -82,13 +81,13 @@ class Lifetime:
         """Bring all nodes up; with `data`, their tasks begin to feed them, as `order` says."""
         if self.started:
             raise ClusterError("the cluster was started before: make a new one")
-        self._data, self._order = data, order
+        self._order = order
         self.backend.require_slots(len(self._settings.spec.roles))
         self._server, address = self.backend.listen(self.token, self.monitor.serve)
         atexit.register(self.abort)  # a program that ends without a word must not leave anything running
         Thread(target=self._look_for_silence, daemon=True).start()
         try:
-            self._stage = self._make_stage(address)
+            self._stage = self.backend.place(self._plan(address), data, on_end=self.monitor.wake)
             if not self.monitor.wait(self._is_up, self._settings.start_timeout):
                 raise StartError(self._missing())
             self._raise_stage_problems()
@@ -96,8 +95,8 @@ class Lifetime:
             self.abort()
             raise
 
-    def _make_stage(self, address: tuple[str, int]) -> Stage:
-        plan = Plan(
+    def _plan(self, address: tuple[str, int]) -> Plan:
+        return Plan(
             cluster=self._cluster_id,
             token=self.token,
             driver=address,
@@ -111,7 +110,6 @@ class Lifetime:
             feed=self._order,
             python=sys.version_info[:2],
         )
-        return self.backend.place(plan, self._data, on_end=self.monitor.wake)
 
     def _is_up(self) -> bool:
         assert self._stage is not None
@@ -128,7 +126,7 @@ class Lifetime:
         problems = self._stage.problems() if self._stage.ended else []
         if problems:
             raise StartError("the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems))
-        if self._stage.ended and self._data is not None and len(self._awaited()) == len(self.monitor.nodes):
+        if self._stage.ended and self._order is not None and len(self._awaited()) == len(self.monitor.nodes):
             raise FeedError("the DataFrame has no rows: there is nothing to train on")  # so Spark ran no task
         if self._stage.ended and self._awaited():
             names = ", ".join(str(node.role) for node in self._awaited())
@@ -138,7 +136,7 @@ class Lifetime:
         waiting = [node for node in self.monitor.nodes if node.state.value < NodeState.RUNNING.value]
         names = ", ".join(f"{node.role} ({_what_is_missing(node)})" for node in waiting) or "the stage's end"
         computing = (
-            "" if self._data is None else "Spark may still be computing the DataFrame (raise start_timeout), or "
+            "" if self._order is None else "Spark may still be computing the DataFrame (raise start_timeout), or "
         )
         return (
             f"the cluster did not come up within {self._settings.start_timeout:g} s (start_timeout); still waiting for "

@@ -2,7 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.driver.backend import is_remote
 from tensorflowonspark.driver.cluster import Cluster, Function
+from tensorflowonspark.driver.feeding import check_frame
+from tensorflowonspark.driver.remote import run_remotely
+from tensorflowonspark.errors import SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +25,8 @@ def run(
 ) -> dict[str, Any]:
     """Run a function on a cluster until it has returned everywhere: for one data set, or none.
 
-    The nodes hold their Spark tasks; with `data`, each task feeds its own node from its own partition.
+    The nodes hold their Spark tasks; with `data`, each task feeds its own node from its own partition. This works over
+    Spark Connect too, where what the nodes print is in the executors' log.
 
     Parameters
     ----------
@@ -50,6 +55,12 @@ def run(
     {'worker:0': 10, 'worker:1': 11}
     """
     cluster = Cluster(spark, function, args, **settings, hold=True)
+    if data is not None:
+        if len(cluster.spec.roles) != len(cluster.spec.fed):
+            raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
+        check_frame(data, validation or None)
+    if is_remote(spark):
+        return run_remotely(spark, cluster.settings, data, validation)
     if data is None:
         cluster.start()
     else:

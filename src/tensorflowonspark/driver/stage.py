@@ -11,7 +11,7 @@ from tensorflowonspark.task.plan import Plan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkStage"]
+__all__ = ["SparkStage", "spark_problem"]
 
 
 class SparkStage:
@@ -44,7 +44,7 @@ class SparkStage:
     def problems(self) -> list[str]:
         """Return why nodes could not be placed, once it has ended; empty if all were."""
         if self._job.error is not None:
-            return [_spark_problem(self._job.error)]
+            return [spark_problem(self._job.error)]
         return [f"{self._plan.spec.roles[row.node]} on {row.host}: {row.problem}" for row in self._rows()]
 
     def cancel(self) -> None:
@@ -59,7 +59,8 @@ class SparkStage:
         return iter(self._job.result or ())
 
 
-def _spark_problem(error: BaseException) -> str:
+def spark_problem(error: BaseException) -> str:
+    """Return what a failed stage says to the user."""
     text = str(error)
     if "No module named 'tensorflowonspark'" in text:
         return (

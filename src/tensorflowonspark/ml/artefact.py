@@ -95,8 +95,9 @@ def from_model(library: str, model: Any, data: bytes, loss: Any = None) -> Artef
 
 def _named_outputs(model: Any) -> dict[str, Any]:
     tensors = list(model.outputs or [])
-    if tensors and isinstance(model.output, Mapping):
-        return dict(model.output)  # in another order than `outputs`
+    given = getattr(model, "output", None)
+    if isinstance(given, Mapping):
+        return dict(given)  # in another order than `outputs`
     names = list(getattr(model, "output_names", None) or [])
     if len(names) != len(tensors) or len(set(names)) != len(names):
         names = [f"output_{place}" for place in range(len(tensors))]

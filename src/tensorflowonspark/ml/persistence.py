@@ -14,6 +14,7 @@ import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 
 from tensorflowonspark import storage
+from tensorflowonspark.driver.backend import is_remote
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.artefact import read_saved, write_saved
 from tensorflowonspark.ml.params import is_plain
@@ -32,7 +33,7 @@ Stage = TypeVar("Stage", "KerasEstimator", "KerasModel")
 def _spark_of(place: Any) -> Any:
     """Return what Spark ML's own readers and writers go by: the context, or over Spark Connect the session."""
     session = place.sparkSession
-    return session if type(session).__module__.startswith("pyspark.sql.connect") else session.sparkContext
+    return session if is_remote(session) else session.sparkContext
 
 
 def _save_metadata(stage: Any, path: str, place: Any, extra: dict[str, Any]) -> None:
@@ -66,7 +67,18 @@ def _loaded(stage: Stage, path: str, metadata: dict[str, Any]) -> Stage:
     return stage
 
 
-class EstimatorWriter(MLWriter):
+class _Writer(MLWriter):
+    """Saves a stage, over what is there if the user says so."""
+
+    def _handleOverwrite(self, path: str) -> None:  # noqa: N802 - Spark ML's name
+        """Remove what is there, which Spark ML does by the JVM, and over Spark Connect not at all."""
+        if is_remote(self.sparkSession):
+            storage.remove(path)
+        else:
+            super()._handleOverwrite(path)
+
+
+class EstimatorWriter(_Writer):
     """Saves an estimator."""
 
     def __init__(self, stage: "KerasEstimator") -> None:
@@ -92,7 +104,7 @@ class EstimatorReader(MLReader["KerasEstimator"]):
         return _loaded(self._kind(), path, metadata)
 
 
-class ModelWriter(MLWriter):
+class ModelWriter(_Writer):
     """Saves a model."""
 
     def __init__(self, stage: "KerasModel") -> None:

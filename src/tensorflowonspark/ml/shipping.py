@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.driver.backend import is_remote
 from tensorflowonspark.ml.artefact import Artefact
 from tensorflowonspark.ml.loading import Shipped
 
@@ -39,15 +40,11 @@ def _send(spark: "SparkSession", name: str, data: bytes) -> None:
     path = Path(_kept[0].name, name)
     if not path.exists():
         path.write_bytes(data)
-    if _is_remote(spark):
+    if is_remote(spark):
         spark.addArtifacts(str(path), file=True)
     else:
         spark.sparkContext.addFile(str(path))
 
 
-def _is_remote(spark: "SparkSession") -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
 def _identity(spark: "SparkSession") -> str:
-    return str(spark.session_id if _is_remote(spark) else spark.sparkContext.applicationId)
+    return str(spark.session_id if is_remote(spark) else spark.sparkContext.applicationId)

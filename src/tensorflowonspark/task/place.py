@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import psutil
 import pyarrow as pa
@@ -19,7 +20,10 @@ from tensorflowonspark.task.gpus import task_gpus
 from tensorflowonspark.task.plan import FeedTarget, Plan
 from tensorflowonspark.task.send import send
 
-__all__ = ["PROBLEM_SCHEMA", "place"]
+if TYPE_CHECKING:
+    from pyspark import BarrierTaskContext
+
+__all__ = ["PROBLEM_SCHEMA", "own_address", "place"]
 
 PROBLEM_SCHEMA = "node int, host string, problem string"
 
@@ -34,7 +38,7 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     task = BarrierTaskContext.get()
     number = task.partitionId()
     role = plan.spec.roles[number]
-    host = _own_address(task.getTaskInfos()[number].address)
+    host = own_address(task)
     if sys.version_info[:2] != plan.python:
         versions = [".".join(map(str, version)) for version in (sys.version_info[:2], plan.python)]
         problem = "this executor's Python is {}, the driver's is {}: set PYSPARK_PYTHON to one version".format(
@@ -84,13 +88,14 @@ def _assignment(plan: Plan, number: int, role: Role, host: str, gpus: tuple[str,
     )
 
 
-def _own_address(seen: str) -> str:
+def own_address(task: "BarrierTaskContext") -> str:
     """Return the address at which others reach this executor.
 
-    That is the one which its host's administrator gave to Spark, or else the one from which it called the driver
-    (`seen`, with a port): on a host with several addresses these are not always the same.
+    That is the one which its host's administrator gave to Spark, or else the one from which it called the driver: on a
+    host with several addresses these are not always the same.
     """
     given = os.environ.get("SPARK_LOCAL_IP", "")
+    seen = task.getTaskInfos()[task.partitionId()].address  # with a port
     return given if given.strip("0.:") else seen.rsplit(":", 1)[0].strip("[]")  # not if it means "all of them"
 
 

@@ -1,0 +1,50 @@
+"""Estimator, model, verbs and `run` over Spark Connect, from a process that is no Spark application."""
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from conftest import our_processes
+from programs import wait_for
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, str(HERE / "connect_server.py"), str(port), scratch]
+        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert server.stdout.readline() == "up\n"
+        yield f"sc://127.0.0.1:{port}"
+        server.stdin.close()
+        server.wait(30)
+
+
+def client(*arguments):
+    command = [sys.executable, str(HERE / "connect_client.py"), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.slow
+def test_all_that_needs_no_context(address, tmp_path):
+    process = client(address, tmp_path)
+    output, _ = process.communicate(timeout=110)
+    assert output.splitlines()[-1] == "all is well", output
+
+
+def test_a_client_that_is_interrupted_leaves_nothing(address, tmp_path):
+    process = client(address, tmp_path, "wait")
+    wait_for((tmp_path / "begun").exists, 60)
+    assert our_processes()
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+    wait_for(lambda: not our_processes(), 20)
