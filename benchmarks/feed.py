@@ -8,7 +8,6 @@ numpy arrays in memory. Part D looks at the memory of the processes that a strea
 
 import argparse
 import json
-import os
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from feed_fit import SHAPES
 from feed_report import PICTURE, draw, report
 from feed_rows import KINDS
 from lifecycle import old_python
-from rounds import Contender, versions
+from rounds import Contender, circumstances, environment
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent
@@ -68,7 +67,7 @@ class Bench:
                 print(f"round {number}: {part} {name}: {answer}", file=sys.stderr, flush=True)
                 if number:  # the first warms up
                     found[name].append(answer)
-        about = {"text": circumstances(self.options), "rows": self.counts()}
+        about = {"text": circumstances(self.options.rounds), "rows": self.counts()}
         self._results |= {part: found, f"about {part[0]}": about}
         self.options.results.write_text(json.dumps(self._results, indent=1))
 
@@ -80,12 +79,6 @@ class Bench:
     def rows(self, rows):
         """Return how many rows to take where so many are usual."""
         return max(1_000, int(rows * self.options.rows))
-
-
-def environment(python):
-    """Return the environment of a contender; this Python's own packages are no other's."""
-    inherited = {name: value for name, value in os.environ.items() if python == sys.executable or name != "PYTHONPATH"}
-    return {**inherited, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
 
 
 def asking(contender, **order):
@@ -163,12 +156,6 @@ def main():
             parts[name](Bench(options, results, stack, log))
     print(report(results))
     draw(results, options.picture)
-
-
-def circumstances(options):
-    """Return how a part's figures were found."""
-    packages = versions("tensorflowonspark", "pyspark", "pyarrow", "tensorflow", "keras")
-    return f"{packages}; {os.cpu_count()} cores; median of {options.rounds} after a warm-up"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from statistics import median
 
 from feed_fit import TITLES
 from feed_rows import KINDS
-from rounds import median_and_range
+from rounds import median_and_range, share, table
 
 PICTURE = Path(__file__).parent.parent / "docs/benchmarks/feed.png"
 
@@ -29,17 +29,11 @@ def report(results):
     """Return all tables that there are results for."""
     parts = {"A": _throughput, "B": _epochs, "C": _training, "D": _memory}
     told = []
-    for name, table in parts.items():
+    for name, make in parts.items():
         if f"about {name}" in results:
             about = results[f"about {name}"]
-            told += [f"Part {name}: {about['text']}.", table(results, about["rows"])]
+            told += [f"Part {name}: {about['text']}.", make(results, about["rows"])]
     return "\n\n".join(told)
-
-
-def _table(head, rows):
-    lines = [f"| {' | '.join(line)} |" for line in (head, *rows)]
-    lines.insert(1, "|---" * len(head) + "|")
-    return "\n".join(lines)
 
 
 def _throughput(results, counts):
@@ -52,14 +46,10 @@ def _one_kind(what, rates, count, old_count):
     rows = []
     for road, title in _ROADS.items():
         each = rates[road]
-        share, size = median(each) / best, median(each) * what.row_bytes / 1e6
-        rows.append([title, _share(share), median_and_range(each, "{:,.0f}", "/s"), f"{size:,.1f} MB/s"])
+        part, size = median(each) / best, median(each) * what.row_bytes / 1e6
+        rows.append([title, share(part), median_and_range(each, "{:,.0f}", "/s"), f"{size:,.1f} MB/s"])
     head = f"**{what.title}**: {count:,} rows, {count * what.row_bytes / 1e9:.2f} GB (2.2.5: {old_count:,} rows)"
-    return f"{head}\n\n" + _table(["road", "of the limit", "rows", "bytes"], rows)
-
-
-def _share(share):
-    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+    return f"{head}\n\n" + table(["road", "of the limit", "rows", "bytes"], rows)
 
 
 def _later(rounds):
@@ -75,7 +65,7 @@ def _epochs(results, counts):
     for name, title in _PASSES.items():
         speed = median_and_range([size / each for each in found[name]], "{:.2f}", " GB/s")
         rows.append([title, f"{median(found[name]) / best:.2f}", speed])
-    return _table(["a pass over all rows, shuffled", "times the time in memory", "speed"], rows)
+    return table(["a pass over all rows, shuffled", "times the time in memory", "speed"], rows)
 
 
 def _training(results, _counts):
@@ -86,7 +76,7 @@ def _training(results, _counts):
         rows.append(
             [TITLES[model], f"{ratio:.2f}", median_and_range(found["ours"]), median_and_range(found["in memory"])]
         )
-    return _table(["model", "times the time in memory", "fed from Spark", "arrays in memory"], rows)
+    return table(["model", "times the time in memory", "fed from Spark", "arrays in memory"], rows)
 
 
 def _memory(results, counts):
@@ -97,7 +87,7 @@ def _memory(results, counts):
             grown, start = ([each[role][number] / 1e6 for each in rounds] for number in (0, 1))
             growth = median_and_range(grown, "{:.0f}", " MB")
             rows.append([f"{partitions} of {size:.0f} MB", role, growth, f"{median(start):.0f} MB"])
-    return _table(["partitions", "memory of", "highest growth", "before"], rows)
+    return table(["partitions", "memory of", "highest growth", "before"], rows)
 
 
 def draw(results, path):

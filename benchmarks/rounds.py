@@ -4,6 +4,7 @@ The parent lets the contenders take turns, so that whatever else the machine doe
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -46,6 +47,30 @@ def median_and_range(values, shown="{:.2f}", unit=" s"):
     """Return 'median (lowest to highest)'."""
     median, low, high = (shown.format(each) for each in (statistics.median(values), min(values), max(values)))
     return f"{median}{unit} ({low} to {high})"
+
+
+def environment(python):
+    """Return the environment of a contender; this Python's own packages are no other's."""
+    inherited = {name: value for name, value in os.environ.items() if python == sys.executable or name != "PYTHONPATH"}
+    return {**inherited, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
+
+
+def circumstances(rounds):
+    """Return how figures were found."""
+    packages = versions("tensorflowonspark", "pyspark", "pyarrow", "tensorflow", "keras")
+    return f"{packages}; {os.cpu_count()} cores; median of {rounds} after a warm-up"
+
+
+def table(head, rows):
+    """Return a table in Markdown."""
+    lines = [f"| {' | '.join(line)} |" for line in (head, *rows)]
+    lines.insert(1, "|---" * len(head) + "|")
+    return "\n".join(lines)
+
+
+def share(part):
+    """Return a part of one in per cent."""
+    return f"{part:.0%}" if part >= 0.1 else f"{part:.1%}"
 
 
 def versions(*packages):

@@ -1,0 +1,93 @@
+"""The rows and the networks of the inference benchmarks, the same for every contender."""
+
+from dataclasses import dataclass
+
+_HASH = "sha2(cast(id as string), 512)"  # 128 hexadecimal digits
+_RAMP = f"array({', '.join(f'{number % 251 / 250}F' for number in range(251 + 783))})"  # slices of it are rows
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of row, and the network that it goes through.
+
+    Parameters
+    ----------
+    title : str
+        What the table calls it.
+    column : str
+        SQL of ``id`` for its only column, ``features``.
+    old_column : str
+        The same for TensorFlowOnSpark 2.2.5, which takes no bytes.
+    rows, slow_rows, old_rows : int
+        How many a round has, how many for ``predict_batch_udf``, and how many for TensorFlowOnSpark 2.2.5.
+    """
+
+    title: str
+    column: str
+    old_column: str
+    rows: int
+    slow_rows: int
+    old_rows: int
+
+
+def _floats(count):
+    return f"slice({_RAMP}, cast(id * {count} % 251 + 1 as int), {count})"
+
+
+KINDS = {
+    "small": Kind("64 float32, Dense 128, Dense 10", _floats(64), _floats(64), 2_000_000, 100_000, 30_000),
+    "image": Kind(
+        "784 bytes, two convolutions, Dense 10",
+        f"unhex(substr(repeat({_HASH}, 13), 1, 1568))",
+        _floats(784),
+        100_000,
+        40_000,
+        6_000,
+    ),
+    "text": Kind(
+        "text of 100 to 1,000 characters, embedding, Dense 2",
+        f"regexp_replace(substr(repeat({_HASH}, 8), 1, cast(67 + id * 7919 % 601 as int)), '(..)', '$1 ')",
+        f"regexp_replace(substr(repeat({_HASH}, 8), 1, cast(67 + id * 7919 % 601 as int)), '(..)', '$1 ')",
+        100_000,
+        40_000,
+        20_000,
+    ),
+}
+
+
+def network(name):
+    """Return a network."""
+    import keras
+
+    if name == "small":
+        layers = [keras.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10)]
+    elif name == "image":
+        convolutions = [keras.layers.Conv2D(count, 3, strides=2, activation="relu") for count in (8, 16)]
+        layers = [keras.Input((28, 28, 1)), *convolutions, keras.layers.Flatten(), keras.layers.Dense(10)]
+    else:
+        words = keras.layers.TextVectorization(
+            standardize=None, vocabulary=[f"{number:02x}" for number in range(256)], output_sequence_length=300
+        )
+        pooled = [keras.layers.Embedding(258, 16), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(2)]
+        layers = [keras.Input((), dtype="string"), words, *pooled]
+    return keras.Sequential(layers)
+
+
+class Frames:
+    """Keeps one DataFrame in Spark's memory at a time."""
+
+    def __init__(self, spark):
+        self._spark = spark
+        self._made = None
+        self._frame = None
+
+    def get(self, column, rows, partitions=8):
+        """Return a DataFrame whose rows are all in Spark's memory."""
+        if self._made != (column, rows):
+            if self._frame is not None:
+                self._frame.unpersist(True)
+            self._made = column, rows
+            made = self._spark.range(0, rows, 1, partitions).selectExpr("id", f"{column} as features")
+            self._frame = made.cache()
+            assert self._frame.count() == rows
+        return self._frame
