@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow matrix lint benchmark benchmark-feed clean
+.PHONY: demo test slow matrix lint benchmark benchmark-feed benchmark-inference clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -40,6 +40,10 @@ benchmark: $(STAMP)
 # Rows from Spark into a training function, and later epochs (docs/benchmarks/feed.md).
 benchmark-feed: $(STAMP)
 	$(BIN)/python benchmarks/feed.py $(ARGS)
+
+# A model over the rows of a DataFrame, and a training from begin to end (docs/benchmarks/inference.md).
+benchmark-inference: $(STAMP)
+	$(BIN)/python benchmarks/inference.py $(ARGS)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -215,12 +215,14 @@ def test_a_loop_of_ones_own(spark):
 
 @pytest.mark.timeout(400)
 @pytest.mark.slow
-def test_cross_validation_finds_the_better_rate_and_all_can_be_saved(spark, tmp_path):
+@pytest.mark.timeout(300)
+def test_cross_validation_finds_the_better_params_and_all_can_be_saved(spark, tmp_path):
     import keras
 
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    est = KerasEstimator(model, loss="mse", epochs=6, batchSize=8, **QUIET)
-    grid = ParamGridBuilder().addGrid(est.optimizer, [keras.optimizers.SGD(0.3), keras.optimizers.SGD(1e-5)]).build()
+    est = KerasEstimator(model, loss="mse", batchSize=8, **QUIET)
+    rates = [keras.optimizers.SGD(0.3), keras.optimizers.SGD(1e-5)]
+    grid = ParamGridBuilder().addGrid(est.optimizer, rates).addGrid(est.epochs, [6, 1]).build()
     assembler = VectorAssembler(inputCols=["x"], outputCol="raw")
     scaler = StandardScaler(inputCol="raw", outputCol="features", withMean=True)
     pipeline = Pipeline(stages=[assembler, scaler, est])
@@ -233,11 +235,12 @@ def test_cross_validation_finds_the_better_rate_and_all_can_be_saved(spark, tmp_
         seed=1,
     )
     found = validator.fit(data)
-    assert np.argmin(found.avgMetrics) == 0
+    best = found.getEstimatorParamMaps()[int(np.argmin(found.avgMetrics))]
+    assert (best[est.optimizer], best[est.epochs]) == (rates[0], 6)
     pipeline.save(str(tmp_path / "pipeline"))
     loaded = Pipeline.load(str(tmp_path / "pipeline")).getStages()[-1]
     assert loaded.uid == est.uid
-    assert loaded.getEpochs() == 6
+    assert loaded.getBatchSize() == 8
     assert loaded.getModel().count_params() == 2
     best = found.bestModel
     best.write().overwrite().save(str(tmp_path / "best"))

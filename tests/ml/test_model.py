@@ -6,8 +6,6 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasModel
-from tensorflowonspark.ml.inputs import TensorInfo
-from tensorflowonspark.ml.outputs import OutputInfo
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(180)]
 
@@ -38,7 +36,7 @@ def test_from_memory_from_a_file_and_from_a_saved_model(spark, tmp_path):
         KerasModel.from_keras(model),
         KerasModel.from_file(str(tmp_path / "model.keras")),
         KerasModel.from_saved_model(str(tmp_path / "saved")),
-        KerasModel.from_function(lambda rows: rows * 2, [OutputInfo(TensorInfo("twice", (2,), "float32"))]),
+        KerasModel.from_function(lambda rows: rows * 2, {"twice": ("float32", (2,))}),
     ]
     for number, stage in enumerate(stages):
         assert predictions(stage.transform(pairs(spark))) == expected
@@ -104,7 +102,7 @@ def test_the_model_is_read_once_by_each_worker(spark, tmp_path):
 
             return read, (marker,)
 
-    stage = KerasModel.from_function(Counting(), [OutputInfo(TensorInfo("same", (2,), "float32"))])
+    stage = KerasModel.from_function(Counting(), {"same": ("float32", (2,))})
     for _ in range(2):
         assert len(stage.transform(pairs(spark, 40, 8)).collect()) == 40
     readers = (tmp_path / "reads").read_text().split()

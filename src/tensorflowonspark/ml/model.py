@@ -15,7 +15,7 @@ from tensorflowonspark.columns import check_schema
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.applying import with_results
 from tensorflowonspark.ml.artefact import Artefact, from_model, from_saved_model
-from tensorflowonspark.ml.inputs import column_shapes
+from tensorflowonspark.ml.inputs import TensorInfo, column_shapes
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, result_types
 from tensorflowonspark.ml.params import ApplyParams, missing_columns
 from tensorflowonspark.ml.persistence import ModelReader, ModelWriter
@@ -99,10 +99,22 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
 
     @classmethod
     def from_function(
-        cls, function: Callable[[Any], Any], outputs: Sequence[OutputInfo], **params: Any
+        cls, function: Callable[[Any], Any], outputs: Mapping[str, tuple[str, Sequence[int]]], **params: Any
     ) -> "KerasModel":
-        """Return a function as a stage: it takes an array (or a dict of arrays) of some rows, and returns as many."""
-        return cls(Artefact("function", cloudpickle.dumps(function), outputs=tuple(outputs)), **params)
+        """Return a function as a stage.
+
+        Parameters
+        ----------
+        function : callable
+            Takes an array of some rows (or a dict of arrays, of several columns), and returns an array with as many
+            rows, or a dict of such.
+        outputs : mapping
+            What it returns: the dtype and one row's shape, by name; as in ``{"scores": ("float32", (10,))}``.
+        **params
+            What can be set.
+        """
+        infos = (OutputInfo(TensorInfo(name, tuple(shape), dtype)) for name, (dtype, shape) in outputs.items())
+        return cls(Artefact("function", cloudpickle.dumps(function), outputs=tuple(infos)), **params)
 
     # ---- what it does
 
