@@ -33,7 +33,11 @@ def view(column: pa.Array, kind: Kind) -> Array | None:
             return None
         column = level
     flat = _bytes_of(column) if kind.decoded else _plain(column)
-    return None if flat is None else flat.reshape(rows, *kind.inner)
+    if flat is None:
+        return None
+    flat = flat[:]
+    flat.flags.writeable = False  # Arrow says so of only some of its memory
+    return flat.reshape(rows, *kind.inner)
 
 
 def _plain(column: pa.Array) -> Array | None:

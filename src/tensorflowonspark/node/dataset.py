@@ -54,11 +54,20 @@ def flat_arrays(selection: Selection, batch: Batch) -> Iterator[Array]:
     """Yield a batch's arrays, a ragged column's splits after its values, and at the end the weights."""
     for values in batch[0].values():
         if isinstance(values, Ragged):
-            yield values.values
+            yield _own(values.values)
             yield from values.splits
         else:
-            yield values
+            yield _own(values)
     yield selection.weights(batch)
+
+
+def _own(values: Array) -> Array:
+    """Return an array that TensorFlow may write to.
+
+    It takes over the memory of what Python gives to its graph, and an operation whose input nobody else needs (as the
+    multiplication in a `Rescaling`) puts its result there. That must not be the rows that are kept.
+    """
+    return values if values.flags.writeable or values.dtype.kind == "O" else values.copy()
 
 
 def flat_specs(selection: Selection) -> Iterator[tf.TensorSpec]:
