@@ -249,6 +249,21 @@ def test_cross_validation_finds_the_better_params_and_all_can_be_saved(spark, tm
     assert got == expected
 
 
+@pytest.mark.slow
+def test_models_of_tf_keras(spark, tmp_path):
+    import tf_keras
+
+    model = tf_keras.Sequential([tf_keras.Input((1,)), tf_keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(tf_keras.optimizers.SGD(0.1), "mse")
+    fitted = KerasEstimator(model, numWorkers=2, epochs=3, batchSize=8, **QUIET).fit(lines(spark))
+    assert fitted.artefact.kind == "tf_keras"
+    assert fitted.history["loss"][-1] < 0.1 * fitted.history["loss"][0]
+    fitted.save(str(tmp_path / "model"))
+    again = KerasModel.load(str(tmp_path / "model"))
+    assert type(again.keras()).__module__.startswith("tf_keras")
+    assert again.transform(lines(spark)).collect() == fitted.transform(lines(spark)).collect()
+
+
 def test_copies_and_params(spark):
     est = KerasEstimator(line, epochs=2, **QUIET)
     other = est.copy({est.epochs: 5})
