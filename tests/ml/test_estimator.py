@@ -249,6 +249,14 @@ def test_cross_validation_finds_the_better_params_and_all_can_be_saved(spark, tm
     assert got == expected
 
 
+def test_mixed_precision(spark):
+    est = KerasEstimator(line, epochs=2, batchSize=8, mixedPrecision="mixed_bfloat16", **QUIET)
+    fitted = est.fit(lines(spark))
+    assert fitted.keras().layers[-1].dtype_policy.name == "mixed_bfloat16"
+    assert fitted.history["loss"][-1] < fitted.history["loss"][0]
+    assert fitted.transform(lines(spark)).first().prediction is not None
+
+
 @pytest.mark.slow
 def test_models_of_tf_keras(spark, tmp_path):
     import tf_keras
