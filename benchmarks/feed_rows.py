@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-_HASH = "sha2(cast(id as string), 512)"  # 128 characters that no compression makes small
-_RAMP = f"array({', '.join(f'{number % 251 / 250}F' for number in range(251 + 783))})"  # slices of it are rows
+HASH = "sha2(cast(id as string), 512)"  # 128 characters that no compression makes small
+RAMP = f"array({', '.join(f'{number % 251 / 250}F' for number in range(251 + 783))})"  # slices of it are rows
 _LABEL = "cast(id % 10 as int) as label"
 
 
@@ -36,14 +36,14 @@ class Kind:
 KINDS = {
     "floats": Kind(
         "784 float32 + label",
-        [f"slice({_RAMP}, cast(id * 784 % 251 + 1 as int), 784) as features", _LABEL],
+        [f"slice({RAMP}, cast(id * 784 % 251 + 1 as int), 784) as features", _LABEL],
         500_000,
         9_000,
         3_140,
     ),
     "bytes": Kind(
         "784 bytes + label",
-        [f"unhex(substr(repeat({_HASH}, 13), 1, 1568)) as image", _LABEL],
+        [f"unhex(substr(repeat({HASH}, 13), 1, 1568)) as image", _LABEL],
         2_000_000,
         24_000,
         788,
@@ -58,7 +58,7 @@ KINDS = {
     ),
     "text": Kind(
         "100 to 1,000 characters + label",
-        [f"substr(repeat({_HASH}, 8), 1, cast(100 + id * 7919 % 901 as int)) as text", _LABEL],
+        [f"substr(repeat({HASH}, 8), 1, cast(100 + id * 7919 % 901 as int)) as text", _LABEL],
         1_500_000,
         24_000,
         554,
@@ -75,11 +75,15 @@ class Frames:
         self._frame = None
 
     def get(self, kind, rows, partitions=8):
-        """Return a DataFrame whose rows are all in Spark's memory."""
-        if self._made != (kind, rows, partitions):
+        """Return a DataFrame of a kind whose rows are all in Spark's memory."""
+        return self.of(KINDS[kind].columns, rows, partitions)
+
+    def of(self, columns, rows, partitions=8):
+        """Return a DataFrame of these columns (SQL of ``id``) whose rows are all in Spark's memory."""
+        if self._made != (columns, rows, partitions):
             if self._frame is not None:
                 self._frame.unpersist(True)
-            self._made = kind, rows, partitions
-            self._frame = self._spark.range(0, rows, 1, partitions).selectExpr(*KINDS[kind].columns).cache()
+            self._made = columns, rows, partitions
+            self._frame = self._spark.range(0, rows, 1, partitions).selectExpr(*columns).cache()
             assert self._frame.count() == rows
         return self._frame

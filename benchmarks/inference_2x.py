@@ -4,7 +4,8 @@ import json
 import tempfile
 import time
 
-from inference_rows import KINDS, Frames, network
+from feed_rows import Frames
+from inference_rows import KINDS, columns, network
 from rounds import contend
 from standalone import two_one_core_workers
 
@@ -39,7 +40,7 @@ def main():
         def run_round(what):
             order = json.loads(what)
             kind, rows = order["kind"], order["taken"]
-            frame = frames.get(KINDS[kind].old_column, rows, partitions=2)
+            frame = frames.of(columns(KINDS[kind].old_column), rows, partitions=2)
             if kind not in kept:
                 kept[kind] = stage(kind, f"{scratch}/{kind}")
             started = time.monotonic()

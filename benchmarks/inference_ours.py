@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from inference_rows import KINDS, Frames, network
+from feed_rows import Frames
+from inference_rows import KINDS, columns, network
 from rounds import contend
 from standalone import two_one_core_workers
 
@@ -94,7 +95,7 @@ def main():
             order = json.loads(what)
             kind, road = order["kind"], order["road"]
             rows = order["rows"]
-            frame = frames.get(KINDS[kind].column, rows)
+            frame = frames.of(columns(KINDS[kind].column), rows)
             if (kind, road) not in kept:
                 kept[kind, road] = {
                     "limit": lambda: limit(frame),

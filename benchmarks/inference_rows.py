@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-_HASH = "sha2(cast(id as string), 512)"  # 128 hexadecimal digits
-_RAMP = f"array({', '.join(f'{number % 251 / 250}F' for number in range(251 + 783))})"  # slices of it are rows
+from feed_rows import HASH, RAMP
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,20 @@ class Kind:
     old_rows: int
 
 
+def columns(made):
+    """Return the columns of a DataFrame with such rows."""
+    return ["id", f"{made} as features"]
+
+
 def _floats(count):
-    return f"slice({_RAMP}, cast(id * {count} % 251 + 1 as int), {count})"
+    return f"slice({RAMP}, cast(id * {count} % 251 + 1 as int), {count})"
 
 
 KINDS = {
     "small": Kind("64 float32, Dense 128, Dense 10", _floats(64), _floats(64), 2_000_000, 100_000, 30_000),
     "image": Kind(
         "784 bytes, two convolutions, Dense 10",
-        f"unhex(substr(repeat({_HASH}, 13), 1, 1568))",
+        f"unhex(substr(repeat({HASH}, 13), 1, 1568))",
         _floats(784),
         400_000,
         40_000,
@@ -46,8 +50,8 @@ KINDS = {
     ),
     "text": Kind(
         "text of 100 to 1,000 characters, embedding, Dense 2",
-        f"regexp_replace(substr(repeat({_HASH}, 8), 1, cast(67 + id * 7919 % 601 as int)), '(..)', '$1 ')",
-        f"regexp_replace(substr(repeat({_HASH}, 8), 1, cast(67 + id * 7919 % 601 as int)), '(..)', '$1 ')",
+        f"regexp_replace(substr(repeat({HASH}, 8), 1, cast(67 + id * 7919 % 601 as int)), '(..)', '$1 ')",
+        f"regexp_replace(substr(repeat({HASH}, 8), 1, cast(67 + id * 7919 % 601 as int)), '(..)', '$1 ')",
         300_000,
         40_000,
         20_000,
@@ -71,23 +75,3 @@ def network(name):
         pooled = [keras.layers.Embedding(258, 16), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(2)]
         layers = [keras.Input((), dtype="string"), words, *pooled]
     return keras.Sequential(layers)
-
-
-class Frames:
-    """Keeps one DataFrame in Spark's memory at a time."""
-
-    def __init__(self, spark):
-        self._spark = spark
-        self._made = None
-        self._frame = None
-
-    def get(self, column, rows, partitions=8):
-        """Return a DataFrame whose rows are all in Spark's memory."""
-        if self._made != (column, rows):
-            if self._frame is not None:
-                self._frame.unpersist(True)
-            self._made = column, rows
-            made = self._spark.range(0, rows, 1, partitions).selectExpr("id", f"{column} as features")
-            self._frame = made.cache()
-            assert self._frame.count() == rows
-        return self._frame
