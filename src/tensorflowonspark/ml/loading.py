@@ -23,7 +23,6 @@ Call = Callable[[Any], dict[str, Any]]
 
 _KEPT_MODELS = 4  # in a worker's memory
 _models: "OrderedDict[tuple[str, tuple[str, ...]], Call]" = OrderedDict()
-_unpacked: list[tempfile.TemporaryDirectory[str]] = []
 
 
 @dataclass(frozen=True)
@@ -108,10 +107,11 @@ def _keras_model(artefact: Artefact, shipped: Shipped) -> Call:
 def _saved_model(artefact: Artefact) -> Call:
     import tensorflow as tf
 
-    _unpacked.append(tempfile.TemporaryDirectory(prefix="tfos-"))  # it may read from there later on
-    with zipfile.ZipFile(io.BytesIO(artefact.data)) as archive:
-        archive.extractall(_unpacked[-1].name)
-    exported = tf.saved_model.load(_unpacked[-1].name)
+    # Spark ends its workers with no time to tidy up: nothing stays on the disk. Tables are filled when it is loaded.
+    with tempfile.TemporaryDirectory(prefix="tfos-") as unpacked:
+        with zipfile.ZipFile(io.BytesIO(artefact.data)) as archive:
+            archive.extractall(unpacked)
+        exported = tf.saved_model.load(unpacked)
     # Without a signature it is a function of the project's own making (see `frames.graphs`).
     function = exported.signatures[artefact.signature] if artefact.signature else exported.function
     types = {each.name: tf.as_dtype(each.dtype) for each in artefact.inputs}
