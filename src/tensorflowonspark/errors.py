@@ -82,7 +82,9 @@ class TFRecordError(ClusterError):
         self.advice = advice
 
     def __str__(self) -> str:
-        return f"{self.file}, byte {self.offset}: {self.reason}" + (f"\nWhat to do: {self.advice}" if self.advice else "")
+        return f"{self.file}, byte {self.offset}: {self.reason}" + (
+            f"\nWhat to do: {self.advice}" if self.advice else ""
+        )
 
 
 class NodeError(ClusterError):

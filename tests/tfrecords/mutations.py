@@ -1,21 +1,12 @@
 """Damaged files, and what Protocol Buffers' own parser makes of each record: the judge of what ours makes of it."""
 
 import numpy as np
-import pyarrow as pa
 from google.protobuf import unknown_fields
 from google.protobuf.message import DecodeError
 from tensorflow.core.example import example_pb2
 
-from tensorflowonspark.tfrecords.examples import Records
-from tensorflowonspark.tfrecords.decode import decode
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Records, read_values
 from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
-
-KINDS = ["bytes_list", "float_list", "int64_list"]
-COLUMNS = {
-    "bytes_list": pa.list_(pa.binary()),
-    "float_list": pa.list_(pa.float32()),
-    "int64_list": pa.list_(pa.int64()),
-}
 
 
 class NotJudged(Exception):
@@ -30,18 +21,16 @@ def records_in(messages):
     return Records(data, Spans(starts.astype(np.int64), ends.astype(np.int64), np.arange(len(messages))))
 
 
-def parsed(message, sequence=False):
+def parsed(message):
     """Return what a message holds by name as (kind, values), by Protocol Buffers; None if it is none.
 
     The parser that Python has keeps an entry with an unknown field in it apart, as unknown (the one of C++ does not).
     Such a message gives an exception.
     """
-    kind = example_pb2.SequenceExample if sequence else example_pb2.Example
     try:
-        found = kind.FromString(message)
+        features = example_pb2.Example.FromString(message).features
     except DecodeError:
         return None
-    features = found.context if sequence else found.features
     if any(field.field_number == 1 for field in unknown_fields.UnknownFieldSet(features)):
         raise NotJudged
     return {name: _values(feature) for name, feature in features.feature.items()}
@@ -52,24 +41,16 @@ def _values(feature):
     return (kind, list(getattr(feature, kind).value)) if kind else (None, [])
 
 
-def ours(message, expected):
-    """Return what our decoder makes of a message, in the same form; None if it refuses it."""
+def wholly_read(message):
+    """Whether our decoder reads all features of a message; in a file it looks only at those that are wanted."""
     try:
-        records = records_in([message])
-        found = {}
-        for name in records.features.names:
-            kind = expected.get(name, (None, []))[0] if expected else None
-            column = pa.field(name, COLUMNS[kind or "int64_list"])
-            values = decode(records, [column], False)[0].to_pylist()[0]
-            found[name] = (kind, values)
-        return found
+        features = records_in([message]).features
+        for name in features.names:
+            there, messages = features.of(name)
+            read_values(features.data, messages, len(there), (BYTES, FLOAT, INT64), name)
     except BadRecords:
-        return None
-
-
-def same(left, right):
-    """Whether two messages hold the same; NaN is itself."""
-    return repr(sorted(left.items())) == repr(sorted(right.items()))
+        return False
+    return True
 
 
 def mutated(message, rng):

@@ -3,6 +3,7 @@
 import gzip
 import io
 import zlib
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,7 @@ def test_each_record_is_in_one_part(data, size, parts):
     length = len(file.getvalue())
     bounds = [length * part // parts for part in range(parts + 1)]
     found = []
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in pairwise(bounds):
         start = first_header(file, begin, end) if begin else 0
         file.seek(start)
         found += contents(file, start, end, size)
@@ -84,7 +85,10 @@ def test_compressed_files(tmp_path, kind):
 
 def test_compressed_files_one_behind_the_other():
     one, two = (framed(pa.array([each], pa.binary())).tobytes() for each in (b"one", b"two"))
-    assert contents(decompressed(io.BytesIO(gzip.compress(one) + gzip.compress(two)), Compression.GZIP)) == [b"one", b"two"]
+    assert contents(decompressed(io.BytesIO(gzip.compress(one) + gzip.compress(two)), Compression.GZIP)) == [
+        b"one",
+        b"two",
+    ]
     both = zlib.compress(one) + zlib.compress(two)
     assert contents(decompressed(io.BytesIO(both), Compression.ZLIB)) == [b"one", b"two"]
 

@@ -237,26 +237,40 @@ def test_bad_records_are_told_or_left_out(spark, tmp_path):
     assert "feature 'a' holds bytes values, and not int64" in rows[1][1]
     assert "byte 102: no field of a message can be read here" in rows[3][1]
     assert "the length of a record does not have its checksum; the rest of the file is lost" in rows[4][1]
-    raw = collected(tfos.read_tfrecord(spark, path, "a bigint, bad binary", mode="PERMISSIVE", columnNameOfCorruptRecord="bad"))
+    raw = collected(
+        tfos.read_tfrecord(spark, path, "a bigint, bad binary", mode="PERMISSIVE", columnNameOfCorruptRecord="bad")
+    )
     assert raw[3] == (None, b"no example")
     assert collected(tfos.read_tfrecord(spark, path, "a bigint", mode="DROPMALFORMED")) == [(1,), (3,)]
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("path", "options", "message"),
     [
-        (lambda spark: tfos.read_tfrecord(spark, "/no/such"), "there is no file or directory '/no/such'"),
-        (lambda spark: tfos.read_tfrecord(spark, "/tmp", mode="SLOPPY"), "option mode='SLOPPY': expected one of FAILFAST"),
-        (lambda spark: tfos.read_tfrecord(spark, "/tmp", recordtyp="x"), "option 'recordtyp' is unknown; there are"),
-        (lambda spark: tfos.write_tfrecord(spark.range(1), "/tmp/x", partition_by=["z"]), "there is no column z, only id"),
-        (lambda spark: tfos.write_tfrecord(spark.sql("select map(1, 2) as m"), "/tmp/x"), "column 'm' has type map<int,int>: a feature has no keys"),
-        (lambda spark: tfos.write_tfrecord(spark.sql("select array(array(1)) as a"), "/tmp/x"), "recordType=SequenceExample"),
-        (lambda spark: tfos.write_tfrecord(spark.sql("select struct(1 as x) as s"), "/tmp/x"), r"columns of their own \(col.field\)"),
+        ("/no/such", {}, "there is no file or directory '/no/such'"),
+        ("/tmp", {"mode": "SLOPPY"}, "option mode='SLOPPY': expected one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
+        ("/tmp", {"recordtyp": "x"}, "option 'recordtyp' is unknown; there are"),
+        ("/tmp", {"splitBytes": "many"}, "option splitBytes='many': expected a whole number"),
     ],
-)  # fmt: skip
-def test_what_can_not_be_right_is_refused(spark, call, message):
+)
+def test_what_can_not_be_read_is_refused(spark, path, options, message):
     with pytest.raises(tfos.SpecError, match=message):
-        call(spark)
+        tfos.read_tfrecord(spark, path, **options)
+
+
+@pytest.mark.parametrize(
+    ("columns", "partition_by", "message"),
+    [
+        ("1 as id", ["z"], "there is no column z, only id"),
+        ("1 as id", ["id"], "all columns are in partitionBy"),
+        ("map(1, 2) as m", [], "column 'm' has type map<int32, int32.*>: a feature has no keys"),
+        ("array(array(1)) as a", [], "recordType=SequenceExample"),
+        ("struct(1 as x) as s", [], r"columns of their own \(col.field\)"),
+    ],
+)
+def test_what_can_not_be_written_is_refused(spark, tmp_path, columns, partition_by, message):
+    with pytest.raises(tfos.SpecError, match=message):
+        tfos.write_tfrecord(spark.sql(f"select {columns}"), str(tmp_path / "records"), partition_by=partition_by)
 
 
 def test_a_null_in_an_array_is_refused(spark, tmp_path):
@@ -271,6 +285,7 @@ def test_long_files_are_read_in_parts(spark, tmp_path):
     tfos.write_tfrecord(frame, path)
     again = tfos.read_tfrecord(spark, path, frame.schema, splitBytes=5 << 20)
     assert again.rdd.getNumPartitions() == 4
-    assert again.selectExpr("sum(id)", "count(distinct id)", "sum(length(text))").collect() == frame.selectExpr(
-        "sum(id)", "count(distinct id)", "sum(length(text))"
-    ).collect()
+    assert (
+        again.selectExpr("sum(id)", "count(distinct id)", "sum(length(text))").collect()
+        == frame.selectExpr("sum(id)", "count(distinct id)", "sum(length(text))").collect()
+    )

@@ -6,19 +6,17 @@ from decimal import Decimal, InvalidOperation
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Entries, Records, Values, read_steps, read_values
-from tensorflowonspark.tfrecords.wire import BadRecords, Fields, Ints, Spans
+from tensorflowonspark.columns.layout import is_binary, is_list, is_text
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Records, Values, read_steps, read_values
+from tensorflowonspark.tfrecords.wire import BadRecords, Fields, Ints
 
 __all__ = ["decode", "kinds_for"]
 
 
 def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
     """Return what a feature may hold for an Arrow type of one value; nothing if no feature can."""
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
-        return (BYTES,)
-    if pa.types.is_large_binary(kind):
+    if is_text(kind) or is_binary(kind):
         return (BYTES,)
     if pa.types.is_decimal(kind):
         return (BYTES, INT64)
@@ -51,7 +49,7 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[p
 
 
 def _column(records: Records, column: pa.Field, sequences: bool) -> pa.Array:
-    nested = _is_list(column.type) and _is_list(column.type.value_type)
+    nested = is_list(column.type) and is_list(column.type.value_type)
     in_lists = sequences and (nested or column.name not in records.features.names)
     if nested and not sequences:
         raise ValueError(f"column {column.name!r}: an Example has no arrays of arrays")
@@ -68,10 +66,6 @@ def _column(records: Records, column: pa.Field, sequences: bool) -> pa.Array:
     return found
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
 @dataclass(frozen=True)
 class _Feature:
     """One column of some records, of which those in `there` have the feature."""
@@ -82,7 +76,7 @@ class _Feature:
 
     def values(self, messages: Fields) -> pa.Array:
         """Return the column of an ``Example``."""
-        if _is_list(self.column.type):
+        if is_list(self.column.type):
             elements, counts = self._read(messages, len(self.there), self.column.type.value_type, self.there)
             return self._spread(_listed(elements, counts), counts=None)
         elements, counts = self._read(messages, len(self.there), self.column.type, self.there)
@@ -91,7 +85,7 @@ class _Feature:
 
     def lists(self, messages: Fields, nested: bool) -> pa.Array:
         """Return the column of a ``SequenceExample``'s feature lists."""
-        if not _is_list(self.column.type):
+        if not is_list(self.column.type):
             what = f"feature list {self.column.name!r} has a value for each step, and the column's type has one"
             raise BadRecords(self.there, self._places(self.there), what)
         of_step, steps = read_steps(self.records.data, messages)
@@ -159,17 +153,14 @@ def _converted(values: Values, kind: pa.DataType) -> pa.Array:
     """Return values as an array of a type; none of them may be lost by it."""
     if not len(values.values):
         return pa.array([], kind)
-    if values.kind == BYTES:
+    if isinstance(values.values, pa.Array):
         if pa.types.is_decimal(kind):
             return pa.array([Decimal(each.decode()) for each in values.values.to_pylist()], kind)
         return values.values.cast(kind)
+    found: npt.NDArray[np.generic] = values.values
     if pa.types.is_floating(kind):
-        return pa.array(np.asarray(values.values).astype(kind.to_pandas_dtype(), copy=False))
-    numbers = pa.array(np.asarray(values.values))
-    if pa.types.is_boolean(kind):
-        if pc.any(pc.greater(pc.bit_wise_and(numbers, -2), 0)).as_py() or pc.min(numbers).as_py() < 0:
-            raise pa.ArrowInvalid("a boolean is 0 or 1")
-        return numbers.cast(kind)
-    if pa.types.is_date32(kind):
-        return numbers.cast(pa.int32()).cast(kind)
-    return numbers.cast(kind)
+        return pa.array(found.astype(kind.to_pandas_dtype(), copy=False))
+    if pa.types.is_boolean(kind) and not np.isin(found, (0, 1)).all():
+        raise pa.ArrowInvalid("a boolean is 0 or 1")
+    # Of dates Arrow makes no int64: they are days in 32 bits.
+    return pa.array(found).cast(pa.int32() if pa.types.is_date32(kind) else pa.int64()).cast(kind)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tensorflowonspark.columns.layout import integers, is_list
 from tensorflowonspark.tfrecords.decode import kinds_for
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT
 from tensorflowonspark.tfrecords.wire import LENGTH, Ints, within
@@ -22,7 +23,7 @@ _LARGEST_IN_BYTES = np.array([1 << 7 * count for count in range(1, 10)], np.uint
 
 
 def encode(batch: pa.RecordBatch, sequences: bool) -> pa.Array:
-    """Return a binary array with a message for each row.
+    r"""Return a binary array with a message for each row.
 
     Parameters
     ----------
@@ -40,15 +41,14 @@ def encode(batch: pa.RecordBatch, sequences: bool) -> pa.Array:
     Examples
     --------
     >>> encode(pa.record_batch({"y": [1, None]}), sequences=False).to_pylist()
-    [b'\\n\\x0c\\n\\n\\n\\x01y\\x12\\x05\\x1a\\x03\\n\\x01\\x01', b'\\n\\x00']
+    [b'\n\x0c\n\n\n\x01y\x12\x05\x1a\x03\n\x01\x01', b'\n\x00']
     """
     context, lists = [], []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        values, is_list = column, pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-        if is_list and (pa.types.is_list(column.type.value_type) or pa.types.is_large_list(column.type.value_type)):
+        if is_list(column.type) and is_list(column.type.value_type):
             lists.append(_entry(name, _steps(name, column), column))
         else:
-            context.append(_entry(name, _feature(name, values, b""), column))
+            context.append(_entry(name, _feature(name, column, b""), column))
     parts = _message(_FIELD_1, context, len(batch))
     if sequences:
         parts += _message(_FIELD_2, lists, len(batch))
@@ -81,7 +81,7 @@ def _entry(name: str, message: list[pa.Array], column: pa.Array) -> list[pa.Arra
 def _feature(name: str, column: pa.Array, before: bytes) -> list[pa.Array]:
     """Return the parts of a ``Feature`` for each value that is no null; `before` is a tag, with its length to come."""
     column = column.drop_null()
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+    if is_list(column.type):
         offsets = np.asarray(column.offsets).astype(np.int64)
         elements = column.flatten()
         if elements.null_count:
@@ -101,10 +101,10 @@ def _feature(name: str, column: pa.Array, before: bytes) -> list[pa.Array]:
         # An empty list has no field at all.
         whole = np.where(size > 0, 1 + _varint_sizes(size) + size, 0)
         inner = [tag, whole, _FIELD_1, size]
-    length = 1 + _varint_sizes(whole) + whole
-    header = _headers([*([before, length] if before else []), *inner], len(size))
+    outer: list[bytes | Ints] = [before, 1 + _varint_sizes(whole) + whole] if before else []
+    header = _headers([*outer, *inner], len(size))
     if kind != BYTES and not size.all():
-        short = _headers([*([before, length] if before else []), tag, whole], len(size))
+        short = _headers([*outer, tag, whole], len(size))
         header = pc.if_else(pa.array(size > 0), header, short)
     return [header, values]
 
@@ -130,11 +130,8 @@ def _packed(elements: pa.Array, kind: int) -> tuple[npt.NDArray[np.uint8], Ints]
     if kind == FLOAT:
         floats = np.ascontiguousarray(elements.cast(pa.float32()).to_numpy(zero_copy_only=False), "<f4")
         return floats.view(np.uint8), np.arange(len(floats) + 1, dtype=np.int64) * 4
-    if pa.types.is_date32(elements.type):
-        elements = elements.cast(pa.int32())
-    numbers = elements.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    encoded = _headers([numbers], len(numbers))
-    return within(encoded)
+    numbers = integers(elements).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return within(_headers([numbers], len(numbers)))
 
 
 def _binary(data: npt.NDArray[np.uint8], bounds: Ints) -> pa.Array:
@@ -146,7 +143,8 @@ def _binary(data: npt.NDArray[np.uint8], bounds: Ints) -> pa.Array:
 
 def _sizes(array: pa.Array) -> Ints:
     """Return how many bytes each value of a binary array has; a null has none."""
-    return pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes: Ints = pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return sizes
 
 
 def _join(parts: list[pa.Array]) -> pa.Array:

@@ -170,13 +170,16 @@ class Entries:
         pairs = fields(self.data, maps).where(1).spans
         parts = fields(self.data, pairs)
         keys, values = parts.where(1), parts.where(2)
+        for number, name in enumerate(gather(self.data, keys.spans.start, keys.spans.end).to_pylist()):
+            _decoded(name, keys.spans.take(np.array([number])))
         names = Spans(pairs.start.copy(), pairs.start.copy(), pairs.record)
         names.start[keys.message], names.end[keys.message] = keys.spans.start, keys.spans.end  # the last of several
         # An entry without a message has an empty one.
         without = np.setdiff1d(np.arange(len(pairs)), values.message)
         empty = Spans(pairs.end[without], pairs.end[without], pairs.record[without])
         entry = names.start[np.concatenate([values.message, without])]
-        self._mixed.append((names, _Chunk(entry, joined([values.spans, empty]))))
+        chunk = _Chunk(entry, joined([values.spans, empty]))
+        self._mixed.append((names, chunk.take(np.argsort(entry, kind="stable"))))
 
     def _sort(self) -> None:
         """Find out what the entries that were set aside are named."""

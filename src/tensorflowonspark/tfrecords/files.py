@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import quote, unquote
 
 from tensorflowonspark import storage
@@ -86,16 +88,16 @@ def find(paths: Sequence[str], recursive: bool = False) -> list[File]:
     return [found[url] for url in sorted(found)]
 
 
-def _listed(files: "storage.AbstractFileSystem", root: str) -> Iterable[dict[str, object]]:
+def _listed(files: Any, root: str) -> Iterable[dict[str, Any]]:
     files.invalidate_cache()
     return files.find(root, detail=True).values()  # type: ignore[no-any-return]
 
 
-def _modified(info: dict[str, object]) -> float:
+def _modified(info: dict[str, Any]) -> float:
     for key in ("mtime", "LastModified", "last_modified", "modification_time", "created"):
         when = info.get(key)
         if when is not None:
-            return float(when.timestamp() if hasattr(when, "timestamp") else when)  # type: ignore[arg-type]
+            return float(when.timestamp() if hasattr(when, "timestamp") else when)
     return 0.0
 
 
@@ -144,5 +146,5 @@ def plan(files: Sequence[File], split_bytes: int) -> list[list[Split]]:
 def _parts(file: File, size: int) -> Iterator[Split]:
     count = 1 if re.search(r"\.(gz|gzip|zlib|deflate)$", file.path) else max(1, round(file.size / size))
     bounds = [file.size * part // count for part in range(count + 1)]
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in pairwise(bounds):
         yield Split(file, begin, end)

@@ -154,11 +154,13 @@ def _cut(data: bytes, at: int, length: int) -> str:
 
 def _words(array: npt.NDArray[np.uint8], at: Ints, kind: str) -> npt.NDArray[np.unsignedinteger]:
     """Return the numbers that are written at some places."""
-    return array[at[:, None] + np.arange(np.dtype(kind).itemsize)].view(kind).ravel()
+    words: npt.NDArray[np.unsignedinteger] = array[at[:, None] + np.arange(np.dtype(kind).itemsize)].view(kind).ravel()
+    return words
 
 
 def _masked(crc: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + _MASK_ADDED
+    masked: npt.NDArray[np.uint32] = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + _MASK_ADDED
+    return masked
 
 
 # A checksum is linear: that of 8 bytes is the exclusive or of what each byte contributes at its place.
@@ -182,7 +184,8 @@ def _length_crc(lengths: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
 
 def headers_hold(array: npt.NDArray[np.uint8], at: Ints) -> npt.NDArray[np.bool_]:
     """Return whether the lengths at some places of a buffer have their checksums."""
-    return _length_crc(array[at[:, None] + np.arange(8)]) == _words(array, at + 8, "<u4")
+    hold: npt.NDArray[np.bool_] = _length_crc(array[at[:, None] + np.arange(8)]) == _words(array, at + 8, "<u4")
+    return hold
 
 
 def first_header(file: BinaryIO, begin: int, end: int) -> int:
@@ -212,7 +215,7 @@ def first_header(file: BinaryIO, begin: int, end: int) -> int:
         places = np.flatnonzero(~high.astype(bool))
         for place in places[headers_hold(array, places)].tolist():
             if _chain_holds(file, at + place, end):
-                return at + place
+                return int(at + place)
         at += BLOCK_BYTES
     return end
 

@@ -2,22 +2,24 @@
 
 import pickle
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tensorflowonspark.errors import EnvironmentNotReady, SpecError
-from tensorflowonspark.tfrecords.files import Split, find, plan
-from tensorflowonspark.tfrecords.options import Options, RecordType
+from tensorflowonspark.tfrecords.files import File, Split, find, plan
+from tensorflowonspark.tfrecords.infer import Look, Seen, inferred, merged, partition_types, seen_in
+from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
-from tensorflowonspark.tfrecords.schema import Seen, arrow_columns, inferred, partition_types, seen_in
+from tensorflowonspark.tfrecords.schema import arrow_columns
 from tensorflowonspark.tfrecords.writing import Output
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["read_tfrecord", "register", "write_tfrecord"]
+__all__ = ["check_written", "read_tfrecord", "register", "spark_schema", "write_tfrecord"]
 
 _SAVE_MODES = ("append", "overwrite", "error", "errorifexists", "ignore")
 
@@ -74,10 +76,12 @@ def read_tfrecord(
     """
     given = Options.of(options)
     files = find([paths] if isinstance(paths, str) else list(paths), given.recursive_file_lookup)
-    wanted = _schema(spark, schema) if schema is not None else inferred(files, given, lambda tasks: _look(spark, tasks, given))
+    wanted = spark_schema(files, given, partial(_look, spark, given)) if schema is None else _schema(spark, schema)
     if columns is not None:
         if missing := sorted(set(columns) - set(wanted.names)):
-            raise SpecError(f"columns={list(columns)}: there is no {', '.join(missing)}, only {', '.join(wanted.names)}")
+            raise SpecError(
+                f"columns={list(columns)}: there is no {', '.join(missing)}, only {', '.join(wanted.names)}"
+            )
         wanted = type(wanted)([wanted[name] for name in columns])
     fields = arrow_columns(wanted, given, partition_types(files))
     tasks = plan([file for file in files if file.size], given.split_bytes)
@@ -96,7 +100,14 @@ def _schema(spark: "SparkSession", schema: "str | StructType") -> "StructType":
     return parse_schema(schema, spark.range(0))
 
 
-def _look(spark: "SparkSession", tasks: list[list[Split]], options: Options) -> dict[str, Seen]:
+def spark_schema(files: Sequence[File], options: Options, look: Look | None = None) -> "StructType":
+    """Return the columns of files, told from their records, as Spark's."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(pa.schema(inferred(files, options, look)))
+
+
+def _look(spark: "SparkSession", options: Options, tasks: list[list[Split]]) -> dict[str, Seen]:
     """Return what the features of all records are, by a job of Spark's."""
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -106,8 +117,7 @@ def _look(spark: "SparkSession", tasks: list[list[Split]], options: Options) -> 
 
     seen: dict[str, Seen] = {}
     for row in spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(look, "seen binary").collect():
-        for name, found in pickle.loads(row.seen).items():
-            seen[name] = seen[name].with_(found, name) if name in seen else found
+        seen = merged(seen, pickle.loads(row.seen))
     return seen
 
 
@@ -138,7 +148,7 @@ def write_tfrecord(
         raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
     given = Options.of({**options, **({"partitionBy": partition_by} if partition_by else {})})
     output = Output(path, given, overwrite=mode.lower() == "overwrite")
-    check_columns(df.schema, given)
+    check_written(df.schema, given)
     if mode.lower() in ("error", "errorifexists", "ignore") and output.exists():
         if mode.lower() == "ignore":
             return
@@ -158,12 +168,10 @@ def write_tfrecord(
         raise
 
 
-def check_columns(schema: "StructType", options: Options) -> None:
+def check_written(schema: "StructType", options: Options) -> None:
     """Refuse a DataFrame that can't be written."""
     if missing := sorted(set(options.partition_by) - set(schema.names)):
         raise SpecError(f"partitionBy: there is no column {', '.join(missing)}, only {', '.join(schema.names)}")
     if len(options.partition_by) == len(schema.names):
         raise SpecError("all columns are in partitionBy: nothing is left for the records")
-    if options.record_type is RecordType.BYTE_ARRAY and len(schema.names) - len(options.partition_by) != 1:
-        raise SpecError(f"records of type ByteArray are one column, and not {', '.join(schema.names)}")
     arrow_columns(schema, options, options.partition_by)

@@ -24,8 +24,8 @@ __all__ = ["BYTES_COLUMN", "Damaged", "read", "records_of"]
 
 BYTES_COLUMN = "byteArray"
 _ADVICE = (
-    'mode="DROPMALFORMED" leaves out what can\'t be read, mode="PERMISSIVE" gives rows of nulls for it and the reason in '
-    "a column _corrupt_record string"
+    'mode="DROPMALFORMED" leaves out what can\'t be read, mode="PERMISSIVE" gives rows of nulls for it and the reason '
+    "in a column _corrupt_record string"
 )
 _log = logging.getLogger(__name__)
 
@@ -112,7 +112,14 @@ class _Reader:
         data, spans = block.data, block.spans
         bad: dict[int, str] = {}
         if block.wrong.size:
-            self._refuse(bad, block, {each: (int(spans.start[each]), "its data does not have its checksum") for each in block.wrong.tolist()})
+            self._refuse(
+                bad,
+                block,
+                {
+                    each: (int(spans.start[each]), "its data does not have its checksum")
+                    for each in block.wrong.tolist()
+                },
+            )
         while True:
             good = np.setdiff1d(spans.record, list(bad)) if bad else spans.record
             try:
@@ -173,17 +180,23 @@ class _Reader:
         name = self._options.column_name_of_corrupt_record
         if name in self._schema.names and is_binary(self._schema.field(name).type):
             spans = block.spans
-            return pa.array([
-                block.data[spans.start[row] : spans.end[row]].tobytes() if row in bad else None
-                for row in range(len(spans))
-            ])
+            return pa.array(
+                [
+                    block.data[spans.start[row] : spans.end[row]].tobytes() if row in bad else None
+                    for row in range(len(spans))
+                ]
+            )
         return pa.array([bad.get(row) for row in range(len(block.spans))])
 
     def _batch(self, arrays: list[pa.Array], rows: int, reasons: pa.Array | None) -> pa.RecordBatch:
         found = dict(zip((each.name for each in self._features), arrays, strict=True))
         for column in self._schema:
             if column.name in self._constants:
-                found[column.name] = pa.array([self._constants[column.name]] * 1, pa.string()).cast(column.type).take(pa.array(np.zeros(rows, np.int64)))
+                found[column.name] = (
+                    pa.array([self._constants[column.name]] * 1, pa.string())
+                    .cast(column.type)
+                    .take(pa.array(np.zeros(rows, np.int64)))
+                )
             elif column.name == self._options.column_name_of_corrupt_record and column.name not in found:
                 found[column.name] = pa.nulls(rows, column.type) if reasons is None else reasons.cast(column.type)
         return pa.record_batch([found[name] for name in self._schema.names], schema=self._schema)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -15,13 +16,17 @@ from pyspark.sql.types import StructType
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.files import File, Split, find, plan
-from tensorflowonspark.tfrecords.functions import check_columns
+from tensorflowonspark.tfrecords.functions import check_written, spark_schema
+from tensorflowonspark.tfrecords.infer import partition_types
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
-from tensorflowonspark.tfrecords.schema import arrow_columns, inferred, partition_types
+from tensorflowonspark.tfrecords.schema import arrow_columns
 from tensorflowonspark.tfrecords.writing import Output
 
-__all__ = ["TFRecordSource"]
+if TYPE_CHECKING:
+    from tensorflowonspark.tfrecords.stream import TFRecordStream
+
+__all__ = ["SplitsPartition", "TFRecordSource"]
 
 
 class TFRecordSource(DataSource):
@@ -47,7 +52,7 @@ class TFRecordSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that the records have."""
-        return inferred(self._files(), self._options)
+        return spark_schema(self._files(), self._options)
 
     def reader(self, schema: StructType) -> "_Reader":
         """Return what reads the files that are there now."""
@@ -61,7 +66,7 @@ class TFRecordSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> "_Writer":
         """Return what writes files."""
-        check_columns(schema, self._options)
+        check_written(schema, self._options)
         return _Writer(Output(self._path, self._options, overwrite))
 
 
@@ -103,5 +108,5 @@ class _Writer(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._output.commit(name for message in messages if message is not None for name in message.names)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark calls it so
         self._output.abort()

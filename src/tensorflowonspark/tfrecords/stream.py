@@ -15,9 +15,10 @@ from pyspark.sql.types import StructType
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.files import find, plan
+from tensorflowonspark.tfrecords.infer import partition_types
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
-from tensorflowonspark.tfrecords.schema import arrow_columns, partition_types
+from tensorflowonspark.tfrecords.schema import arrow_columns
 from tensorflowonspark.tfrecords.source import SplitsPartition
 
 __all__ = ["TFRecordStream"]

@@ -192,8 +192,8 @@ def fields(data: npt.NDArray[np.uint8], messages: Spans) -> Fields:
         further = stop < messages.end[active]
         active, at = active[further], stop[further]
     for message, position in zip(active.tolist(), at.tolist(), strict=True):
-        table, stopped = _rest(memoryview(data), position, int(messages.end[message]))
-        steps.append((np.full(len(table), message), *table.T))  # type: ignore[arg-type]
+        table, stopped = _rest(memoryview(data.data), position, int(messages.end[message]))
+        steps.append((np.full(len(table), message), *table.T))
         if stopped >= 0:
             bad[int(messages.record[message])] = stopped
     if bad:

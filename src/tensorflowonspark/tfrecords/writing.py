@@ -151,7 +151,7 @@ class _Part:
         size = -(-batch.num_rows // pieces)
         for begin in range(0, batch.num_rows, size):
             data = framed(_messages(batch.slice(begin, size), self._options))
-            self._file.write(self._compressor.compress(data) if self._compressor else memoryview(data))
+            self._file.write(self._compressor.compress(data.data) if self._compressor else data.data)
 
     def close(self) -> None:
         """Write what is left."""

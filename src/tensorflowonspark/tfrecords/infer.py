@@ -1,0 +1,214 @@
+"""Which columns some files have, told from their records and the names of their directories."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.tfrecords.examples import (
+    BYTES,
+    FLOAT,
+    INT64,
+    NAMES,
+    Entries,
+    Records,
+    Values,
+    read_steps,
+    read_values,
+)
+from tensorflowonspark.tfrecords.files import File, Split, plan
+from tensorflowonspark.tfrecords.framing import Block
+from tensorflowonspark.tfrecords.options import Options, RecordType
+from tensorflowonspark.tfrecords.reading import BYTES_COLUMN, Damaged, records_of
+from tensorflowonspark.tfrecords.wire import BadRecords
+
+__all__ = ["Look", "Seen", "inferred", "merged", "partition_types", "seen_in"]
+
+_INTEGERS = range(-(1 << 31), 1 << 31)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a feature was in some records.
+
+    Attributes
+    ----------
+    kind : int
+        What it holds, 0 if it was always empty.
+    many : bool
+        Whether one had several values.
+    text : bool
+        Whether all bytes are UTF-8.
+    steps : bool
+        Whether it is a feature list, where `many` is about its steps.
+    """
+
+    kind: int
+    many: bool
+    text: bool
+    steps: bool = False
+
+    def with_(self, other: "Seen", name: str) -> "Seen":
+        """Return what holds for both; whole numbers are floats where there are floats."""
+        kinds = {self.kind, other.kind} - {0}
+        if len(kinds) > 1 and BYTES in kinds:
+            raise SpecError(
+                f"feature {name!r} holds bytes in one record and numbers in another: give a schema without it"
+            )
+        return Seen(
+            FLOAT if len(kinds) > 1 else max(kinds, default=0),
+            self.many or other.many,
+            self.text and other.text,
+            self.steps,
+        )
+
+
+def merged(seen: dict[str, Seen], found: dict[str, Seen]) -> dict[str, Seen]:
+    """Return what holds for all features of two lots of records."""
+    both = {name: seen[name].with_(found[name], name) for name in seen.keys() & found.keys()}
+    return {**seen, **found, **both}
+
+
+def seen_in(splits: Iterable[Split], options: Options, limit: int = 0) -> dict[str, Seen]:
+    """Return what the features of records are, by name.
+
+    Parameters
+    ----------
+    splits : iterable of Split
+        Where the records are.
+    options : Options
+        What they are.
+    limit : int
+        How many records to look at, at the most (it may be some more); 0 for all.
+    """
+    seen: dict[str, Seen] = {}
+    count = 0
+    for split in splits:
+        for block in records_of(split):
+            if isinstance(block, Damaged):
+                break  # reading will tell
+            seen = merged(seen, _seen(block, options))
+            count += len(block.spans)
+            if limit and count >= limit:
+                return seen
+    return seen
+
+
+def _seen(block: Block, options: Options) -> dict[str, Seen]:
+    spans = block.spans.take(np.setdiff1d(block.spans.record, block.wrong))
+    while True:
+        try:
+            records = Records(block.data, spans)
+            found = {name: _feature(records.features, name) for name in records.features.names}
+            if options.record_type is RecordType.SEQUENCE_EXAMPLE:
+                lists = records.feature_lists
+                found.update({name: _steps(lists, name) for name in lists.names})
+            return found
+        except BadRecords as bad:
+            spans = spans.take(~np.isin(spans.record, list(bad.reasons)))
+
+
+def _feature(entries: Entries, name: str) -> Seen:
+    there, messages = entries.of(name)
+    return _summary(read_values(entries.data, messages, len(there), tuple(NAMES), name), steps=False)
+
+
+def _steps(entries: Entries, name: str) -> Seen:
+    of_step, messages = read_steps(entries.data, entries.of(name)[1])
+    values = read_values(entries.data, messages, len(of_step), tuple(NAMES), name)
+    summary = _summary(values, steps=True)
+    return Seen(summary.kind, bool((values.counts != 1).any()), summary.text, steps=True)
+
+
+def _summary(values: Values, steps: bool) -> Seen:
+    text = True
+    if isinstance(values.values, pa.Array):
+        try:
+            values.values.cast(pa.string())
+        except pa.ArrowInvalid:
+            text = False
+    return Seen(values.kind, bool((values.counts > 1).any()), text, steps)
+
+
+Look = Callable[[list[list[Split]]], dict[str, Seen]]
+
+
+def inferred(files: Sequence[File], options: Options, look: Look | None = None) -> list[pa.Field]:
+    """Return the columns of files.
+
+    Parameters
+    ----------
+    files : sequence of File
+        Where the records are.
+    options : Options
+        `sample_records` says how many are looked at.
+    look : callable, optional
+        Looks at all records of what some tasks would read, where all are wanted.
+
+    Raises
+    ------
+    SpecError
+        If there are no records.
+    """
+    if options.record_type is RecordType.BYTE_ARRAY:
+        columns = [pa.field(BYTES_COLUMN, pa.binary())]
+    else:
+        tasks = plan([file for file in files if file.size], options.split_bytes)
+        if look and not options.sample_records:
+            seen = look(tasks)
+        else:
+            seen = seen_in((split for task in tasks for split in task), options, options.sample_records)
+        if not seen:
+            raise SpecError("there are no records to tell the columns from: give a schema")
+        columns = [pa.field(name, _type(name, seen[name], options)) for name in sorted(seen)]
+    return columns + [pa.field(name, kind) for name, kind in partition_types(files).items()]
+
+
+def _type(name: str, seen: Seen, options: Options) -> pa.DataType:
+    text = pa.string() if seen.text and name not in options.binary_features else pa.binary()
+    real = pa.float32() if options.float_type == "float" else pa.float64()
+    kind = {FLOAT: real, INT64: pa.int64()}.get(seen.kind, text)
+    for _ in range(seen.many + seen.steps):
+        kind = pa.list_(kind)
+    return kind
+
+
+def partition_types(files: Sequence[File]) -> dict[str, pa.DataType]:
+    """Return the columns that directories name, with a type that all their values have.
+
+    Examples
+    --------
+    >>> partition_types([File("a", 1, 0.0, (("day", "7"),)), File("b", 1, 0.0, (("day", None),))])
+    {'day': DataType(int32)}
+    """
+    names = {name for file in files for name, _ in file.values}
+    for file in files:
+        if {name for name, _ in file.values} != names:
+            raise SpecError(f"{file.path} is not in directories for {', '.join(sorted(names))}, as other files are")
+    return {
+        name: _common([value for file in files for key, value in file.values if key == name]) for name in sorted(names)
+    }
+
+
+def _common(values: list[str | None]) -> pa.DataType:
+    """Return the first of these types that can have all values."""
+    given = [value for value in values if value is not None]
+    for kind, check in ((pa.int32(), _is_int), (pa.int64(), _is_long), (pa.float64(), _is_double)):
+        if given and all(map(check, given)):
+            return kind
+    return pa.string()
+
+
+def _is_int(value: str) -> bool:
+    return _is_long(value) and int(value) in _INTEGERS
+
+
+def _is_long(value: str) -> bool:
+    return re.fullmatch(r"-?[0-9]{1,18}", value) is not None
+
+
+def _is_double(value: str) -> bool:
+    return re.fullmatch(r"-?[0-9]+\.[0-9]+([eE][-+]?[0-9]+)?", value) is not None
