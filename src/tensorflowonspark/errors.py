@@ -4,6 +4,7 @@ All of them survive pickling, so that one raised in a node or a Spark task arriv
 """
 
 __all__ = [
+    "CheckpointError",
     "ClusterError",
     "EnvironmentNotReady",
     "FeedError",
@@ -56,6 +57,10 @@ class StartError(ClusterError):
 
 class FeedError(ClusterError):
     """A DataFrame could not be fed as the program asked for it; the message names column, partition and value."""
+
+
+class CheckpointError(ClusterError):
+    """A checkpoint could not be written or read, or does not fit the program's state; the message names its path."""
 
 
 class NodeError(ClusterError):

@@ -11,7 +11,19 @@ from pathlib import Path, PurePosixPath
 
 import fsspec
 
-__all__ = ["copy", "fetch", "publish", "remove"]
+__all__ = ["copy", "fetch", "file_system", "publish", "remove"]
+
+
+def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Return the file system that a path or URL is on, and the path within it.
+
+    Examples
+    --------
+    >>> file_system("memory://bucket/models")[1]
+    '/bucket/models'
+    """
+    files, within = fsspec.core.url_to_fs(path)
+    return files, within
 
 
 def publish(path: str, write: Callable[[str], None], scratch_directory: str | None = None) -> None:
