@@ -173,11 +173,11 @@ def test_what_can_not_be_written_or_does_not_fit_is_named(tmp_path):
             refuse()
     directory = str(tmp_path / "models")
     Loop(2).train(directory, 1)
-    with pytest.raises(CheckpointError, match=rf"{directory}/step-00000001-\w+ does not fit .*\(2,\).*begin anew"):
+    with pytest.raises(CheckpointError, match=rf"{directory}/step-00000001-\w+ does not fit .*begin anew \(.*\(2,\)"):
         Loop(3).train(directory, 1)
     with pytest.raises(SpecError, match="keep=0: at least one"):
         checkpoints(directory, keep=0)
-    with pytest.raises(SpecError, match="'a/b': expected the name of a file"):
+    with pytest.raises(SpecError, match="a/b.*: expected the name of a file"):
         checkpoints(directory).path("a/b")
 
 
@@ -261,7 +261,7 @@ def test_a_model_of_other_layers_is_refused(directory):
     import keras
 
     fit([checkpoints(directory).callback()], 1)
-    with pytest.raises(CheckpointError, match="does not fit the program's model: .*shape"):
+    with pytest.raises(CheckpointError, match="does not fit the program's model: .*\\(Received incompatible tensor"):
         fit([checkpoints(directory).callback()], 1, network(5))
     smaller = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
     smaller.compile("adam", "mse")

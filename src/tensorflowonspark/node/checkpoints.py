@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoints"]
 
 _PREFIX = "state"
+_SAID = 400  # characters of TensorFlow's reason
 
 
 class Checkpoints:
@@ -218,9 +219,10 @@ class Checkpoints:
             if whole:
                 status.assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
+            said = " ".join(str(error).split())[:_SAID]  # TensorFlow may name each variable, in lines of its own
             raise CheckpointError(
-                f"{self.directory}/{saved.name} does not fit the program's model: {error}; train the model that it was "
-                "written by, give another directory, or remove this one to begin anew"
+                f"{self.directory}/{saved.name} does not fit the program's model: train the one that wrote it, give "
+                f"another directory, or remove this one to begin anew ({said})"
             ) from error
         try:
             status.assert_consumed()

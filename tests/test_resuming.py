@@ -98,6 +98,7 @@ def synchronous(args, ctx):
     return first, restored
 
 
+@pytest.mark.slow
 def test_all_workers_go_on_from_the_one_that_the_chief_chose(spark, tmp_path):
     def run(**args):
         one, other = tfos.run(spark, synchronous, {"directory": f"file://{tmp_path}", **args}, workers=2).values()
