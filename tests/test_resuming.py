@@ -140,3 +140,74 @@ def test_the_chief_writes_the_variables_of_parameter_servers(spark, tmp_path):
     assert run() == (0, 2, [[3, 3], 3])
     assert run() == (2, 2, [[15, 15], 15])
     assert os.listdir(tmp_path) == ["kept"]
+
+
+def fitted_by_servers(args, ctx):
+    """Fit a model of tf_keras that has no variables before its first batch."""
+    import tensorflow as tf
+
+    if not ctx.is_chief:
+        ctx.join_server()
+    strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+    rows = tf.keras.utils.experimental.DatasetCreator(
+        lambda _: tf.data.Dataset.from_tensors((tf.ones((4, 3)), tf.ones((4, 1)))).repeat()
+    )
+    callback = ctx.checkpoint(args["directory"]).callback()
+    history = model.fit(rows, epochs=args["epochs"], steps_per_epoch=3, verbose=0, callbacks=[callback])
+    return history.epoch, int(model.optimizer.iterations.numpy()), history.history["loss"]
+
+
+@pytest.mark.slow
+def test_fit_with_parameter_servers_goes_on(spark, tmp_path):
+    def run(epochs):
+        args = {"directory": str(tmp_path), "epochs": epochs}
+        environment = {"TF_USE_LEGACY_KERAS": "1"}
+        sizes = {"workers": 1, "ps": 1, "chief": True}
+        return tfos.run(spark, fitted_by_servers, args, **sizes, environment=environment)["chief:0"]
+
+    epochs, iterations, before = run(2)
+    assert (epochs, iterations) == ([0, 1], 6)
+    epochs, iterations, after = run(3)
+    assert (epochs, iterations) == ([2], 9)
+    assert after[0] < before[-1]
+
+
+def killed_in_an_upload(args, ctx):
+    """Train a loop of one's own, whose node is killed in the first run when half of the third checkpoint is there."""
+    import tensorflow as tf
+    from fsspec.implementations.local import LocalFileSystem
+
+    ctx.scratch = str(Path(args["directory"]).parent)  # what it leaves there is Spark's to remove, but these tests look
+    weight = tf.Variable(0.0)
+    state, checkpoint = tf.train.Checkpoint(weight=weight), ctx.checkpoint(args["directory"])
+    first = checkpoint.restore(state)
+    copy, copied = LocalFileSystem.put_file, []
+
+    def and_die(self, *names, **settings):
+        copy(self, *names, **settings)
+        copied.append(names)
+        if first == 0 and len(copied) == 5:  # of two files each
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    LocalFileSystem.put_file = and_die
+    for step in range(first, 4):
+        weight.assign_add(weight + 1)
+        checkpoint.save(state, step + 1)
+    return first, float(weight.numpy())
+
+
+@pytest.mark.slow
+def test_a_node_that_is_killed_while_it_uploads_leaves_the_one_before(spark, tmp_path):
+    args = {"directory": str(tmp_path / "kept")}
+    with pytest.raises(tfos.NodeError, match="worker:0 .* ended by SIGKILL"):
+        tfos.run(spark, killed_in_an_upload, args, workers=1)
+    assert any("step-00000003" in name for name in os.listdir(tmp_path / "kept"))
+    assert tfos.run(spark, killed_in_an_upload, args, workers=1)["worker:0"] == (2, 15)
+    assert [name.split("-")[1] for name in sorted(os.listdir(tmp_path / "kept"))] == [
+        "00000002",
+        "00000003",
+        "00000004",
+    ]

@@ -179,6 +179,10 @@ def test_what_can_not_be_written_or_does_not_fit_is_named(tmp_path):
         checkpoints(directory, keep=0)
     with pytest.raises(SpecError, match="a/b.*: expected the name of a file"):
         checkpoints(directory).path("a/b")
+    with pytest.raises(SpecError, match="every=0: expected a number of steps"):
+        checkpoints(directory).callback(every=0)
+    with pytest.raises(SpecError, match="step=-1: expected how many"):
+        checkpoints(directory).save(Loop().state, -1)
 
 
 def test_variables_that_are_made_later_get_their_values(directory):

@@ -64,7 +64,7 @@ class Checkpoints:
             What to write. (Of a Keras 3 model it has the weights, but not the seeds of layers like ``Dropout``; the
             `callback` has them too.)
         step : int or scalar variable
-            How many steps were taken.
+            How many steps were taken, from 0.
         epoch : int
             How many epochs were complete, for those who count them.
 
@@ -73,6 +73,8 @@ class Checkpoints:
         CheckpointError
             If the directory can't be written.
         """
+        if int(step) < 0:
+            raise SpecError(f"step={int(step)}: expected how many steps were taken")
         with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
             state.write(f"{local}/{_PREFIX}", self._options())
             if self._is_chief:
@@ -143,6 +145,8 @@ class Checkpoints:
         """
         from tensorflowonspark.keras.resuming import resuming
 
+        if every is not None and every < 1:
+            raise SpecError(f"every={every}: expected a number of steps, or None for epochs alone")
         if self._is_chief:
             self._shelf.try_writing()
         return resuming(self, every)
