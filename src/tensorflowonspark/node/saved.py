@@ -76,19 +76,16 @@ class Shelf:
         self.keep = keep
         self._files, self._root = storage.file_system(self.directory)
 
-    def url(self, saved: Saved) -> str:
-        """Return where a checkpoint is, as a user would write it."""
-        return f"{self.directory}/{saved.name}"
-
     def complete(self) -> list[Saved]:
         """Return the complete checkpoints, the newest last."""
         with self._explained("looked for", "see that it is a directory, and that you may read it"):
             found = [saved for name in self._names() if (saved := self.find(name))]
-        return sorted(found, key=_order)
+        return sorted(found, key=lambda saved: (saved.number, saved.name))
 
     def latest(self) -> Saved | None:
         """Return the newest complete checkpoint, if there is any."""
-        return max(self.complete(), key=_order, default=None)
+        found = self.complete()
+        return found[-1] if found else None
 
     def find(self, name: str) -> Saved | None:
         """Return the checkpoint of this name, if it is complete."""
@@ -175,7 +172,3 @@ class Shelf:
             raise CheckpointError(
                 f"checkpoints could not be {what} in {self.directory}: {type(error).__name__}: {error}; {advice}"
             ) from error
-
-
-def _order(saved: Saved) -> tuple[int, str]:
-    return saved.number, saved.name
