@@ -13,8 +13,9 @@ import tensorflowonspark
 _WITH_TENSORFLOW = {
     "tensorflowonspark.node.dataset",
     "tensorflowonspark.node.tokens",
+    "tensorflowonspark.keras.agreement",
     "tensorflowonspark.keras.callbacks",
-    "tensorflowonspark.ml.checkpoints",
+    "tensorflowonspark.keras.resuming",
     "tensorflowonspark.frames.graphs",
 }
 _MODULES = sorted(

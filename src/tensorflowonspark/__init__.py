@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.cluster import Cluster as Cluster
     from tensorflowonspark.driver.run import run as run
     from tensorflowonspark.driver.structured import StreamingFeed as StreamingFeed
+    from tensorflowonspark.errors import CheckpointError as CheckpointError
     from tensorflowonspark.errors import ClusterError as ClusterError
     from tensorflowonspark.errors import EnvironmentNotReady as EnvironmentNotReady
     from tensorflowonspark.errors import FeedError as FeedError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.errors import SpecError as SpecError
     from tensorflowonspark.errors import StartError as StartError
     from tensorflowonspark.errors import TFRecordError as TFRecordError
+    from tensorflowonspark.node.checkpoints import Checkpoints as Checkpoints
     from tensorflowonspark.node.context import Context as Context
     from tensorflowonspark.node.coordinator import CoordinatedFeed as CoordinatedFeed
     from tensorflowonspark.node.feed import Feed as Feed
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 __version__ = "3.0.0.dev0"
 
 __all__ = [
+    "CheckpointError",
+    "Checkpoints",
     "Cluster",
     "ClusterError",
     "ClusterSpec",
@@ -62,6 +66,7 @@ _HOMES = {
     "node.coordinator": ("CoordinatedFeed",),
     "node.feed": ("Feed",),
     "errors": (
+        "CheckpointError",
         "ClusterError",
         "EnvironmentNotReady",
         "FeedError",
@@ -71,6 +76,7 @@ _HOMES = {
         "StartError",
         "TFRecordError",
     ),
+    "node.checkpoints": ("Checkpoints",),
     "node.context": ("Context",),
     "spec": ("ClusterSpec", "Job", "Role"),
     "tfrecords.functions": ("read_tfrecord", "register", "write_tfrecord"),

@@ -4,6 +4,7 @@ All of them survive pickling, so that one raised in a node or a Spark task arriv
 """
 
 __all__ = [
+    "CheckpointError",
     "ClusterError",
     "EnvironmentNotReady",
     "FeedError",
@@ -85,6 +86,10 @@ class TFRecordError(ClusterError):
         return f"{self.file}, byte {self.offset}: {self.reason}" + (
             f"\nWhat to do: {self.advice}" if self.advice else ""
         )
+
+
+class CheckpointError(ClusterError):
+    """A checkpoint could not be written or read, or does not fit the program's state; the message names its path."""
 
 
 class NodeError(ClusterError):

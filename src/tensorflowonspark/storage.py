@@ -15,7 +15,13 @@ __all__ = ["copy", "fetch", "file_system", "publish", "remove"]
 
 
 def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
-    """Return the file system that a path is on, and the path within it."""
+    """Return the file system that a path or URL is on, and the path within it.
+
+    Examples
+    --------
+    >>> file_system("memory://bucket/models")[1]
+    '/bucket/models'
+    """
     files, within = fsspec.core.url_to_fs(path)
     return files, within
 

@@ -8,11 +8,12 @@
 - **BackupAndRestore.** The chief alone backs up and restores; it hands what it restored to the others.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from tensorflowonspark.keras.agreement import assign, broadcast, local_values, reduced
 
 __all__ = ["Handover", "Statistics", "agreeing"]
 
@@ -58,8 +59,8 @@ class Statistics(keras.callbacks.Callback):
         weights = [each for each in self.model.non_trainable_weights if "float" in str(each.dtype)]
         if weights:
             strategy = self.model.distribute_strategy
-            values = _local_values(strategy, weights)
-            _assign(strategy, weights, _reduced(strategy, tf.distribute.ReduceOp.MEAN, values))
+            values = local_values(strategy, weights)
+            assign(strategy, weights, reduced(strategy, tf.distribute.ReduceOp.MEAN, values))
 
 
 class Handover(keras.callbacks.Callback):
@@ -70,48 +71,13 @@ class Handover(keras.callbacks.Callback):
         model = self.model
         strategy = model.distribute_strategy
         is_chief = strategy.extended.should_checkpoint
-        (epoch,) = map(int, _broadcast(strategy, is_chief, [[tf.constant(model._initial_epoch or 0)]]))
+        (epoch,) = map(int, broadcast(strategy, is_chief, [[tf.constant(model._initial_epoch or 0)]]))
         if not epoch:
             return
         if not model.optimizer.built:
             with strategy.scope():
                 model.optimizer.build(model.trainable_variables)
         variables = [*model.weights, *model.optimizer.variables]
-        state = _broadcast(strategy, is_chief, _local_values(strategy, variables))
-        _assign(strategy, variables, state)
+        state = broadcast(strategy, is_chief, local_values(strategy, variables))
+        assign(strategy, variables, state)
         model._initial_epoch = epoch
-
-
-def _local_values(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> list[list[tf.Tensor]]:
-    """Return each variable's values, one for each replica of this worker (its GPUs, or its one CPU)."""
-    locals_ = [strategy.experimental_local_results(variable.value) for variable in variables]
-    return [[tf.convert_to_tensor(value) for value in values] for values in locals_]
-
-
-def _reduced(
-    strategy: tf.distribute.Strategy, operation: tf.distribute.ReduceOp, values: Sequence[Sequence[tf.Tensor]]
-) -> list[tf.Tensor]:
-    """Return the reduction of each value over all replicas of all workers."""
-
-    def of_replica(value: Sequence[tf.Tensor]) -> Callable[[Any], tf.Tensor]:
-        return lambda context: value[context.replica_id_in_sync_group % len(value)]
-
-    distributed = [strategy.experimental_distribute_values_from_function(of_replica(value)) for value in values]
-    return [strategy.reduce(operation, value, axis=None) for value in distributed]
-
-
-def _broadcast(
-    strategy: tf.distribute.Strategy, is_chief: bool, values: Sequence[Sequence[tf.Tensor]]
-) -> list[tf.Tensor]:
-    """Return the values of the chief's first replica on all workers: the sum of them and of nothing else."""
-    own = [
-        [value if is_chief and not place else tf.zeros_like(value) for place, value in enumerate(each)]
-        for each in values
-    ]
-    return _reduced(strategy, tf.distribute.ReduceOp.SUM, own)
-
-
-def _assign(strategy: tf.distribute.Strategy, variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
-    with strategy.scope():
-        for variable, value in zip(variables, values, strict=True):
-            variable.assign(tf.cast(value, variable.dtype))

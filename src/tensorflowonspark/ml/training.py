@@ -165,20 +165,17 @@ def _of_classes(labels: Any, weights: Mapping[int, float]) -> Any:
 def _train(model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Context") -> Any:
     if job.loop is not None:
         return job.loop(model, dataset, validation, ctx) or {}
-    callbacks = list(job.callbacks)
-    if job.checkpoints:
-        if library_of(model) != "keras":
-            raise SpecError("checkpointDir is for Keras 3: give tf_keras's own BackupAndRestore in callbacks")
-        from tensorflowonspark.ml.checkpoints import Backup
-
-        callbacks.append(Backup(job.checkpoints, ctx.scratch))
-    return model.fit(
+    checkpoints = ctx.checkpoint(job.checkpoints, keep=1) if job.checkpoints else None
+    history = model.fit(
         dataset,
         validation_data=validation,
         epochs=job.epochs,
-        callbacks=callbacks,
+        callbacks=[*job.callbacks, checkpoints.callback()] if checkpoints else list(job.callbacks),
         verbose=job.verbose if ctx.is_chief else 0,
     ).history
+    if checkpoints:
+        checkpoints.clear()
+    return history
 
 
 def _numbers(history: Mapping[str, Any]) -> dict[str, list[float]]:

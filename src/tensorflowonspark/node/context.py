@@ -11,6 +11,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.messages import Answering, Member, Serving
 from tensorflowonspark.node.answer import Answerer
+from tensorflowonspark.node.checkpoints import Checkpoints
 from tensorflowonspark.node.coordinator import CoordinatedFeed
 from tensorflowonspark.node.elements import Options
 from tensorflowonspark.node.feed import Feed
@@ -172,6 +173,23 @@ class Context:
         elif not _is_keras_3(model):
             with TemporaryDirectory(prefix="tfos-", dir=self.scratch) as unused:
                 _save(model, str(PurePosixPath(unused) / PurePosixPath(path).name))
+
+    def checkpoint(self, directory: str, *, keep: int = 3) -> Checkpoints:
+        """Return the checkpoints in a directory on any file system: the newest complete one, and how to write more.
+
+        Parameters
+        ----------
+        directory : str
+            A path that all nodes see, or a URL of any file system that fsspec knows. Each training has its own.
+        keep : int
+            How many complete checkpoints stay.
+
+        Returns
+        -------
+        Checkpoints
+            Has a `callback` for Keras's ``fit``, and `restore` and `save` for loops of one's own.
+        """
+        return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role))
 
     def join_server(self) -> None:
         """Serve this node's part to a ``ParameterServerStrategy``, until the cluster shuts down.

@@ -1,0 +1,106 @@
+"""A Keras callback that goes on from the newest checkpoint, and writes one after each epoch; of Keras 3 or tf_keras.
+
+All workers run it: each restores what the chief has chosen, and all take part in writing (`node.checkpoints`).
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["resuming"]
+
+
+def resuming(checkpoints: Any, every: int | None) -> Any:
+    """Return the callback for a `node.checkpoints.Checkpoints`."""
+    return _Resuming(checkpoints) if every is None else _ResumingInEpochs(checkpoints, every)
+
+
+class _Resuming(tf.keras.callbacks.Callback):
+    def __init__(self, checkpoints: Any) -> None:
+        super().__init__()
+        self._checkpoints = checkpoints
+        self._state: Any = None
+        self._epoch = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras's names
+        """Restore, in the first ``fit``: in later ones the program itself has what is newest."""
+        if self._state is None:
+            self._state = _state(self.model)
+            saved = self._checkpoints.resume(self._state, whole=_is_keras_3(self.model))
+            if saved:
+                _begin_at(self.model, saved.epoch)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Note which epoch is not complete yet."""
+        self._epoch = epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Write, and copy what the callbacks before this one wrote."""
+        self._epoch = epoch + 1
+        self._save()
+        self._checkpoints.mirror()
+
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Let the next ``fit`` begin at its own first epoch."""
+        _begin_at(self.model, 0)
+        self._checkpoints.mirror()
+
+    def _save(self) -> None:
+        self._checkpoints.save(self._state, self.model.optimizer.iterations.numpy(), epoch=self._epoch)
+
+
+class _ResumingInEpochs(_Resuming):
+    """Writes within epochs too; a class of its own, since parameter servers refuse callbacks that look at batches."""
+
+    def __init__(self, checkpoints: Any, every: int) -> None:
+        super().__init__(checkpoints)
+        self._every = every
+        self._seen = 0  # batches since the last one was written
+        self._last = -1  # the epoch's last batch that was seen: there may be several in one execution
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Count from the first batch."""
+        super().on_epoch_begin(epoch, logs)
+        self._last = -1
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Write, if it is time."""
+        self._seen += batch - self._last
+        self._last = batch
+        if self._seen >= self._every:
+            self._seen = 0
+            self._save()
+
+
+def _state(model: Any) -> tf.train.Checkpoint:
+    """Return all that training changes: weights, the optimizer's variables, and seeds, which Keras 3 tracks itself."""
+    if not getattr(model.optimizer, "built", True):
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+    if not _is_keras_3(model):
+        return tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+    weights = {id(each) for each in model.weights}
+    seeds = [each for each in model.variables if id(each) not in weights]
+    return tf.train.Checkpoint(model=model, optimizer=model.optimizer, seeds=seeds)
+
+
+def _is_keras_3(model: Any) -> bool:
+    return hasattr(model, "_initial_epoch")
+
+
+def _begin_at(model: Any, epoch: int) -> None:
+    """Have ``fit`` begin at this epoch, or if it is 0, where it was told to."""
+    if _is_keras_3(model):
+        model._initial_epoch = epoch or None
+    else:
+        model._training_state = _Counters(epoch) if epoch else None
+
+
+class _Counters:
+    """In place of what tf_keras asks for the epoch to begin at."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def maybe_load_initial_counters_from_ckpt(self, *_: Any, **__: Any) -> tuple[int, int]:
+        return self._epoch, 0

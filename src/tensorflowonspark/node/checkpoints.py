@@ -1,0 +1,248 @@
+"""What `Context.checkpoint` returns: a training's state on any file system, and the newest complete one of it.
+
+A checkpoint is TensorFlow's own (``tf.train.Checkpoint``). It is written to this machine first, and then copied, so
+that no file system needs an adapter in TensorFlow; `saved` says how it becomes visible as a whole.
+
+Who writes and who reads: all workers that train together call `save` at the same step, since TensorFlow reads some
+variables from all of them, and the chief's is kept. All of them restore the one that the chief has chosen, each from
+the directory, and none goes on before all have it: so none that is read becomes surplus.
+"""
+
+import atexit
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.errors import CheckpointError, SpecError
+from tensorflowonspark.node.mirror import Mirror
+from tensorflowonspark.node.saved import Saved, Shelf
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = ["Checkpoints"]
+
+_PREFIX = "state"
+_SAID = 400  # characters of TensorFlow's reason
+
+
+class Checkpoints:
+    """The checkpoints of one training, in one directory.
+
+    Parameters
+    ----------
+    directory : str
+        A path, or a URL of any file system that fsspec knows.
+    keep : int
+        How many complete ones stay; older ones are removed.
+    scratch : str
+        A directory of this machine for the files on their way.
+    is_chief : bool
+        Whether this node's are those that are kept.
+    node : str
+        This node's name in TensorFlow, as in ``worker:0``.
+    """
+
+    def __init__(self, directory: str, keep: int, scratch: str, is_chief: bool, node: str) -> None:
+        if keep < 1:
+            raise SpecError(f"keep={keep}: at least one checkpoint must stay")
+        self.directory = directory
+        self._shelf = Shelf(directory, keep)
+        self._scratch = scratch or None
+        self._is_chief = is_chief
+        self._node = node
+        self._mirror: Mirror | None = None
+
+    def save(self, state: "tf.train.Checkpoint", step: Any, *, epoch: int = 0) -> None:
+        """Write the program's state; when this returns, a restart finds it.
+
+        Workers that train together must all call it at the same step.
+
+        Parameters
+        ----------
+        state : tf.train.Checkpoint
+            What to write. (Of a Keras 3 model it has the weights, but not the seeds of layers like ``Dropout``; the
+            `callback` has them too.)
+        step : int or scalar variable
+            How many steps were taken, from 0.
+        epoch : int
+            How many epochs were complete, for those who count them.
+
+        Raises
+        ------
+        CheckpointError
+            If the directory can't be written.
+        """
+        if int(step) < 0:
+            raise SpecError(f"step={int(step)}: expected how many steps were taken")
+        with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
+            state.write(f"{local}/{_PREFIX}", self._options())
+            if self._is_chief:
+                self._shelf.add(local, int(step), epoch)
+
+    def restore(self, state: "tf.train.Checkpoint") -> int:
+        """Give the program the newest complete state; return the step after which it was written, 0 if there is none.
+
+        Variables that are made later get their values when they are made. Workers that train together must all call it,
+        before the first of them saves.
+
+        Raises
+        ------
+        CheckpointError
+            If it can't be read, or doesn't fit `state`.
+        """
+        saved = self.resume(state)
+        return saved.step if saved else 0
+
+    def resume(self, state: "tf.train.Checkpoint", *, whole: bool = False) -> Saved | None:
+        """Do what `restore` does; return all that is known of the checkpoint.
+
+        Parameters
+        ----------
+        state : tf.train.Checkpoint
+            What gets the values.
+        whole : bool
+            Whether all variables are made by now, so that a value that none of them takes is an error.
+        """
+        strategy = _strategy(state)
+        with ExitStack() as stack:
+            local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
+            saved = self._fetch_newest(strategy, local)
+            if saved and self._read(saved, state, local, whole):
+                # TensorFlow reads the values of variables that are not there yet when they are made.
+                atexit.register(stack.pop_all().close)
+        return saved
+
+    def latest(self) -> Saved | None:
+        """Return the newest complete checkpoint, if there is any: its ``step`` and ``epoch``."""
+        return self._shelf.latest()
+
+    def clear(self) -> None:
+        """Remove all checkpoints, so that the next training begins anew; the chief does."""
+        if self._is_chief:
+            self._shelf.clear()
+
+    def callback(self, every: int | None = None) -> Any:
+        """Return a Keras callback that goes on from the newest complete checkpoint, and writes one after each epoch.
+
+        It restores weights, optimizer, seeds and epoch when the program's first ``fit`` begins, on all workers.
+
+        Parameters
+        ----------
+        every : int, optional
+            After how many steps one is written too. Training that goes on from such a one begins its epoch again, with
+            the weights it had.
+
+        Returns
+        -------
+        keras.callbacks.Callback
+            One of Keras 3, or of ``tf_keras`` where ``TF_USE_LEGACY_KERAS`` says so.
+
+        Raises
+        ------
+        CheckpointError
+            If the directory can't be written.
+        """
+        from tensorflowonspark.keras.resuming import resuming
+
+        if every is not None and every < 1:
+            raise SpecError(f"every={every}: expected a number of steps, or None for epochs alone")
+        if self._is_chief:
+            self._shelf.try_writing()
+        return resuming(self, every)
+
+    def path(self, name: str) -> str:
+        """Return where on this machine to write a file that is to be in the directory too.
+
+        For what can write only here, as Keras's ``ModelCheckpoint`` and ``BackupAndRestore``. What an earlier run wrote
+        under this name is there again.
+
+        Parameters
+        ----------
+        name : str
+            The name of a file, which may be a template as in ``"{epoch}.keras"``; or of a directory, which becomes one
+            of checkpoints (the newest complete one comes back).
+
+        See Also
+        --------
+        mirror : copies what was written; the `callback` does so too.
+        """
+        if self._mirror is None:
+            self._mirror = Mirror(self.directory, self._scratch)
+        return self._mirror.path(name)
+
+    def mirror(self) -> None:
+        """Copy what was written at `path` since the last time, and remove what is gone; the chief does.
+
+        The `callback` does it after each epoch and at the end of training: put it behind the callbacks that write.
+        """
+        if self._mirror is not None and self._is_chief:
+            self._mirror.update()
+
+    def _options(self) -> "tf.train.CheckpointOptions":
+        """Return that this process writes and reads all files, not the parameter servers on their hosts."""
+        import tensorflow as tf
+
+        job, index = self._node.split(":")
+        own = f"/job:{job}/replica:0/task:{index}/device:CPU:0"
+        known = [device.name for device in tf.config.list_logical_devices("CPU")]
+        return tf.train.CheckpointOptions(experimental_io_device=own if own in known else None)
+
+    def _fetch_newest(self, strategy: Any, local: str) -> Saved | None:
+        """Copy the newest complete checkpoint here; on workers that train together, the one that the chief finds."""
+        if strategy is None:
+            return self._fetch_own(local)
+        from tensorflowonspark.keras.agreement import broadcast_text
+
+        found = self._shelf.latest() if self._is_chief else None
+        name = broadcast_text(strategy, self._is_chief, found.name if found else "")
+        saved = self._shelf.find(name) if name else None
+        if name and not (saved and self._shelf.fetch(saved, local)):
+            raise CheckpointError(
+                f"the chief goes on from {self.directory}/{name}, and {self._node} finds no such checkpoint: give a "
+                "directory that all nodes see, and each training one of its own"
+            )
+        broadcast_text(strategy, self._is_chief, "")  # all have it
+        return saved
+
+    def _fetch_own(self, local: str) -> Saved | None:
+        while saved := self._shelf.latest():
+            if self._shelf.fetch(saved, local):
+                break
+            if saved == self._shelf.latest():
+                raise CheckpointError(f"{self.directory}/{saved.name} could not be read: some of its files are gone")
+        return saved
+
+    def _read(self, saved: Saved, state: "tf.train.Checkpoint", local: str, whole: bool) -> bool:
+        """Give `state` what was read; return whether there are values that nothing has taken yet."""
+        import tensorflow as tf
+
+        try:
+            status = state.read(f"{local}/{_PREFIX}", self._options())
+            status.assert_existing_objects_matched()
+            if whole:
+                status.assert_consumed()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            said = " ".join(str(error).split())[:_SAID]  # TensorFlow may name each variable, in lines of its own
+            raise CheckpointError(
+                f"{self.directory}/{saved.name} does not fit the program's model: train the one that wrote it, give "
+                f"another directory, or remove this one to begin anew ({said})"
+            ) from error
+        try:
+            status.assert_consumed()
+        except AssertionError:
+            return True
+        return False
+
+
+def _strategy(state: "tf.train.Checkpoint") -> Any:
+    """Return the strategy with which workers train these variables together, if they do."""
+    import tensorflow as tf
+
+    for each in [None, *tf.train.TrackableView(state).descendants()]:
+        # A variable of Keras 3 has one of TensorFlow as its value.
+        variable = each if isinstance(each, tf.Variable) else getattr(each, "value", None)
+        strategy = tf.distribute.get_strategy() if each is None else getattr(variable, "distribute_strategy", None)
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return strategy
+    return None

@@ -1,0 +1,313 @@
+"""Checkpoints of a program that is one process: what is found again, whatever broke off the writing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from tensorflowonspark import CheckpointError, SpecError
+from tensorflowonspark.node.checkpoints import Checkpoints
+from tensorflowonspark.node.saved import Shelf
+
+
+@pytest.fixture(params=["local", "memory"])
+def directory(request, tmp_path):
+    return str(tmp_path / "models" / "one") if request.param == "local" else f"memory://{uuid.uuid4().hex}/one"
+
+
+def checkpoints(directory, keep=3, *, is_chief=True):
+    return Checkpoints(directory, keep, "", is_chief, "worker:0")
+
+
+def files(directory):
+    system, root = fsspec.core.url_to_fs(directory)
+    return sorted(path[len(root) + 1 :] for path in system.find(root))
+
+
+class Loop:
+    """A training loop of one's own."""
+
+    def __init__(self, units=2):
+        import tensorflow as tf
+
+        self.variable = tf.Variable(tf.zeros(units))
+        self.state = tf.train.Checkpoint(variable=self.variable)
+
+    def train(self, directory, steps, **settings):
+        found = checkpoints(directory, **settings)
+        first = found.restore(self.state)
+        for step in range(first, steps):
+            self.variable.assign_add(self.variable + 1)
+            found.save(self.state, step + 1)
+        return first, self.variable.numpy().tolist()
+
+
+def test_a_loop_goes_on_where_it_left_off(directory):
+    assert Loop().train(directory, 3) == (0, [7, 7])
+    assert Loop().train(directory, 5) == (3, [31, 31])
+    assert Loop().train(directory, 5) == (5, [31, 31])
+    steps = [saved.step for saved in Shelf(directory, 1).complete()]
+    assert steps == [3, 4, 5]
+    checkpoints(directory).clear()
+    assert files(directory) == []
+    assert Loop().train(directory, 1, keep=1) == (0, [1, 1])
+
+
+def test_the_newest_is_the_one_that_was_written_last(directory):
+    """Not the one of the most steps: another training may have begun anew."""
+    loop = Loop()
+    found = checkpoints(directory, keep=2)
+    assert found.latest() is None
+    for step in (100, 7, 7):
+        found.save(loop.state, step, epoch=step // 5)
+    assert [saved.step for saved in Shelf(directory, 1).complete()] == [7, 7]
+    assert (found.latest().step, found.latest().epoch) == (7, 1)
+
+
+@pytest.mark.parametrize("damage", ["no list", "half a list", "a file is short", "a file is gone", "another list"])
+def test_what_is_not_complete_is_not_there(directory, damage):
+    first = Loop().train(directory, 2)
+    system, root = fsspec.core.url_to_fs(directory)
+    saved = Shelf(directory, 1).latest()
+    place = f"{root}/{saved.name}"
+    data = next(name for name in saved.files if "data" in name)
+    if damage == "no list":
+        system.rm_file(f"{place}/complete.json")
+    elif damage == "half a list":
+        system.pipe_file(f"{place}/complete.json", system.cat_file(f"{place}/complete.json")[:-20])
+    elif damage == "a file is short":
+        system.pipe_file(f"{place}/{data}", b"")
+    elif damage == "a file is gone":
+        system.rm_file(f"{place}/{data}")
+    else:
+        system.pipe_file(f"{place}/complete.json", json.dumps({"of": "something else"}).encode())
+    assert first == (0, [3, 3])
+    assert Loop().train(directory, 2) == (1, [3, 3])
+    assert saved.name not in {each.split("/")[0] for each in files(directory)}
+
+
+def test_a_reader_takes_the_next_one_if_its_own_is_surplus(tmp_path, monkeypatch):
+    """As an evaluator does, while the chief goes on."""
+    directory = str(tmp_path)
+    writer, reader = Loop(), Loop()
+    writer.train(directory, 1, keep=1)
+    fetch = Shelf.fetch
+
+    def late(shelf, saved, local):
+        monkeypatch.setattr(Shelf, "fetch", fetch)
+        writer.train(directory, 2, keep=1)
+        return fetch(shelf, saved, local)
+
+    monkeypatch.setattr(Shelf, "fetch", late)
+    assert checkpoints(directory, is_chief=False).restore(reader.state) == 2
+    assert reader.variable.numpy().tolist() == [3, 3]
+
+
+def test_only_the_chief_keeps_what_it_writes(directory):
+    assert Loop().train(directory, 3, is_chief=False) == (0, [7, 7])
+    assert files(directory) == []
+
+
+def test_a_process_that_is_killed_while_it_uploads_leaves_the_one_before(tmp_path):
+    directory, started = tmp_path / "models", tmp_path / "started"
+    Loop().train(str(directory), 2)
+    before = Shelf(str(directory), 1).latest()
+    program = f"""
+import time
+from pathlib import Path
+from fsspec.implementations.local import LocalFileSystem
+from tensorflowonspark.node.saved import Shelf
+
+copy = LocalFileSystem.put_file
+
+def slowly(self, *args, **settings):
+    copy(self, *args, **settings)
+    Path({str(started)!r}).touch()
+    time.sleep(60)
+
+LocalFileSystem.put_file = slowly
+local = Path({str(tmp_path)!r}, "local")
+local.mkdir()
+for name in ("state.index", "state.data"):
+    (local / name).write_text("x" * 1000)
+Shelf({str(directory)!r}, 3).add(str(local), 3)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    end = time.monotonic() + 30
+    while not started.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert len([name for name in os.listdir(directory) if "step-00000003" in name]) == 1
+    assert Shelf(str(directory), 1).latest() == before
+    assert Loop().train(str(directory), 3) == (2, [7, 7])
+    steps = [name.split("-")[1] for name in sorted(os.listdir(directory))]
+    assert steps == ["00000001", "00000002", "00000003"]  # and the half one is gone
+
+
+def test_a_file_system_without_renames(monkeypatch):
+    """As object stores are: nothing is moved, not even by a copy."""
+    for name in ("mv", "move", "rename", "cp_file", "copy"):
+        monkeypatch.setattr(MemoryFileSystem, name, None)
+    directory = f"memory://{uuid.uuid4().hex}/one"
+    assert Loop().train(directory, 3) == (0, [7, 7])
+    assert Loop().train(directory, 4) == (3, [15, 15])
+
+
+def test_what_can_not_be_written_or_does_not_fit_is_named(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    refused = str(tmp_path / "file" / "models")
+    for refuse in (checkpoints(refused).callback, lambda: Shelf(refused, 1).add(str(tmp_path), 1)):
+        with pytest.raises(
+            CheckpointError, match=rf"could not be .* in {refused}: NotADirectoryError: .*; see that it is"
+        ):
+            refuse()
+    directory = str(tmp_path / "models")
+    Loop(2).train(directory, 1)
+    with pytest.raises(CheckpointError, match=rf"{directory}/step-00000001-\w+ does not fit .*begin anew \(.*\(2,\)"):
+        Loop(3).train(directory, 1)
+    with pytest.raises(SpecError, match="keep=0: at least one"):
+        checkpoints(directory, keep=0)
+    with pytest.raises(SpecError, match="a/b.*: expected the name of a file"):
+        checkpoints(directory).path("a/b")
+    with pytest.raises(SpecError, match="every=0: expected a number of steps"):
+        checkpoints(directory).callback(every=0)
+    with pytest.raises(SpecError, match="step=-1: expected how many"):
+        checkpoints(directory).save(Loop().state, -1)
+
+
+def test_variables_that_are_made_later_get_their_values(directory):
+    import tensorflow as tf
+
+    Loop().train(directory, 3)
+    state = tf.train.Checkpoint()
+    assert checkpoints(directory).restore(state) == 3
+    state.variable = tf.Variable([0.0, 0.0])
+    assert state.variable.numpy().tolist() == [7, 7]
+
+
+def network(units=4):
+    import keras
+
+    layers = [keras.layers.Dense(units), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    return model
+
+
+def fit(callbacks, epochs, model=None, **settings):
+    """Fit on the same rows in the same order."""
+    import keras
+
+    keras.utils.set_random_seed(1)
+    model = model or network()
+    x = np.sin(np.arange(60.0).reshape(20, 3))
+    history = model.fit(x, x.sum(1), epochs=epochs, batch_size=5, shuffle=False, verbose=0, callbacks=callbacks)
+    return history.epoch, [np.asarray(each) for each in [*model.variables, *model.optimizer.variables]]
+
+
+def assert_equal(one, other):
+    for mine, theirs in zip(one, other, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+class Break:
+    """Raises after some batches, as if the process ended."""
+
+    def __new__(cls, batches):
+        import keras
+
+        class Breaking(keras.callbacks.Callback):
+            seen = 0
+
+            def on_train_batch_end(self, batch, logs=None):
+                self.seen += 1
+                if self.seen == batches:
+                    raise ZeroDivisionError
+
+        return Breaking()
+
+
+def test_fit_goes_on_where_it_left_off(directory):
+    """Weights, optimizer, BatchNorm's statistics and Dropout's seeds are those of an unbroken run."""
+    _, unbroken = fit([], 5)
+    with pytest.raises(ZeroDivisionError):
+        fit([checkpoints(directory).callback(), Break(10)], 5)
+    model = network()
+    epochs, variables = fit([callback := checkpoints(directory).callback()], 5, model)
+    assert epochs == [2, 3, 4]
+    assert_equal(variables, unbroken)
+    assert [saved.step for saved in Shelf(directory, 1).complete()] == [12, 16, 20]
+    assert fit([callback], 2, model)[0] == [0, 1]  # the program's own next fit begins at its first epoch
+    assert fit([checkpoints(directory).callback()], 1)[0] == []
+
+
+def test_within_epochs_too(directory):
+    with pytest.raises(ZeroDivisionError):
+        fit([checkpoints(directory, keep=9).callback(every=3), Break(10)], 5)
+    written = [(saved.step, saved.epoch) for saved in Shelf(directory, 1).complete()]
+    assert written == [(3, 0), (4, 1), (6, 1), (8, 2), (9, 2)]
+    model = network()
+    assert fit([checkpoints(directory).callback(every=3)], 5, model)[0] == [2, 3, 4]
+    assert int(model.optimizer.iterations.numpy()) == 9 + 3 * 4
+
+
+def test_a_model_of_other_layers_is_refused(directory):
+    import keras
+
+    fit([checkpoints(directory).callback()], 1)
+    with pytest.raises(CheckpointError, match="does not fit the program's model: .*\\(Received incompatible tensor"):
+        fit([checkpoints(directory).callback()], 1, network(5))
+    smaller = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
+    smaller.compile("adam", "mse")
+    with pytest.raises(CheckpointError, match="does not fit the program's model"):
+        fit([checkpoints(directory).callback()], 1, smaller)
+
+
+def test_the_callbacks_of_keras_write_to_a_directory_that_is_mirrored(directory):
+    import keras
+
+    def callbacks(found):
+        return [
+            keras.callbacks.ModelCheckpoint(found.path("best.keras"), "loss", save_best_only=True),
+            keras.callbacks.ModelCheckpoint(found.path("after-{epoch}.weights.h5"), save_weights_only=True),
+            keras.callbacks.BackupAndRestore(found.path("backup")),
+        ]
+
+    first = checkpoints(directory)
+    with pytest.raises(ZeroDivisionError):
+        fit([*callbacks(first), Mirroring(first), Break(10)], 5)
+    names = {name.split("/")[0] for name in files(directory)}
+    assert names == {"after-1.weights.h5", "after-2.weights.h5", "backup", "best.keras"}
+    second = checkpoints(directory)
+    epochs, _ = fit([*callbacks(second), Mirroring(second)], 5)
+    assert epochs == [2, 3, 4]
+    names = {name.split("/")[0] for name in files(directory)}
+    assert names == {*(f"after-{number}.weights.h5" for number in range(1, 6)), "best.keras"}
+    assert keras.models.load_model(checkpoints(directory).path("best.keras")).count_params() == network().count_params()
+
+
+class Mirroring:
+    def __new__(cls, found):
+        import keras
+
+        return keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: found.mirror(), on_train_end=lambda logs: found.mirror()
+        )
+
+
+def test_the_callback_mirrors_too(directory):
+    import keras
+
+    found = checkpoints(directory)
+    fit([keras.callbacks.ModelCheckpoint(Path(found.path("last.keras"))), found.callback()], 1)
+    assert "last.keras" in files(directory)
