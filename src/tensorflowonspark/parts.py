@@ -18,6 +18,7 @@ __all__ = [
     "InferenceHeader",
     "Keep",
     "Move",
+    "OwnRead",
     "PartHeader",
     "PartSummary",
     "PassEnded",
@@ -208,6 +209,19 @@ class PassEnded:
 
     feed: int
     split: Split
+
+
+@dataclass(frozen=True)
+class OwnRead:
+    """The program has read its share of some files (`node/ownreads.py`): a feed that no Spark job brings.
+
+    `files` is a fingerprint of all of them, and `call` what the program called, for errors.
+    """
+
+    feed: int
+    call: str
+    files: str
+    parts: tuple[PartSummary, ...]
 
 
 # ---- from the driver to the node

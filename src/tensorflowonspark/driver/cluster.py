@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import cloudpickle
 
 from tensorflowonspark.driver.backend import Backend, SparkBackend
-from tensorflowonspark.driver.feeding import check_frame
-from tensorflowonspark.driver.feedrun import FeedRun, FeedSettings, feed_targets
+from tensorflowonspark.driver.feeding import check_frame, feed_targets
+from tensorflowonspark.driver.feedrun import FeedRun, FeedSettings
 from tensorflowonspark.driver.inference import infer
 from tensorflowonspark.driver.lifetime import GRACE_SECONDS, Lifetime, Settings
 from tensorflowonspark.driver.nodes import Node

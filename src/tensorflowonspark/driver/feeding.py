@@ -15,6 +15,7 @@ import pyarrow as pa
 from tensorflowonspark.columns import check_schema, merge
 from tensorflowonspark.driver.balance import plan_moves
 from tensorflowonspark.driver.job import SparkJob
+from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.parts import Contents, Move, PartSummary, Storage
 from tensorflowonspark.task.plan import FeedOrder, FeedTarget
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.driver.backend import Job
 
-__all__ = ["check_frame", "contents", "fed_parts", "feed_job", "first_cause"]
+__all__ = ["check_frame", "contents", "fed_parts", "feed_job", "feed_targets", "first_cause"]
 
 _RESULT_SCHEMA = "parts binary"
 # What to look for in the message of a failed job, best first: our own error, another Python error at a traceback's
@@ -60,6 +61,11 @@ def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None)
     kind = frame.schema[validation].dataType.simpleString()
     if kind != "boolean":
         raise FeedError(f"validation={validation!r}: the column has type {kind}, and must be boolean")
+
+
+def feed_targets(nodes: Sequence[Node]) -> tuple[FeedTarget, ...]:
+    """Return where nodes take rows."""
+    return tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)
 
 
 def feed_job(

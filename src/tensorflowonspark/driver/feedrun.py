@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.feeding import contents, fed_parts
+from tensorflowonspark.driver.feeding import contents, fed_parts, feed_targets
 from tensorflowonspark.driver.lifetime import Lifetime
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.patience import Patience
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.driver.backend import Job
 
-__all__ = ["PARTITIONS_PER_BATCH", "FeedRun", "FeedSettings", "feed_targets"]
+__all__ = ["PARTITIONS_PER_BATCH", "FeedRun", "FeedSettings"]
 
 _CAUSE_SECONDS = 1.0  # for a node's failure to be told after a job of ours failed of it
 _LOOK_SECONDS = 1.0
@@ -258,11 +258,6 @@ class FeedRun:
     def _what_of_them(self, _node: Node) -> str:
         """Return what has become of the rows that a node has received."""
         return " and waits for the rest"
-
-
-def feed_targets(nodes: Sequence[Node]) -> tuple[FeedTarget, ...]:
-    """Return where nodes take rows, for Spark tasks."""
-    return tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)
 
 
 def _in_words(partitions: Sequence[int], feed: int, rows: int) -> str:

@@ -13,6 +13,7 @@ from threading import Condition, Thread, Timer
 from typing import Any
 
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.ownreads import OwnReads
 from tensorflowonspark.driver.watcher import Watcher
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError
 from tensorflowonspark.messages import (
@@ -32,7 +33,7 @@ from tensorflowonspark.messages import (
     TensorBoardUp,
     Welcome,
 )
-from tensorflowonspark.parts import Stored
+from tensorflowonspark.parts import OwnRead, Stored
 from tensorflowonspark.spec import ClusterSpec, Job
 from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.transport import Channel, ConnectionLost
@@ -77,6 +78,7 @@ class Monitor:
         self.changed = Condition()  # guards all that is known; told of each change
         # Is told, under the lock, what nodes say, while they are fed.
         self.on_feed: Callable[[Node, Any], None] | None = None
+        self._own_reads = OwnReads(self.tell)
         self._cluster = cluster
         self._watcher = watcher
         self._on_failure = on_failure
@@ -139,6 +141,10 @@ class Monitor:
             return
         with self.changed:
             self._note(node, message)
+            if isinstance(message, (OwnRead, Returned)):
+                failure = self._own_reads.hear(node, message, self.fed())
+                if failure is not None:
+                    self._note_failure(node, failure)
             if self.on_feed is not None:
                 self.on_feed(node, message)
             self.changed.notify_all()

@@ -1,7 +1,8 @@
 """What the user's function is given: where it is, and the rows it was fed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from functools import cached_property
 from io import StringIO
 from pathlib import PurePosixPath
 from tempfile import TemporaryDirectory
@@ -17,11 +18,14 @@ from tensorflowonspark.node.elements import Options
 from tensorflowonspark.node.feed import Feed
 from tensorflowonspark.node.feeds import Feeds
 from tensorflowonspark.node.link import Link
+from tensorflowonspark.node.ownreads import OwnReads
 from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.setup import NodeSetup
+from tensorflowonspark.parts import Keep, Storage
 from tensorflowonspark.spec import ClusterSpec, Job, Role
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import tensorflow as tf
 
 __all__ = ["Context"]
@@ -52,6 +56,7 @@ class Context:
         for member in members:
             self.cluster.setdefault(str(member.role.job), []).append(member.address)
         self.scratch: str = setup.local_directory
+        self._setup = setup
         self._link = link
         self._receiver = receiver
         self._feeds = Feeds(setup, link, receiver)
@@ -131,6 +136,70 @@ class Context:
             raise FeedError(f"{self.role} has no rows of its own, the workers have them: use ctx.feed().per_worker")
         return feed
 
+    def read_tfrecord(
+        self,
+        paths: str | Sequence[str],
+        *,
+        schema: "pa.Schema | None" = None,
+        columns: Sequence[str] | None = None,
+        cache: str = "disk",
+        cache_limit: int | str | None = None,
+        **options: Any,
+    ) -> Feed:
+        """Read TFRecord files past Spark, each worker its share; return them as a feed that all workers have.
+
+        Call it on all workers, with the same paths. ``.dataset(batch_size)`` of what it returns is a
+        ``tf.data.Dataset`` with even steps, as of `feed`.
+
+        Parameters
+        ----------
+        paths : str or sequence of str
+            Files, directories or wildcards, on any file system; long files are divided.
+        schema : pa.Schema, optional
+            The features and their types. By default they are told from the first records.
+        columns : sequence of str, optional
+            Those that are wanted; others are not decoded.
+        cache : {"disk", "memory"}
+            Where each worker keeps its share.
+        cache_limit : int or str, optional
+            How many bytes a worker keeps at the most, as in ``"2g"``; more is an error.
+        **options
+            As for ``spark.read.format("tfrecord")``: `tfrecords.options.Options`.
+
+        Raises
+        ------
+        SpecError
+            If a path, a column or an option can't be right.
+        TFRecordError
+            If a file can't be read.
+        """
+        from tensorflowonspark.node.files import tfrecord_pieces
+        from tensorflowonspark.tfrecords.options import Options as FileOptions
+
+        listed = [paths] if isinstance(paths, str) else list(paths)
+        pieces, found = tfrecord_pieces(listed, schema, columns, FileOptions.of(options))
+        return self._own_reads.read(f"ctx.read_tfrecord({paths!r})", pieces, found, _kept(cache, cache_limit))
+
+    def read_parquet(
+        self,
+        paths: str | Sequence[str],
+        *,
+        columns: Sequence[str] | None = None,
+        cache: str = "disk",
+        cache_limit: int | str | None = None,
+    ) -> Feed:
+        """Read Parquet files past Spark, each worker its row groups; all else is as for `read_tfrecord`."""
+        from tensorflowonspark.node.files import parquet_pieces
+
+        pieces, found = parquet_pieces([paths] if isinstance(paths, str) else list(paths), columns)
+        return self._own_reads.read(f"ctx.read_parquet({paths!r})", pieces, found, _kept(cache, cache_limit))
+
+    @cached_property
+    def _own_reads(self) -> OwnReads:
+        if self._receiver is None:
+            raise FeedError(f"{self.role} has no rows: {', '.join(map(str, self.spec.fed))} read files")
+        return OwnReads(self._setup, self._receiver.cache, self._link, self._feeds)
+
     def serve(self, function: Any, *, batch_rows: int = 1024, **options: Any) -> None:
         """Say what answers ``cluster.inference(df, ...)`` from now on, for as long as the cluster lives.
 
@@ -208,6 +277,13 @@ class Context:
 
     def _training_cluster(self) -> dict[str, list[str]]:
         return {job: addresses for job, addresses in self.cluster.items() if job != Job.EVALUATOR.value}
+
+
+def _kept(cache: str, limit: int | str | None) -> Storage:
+    storage = Storage.parse(cache, limit)
+    if storage.keep is Keep.NONE:
+        raise SpecError(f"cache={cache!r}: files that the nodes read are kept, on 'disk' or in 'memory'")
+    return storage
 
 
 def _callable(function: Any) -> Callable[[Any], Any]:

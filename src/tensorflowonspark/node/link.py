@@ -60,6 +60,10 @@ class Link:
         self._wait(lambda: feed in self._seals or self._no_more_feeds or None)
         return self._seals.get(feed)
 
+    def wait_for_own(self, feed: int) -> Seal:
+        """Return what the workers have read of files by themselves, whether or not any other feed comes."""
+        return self._wait(lambda: self._seals.get(feed))
+
     def wait_for_confirmed(self, feed: int, seconds: float | None = None) -> Confirmed | None:
         """Return the driver's next word on a stream; None if there was none for so long."""
         with self._changed:
