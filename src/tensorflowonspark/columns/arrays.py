@@ -133,12 +133,11 @@ def vector_lists(column: pa.Array) -> pa.Array:
     return lists.take(pa.array(np.cumsum(~nulls) - 1, mask=nulls)) if nulls.any() else lists
 
 
-def lists_as_vectors(column: pa.Array) -> pa.Array:
-    """Return lists of float64 as dense vectors of Spark ML."""
-    kinds = [pa.int8(), pa.int32(), pa.list_(pa.int32())]
-    parts = [pa.array(np.ones(len(column), np.int8)), *(pa.nulls(len(column), kind) for kind in kinds[1:]), column]
-    names = ["type", "size", "indices", "values"]
-    return pa.StructArray.from_arrays(parts, names, mask=pa.array(_nulls(column)))
+def lists_as_vectors(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return lists of float64 as dense vectors of Spark ML, in the type in which Spark has them."""
+    ones = pa.array(np.ones(len(column), np.int8))
+    parts = [ones, pa.nulls(len(column), kind[1].type), pa.nulls(len(column), kind[2].type), column]
+    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=pa.array(_nulls(column)))
 
 
 def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:

@@ -78,7 +78,7 @@ class _Feature:
         """Return the column of an ``Example``."""
         if is_list(self.column.type):
             elements, counts = self._read(messages, len(self.there), self.column.type.value_type, self.there)
-            return self._spread(_listed(elements, counts), counts=None)
+            return self._spread(_listed(elements, counts, self.column.type), counts=None)
         elements, counts = self._read(messages, len(self.there), self.column.type, self.there)
         self._refuse_many(counts, self.there)
         return self._spread(elements, counts)
@@ -93,10 +93,11 @@ class _Feature:
         record = self.there[of_step]
         elements, counts = self._read(steps, len(of_step), kind.value_type if nested else kind, record)
         if nested:
-            elements = _listed(elements, counts)
+            elements = _listed(elements, counts, kind)
         else:
             self._refuse_many(counts, record, least=1)
-        return self._spread(_listed(elements, np.bincount(of_step, minlength=len(self.there))), counts=None)
+        steps_of = np.bincount(of_step, minlength=len(self.there))
+        return self._spread(_listed(elements, steps_of, self.column.type), counts=None)
 
     def _read(self, messages: Fields, units: int, kind: pa.DataType, record: Ints) -> tuple[pa.Array, Ints]:
         """Return all values of some features, and how many each has."""
@@ -135,10 +136,12 @@ class _Feature:
         return found.take(pa.array(place, mask=absent))
 
 
-def _listed(elements: pa.Array, counts: Ints) -> pa.Array:
+def _listed(elements: pa.Array, counts: Ints, kind: pa.DataType) -> pa.Array:
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements)
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(pa.array(offsets), elements, type=kind)
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements, type=kind)
 
 
 def _fails(values: Values, at: int, kind: pa.DataType) -> bool:

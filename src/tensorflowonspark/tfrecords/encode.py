@@ -40,7 +40,7 @@ def encode(batch: pa.RecordBatch, sequences: bool) -> pa.Array:
 
     Examples
     --------
-    >>> encode(pa.record_batch({"y": [1, None]}), sequences=False).to_pylist()
+    >>> encode(pa.RecordBatch.from_pydict({"y": [1, None]}), sequences=False).to_pylist()
     [b'\n\x0c\n\n\n\x01y\x12\x05\x1a\x03\n\x01\x01', b'\n\x00']
     """
     context, lists = [], []

@@ -113,7 +113,7 @@ def _look(spark: "SparkSession", options: Options, tasks: list[list[Split]]) -> 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             found = [pickle.dumps(seen_in(tasks[task], options)) for task in batch.column(0).to_pylist()]
-            yield pa.record_batch({"seen": pa.array(found, pa.binary())})
+            yield pa.RecordBatch.from_pydict({"seen": pa.array(found, pa.binary())})
 
     seen: dict[str, Seen] = {}
     for row in spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(look, "seen binary").collect():
@@ -158,8 +158,9 @@ def write_tfrecord(
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        yield pa.record_batch({"name": pa.array(output.write(batches, context.partitionId()), pa.string())})
+        yield pa.RecordBatch.from_pydict({"name": pa.array(output.write(batches, context.partitionId()), pa.string())})
 
+    output.begin()
     try:
         names = [row.name for row in df.mapInArrow(write, "name string").collect()]
         output.commit(names)

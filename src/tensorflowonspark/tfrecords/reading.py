@@ -146,7 +146,7 @@ class _Reader:
         ]
         found = decode(records, plain, self._options.record_type is RecordType.SEQUENCE_EXAMPLE)
         return [
-            lists_as_vectors(array) if is_vector(column.type) else array
+            lists_as_vectors(array, column.type) if is_vector(column.type) else array
             for array, column in zip(found, self._features, strict=True)
         ]
 

@@ -67,7 +67,9 @@ class TFRecordSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> "_Writer":
         """Return what writes files."""
         check_written(schema, self._options)
-        return _Writer(Output(self._path, self._options, overwrite))
+        output = Output(self._path, self._options, overwrite)
+        output.begin()
+        return _Writer(output)
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Arrow batches as files of records: each task writes its own beside, and all come into place together at the end."""
 
 import posixpath
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ from tensorflowonspark.tfrecords.options import Compression, Options, RecordType
 __all__ = ["Output"]
 
 _SUCCESS = "_SUCCESS"
+_STARTED = "_STARTED"  # is in the temporary directory for as long as tasks may write there
 _TEMPORARY = "_temporary"  # names that begin so are not data, for Spark and Hadoop too
+_TRIES, _PAUSE_SECONDS = 20, 0.1
 _SLICE_BYTES = 64 << 20  # encoded at once: Arrow's offsets end at 2 GiB, and the memory is wanted elsewhere
 _ENDINGS = {Compression.NONE: ".tfrecord", Compression.GZIP: ".tfrecord.gz", Compression.ZLIB: ".tfrecord.zlib"}
 
@@ -59,6 +62,12 @@ class Output:
         files.invalidate_cache()
         return bool(files.exists(path))
 
+    def begin(self) -> None:
+        """Let tasks write; they do until `commit` or `abort`."""
+        files, staging = storage.file_system(self._staging)
+        files.makedirs(staging, exist_ok=True)
+        files.pipe_file(f"{staging}/{_STARTED}", b"")
+
     def write(self, batches: Iterable[pa.RecordBatch], task: int) -> list[str]:
         """Write what one task has; return the names of its files below the directory.
 
@@ -76,7 +85,7 @@ class Output:
             for batch in batches:
                 for folder, rows in self._divided(batch):
                     if folder not in open_files:
-                        open_files[folder] = _Part(f"{self._staging}/{folder}{name}", self.options)
+                        open_files[folder] = _Part(self._staging, folder, name, self.options)
                     open_files[folder].add(rows)
         finally:
             for part in open_files.values():
@@ -96,7 +105,7 @@ class Output:
         combined = np.zeros(batch.num_rows, np.int64)
         for code in codes:
             combined = combined * len(code.dictionary) + code.indices.to_numpy()
-        rest = batch.drop_columns(list(columns))
+        rest = batch.select([name for name in batch.schema.names if name not in columns])
         for each in np.unique(combined).tolist():
             rows = np.flatnonzero(combined == each)
             values = [text[int(rows[0])].as_py() for text in texts]
@@ -128,7 +137,13 @@ class Output:
         files, path = storage.file_system(self.path)
         files.invalidate_cache()
         temporary = f"{path.rstrip('/')}/{_TEMPORARY}"
-        storage.remove(self._staging)
+        storage.remove(f"{self._staging}/{_STARTED}")
+        for _ in range(_TRIES):
+            try:
+                storage.remove(self._staging)
+                break
+            except OSError:  # a task has just put a file there, its last
+                time.sleep(_PAUSE_SECONDS)
         if files.exists(temporary) and not files.ls(temporary, detail=False):
             files.rmdir(temporary)
         if files.exists(path) and not files.ls(path, detail=False):
@@ -138,10 +153,15 @@ class Output:
 class _Part:
     """A file that is being written."""
 
-    def __init__(self, path: str, options: Options) -> None:
-        files, within = storage.file_system(path)
-        files.makedirs(posixpath.dirname(within), exist_ok=True)
-        self._file = files.open(within, "wb")
+    def __init__(self, staging: str, folder: str, name: str, options: Options) -> None:
+        files, within = storage.file_system(staging)
+        # A task may still run when its job has failed: it must not make the directory again.
+        files.invalidate_cache()
+        if not files.exists(f"{within}/{_STARTED}"):
+            raise SpecError(f"the job that writes {staging} is over")
+        if folder:
+            files.makedirs(f"{within}/{folder}", exist_ok=True)
+        self._file = files.open(f"{within}/{folder}{name}", "wb")
         self._options = options
         self._compressor = compressor(options.compression)
 
