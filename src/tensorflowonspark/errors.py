@@ -11,6 +11,7 @@ __all__ = [
     "SlotsError",
     "SpecError",
     "StartError",
+    "StorageError",
 ]
 
 
@@ -56,6 +57,10 @@ class StartError(ClusterError):
 
 class FeedError(ClusterError):
     """A DataFrame could not be fed as the program asked for it; the message names column, partition and value."""
+
+
+class StorageError(ClusterError, OSError):
+    """A path's file system can't be reached: something is not installed, not set, or not known."""
 
 
 class NodeError(ClusterError):

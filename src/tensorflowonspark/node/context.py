@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,10 @@ class Context:
         The address of this node's executor.
     scratch : str
         A directory of this machine for temporary files, which Spark removes when the application ends.
+    default_fs : str
+        The URL of Hadoop's default file system, as in ``hdfs://name:8020`` or ``file://``.
+    working_dir : str
+        The directory of this machine in which the executor runs.
     """
 
     def __init__(self, setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> None:
@@ -51,6 +55,8 @@ class Context:
         for member in members:
             self.cluster.setdefault(str(member.role.job), []).append(member.address)
         self.scratch: str = setup.local_directory
+        self.default_fs: str = storage.default_fs()
+        self.working_dir: str = str(Path.cwd())
         self._link = link
         self._receiver = receiver
         self._feeds = Feeds(setup, link, receiver)
@@ -172,6 +178,19 @@ class Context:
         elif not _is_keras_3(model):
             with TemporaryDirectory(prefix="tfos-", dir=self.scratch) as unused:
                 _save(model, str(PurePosixPath(unused) / PurePosixPath(path).name))
+
+    def absolute_path(self, path: str) -> str:
+        """Return a path as a URL of Hadoop's default file system, unless it has a scheme already.
+
+        A relative path begins at the user's home on HDFS, and else where the executor runs. Nothing else in a node
+        takes the default file system: without a scheme, a path is one of this machine.
+
+        Parameters
+        ----------
+        path : str
+            As in ``"model"``, which becomes ``hdfs://name:8020/user/ann/model`` where HDFS is the default.
+        """
+        return storage.absolute_path(path, self.working_dir, self.default_fs)
 
     def join_server(self) -> None:
         """Serve this node's part to a ``ParameterServerStrategy``, until the cluster shuts down.

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 import cloudpickle
 
-from tensorflowonspark import keras
+from tensorflowonspark import keras, storage
 from tensorflowonspark.handover import allow_many_files
 from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned
 from tensorflowonspark.node.context import Context
@@ -36,6 +36,7 @@ def run_node(pipe: Connection) -> None:
     """Run this process as a node; never returns normally before the cluster ends."""
     setup: NodeSetup = pipe.recv()
     allow_many_files()
+    storage.use(setup.hadoop)
     link = Link(pipe)
     receiver = Receiver(setup, link.send) if setup.feed_socket else None
     link.send(Ready(receiver.socket, receiver.port) if receiver else Ready())

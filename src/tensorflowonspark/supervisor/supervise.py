@@ -104,6 +104,7 @@ class Supervisor:
                 gpus=order.gpus,
                 feed_socket=str(self._socket or ""),
                 local_directory=directory,
+                hadoop=order.hadoop,
             )
         )
 
