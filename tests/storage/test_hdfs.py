@@ -102,10 +102,18 @@ def test_the_files_in_hadoop_conf_dir(name_service, tmp_path, monkeypatch):
 
 
 def test_a_name_that_no_setting_knows(hdfs, hadoop_free):
-    with pytest.raises((StorageError, OSError), match="nowhere"):
-        storage.fetch("hdfs://nowhere.invalid/file", "unused")
+    files, _ = storage.file_system("hdfs://nowhere/file")
+    assert files.port == 8020
     with pytest.raises(StorageError, match="fs.defaultFS is not set"):
         storage.file_system("hdfs:///file")
+
+
+def test_a_name_node_that_is_down(hadoop_free):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"hdfs://127.0.0.1:{free.getsockname()[1]}/file"
+    with pytest.raises(StorageError, match=f"^{place}: .*refused"):
+        storage.fetch(place, "unused")
 
 
 def test_what_the_name_node_refuses(hdfs, hadoop_free, monkeypatch):
@@ -150,16 +158,14 @@ def test_saved_stages(spark, hdfs, hadoop_free):
 
     model = KerasModel.from_keras(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
     model.write().overwrite().save(f"{hdfs}/stages/one")
-    frame = spark.createDataFrame([([1.0, 2.0],)], "features array<float>")
-    again = KerasModel.load(f"{hdfs}/stages/one").transform(frame).collect()
-    assert again == model.transform(frame).collect()
+    assert KerasModel.load(f"{hdfs}/stages/one").artefact == model.artefact
     spark.conf.set("fs.defaultFS", hdfs)
     try:  # as Spark's own files, ours go where Hadoop looks
-        model.write().overwrite().save("/stages/one")
-        assert KerasModel.load("/stages/one").transform(frame).collect() == again
+        model.write().overwrite().save("/stages/two")
+        assert KerasModel.load("/stages/two").artefact == model.artefact
     finally:
         spark.conf.unset("fs.defaultFS")
-    assert not Path("/stages").exists()
+    assert {"metadata", "model/model.keras"} < set(names_below(f"{hdfs}/stages/two"))
 
 
 def test_the_mini_cluster_ends_with_who_started_it(hdfs, tmp_path):

@@ -10,6 +10,10 @@ from tensorflowonspark.storage.hadoop import hadoop_user
 
 __all__ = ["hdfs"]
 
+_PORT = "8020"  # Hadoop's, for a name node without one
+# Some seconds for one that is down, as Hadoop has it; hdfs-native takes three minutes, as for a name service.
+_ONE_NAME_NODE = {"dfs.client.failover.max.attempts": "3"}
+
 
 def hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
     """Return the adapter of an HDFS, or of a view over several.
@@ -47,6 +51,9 @@ def hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.Abs
         os.environ.setdefault("HADOOP_USER_NAME", hadoop_user())
     kind = HdfsFileSystem if scheme == "hdfs" else ViewfsFileSystem
     host, _, port = authority.partition(":")
+    if scheme == "hdfs" and f"dfs.ha.namenodes.{host}" not in settings:
+        port = port or _PORT
+        settings = {**_ONE_NAME_NODE, **settings}
     try:
         # fsspec's own cache of adapters is by thread.
         return kind(host, int(port) if port else None, skip_instance_cache=True, **settings)

@@ -60,10 +60,12 @@ def publish(path: str, write: Callable[[str], None], scratch_directory: str | No
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Make one sentence of what a name node refuses: hdfs-native raises it with the name node's own stack."""
+    """Say which path an error of hdfs-native or pyarrow is about, in a sentence without the name node's own stack."""
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
+        if not isinstance(error, RuntimeError) and type(error) is not OSError:
+            raise  # FileNotFoundError and the like say it themselves
         raise StorageError(f"{path}: {str(error).partition(_STACK)[0]}") from error
 
 
