@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow.fs
 import pytest
 
 import tensorflowonspark as tfos
@@ -52,12 +53,15 @@ def test_a_directory_goes_there_and_comes_back(bucket, tmp_path):
 def test_a_file_replaces_a_file_and_a_directory(bucket, tmp_path):
     storage.use(bucket)
     place = "s3://bucket/files/model.keras"
+    storage.publish(place, write_model(["saved_model.pb", "variables/one"]))
     storage.publish(place, write_model(["saved_model.pb"]))
     for text in ("one", "two"):
         storage.publish(place, lambda local, text=text: Path(local).write_text(text) and None)
         assert storage.fetch(place, str(tmp_path / "model"))
         assert (tmp_path / "model").read_text() == text
     assert names_below("s3://bucket/files") == ["model.keras"]
+    storage.remove(place)
+    assert not storage.fetch(place, str(tmp_path / "model"))
 
 
 def test_a_reader_never_finds_a_mixture(bucket, monkeypatch):
@@ -91,7 +95,10 @@ def test_what_the_s3_client_is_given():
 
 
 def test_azure(hadoop_free):
-    pytest.importorskip("pyarrow", "17")
+    if not hasattr(pyarrow.fs, "AzureFileSystem"):
+        with pytest.raises(StorageError, match="pip install -U pyarrow"):
+            storage.file_system("abfs://container@account.dfs.core.windows.net/a")
+        return
     storage.use({"fs.azure.account.key.account.dfs.core.windows.net": "a2V5"})
     files, within = storage.file_system("abfss://container@account.dfs.core.windows.net/a/b")
     assert (files.protocol, within) == ("abfs", "container/a/b")

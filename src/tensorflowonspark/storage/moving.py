@@ -103,13 +103,16 @@ def _removed_on_error(files: fsspec.AbstractFileSystem, path: str) -> Iterator[N
 
 
 def _replace_objects(files: fsspec.AbstractFileSystem, local: Path, target: str) -> None:
-    new = {target: local}
+    if local.is_file():
+        if files.isdir(target):
+            files.rm(target, recursive=True)
+        _upload(files, local, target)
+        return
+    new = {f"{target}/{relative}": local / relative for relative in _files(local)}
     old = set(files.find(target)) if files.exists(target) else set()
-    if local.is_dir():
-        new = {f"{target}/{relative}": local / relative for relative in _files(local)}
-        for place in old:
-            if PurePosixPath(place).name in _OPENED_FIRST:
-                files.rm_file(place)
+    for place in old:
+        if PurePosixPath(place).name in _OPENED_FIRST:
+            files.rm_file(place)
     for place, source in new.items():
         _upload(files, source, place)
     for place in old - set(new):
