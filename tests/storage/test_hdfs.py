@@ -1,11 +1,13 @@
 """On a real HDFS: what goes there, and how it is found."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -148,6 +150,25 @@ def test_a_node_has_the_settings_of_the_session(spark, name_service, tmp_path):
     assert relative.startswith("hdfs://Both/user/")
     storage.use(name_service)
     assert "saved_model.pb" in names_below("hdfs://Both/nodes/model")
+
+
+def log_something(args, ctx):
+    import tensorflow as tf
+
+    with tf.summary.create_file_writer(ctx.log_directory(args)).as_default():
+        tf.summary.scalar("loss", 0.5, step=1)
+    return list(ctx.feeds())
+
+
+@pytest.mark.masters("local")
+def test_tensorboard_s_logs(spark, hdfs):
+    place = f"{hdfs}/logs"
+    with tfos.Cluster(spark, log_something, f"{place}/run-1", tensorboard=place) as cluster:
+        wait_for(lambda: cluster.tensorboard_url)
+        runs = f"{cluster.tensorboard_url.rstrip('/')}/data/runs"
+        wait_for(lambda: json.loads(urlopen(runs, timeout=30).read()) == ["run-1"], 90)
+    (file,) = (name for name in names_below(place) if "tfevents" in name)
+    assert storage.file_system(place)[0].size(f"/logs/{file}") > 0
 
 
 @pytest.mark.masters("local")

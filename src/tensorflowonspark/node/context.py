@@ -1,7 +1,7 @@
 """What the user's function is given: where it is, and the rows it was fed."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from io import StringIO
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -61,6 +61,7 @@ class Context:
         self._receiver = receiver
         self._feeds = Feeds(setup, link, receiver)
         self._current: Feed | CoordinatedFeed | None = None
+        self._logs = ExitStack()
 
     @property
     def job(self) -> str:
@@ -178,6 +179,27 @@ class Context:
         elif not _is_keras_3(model):
             with TemporaryDirectory(prefix="tfos-", dir=self.scratch) as unused:
                 _save(model, str(PurePosixPath(unused) / PurePosixPath(path).name))
+
+    def log_directory(self, path: str) -> str:
+        """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.
+
+        They are copied every few seconds, and when the program has ended. TensorFlow itself writes logs to this
+        machine only.
+
+        Parameters
+        ----------
+        path : str
+            A path, which is returned as it is, or a URL of any file system.
+        """
+        if storage.is_local(storage.file_system(path)[0]):
+            return path
+        local = self._logs.enter_context(TemporaryDirectory(prefix="tfos-", dir=self.scratch))
+        self._logs.callback(storage.Following(local, path).close)
+        return local
+
+    def close(self) -> None:
+        """Bring what is still on this machine to its place: called when the program has ended."""
+        self._logs.close()
 
     def absolute_path(self, path: str) -> str:
         """Return a path as a URL of Hadoop's default file system, unless it has a scheme already.

@@ -10,6 +10,7 @@ import pickle
 import re
 import sys
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import cloudpickle
@@ -69,7 +70,14 @@ def _outcome(setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver
     """Run the user's function; its result or its failure."""
     try:
         function, args = cloudpickle.loads(setup.program)
-        result = function(args, Context(setup, members, link, receiver))
+        context = Context(setup, members, link, receiver)
+        try:
+            result = function(args, context)
+        except BaseException:
+            with suppress(OSError, RuntimeError):  # the program's own error is the one to tell
+                context.close()
+            raise
+        context.close()
         return Returned(_pickled(result))
     except SystemExit as error:
         if error.code in (None, 0):

@@ -6,18 +6,21 @@ Hadoop settings of the Spark application (`hadoop`), or else from where the libr
 loads none of these libraries, and neither Spark nor TensorFlow.
 """
 
+from tensorflowonspark.storage.following import Following
 from tensorflowonspark.storage.hadoop import hadoop_settings, use, use_session
 from tensorflowonspark.storage.moving import copy, fetch, publish, remove
 from tensorflowonspark.storage.paths import absolute_path, default_fs
-from tensorflowonspark.storage.systems import file_system
+from tensorflowonspark.storage.systems import file_system, is_local
 
 __all__ = [
+    "Following",
     "absolute_path",
     "copy",
     "default_fs",
     "fetch",
     "file_system",
     "hadoop_settings",
+    "is_local",
     "publish",
     "remove",
     "use",

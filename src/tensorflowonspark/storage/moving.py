@@ -13,9 +13,9 @@ from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.objects import is_object_store
 from tensorflowonspark.storage.systems import file_system
 
-__all__ = ["copy", "fetch", "publish", "remove"]
+__all__ = ["PIECE_BYTES", "copy", "fetch", "publish", "remove"]
 
-_PIECE_BYTES = 1 << 22
+PIECE_BYTES = 1 << 22
 _STACK = "\\n\\tat "  # as it stands, escaped, in hdfs-native's errors
 _OPENED_FIRST = ("saved_model.pb", "checkpoint")  # a SavedModel and a checkpoint's directory begin with these
 
@@ -140,7 +140,7 @@ def _put(files: fsspec.AbstractFileSystem, local: Path, remote: str) -> None:
 def _upload(files: fsspec.AbstractFileSystem, local: Path, remote: str) -> None:
     # fsspec's put_file makes folders first, which leaves empty objects in a store.
     with local.open("rb") as source, files.open(remote, "wb") as sink:
-        shutil.copyfileobj(source, sink, _PIECE_BYTES)
+        shutil.copyfileobj(source, sink, PIECE_BYTES)
 
 
 def fetch(path: str, local: str) -> bool:

@@ -40,7 +40,11 @@ def s3(_scheme: str, bucket: str, settings: Mapping[str, str]) -> fsspec.Abstrac
     """Return the adapter of a bucket in S3, or in what speaks its protocol: by the settings of Hadoop's S3A."""
     from pyarrow.fs import S3FileSystem
 
-    return _wrapped(S3FileSystem(**s3_options(bucket, settings)))
+    options = s3_options(bucket, settings)
+    try:
+        return _wrapped(S3FileSystem(**options))
+    except TypeError as error:
+        raise StorageError(f"s3a://{bucket}: this pyarrow is too old for these settings: {error}") from error
 
 
 def s3_options(bucket: str, settings: Mapping[str, str]) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage import objects
 from tensorflowonspark.storage.hadoop import settings
 from tensorflowonspark.storage.hdfs import hdfs
 
-__all__ = ["file_system"]
+__all__ = ["file_system", "is_local"]
 
 _Connect = Callable[[str, str, Mapping[str, str]], fsspec.AbstractFileSystem]
 _ADAPTERS: dict[str, _Connect] = {
@@ -51,6 +52,11 @@ def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     if _ADAPTERS[scheme] is hdfs:
         return files, f"/{within}"
     return files, f"{authority.partition('@')[0]}/{within}"  # of Azure's "container@account" the container
+
+
+def is_local(files: fsspec.AbstractFileSystem) -> bool:
+    """Whether a file system is this machine's own."""
+    return isinstance(files, LocalFileSystem)
 
 
 @lru_cache(maxsize=16)
