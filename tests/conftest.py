@@ -1,6 +1,7 @@
 """Real Spark in three shapes behind one fixture, and a look, after each test, at what was left behind."""
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -89,6 +90,10 @@ def _needs(problem):
 def mini_cluster():
     """Hadoop's, with HDFS; it has YARN as well once a test has asked for it."""
     _needs(hadoop.what_is_missing())
+    try:
+        hadoop.fetch_jars()
+    except subprocess.SubprocessError as error:
+        _needs(f"Maven could not fetch Hadoop's mini cluster: {error}")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         cluster = hadoop.MiniCluster(directory)
         yield cluster

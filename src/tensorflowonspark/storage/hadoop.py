@@ -20,6 +20,7 @@ __all__ = ["hadoop_settings", "hadoop_user", "settings", "use", "use_session"]
 _WANTED = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.")
 _ALWAYS = "fs.defaultFS"  # even Hadoop's own default of it: an executor's HADOOP_CONF_DIR may say something else
 _SPARK_PREFIX = "spark.hadoop."
+_BLANK = "(redacted)"
 _FILES = ("core-site.xml", "hdfs-site.xml")
 
 _used: dict[str, str] = {}
@@ -45,8 +46,8 @@ def settings() -> dict[str, str]:
 def hadoop_settings(spark: "SparkSession") -> dict[str, str]:
     """Return what a session's Hadoop settings say of file systems, without what is Hadoop's own default.
 
-    Over Spark Connect these are the ``spark.hadoop.*`` and ``fs.*`` of the session's configuration; what the server
-    has from its own HADOOP_CONF_DIR isn't seen.
+    Over Spark Connect these are what the session has set, and the server's ``spark.hadoop.*`` but for its secrets; what
+    the server has from its own HADOOP_CONF_DIR isn't seen.
 
     Parameters
     ----------
@@ -82,15 +83,14 @@ def use_session(spark: "SparkSession | None" = None) -> None:
 
 
 def _of_connect(spark: "SparkSession") -> dict[str, str]:
-    named = {name.removeprefix(_SPARK_PREFIX): value for name, value in _all_of(spark).items()}
-    return {name: value for name, value in named.items() if name.startswith(_WANTED)}
-
-
-def _all_of(spark: "SparkSession") -> dict[str, str]:
-    if hasattr(spark.conf, "getAll"):  # since Spark 4.0
-        return dict(spark.conf.getAll)
-    # Spark blanks out secrets here, but says by name what there is.
-    return {row.key: str(spark.conf.get(row.key)) for row in spark.sql("SET").collect()}
+    known = {}
+    for row in spark.sql("SET").collect():
+        name = row.key.removeprefix(_SPARK_PREFIX)
+        if name.startswith(_WANTED):
+            # Secrets are blanked out here. What the session has set can be asked for; the server's own can't.
+            value = spark.conf.get(row.key, None) if _BLANK in row.value else row.value
+            known.update({} if value is None else {name: value})
+    return known
 
 
 def hadoop_user() -> str:
