@@ -1,9 +1,11 @@
 """Real Spark in three shapes behind one fixture, and a look, after each test, at what was left behind."""
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 import uuid
 from contextlib import ExitStack
 
@@ -12,8 +14,10 @@ import psutil
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 
+import hadoop
 import programs
 from standalone import standalone_cluster
+from tensorflowonspark import storage
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -74,6 +78,55 @@ def spark(request):
         session.sparkContext.setLogLevel("OFF")
         yield session
         session.stop()
+
+
+def _needs(problem):
+    """Skip a test for what is missing; where nothing may be skipped, fail it."""
+    if problem:
+        (pytest.fail if os.environ.get("TFOS_TEST_NO_SKIP") == "1" else pytest.skip)(problem)
+
+
+@pytest.fixture(scope="session")
+def mini_cluster():
+    """Hadoop's, with HDFS; it has YARN as well once a test has asked for it."""
+    _needs(hadoop.what_is_missing())
+    try:
+        hadoop.fetch_jars()
+    except subprocess.SubprocessError as error:
+        _needs(f"Maven could not fetch Hadoop's mini cluster: {error}")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        cluster = hadoop.MiniCluster(directory)
+        yield cluster
+        cluster.close()
+
+
+@pytest.fixture(scope="session")
+def hdfs(mini_cluster):
+    """The URL of a name node."""
+    return mini_cluster.url
+
+
+@pytest.fixture
+def hadoop_free():
+    """See to it that a test's Hadoop settings are its own."""
+    storage.use({})
+    yield
+    storage.use({})
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """The address of an S3 with a bucket named ``bucket``."""
+    try:
+        from moto.server import ThreadedMotoServer
+    except ImportError:
+        _needs("the S3 server is missing: pip install tensorflowonspark[test]")
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    address = "http://{}:{}".format(*server.get_host_and_port())
+    urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT")).close()
+    yield address
+    server.stop()
 
 
 def our_processes():

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark import frames
+from tensorflowonspark import frames, storage
 
 EPOCHS = 20
 
@@ -87,11 +87,26 @@ def wait(spark, directory):
     tfos.run(spark, long, f"{directory}/begun", workers=2)
 
 
+def settings_of_file_systems(spark):
+    """The session's own, and what the server was started with."""
+    spark.conf.set("fs.defaultFS", "hdfs://set-by-the-client")
+    spark.conf.set("fs.s3a.secret.key", "a secret")
+    known = storage.hadoop_settings(spark)
+    assert known["fs.s3a.secret.key"] == "a secret"
+    assert known["fs.s3a.endpoint"] == "set-by-the-server"
+    assert "fs.s3a.session.token" not in known
+    default = tfos.run(spark, lambda args, ctx: ctx.absolute_path("/data"), workers=1)
+    assert default == {"worker:0": "hdfs://set-by-the-client/data"}
+
+
 if __name__ == "__main__":
     _, address, directory, *rest = sys.argv
     spark = SparkSession.builder.remote(address).getOrCreate()
-    if rest:
+    if rest == ["wait"]:
         wait(spark, directory)
+    if rest == ["settings"]:
+        settings_of_file_systems(spark)
+        sys.exit()
     data = two_kinds(spark)
     verbs(data)
     stages(data, directory)

@@ -10,6 +10,8 @@ session = (
     .config("spark.connect.grpc.binding.address", "127.0.0.1")
     .config("spark.connect.grpc.binding.port", sys.argv[1])
     .config("spark.local.dir", sys.argv[2])
+    .config("spark.hadoop.fs.s3a.endpoint", "set-by-the-server")
+    .config("spark.hadoop.fs.s3a.session.token", "not to be had")
     .config("spark.ui.enabled", "false")
     .config("spark.sql.shuffle.partitions", "2")
     .getOrCreate()

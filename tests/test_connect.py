@@ -41,6 +41,12 @@ def test_all_that_needs_no_context(address, tmp_path):
     assert output.splitlines()[-1] == "all is well", output
 
 
+def test_settings_of_file_systems(address, tmp_path):
+    process = client(address, tmp_path, "settings")
+    output, _ = process.communicate(timeout=110)
+    assert process.returncode == 0, output
+
+
 def test_a_client_that_is_interrupted_leaves_nothing(address, tmp_path):
     process = client(address, tmp_path, "wait")
     wait_for((tmp_path / "begun").exists, 60)

@@ -12,6 +12,7 @@ __all__ = [
     "SlotsError",
     "SpecError",
     "StartError",
+    "StorageError",
     "TFRecordError",
 ]
 
@@ -90,6 +91,10 @@ class TFRecordError(ClusterError):
 
 class CheckpointError(ClusterError):
     """A checkpoint could not be written or read, or does not fit the program's state; the message names its path."""
+
+
+class StorageError(ClusterError, OSError):
+    """A path's file system can't be reached: something is not installed, not set, or not known."""
 
 
 class NodeError(ClusterError):

@@ -153,6 +153,9 @@ class FakeBackend:
         self.nodes = [FakeNode(plan, number, script) for number, script in enumerate(self.scripts)]
         return self.stage
 
+    def hadoop_settings(self):
+        return {}
+
     def feed(self, data, targets, token, order, on_end):
         self.targets = targets
         self.wake = on_end

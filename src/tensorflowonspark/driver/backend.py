@@ -12,6 +12,7 @@ from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.driver.slots import require_slots
 from tensorflowonspark.driver.stage import SparkStage
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.plan import FeedOrder, FeedTarget, Plan
 from tensorflowonspark.transport import ChannelHandler, Server
 
@@ -53,6 +54,7 @@ class Backend(Protocol):
 
     @property
     def shares_terminal(self) -> bool: ...  # noqa: D102
+    def hadoop_settings(self) -> dict[str, str]: ...  # noqa: D102
     def require_slots(self, needed: int) -> None: ...  # noqa: D102
     def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]: ...  # noqa: D102
     def place(self, plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
@@ -84,6 +86,10 @@ class SparkBackend:
     def shares_terminal(self) -> bool:
         """Whether the executors' log is the driver's own standard error."""
         return str(self._spark.sparkContext.master).startswith("local[")
+
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return what the nodes are to reach file systems with."""
+        return hadoop_settings(self._spark)
 
     def require_slots(self, needed: int) -> None:
         """Wait for enough task slots, or raise `SlotsError`."""

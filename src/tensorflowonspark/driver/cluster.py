@@ -56,7 +56,8 @@ class Cluster:
         Whether each node keeps its Spark task's slot for as long as it runs. For programs that read their data
         themselves; a cluster that is fed by ``train`` needs the slots for that.
     tensorboard : str
-        A log directory: TensorBoard is started beside the chief, for the cluster's life.
+        A log directory, on any file system (`Context.log_directory`): TensorBoard is started beside the chief, for
+        the cluster's life.
     environment : mapping
         Environment variables for the nodes, set before anything is imported there (as ``KERAS_BACKEND``).
     log_level : str or int

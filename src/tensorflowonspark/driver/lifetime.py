@@ -103,6 +103,7 @@ class Lifetime:
             spec=self._settings.spec,
             program=self._settings.program,
             environment=self._settings.environment,
+            hadoop=self.backend.hadoop_settings(),
             level=self._settings.level,
             echo=not self.backend.shares_terminal,  # or each line would be there twice
             tensorboard=self._settings.tensorboard,

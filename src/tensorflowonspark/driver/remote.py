@@ -8,7 +8,7 @@ the error, comes back as rows of the stage's result. If the client dies, Spark e
 import pickle
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -21,6 +21,7 @@ from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.lifetime import Settings
 from tensorflowonspark.driver.stage import spark_problem
 from tensorflowonspark.errors import ClusterError, StartError
+from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.place import PROBLEM_SCHEMA, own_address, place
 from tensorflowonspark.task.plan import Plan
 from tensorflowonspark.transport import ChannelHandler, Server
@@ -39,6 +40,7 @@ class _Errand:
     """What the stage is to do."""
 
     settings: Settings
+    hadoop: dict[str, str] = field(repr=False)
     feeds: bool
     validation: str
 
@@ -55,7 +57,7 @@ def run_remotely(
     """
     size = len(settings.spec.roles)
     frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
-    errand = _Errand(settings, data is not None, validation)
+    errand = _Errand(settings, hadoop_settings(spark), data is not None, validation)
     rows = _collected(spark, frame.mapInArrow(partial(_task, errand), _SCHEMA, barrier=True))
     pieces = [bytes(row.outcome) for row in rows if row.outcome is not None]
     problems = [f"{settings.spec.roles[row.node]} on {row.host}: {row.problem}" for row in rows if row.outcome is None]
@@ -94,16 +96,23 @@ class _OwnTasks:
     ----------
     host : str
         This executor's address.
+    hadoop : dict
+        What the client knows of file systems.
     """
 
     shares_terminal = False  # what the nodes print goes to the executors' log
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, hadoop: dict[str, str]) -> None:
         self._host = host
+        self._hadoop = hadoop
         self.plans: SimpleQueue[Plan | None] = SimpleQueue()  # where the task takes its plan from
         self.problem_here = ""
         self.ended = False
         self.on_end: Callable[[], None] = lambda: None
+
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return what the nodes are to reach file systems with."""
+        return self._hadoop
 
     def require_slots(self, needed: int) -> None:
         """Do nothing: all tasks run already."""
@@ -149,7 +158,7 @@ def _task(errand: _Errand, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
         if plan is not None:
             yield from map(_with_outcome, place(plan, batches))
         return
-    carrier = _OwnTasks(own_address(task))
+    carrier = _OwnTasks(own_address(task), errand.hadoop)
     outcomes: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=lambda: outcomes.put(_outcome(errand, carrier)), daemon=True).start()
     plan = carrier.plans.get()

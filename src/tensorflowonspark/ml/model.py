@@ -82,6 +82,7 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
     @classmethod
     def from_file(cls, path: str, *, library: str = "keras", **params: Any) -> "KerasModel":
         """Return what a ``.keras`` file on any file system holds."""
+        storage.use_session()
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
             local = Path(scratch, "model.keras")
             if not storage.fetch(path, str(local)):
@@ -92,6 +93,7 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
     @classmethod
     def from_saved_model(cls, path: str, *, signature: str = "serving_default", **params: Any) -> "KerasModel":
         """Return a SavedModel's directory on any file system, as a stage with the outputs of a signature."""
+        storage.use_session()
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
             if not storage.fetch(path, f"{scratch}/model"):
                 raise SpecError(f"{path}: there is no such directory")

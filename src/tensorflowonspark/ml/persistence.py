@@ -36,6 +36,12 @@ def _spark_of(place: Any) -> Any:
     return session if is_remote(session) else session.sparkContext
 
 
+def _hadoop_path(path: str, place: Any) -> str:
+    """Return a path as Hadoop understands it, which Spark ML's own files go by; ours are to lie beside them."""
+    storage.use_session(place.sparkSession)
+    return storage.absolute_path(path, str(Path.cwd()))
+
+
 def _save_metadata(stage: Any, path: str, place: Any, extra: dict[str, Any]) -> None:
     plain = {param.name: value for param, value in stage._paramMap.items() if is_plain(value)}
     DefaultParamsWriter.saveMetadata(stage, path, _spark_of(place), extraMetadata=extra, paramMap=plain)
@@ -73,9 +79,9 @@ class _Writer(MLWriter):
     def _handleOverwrite(self, path: str) -> None:  # noqa: N802 - Spark ML's name
         """Remove what is there, which Spark ML does by the JVM, and over Spark Connect not at all."""
         if is_remote(self.sparkSession):
-            storage.remove(path)
+            storage.remove(_hadoop_path(path, self))
         else:
-            super()._handleOverwrite(path)
+            super()._handleOverwrite(_hadoop_path(path, self))
 
 
 class EstimatorWriter(_Writer):
@@ -87,6 +93,7 @@ class EstimatorWriter(_Writer):
 
     def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
         """Save it to a path."""
+        path = _hadoop_path(path, self)
         _save_metadata(self._stage, path, self, {})
         _save_objects(self._stage, path)
 
@@ -100,6 +107,7 @@ class EstimatorReader(MLReader["KerasEstimator"]):
 
     def load(self, path: str) -> "KerasEstimator":
         """Load it from a path."""
+        path = _hadoop_path(path, self)
         metadata = DefaultParamsReader.loadMetadata(path, _spark_of(self))
         return _loaded(self._kind(), path, metadata)
 
@@ -113,6 +121,7 @@ class ModelWriter(_Writer):
 
     def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
         """Save it to a path."""
+        path = _hadoop_path(path, self)
         stage, artefact = self._stage, self._stage.artefact
         extra = {"artefact": artefact.described(), "history": stage.history, "layers": list(stage._layers)}
         _save_metadata(stage, path, self, extra)
@@ -129,6 +138,7 @@ class ModelReader(MLReader["KerasModel"]):
 
     def load(self, path: str) -> "KerasModel":
         """Load it from a path."""
+        path = _hadoop_path(path, self)
         metadata = DefaultParamsReader.loadMetadata(path, _spark_of(self))
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
             if not storage.fetch(f"{path}/model", f"{scratch}/model"):

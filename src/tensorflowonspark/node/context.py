@@ -1,10 +1,10 @@
 """What the user's function is given: where it is, and the rows it was fed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from functools import cached_property
 from io import StringIO
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,10 @@ class Context:
         The address of this node's executor.
     scratch : str
         A directory of this machine for temporary files, which Spark removes when the application ends.
+    default_fs : str
+        The URL of Hadoop's default file system, as in ``hdfs://name:8020`` or ``file://``.
+    working_dir : str
+        The directory of this machine in which the executor runs.
     """
 
     def __init__(self, setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> None:
@@ -57,10 +61,13 @@ class Context:
             self.cluster.setdefault(str(member.role.job), []).append(member.address)
         self.scratch: str = setup.local_directory
         self._setup = setup
+        self.default_fs: str = storage.default_fs()
+        self.working_dir: str = str(Path.cwd())
         self._link = link
         self._receiver = receiver
         self._feeds = Feeds(setup, link, receiver)
         self._current: Feed | CoordinatedFeed | None = None
+        self._logs = ExitStack()
 
     @property
     def job(self) -> str:
@@ -259,6 +266,40 @@ class Context:
             Has a `callback` for Keras's ``fit``, and `restore` and `save` for loops of one's own.
         """
         return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role))
+
+    def log_directory(self, path: str) -> str:
+        """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.
+
+        They are copied every few seconds, and when the program has ended. TensorFlow itself writes logs to this
+        machine only.
+
+        Parameters
+        ----------
+        path : str
+            A path, which is returned as it is, or a URL of any file system.
+        """
+        if storage.is_local(storage.file_system(path)[0]):
+            return path
+        local = self._logs.enter_context(TemporaryDirectory(prefix="tfos-", dir=self.scratch))
+        self._logs.callback(storage.Following(local, path).close)
+        return local
+
+    def close(self) -> None:
+        """Bring what is still on this machine to its place: called when the program has ended."""
+        self._logs.close()
+
+    def absolute_path(self, path: str) -> str:
+        """Return a path as a URL of Hadoop's default file system, unless it has a scheme already.
+
+        A relative path begins at the user's home on HDFS, and else where the executor runs. Nothing else in a node
+        takes the default file system: without a scheme, a path is one of this machine.
+
+        Parameters
+        ----------
+        path : str
+            As in ``"model"``, which becomes ``hdfs://name:8020/user/ann/model`` where HDFS is the default.
+        """
+        return storage.absolute_path(path, self.working_dir, self.default_fs)
 
     def join_server(self) -> None:
         """Serve this node's part to a ``ParameterServerStrategy``, until the cluster shuts down.

@@ -10,11 +10,12 @@ import pickle
 import re
 import sys
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import cloudpickle
 
-from tensorflowonspark import keras
+from tensorflowonspark import keras, storage
 from tensorflowonspark.handover import allow_many_files
 from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned
 from tensorflowonspark.node.context import Context
@@ -36,6 +37,7 @@ def run_node(pipe: Connection) -> None:
     """Run this process as a node; never returns normally before the cluster ends."""
     setup: NodeSetup = pipe.recv()
     allow_many_files()
+    storage.use(setup.hadoop)
     link = Link(pipe)
     receiver = Receiver(setup, link.send) if setup.feed_socket else None
     link.send(Ready(receiver.socket, receiver.port) if receiver else Ready())
@@ -68,7 +70,14 @@ def _outcome(setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver
     """Run the user's function; its result or its failure."""
     try:
         function, args = cloudpickle.loads(setup.program)
-        result = function(args, Context(setup, members, link, receiver))
+        context = Context(setup, members, link, receiver)
+        try:
+            result = function(args, context)
+        except BaseException:
+            with suppress(OSError, RuntimeError):  # the program's own error is the one to tell
+                context.close()
+            raise
+        context.close()
         return Returned(_pickled(result))
     except SystemExit as error:
         if error.code in (None, 0):

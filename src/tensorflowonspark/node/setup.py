@@ -20,3 +20,4 @@ class NodeSetup:
     gpus: tuple[str, ...]
     feed_socket: str  # where it takes rows; empty if it is not fed
     local_directory: str  # for temporary files: Spark's own, which goes with the executor
+    hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # settings of file systems

@@ -22,6 +22,7 @@ class Assignment:
     program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
     gpus: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)  # what the user wants set in the node
+    hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # settings of file systems
     local_directory: str = ""  # where Spark keeps temporary files on this executor
     level: int = 0  # lines below this logging level stay on the executor
     echo: bool = True  # whether lines also go to the executor's log

@@ -6,6 +6,7 @@ into one inbox; everything is decided in one place, in one thread, in order.
 
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -86,6 +87,7 @@ class Supervisor:
         order = self._assignment
         directory = order.local_directory or tempfile.gettempdir()
         self._socket = Path(directory) / f"tfos-{uuid.uuid4().hex}" if order.role in order.spec.fed else None
+        self._logs = str(Path(directory) / f"tfos-{uuid.uuid4().hex}")  # what TensorBoard reads of remote ones
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
         self._node, self._pipe = children.start(
@@ -104,6 +106,7 @@ class Supervisor:
                 gpus=order.gpus,
                 feed_socket=str(self._socket or ""),
                 local_directory=directory,
+                hadoop=order.hadoop,
             )
         )
 
@@ -254,7 +257,8 @@ class Supervisor:
 
     def _start_tensorboard(self) -> None:
         self._tensorboard, pipe = children.start("tensorflowonspark.supervisor.tensorboard", os.environ, leashed=True)
-        pipe.send((self._assignment.tensorboard, self._assignment.host))
+        order = self._assignment
+        pipe.send((order.tensorboard, order.host, self._logs, order.hadoop))
         self._listen_to("tensorboard", pipe.recv)
 
     def _fail(self, kind: FailureKind, reason: str, advice: str) -> None:
@@ -277,6 +281,7 @@ class Supervisor:
         if self._tensorboard is not None:
             children.kill_group(self._tensorboard.pid)
             self._tensorboard.wait()
+            shutil.rmtree(self._logs, ignore_errors=True)
         if self._driver is not None:
             self._driver.close()
 

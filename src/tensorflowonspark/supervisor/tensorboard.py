@@ -8,6 +8,7 @@ import os
 import signal
 from contextlib import suppress
 
+from tensorflowonspark import storage
 from tensorflowonspark.children import kill_group, parent_pipe
 
 __all__ = ["serve"]
@@ -28,8 +29,12 @@ def serve(log_directory: str, host: str) -> str:
 
 def _main() -> None:
     pipe = parent_pipe()
-    log_directory, host = pipe.recv()
+    log_directory, host, local, hadoop = pipe.recv()
+    storage.use(hadoop)
     try:
+        if not storage.is_local(storage.file_system(log_directory)[0]):  # TensorBoard reads files of this machine
+            storage.Following(log_directory, local)
+            log_directory = local
         pipe.send((serve(log_directory, host), ""))
         with suppress(EOFError):
             pipe.recv()  # until the supervisor is gone

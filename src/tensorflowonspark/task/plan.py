@@ -30,6 +30,7 @@ class Plan:
     spec: ClusterSpec
     program: bytes = field(repr=False)
     environment: dict[str, str]
+    hadoop: dict[str, str] = field(repr=False)  # settings of file systems
     level: int
     echo: bool
     tensorboard: str

@@ -1,0 +1,28 @@
+"""Paths and files, wherever they are: the only folder that knows file systems.
+
+A path is one of this machine, or a URL: ``hdfs://`` and ``viewfs://``, ``s3://`` (also ``s3a`` and ``s3n``), ``gs://``,
+``abfs://`` (also ``abfss``), and any other that fsspec has an adapter for. Credentials and addresses come from the
+Hadoop settings of the Spark application (`hadoop`), or else from where the libraries look for them. Importing this
+loads none of these libraries, and neither Spark nor TensorFlow.
+"""
+
+from tensorflowonspark.storage.following import Following
+from tensorflowonspark.storage.hadoop import hadoop_settings, use, use_session
+from tensorflowonspark.storage.moving import copy, fetch, publish, remove
+from tensorflowonspark.storage.paths import absolute_path, default_fs
+from tensorflowonspark.storage.systems import file_system, is_local
+
+__all__ = [
+    "Following",
+    "absolute_path",
+    "copy",
+    "default_fs",
+    "fetch",
+    "file_system",
+    "hadoop_settings",
+    "is_local",
+    "publish",
+    "remove",
+    "use",
+    "use_session",
+]

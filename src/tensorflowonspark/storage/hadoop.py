@@ -1,0 +1,113 @@
+"""Hadoop's settings, as far as they are about file systems: from Spark, or from the files in HADOOP_CONF_DIR.
+
+The driver takes them from Spark and gives them to every process of the cluster by the way that the token takes: they
+may hold secrets.
+"""
+
+import getpass
+import os
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["hadoop_settings", "hadoop_user", "settings", "use", "use_session"]
+
+_WANTED = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.")
+_ALWAYS = "fs.defaultFS"  # even Hadoop's own default of it: an executor's HADOOP_CONF_DIR may say something else
+_SPARK_PREFIX = "spark.hadoop."
+_BLANK = "(redacted)"
+_FILES = ("core-site.xml", "hdfs-site.xml")
+
+_used: dict[str, str] = {}
+
+
+def use(given: Mapping[str, str]) -> None:
+    """Take these Hadoop settings for all file systems of this process; they go before those of HADOOP_CONF_DIR.
+
+    Parameters
+    ----------
+    given : mapping
+        Values by name, as ``{"fs.s3a.endpoint": "http://127.0.0.1:9000"}``. They replace those given before.
+    """
+    global _used  # noqa: PLW0603 - one for the process, as Hadoop's are one for a JVM
+    _used = dict(given)
+
+
+def settings() -> dict[str, str]:
+    """Return the Hadoop settings of this process."""
+    return {**_from_folder(os.environ.get("HADOOP_CONF_DIR", "")), **_used}
+
+
+def hadoop_settings(spark: "SparkSession") -> dict[str, str]:
+    """Return what a session's Hadoop settings say of file systems, without what is Hadoop's own default.
+
+    Over Spark Connect these are what the session has set, and the server's ``spark.hadoop.*`` but for its secrets; what
+    the server has from its own HADOOP_CONF_DIR isn't seen.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The application's. What was set at run time (``spark.conf.set("fs.s3a...", ...)``) counts too.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        return _of_connect(spark)
+    # All of it in one answer of the JVM: asking for thousands of settings one by one takes seconds.
+    found = spark._jsparkSession.sessionState().newHadoopConf()
+    text = spark._jvm.java.io.StringWriter()
+    found.writeXml(text)
+    chosen = {}
+    for name, value, source in _properties(text.toString()):
+        if name.startswith(_WANTED) and (name == _ALWAYS or not source.endswith("-default.xml")):
+            chosen[name] = str(found.get(name)) if "${" in value else value
+    return chosen
+
+
+def use_session(spark: "SparkSession | None" = None) -> None:
+    """Take a Spark session's settings for this process, the driver's.
+
+    Parameters
+    ----------
+    spark : SparkSession, optional
+        By default the active one; without any, nothing is done.
+    """
+    from pyspark.sql import SparkSession
+
+    session = spark or SparkSession.getActiveSession()
+    if session is not None:
+        use(hadoop_settings(session))
+
+
+def _of_connect(spark: "SparkSession") -> dict[str, str]:
+    known = {}
+    for row in spark.sql("SET").collect():
+        name = row.key.removeprefix(_SPARK_PREFIX)
+        if name.startswith(_WANTED):
+            # Secrets are blanked out here. What the session has set can be asked for; the server's own can't.
+            value = spark.conf.get(row.key, None) if _BLANK in row.value else row.value
+            known.update({} if value is None else {name: value})
+    return known
+
+
+def hadoop_user() -> str:
+    """Return who Hadoop takes this process for: on a YARN without Kerberos, whoever submitted the application."""
+    return os.environ.get("HADOOP_USER_NAME") or os.environ.get("SPARK_USER") or getpass.getuser()
+
+
+@cache
+def _from_folder(folder: str) -> dict[str, str]:
+    files = [Path(folder, name) for name in _FILES] if folder else []
+    texts = [path.read_text() for path in files if path.is_file()]
+    return {name: value for text in texts for name, value, _ in _properties(text)}
+
+
+def _properties(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, value and source of each property in a file of Hadoop's."""
+    for entry in ElementTree.fromstring(text).iter("property"):  # noqa: S314 - the administrator's own file
+        name, value = entry.findtext("name"), entry.findtext("value")
+        if name and value is not None:
+            yield name.strip(), value.strip(), entry.findtext("source", "")
