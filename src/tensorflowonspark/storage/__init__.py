@@ -7,7 +7,7 @@ loads none of these libraries, and neither Spark nor TensorFlow.
 """
 
 from tensorflowonspark.storage.following import Following
-from tensorflowonspark.storage.hadoop import hadoop_settings, use, use_session
+from tensorflowonspark.storage.hadoop import hadoop_settings, settings, use, use_session
 from tensorflowonspark.storage.moving import copy, fetch, publish, remove
 from tensorflowonspark.storage.paths import absolute_path, default_fs
 from tensorflowonspark.storage.systems import file_system, is_local
@@ -23,6 +23,7 @@ __all__ = [
     "is_local",
     "publish",
     "remove",
+    "settings",
     "use",
     "use_session",
 ]

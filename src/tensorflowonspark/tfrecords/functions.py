@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tensorflowonspark import storage
 from tensorflowonspark.errors import EnvironmentNotReady, SpecError
 from tensorflowonspark.tfrecords.files import File, Split, find, plan
 from tensorflowonspark.tfrecords.infer import Look, Seen, inferred, merged, partition_types, seen_in
@@ -44,7 +45,11 @@ def register(spark: "SparkSession") -> None:
             "Spark has data sources in Python from 4.0 on: use tfos.read_tfrecord(spark, path) and "
             f"tfos.write_tfrecord(df, path) here ({error})"
         ) from None
-    spark.dataSource.register(TFRecordSource)
+
+    class Registered(TFRecordSource):
+        settings = storage.hadoop_settings(spark)  # Spark's Python workers do not know them
+
+    spark.dataSource.register(Registered)
 
 
 def read_tfrecord(
@@ -75,6 +80,7 @@ def read_tfrecord(
         If a path, an option, a type or a name can't be right.
     """
     given = Options.of(options)
+    storage.use(settings := storage.hadoop_settings(spark))
     files = find([paths] if isinstance(paths, str) else list(paths), given.recursive_file_lookup)
     wanted = spark_schema(files, given, partial(_look, spark, given)) if schema is None else _schema(spark, schema)
     if columns is not None:
@@ -87,6 +93,7 @@ def read_tfrecord(
     tasks = plan([file for file in files if file.size], given.split_bytes)
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage.use(settings)
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 yield from read(tasks[task], fields, given)
@@ -109,8 +116,10 @@ def spark_schema(files: Sequence[File], options: Options, look: Look | None = No
 
 def _look(spark: "SparkSession", options: Options, tasks: list[list[Split]]) -> dict[str, Seen]:
     """Return what the features of all records are, by a job of Spark's."""
+    settings = storage.settings()
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage.use(settings)
         for batch in batches:
             found = [pickle.dumps(seen_in(tasks[task], options)) for task in batch.column(0).to_pylist()]
             yield pa.RecordBatch.from_pydict({"seen": pa.array(found, pa.binary())})
@@ -147,6 +156,7 @@ def write_tfrecord(
     if mode.lower() not in _SAVE_MODES:
         raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
     given = Options.of({**options, **({"partitionBy": partition_by} if partition_by else {})})
+    storage.use(settings := storage.hadoop_settings(df.sparkSession))
     output = Output(path, given, overwrite=mode.lower() == "overwrite")
     check_written(df.schema, given)
     if mode.lower() in ("error", "errorifexists", "ignore") and output.exists():
@@ -157,6 +167,7 @@ def write_tfrecord(
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
+        storage.use(settings)
         context = TaskContext.get()
         yield pa.RecordBatch.from_pydict({"name": pa.array(output.write(batches, context.partitionId()), pa.string())})
 

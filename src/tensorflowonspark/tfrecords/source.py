@@ -1,8 +1,8 @@
 """``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``: Spark 4's data sources in Python."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.files import File, Split, find, plan
 from tensorflowonspark.tfrecords.functions import check_written, spark_schema
@@ -26,11 +27,34 @@ from tensorflowonspark.tfrecords.writing import Output
 if TYPE_CHECKING:
     from tensorflowonspark.tfrecords.stream import TFRecordStream
 
-__all__ = ["SplitsPartition", "TFRecordSource"]
+__all__ = ["SplitsPartition", "TFRecordSource", "Travelling"]
 
 
-class TFRecordSource(DataSource):
-    """Files of records, by the name ``tfrecord``."""
+class Travelling:
+    """Takes the settings of file systems along to wherever Spark sends it: its Python workers do not know them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_settings": storage.settings()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        storage.use(state.pop("_settings"))
+        self.__dict__.update(state)
+
+
+class TFRecordSource(Travelling, DataSource):
+    """Files of records, by the name ``tfrecord``.
+
+    Attributes
+    ----------
+    settings : mapping
+        Hadoop's, of the session that knows this source.
+    """
+
+    settings: Mapping[str, str] = {}
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        storage.use(self.settings)
 
     @classmethod
     def name(cls) -> str:
@@ -79,7 +103,7 @@ class SplitsPartition(InputPartition):
     splits: list[Split]
 
 
-class _Reader(DataSourceReader):
+class _Reader(Travelling, DataSourceReader):
     def __init__(self, files: Sequence[File], schema: StructType, options: Options) -> None:
         self._files = files
         self._columns = arrow_columns(schema, options, partition_types(files))
@@ -98,7 +122,7 @@ class _Written(WriterCommitMessage):
     names: list[str]
 
 
-class _Writer(DataSourceArrowWriter):
+class _Writer(Travelling, DataSourceArrowWriter):
     def __init__(self, output: Output) -> None:
         self._output = output
 

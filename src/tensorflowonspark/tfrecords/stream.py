@@ -19,7 +19,7 @@ from tensorflowonspark.tfrecords.infer import partition_types
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
 from tensorflowonspark.tfrecords.schema import arrow_columns
-from tensorflowonspark.tfrecords.source import SplitsPartition
+from tensorflowonspark.tfrecords.source import SplitsPartition, Travelling
 
 __all__ = ["TFRecordStream"]
 
@@ -28,7 +28,7 @@ _AGE_SECONDS = 7 * 24 * 3600
 Offset = dict[str, Any]
 
 
-class TFRecordStream(DataSourceStreamReader):
+class TFRecordStream(Travelling, DataSourceStreamReader):
     """The files of a directory; `Options.max_files_per_trigger` bounds a micro-batch.
 
     Parameters
