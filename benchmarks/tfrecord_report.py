@@ -1,0 +1,140 @@
+"""The tables of tfrecord.py, as Markdown, and its picture."""
+
+from pathlib import Path
+from statistics import median
+
+from rounds import median_and_range, table
+from tfrecord_rows import KINDS
+
+DOCUMENT = Path(__file__).parent.parent / "docs/benchmarks/tfrecord.md"
+_BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
+
+READERS = {
+    "ours": '`spark.read.format("tfrecord")`',
+    "spark-tfrecord": "spark-tfrecord",
+    "2.2.5": "TensorFlowOnSpark 2.2.5, `loadTFRecords`",
+    "alone": "TensorFlow alone, one core",
+    "alone, both cores": "TensorFlow alone, both cores",
+}
+WRITERS = {
+    "ours": '`df.write.format("tfrecord")`',
+    "spark-tfrecord": "spark-tfrecord",
+    "2.2.5": "TensorFlowOnSpark 2.2.5, `saveAsTFRecords`",
+    "rows": "TensorFlow alone, one core, row by row",
+    "batches": "TensorFlow alone, one core, `encode_proto` of batches",
+}
+_CORES = {"alone": 1, "rows": 1, "batches": 1}  # the others have two
+_COLOURS = {
+    "ours": "#2171b5",
+    "spark-tfrecord": "#6baed6",
+    "2.2.5": "#d94801",
+    "alone": "#969696",
+    "alone, both cores": "#bdbdbd",
+    "rows": "#bdbdbd",
+    "batches": "#969696",
+}
+_TARGETS = {"read": (30, 0.7), "write": (15, None)}  # times 2.2.5, and of TensorFlow alone per core
+
+
+def per_core(found, road):
+    """Return a road's rows per second on one core."""
+    return median(found[road]) / _CORES.get(road, 2)
+
+
+def report(results):
+    """Return all tables that there are results for."""
+    told = [f"{results['about']}.", _targets(results)]
+    for action, roads in (("read", READERS), ("write", WRITERS)):
+        for name, kind in KINDS.items():
+            if f"{action} {name}" in results:
+                told += [f"**{action.title()}, {kind.title}**", _one_kind(results[f"{action} {name}"], action, roads)]
+    return "\n\n".join(told)
+
+
+def _alone(action):
+    return "alone" if action == "read" else "batches"
+
+
+def _one_kind(found, action, roads):
+    alone = per_core(found, _alone(action))
+    rows = []
+    for road in (road for road in roads if road in found):
+        times = [_times(found, road, other) for other in ("2.2.5", "spark-tfrecord")]
+        rates = median_and_range(found[road], "{:,.0f}", "/s")
+        rows.append([roads[road], *times, f"{per_core(found, road) / alone:.2f}", rates])
+    return table(["road", "times 2.2.5", "times spark-tfrecord", "of TensorFlow alone, per core", "rows"], rows)
+
+
+def _times(found, road, other):
+    return f"{median(found[road]) / median(found[other]):,.2f}" if other in found else "not run"
+
+
+def _targets(results):
+    rows = []
+    for action, (old, alone) in _TARGETS.items():
+        for name, kind in KINDS.items():
+            found = results.get(f"{action} {name}")
+            if found:
+                rows.append(
+                    [
+                        f"{action}: {kind.title}",
+                        _judged(found, "2.2.5", old),
+                        _judged(found, "spark-tfrecord", 1),
+                        _of_alone(found, alone) if alone else "",
+                    ]
+                )
+    head = ["ours", "times 2.2.5 (read 30, write 15)", "times spark-tfrecord (1)", "of TensorFlow alone, per core (0.7)"]
+    return table(head, rows)
+
+
+def _judged(found, other, target):
+    if other not in found:
+        return "not run"
+    return _marked(median(found["ours"]) / median(found[other]), target)
+
+
+def _of_alone(found, target):
+    return _marked(per_core(found, "ours") / per_core(found, "alone"), target)
+
+
+def _marked(value, target):
+    shown = f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
+    return shown if value >= target else f"{shown}, **missed**"
+
+
+def publish(tables, document):
+    """Put the tables into a document, between its two marks."""
+    text = document.read_text() if document.exists() else f"{_BEGIN}\n{_END}\n"
+    before, rest = text.split(_BEGIN)
+    document.write_text(f"{before}{_BEGIN}\n{tables}\n{_END}{rest.split(_END)[1]}")
+
+
+def draw(results, path):
+    """Draw the rows per second and core of all roads."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure, panels = plt.subplots(1, 2, figsize=(11, 6), layout="constrained")
+    for axes, action, roads in zip(panels, ("read", "write"), (READERS, WRITERS), strict=True):
+        _draw_panel(axes, results, action, roads)
+    panels[1].set_yticklabels([])
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _draw_panel(axes, results, action, roads):
+    for group, name in enumerate(KINDS):
+        found = results[f"{action} {name}"]
+        for place, road in enumerate(road for road in roads if road in found):
+            rate, y = per_core(found, road) / 1000, group + (place - 2) * 0.17
+            axes.barh(y, rate, 0.15, color=_COLOURS[road], label=roads[road].replace("`", "") if not group else None)
+            shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+            axes.annotate(shown, (rate, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
+    axes.set(xscale="log", xlabel="thousand rows per second and core (each mark is ten times the one before)")
+    axes.set(yticks=range(len(KINDS)), yticklabels=[kind.title.replace(", ", ",\n", 1) for kind in KINDS.values()])
+    axes.invert_yaxis()
+    axes.set_title(action.title(), loc="left", fontweight="bold")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False, fontsize=8)
