@@ -39,14 +39,20 @@ def maven_jar(coordinates, directory, log):
     return jar if jar.exists() else None
 
 
-def contenders(options, log):
-    """Start the processes; return them by name."""
-    old = old_python(options.old_python, options.old_venv)
-    jars = options.results.parent / "jars"
-    hadoop = maven_jar(_HADOOP_JAR, jars, log)
+def jars(options, log):
+    """Return the jar that 2.2.5 needs, and the one of spark-tfrecord, or None if there is none."""
+    directory = options.results.parent / "jars"
+    hadoop = maven_jar(_HADOOP_JAR, directory, log)
     if not hadoop:
         sys.exit(f"Maven did not find {_HADOOP_JAR}: see {log.name}")
-    linkedin = options.spark_tfrecord or maven_jar(_LINKEDIN_JAR, jars, log)
+    linkedin = options.spark_tfrecord or maven_jar(_LINKEDIN_JAR, directory, log)
+    if not linkedin:
+        print(f"Maven did not find {_LINKEDIN_JAR}: without it (--spark-tfrecord takes a jar)", file=sys.stderr)
+    return hadoop, linkedin
+
+
+def contenders(old, hadoop, linkedin, log):
+    """Start the processes; return them by name."""
     commands = {
         "alone": [sys.executable, "tfrecord_alone.py", "1"],
         "alone, both cores": [sys.executable, "tfrecord_alone.py", "2"],
@@ -55,8 +61,6 @@ def contenders(options, log):
     }
     if linkedin:
         commands["spark-tfrecord"] = [sys.executable, "tfrecord_jar.py", str(linkedin)]
-    else:
-        print(f"Maven did not find {_LINKEDIN_JAR}: without it", file=sys.stderr)
     return {
         name: Contender([python, str(_HERE / script), *arguments], environment(python), log)
         for name, (python, script, *arguments) in commands.items()
@@ -146,7 +150,8 @@ def measure(options, results, log):
     """Run all rounds, and keep what was found."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory)))
-        processes = contenders(options, log)
+        hadoop, linkedin = jars(options, log)
+        processes = contenders(old_python(options.old_python, options.old_venv), hadoop, linkedin, log)
         for process in processes.values():
             stack.enter_context(closing(process))
         bench = Bench(processes, directory, options.rounds, options.scale)
@@ -154,8 +159,8 @@ def measure(options, results, log):
             results[f"read {name}"] = bench.read(name)
             results[f"write {name}"] = bench.write(name)
             part = f"; {options.scale:g} of the rows" if options.scale != 1 else ""
-            jars = ", ".join(jar.split(":", 1)[1].replace(":", " ") for jar in (_HADOOP_JAR, _LINKEDIN_JAR))
-            results["about"] = f"{circumstances(options.rounds)}{part}; {jars}"
+            names = ", ".join(jar.stem for jar in (hadoop, linkedin) if jar)
+            results["about"] = f"{circumstances(options.rounds)}{part}; {names}"
             options.results.write_text(json.dumps(results, indent=1))
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,10 @@ _FIELDS = {
 
 
 def batches(kind, path, cores):
-    """Return a dataset of the files' rows, as TensorFlow's documentation advises, in batches."""
+    """Return a dataset of the files' rows in batches; each core has files of its own.
+
+    (``num_parallel_reads`` and then ``batch`` takes turns between the files row by row: a fifth of the speed of one.)
+    """
     import tensorflow as tf
 
     types = {"float_list": tf.float32, "int64_list": tf.int64, "bytes_list": tf.string}
@@ -34,10 +38,15 @@ def batches(kind, path, cores):
         column.name: tf.io.FixedLenFeature([64] if "array" in column.type else [], types[_FIELDS[column.type][0]])
         for column in kind.columns
     }
+
+    def rows(files):
+        return tf.data.TFRecordDataset(files).batch(_BATCH).map(lambda batch: tf.io.parse_example(batch, features))
+
     files = [str(file) for file in sorted(Path(path).glob("part-*"))]
-    together = {"num_parallel_calls": cores, "deterministic": False} if cores > 1 else {}
-    records = tf.data.TFRecordDataset(files, num_parallel_reads=cores if cores > 1 else None)
-    return records.batch(_BATCH, **together).map(lambda batch: tf.io.parse_example(batch, features), **together)
+    if cores == 1:
+        return rows(files)
+    together = {"cycle_length": cores, "num_parallel_calls": cores, "deterministic": False}
+    return tf.data.Dataset.from_tensor_slices(files).interleave(rows, **together)
 
 
 def digest(kind, parts):
@@ -82,7 +91,7 @@ def write_in_batches(kind, arrays, path, files=1):
     encode = encoder(kind)
     rows = len(arrays[kind.columns[0].name])
     ends = [rows * number // files for number in range(files + 1)]
-    for number, (begin, end) in enumerate(zip(ends, ends[1:], strict=False)):
+    for number, (begin, end) in enumerate(pairwise(ends)):
         with tf.io.TFRecordWriter(f"{path}/part-{number:05d}.tfrecord") as writer:
             for start in range(begin, end, _BATCH):
                 part = slice(start, min(start + _BATCH, end))
