@@ -143,7 +143,7 @@ KINDS = {
         60_000,
     ),
     "wide": Kind("100 columns: 60 float32, 30 int64, 10 texts", tuple(_wide()), 150_000, 12_000),
-    "text": Kind("text of 100 to 1,000 characters, label", (_TEXT, _LABEL), 1_500_000, 80_000),
-    "image": Kind("784 bytes, label", (Column("image", "binary", *_bytes(784)), _LABEL), 1_500_000, 80_000),
-    "large": Kind("10 KB of bytes, label", (Column("image", "binary", *_bytes(10_240)), _LABEL), 150_000, 24_000),
+    "text": Kind("text of 100 to 1,000 characters, label", (_TEXT, _LABEL), 1_000_000, 80_000),
+    "image": Kind("784 bytes, label", (Column("image", "binary", *_bytes(784)), _LABEL), 1_000_000, 80_000),
+    "large": Kind("10 KB of bytes, label", (Column("image", "binary", *_bytes(10_240)), _LABEL), 100_000, 24_000),
 }
