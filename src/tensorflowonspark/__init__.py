@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from tensorflowonspark.errors import SlotsError as SlotsError
     from tensorflowonspark.errors import SpecError as SpecError
     from tensorflowonspark.errors import StartError as StartError
+    from tensorflowonspark.errors import TFRecordError as TFRecordError
     from tensorflowonspark.node.context import Context as Context
     from tensorflowonspark.node.coordinator import CoordinatedFeed as CoordinatedFeed
     from tensorflowonspark.node.feed import Feed as Feed
     from tensorflowonspark.spec import ClusterSpec as ClusterSpec
     from tensorflowonspark.spec import Job as Job
     from tensorflowonspark.spec import Role as Role
+    from tensorflowonspark.tfrecords.functions import read_tfrecord as read_tfrecord
+    from tensorflowonspark.tfrecords.functions import register as register
+    from tensorflowonspark.tfrecords.functions import write_tfrecord as write_tfrecord
 
 __version__ = "3.0.0.dev0"
 
@@ -43,8 +47,12 @@ __all__ = [
     "SpecError",
     "StartError",
     "StreamingFeed",
+    "TFRecordError",
     "__version__",
+    "read_tfrecord",
+    "register",
     "run",
+    "write_tfrecord",
 ]
 
 _HOMES = {
@@ -61,9 +69,11 @@ _HOMES = {
         "SlotsError",
         "SpecError",
         "StartError",
+        "TFRecordError",
     ),
     "node.context": ("Context",),
     "spec": ("ClusterSpec", "Job", "Role"),
+    "tfrecords.functions": ("read_tfrecord", "register", "write_tfrecord"),
 }
 
 

@@ -11,6 +11,7 @@ __all__ = [
     "SlotsError",
     "SpecError",
     "StartError",
+    "TFRecordError",
 ]
 
 
@@ -56,6 +57,32 @@ class StartError(ClusterError):
 
 class FeedError(ClusterError):
     """A DataFrame could not be fed as the program asked for it; the message names column, partition and value."""
+
+
+class TFRecordError(ClusterError):
+    """A TFRecord file can't be read, or holds something else than its reader was told.
+
+    Parameters
+    ----------
+    file : str
+        Its path.
+    offset : int
+        The place in the file, in bytes; in a compressed one in its decompressed contents.
+    reason : str
+        What is wrong there.
+    advice : str
+        What the user can do.
+    """
+
+    def __init__(self, file: str, offset: int, reason: str, advice: str = "") -> None:
+        super().__init__(file, offset, reason, advice)
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.file}, byte {self.offset}: {self.reason}" + (f"\nWhat to do: {self.advice}" if self.advice else "")
 
 
 class NodeError(ClusterError):

@@ -11,7 +11,13 @@ from pathlib import Path, PurePosixPath
 
 import fsspec
 
-__all__ = ["copy", "fetch", "publish", "remove"]
+__all__ = ["copy", "fetch", "file_system", "publish", "remove"]
+
+
+def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Return the file system that a path is on, and the path within it."""
+    files, within = fsspec.core.url_to_fs(path)
+    return files, within
 
 
 def publish(path: str, write: Callable[[str], None], scratch_directory: str | None = None) -> None:

@@ -125,6 +125,27 @@ def _leaves(column: pa.Array, kind: Kind) -> Array:
     return flat
 
 
+def vector_lists(column: pa.Array) -> pa.Array:
+    """Return vectors of Spark ML, dense or sparse, as lists of float64."""
+    there = column.drop_null()
+    lists = pa.ListArray.from_arrays(split_at(layout.counts(there)).astype(np.int32), pa.array(_vectors(there)))
+    nulls = _nulls(column)
+    return lists.take(pa.array(np.cumsum(~nulls) - 1, mask=nulls)) if nulls.any() else lists
+
+
+def lists_as_vectors(column: pa.Array) -> pa.Array:
+    """Return lists of float64 as dense vectors of Spark ML."""
+    kinds = [pa.int8(), pa.int32(), pa.list_(pa.int32())]
+    parts = [pa.array(np.ones(len(column), np.int8)), *(pa.nulls(len(column), kind) for kind in kinds[1:]), column]
+    names = ["type", "size", "indices", "values"]
+    return pa.StructArray.from_arrays(parts, names, mask=pa.array(_nulls(column)))
+
+
+def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
+    nulls: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
 def _vectors(column: pa.Array) -> npt.NDArray[np.float64]:
     """Return the values of vectors, dense or sparse, as one flat array with the zeros that sparse ones leave out."""
     values = column.field("values")

@@ -1,0 +1,175 @@
+"""The features of records as Arrow columns of the types that are wanted."""
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Entries, Records, Values, read_steps, read_values
+from tensorflowonspark.tfrecords.wire import BadRecords, Fields, Ints, Spans
+
+__all__ = ["decode", "kinds_for"]
+
+
+def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
+    """Return what a feature may hold for an Arrow type of one value; nothing if no feature can."""
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+        return (BYTES,)
+    if pa.types.is_large_binary(kind):
+        return (BYTES,)
+    if pa.types.is_decimal(kind):
+        return (BYTES, INT64)
+    if pa.types.is_floating(kind):
+        return (FLOAT, INT64)
+    whole = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32, pa.types.is_timestamp)
+    return (INT64,) if any(check(kind) for check in (*whole, pa.types.is_duration, pa.types.is_time64)) else ()
+
+
+def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[pa.Array]:
+    """Return one array for each column, with a value for each record.
+
+    Parameters
+    ----------
+    records : Records
+        Serialised ``Example`` or ``SequenceExample`` messages.
+    columns : list of pa.Field
+        Names and types. A feature that a record does not have is a null; one that it has without a value is an empty
+        array in a column of arrays, and else a null, too.
+    sequences : bool
+        Whether the records are ``SequenceExample``; columns of theirs that are in no context come from feature lists,
+        as an array with a value, or an array of values, for each step.
+
+    Raises
+    ------
+    BadRecords
+        If some records can't be read, or hold values that are not of a column's type.
+    """
+    return [_column(records, column, sequences) for column in columns]
+
+
+def _column(records: Records, column: pa.Field, sequences: bool) -> pa.Array:
+    nested = _is_list(column.type) and _is_list(column.type.value_type)
+    in_lists = sequences and (nested or column.name not in records.features.names)
+    if nested and not sequences:
+        raise ValueError(f"column {column.name!r}: an Example has no arrays of arrays")
+    source = records.feature_lists if in_lists else records.features
+    there, messages = source.of(column.name)
+    feature = _Feature(records, column, there)
+    if not column.nullable and len(there) < len(records):
+        missing = records.spans.take(~np.isin(records.spans.record, there))
+        raise BadRecords(missing.record, missing.start, f"no feature {column.name!r}, which may not be null")
+    found = feature.lists(messages, nested) if in_lists else feature.values(messages)
+    if not column.nullable and found.null_count:
+        missing = records.spans.take(found.is_null().to_numpy(zero_copy_only=False))
+        raise BadRecords(missing.record, missing.start, f"feature {column.name!r} has no value, and may not be null")
+    return found
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+@dataclass(frozen=True)
+class _Feature:
+    """One column of some records, of which those in `there` have the feature."""
+
+    records: Records
+    column: pa.Field
+    there: Ints
+
+    def values(self, messages: Fields) -> pa.Array:
+        """Return the column of an ``Example``."""
+        if _is_list(self.column.type):
+            elements, counts = self._read(messages, len(self.there), self.column.type.value_type, self.there)
+            return self._spread(_listed(elements, counts), counts=None)
+        elements, counts = self._read(messages, len(self.there), self.column.type, self.there)
+        self._refuse_many(counts, self.there)
+        return self._spread(elements, counts)
+
+    def lists(self, messages: Fields, nested: bool) -> pa.Array:
+        """Return the column of a ``SequenceExample``'s feature lists."""
+        if not _is_list(self.column.type):
+            what = f"feature list {self.column.name!r} has a value for each step, and the column's type has one"
+            raise BadRecords(self.there, self._places(self.there), what)
+        of_step, steps = read_steps(self.records.data, messages)
+        kind = self.column.type.value_type
+        record = self.there[of_step]
+        elements, counts = self._read(steps, len(of_step), kind.value_type if nested else kind, record)
+        if nested:
+            elements = _listed(elements, counts)
+        else:
+            self._refuse_many(counts, record, least=1)
+        return self._spread(_listed(elements, np.bincount(of_step, minlength=len(self.there))), counts=None)
+
+    def _read(self, messages: Fields, units: int, kind: pa.DataType, record: Ints) -> tuple[pa.Array, Ints]:
+        """Return all values of some features, and how many each has."""
+        name = self.column.name
+        values = read_values(self.records.data, messages, units, kinds_for(kind), name)
+        try:
+            return _converted(values, kind), values.counts
+        except (pa.ArrowInvalid, InvalidOperation) as error:
+            of_value = np.repeat(record, values.counts)
+            bad = np.unique(of_value[[_fails(values, at, kind) for at in range(len(of_value))]])
+            what = f"a value of feature {name!r} is no {kind} ({str(error).splitlines()[0]})"
+            raise BadRecords(bad, self._places(bad), what) from None
+
+    def _refuse_many(self, counts: Ints, record: Ints, least: int = 0) -> None:
+        wrong = (counts > 1) | (counts < least)
+        if wrong.any():
+            bad = record[wrong]
+            what = f"feature {self.column.name!r} has {counts[wrong][0]} values, and its column is no array of them"
+            raise BadRecords(bad, self._places(bad), what)
+
+    def _places(self, record: Ints) -> Ints:
+        spans = self.records.spans
+        return spans.start[np.searchsorted(spans.record, record)]
+
+    def _spread(self, found: pa.Array, counts: Ints | None) -> pa.Array:
+        """Put what was found to the records that it is of, and nulls to the others."""
+        total = len(self.records)
+        if len(found) == total and (counts is None or len(self.there) == total == len(found)):
+            return found
+        has = self.there if counts is None else self.there[counts > 0]
+        place = np.zeros(total, np.int64)
+        at = np.searchsorted(self.records.spans.record, has)
+        place[at] = np.arange(len(has))
+        absent = np.ones(total, np.bool_)
+        absent[at] = False
+        return found.take(pa.array(place, mask=absent))
+
+
+def _listed(elements: pa.Array, counts: Ints) -> pa.Array:
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), elements)
+
+
+def _fails(values: Values, at: int, kind: pa.DataType) -> bool:
+    try:
+        _converted(Values(values.kind, values.values[at : at + 1], np.ones(1, np.int64)), kind)
+    except (pa.ArrowInvalid, InvalidOperation):
+        return True
+    return False
+
+
+def _converted(values: Values, kind: pa.DataType) -> pa.Array:
+    """Return values as an array of a type; none of them may be lost by it."""
+    if not len(values.values):
+        return pa.array([], kind)
+    if values.kind == BYTES:
+        if pa.types.is_decimal(kind):
+            return pa.array([Decimal(each.decode()) for each in values.values.to_pylist()], kind)
+        return values.values.cast(kind)
+    if pa.types.is_floating(kind):
+        return pa.array(np.asarray(values.values).astype(kind.to_pandas_dtype(), copy=False))
+    numbers = pa.array(np.asarray(values.values))
+    if pa.types.is_boolean(kind):
+        if pc.any(pc.greater(pc.bit_wise_and(numbers, -2), 0)).as_py() or pc.min(numbers).as_py() < 0:
+            raise pa.ArrowInvalid("a boolean is 0 or 1")
+        return numbers.cast(kind)
+    if pa.types.is_date32(kind):
+        return numbers.cast(pa.int32()).cast(kind)
+    return numbers.cast(kind)

@@ -1,0 +1,148 @@
+"""Which files a path stands for, what their directories say of their rows, and which part of them a task reads."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from urllib.parse import quote, unquote
+
+from tensorflowonspark import storage
+from tensorflowonspark.errors import SpecError
+
+__all__ = ["NULL_DIRECTORY", "File", "Split", "directory_of", "find", "plan"]
+
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark name the directory of rows whose column is null
+_PARTITIONS = 32  # so many tasks at least for data that are worth it, whatever the size of a split
+_SMALLEST_SPLIT_BYTES = 4 << 20
+_OPENING_BYTES = 1 << 20  # what opening a file costs, in bytes that could be read meanwhile
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of records.
+
+    Attributes
+    ----------
+    path : str
+        As its file system's `fsspec` URL, or a path of this machine.
+    size : int
+        In bytes.
+    modified : float
+        Seconds since 1970, 0 where the file system does not tell.
+    values : tuple of (str, str or None)
+        The columns that its directories name, as in ``day=7``.
+    """
+
+    path: str
+    size: int
+    modified: float
+    values: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Split:
+    """The part of a file whose records' frames begin in ``[begin, end)``, in bytes."""
+
+    file: File
+    begin: int
+    end: int
+
+
+def find(paths: Sequence[str], recursive: bool = False) -> list[File]:
+    """Return the files that paths stand for, in the order of their names.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Of files, directories, or with wildcards. In a directory names that begin with ``_`` or ``.`` do not count, nor
+        does a directory that is not named ``column=value``, unless `recursive`.
+    recursive : bool
+        All files below a directory; their directories name no columns.
+
+    Raises
+    ------
+    SpecError
+        If there is nothing at a path.
+    """
+    found: dict[str, File] = {}
+    for path in paths:
+        files, within = storage.file_system(path)
+        roots = sorted(files.glob(within)) if any(each in within for each in "*?[") else [within.rstrip("/") or "/"]
+        if not roots or not all(files.exists(root) for root in roots):
+            raise SpecError(f"there is no file or directory {path!r}")
+        for root in roots:
+            for info in _listed(files, root):
+                if info["type"] != "file":
+                    continue
+                name = str(info["name"])
+                folders = PurePosixPath(name[len(root) :].lstrip("/")).parts[:-1]
+                values = tuple(_named(each) for each in folders if "=" in each)
+                if any(each[0] in "_." for each in folders) or (len(values) < len(folders) and not recursive):
+                    continue
+                if name != root and PurePosixPath(name).name[0] in "_.":
+                    continue
+                url = str(files.unstrip_protocol(name)) if "file" not in files.protocol else name
+                found[url] = File(url, int(info["size"] or 0), _modified(info), () if recursive else values)
+    return [found[url] for url in sorted(found)]
+
+
+def _listed(files: "storage.AbstractFileSystem", root: str) -> Iterable[dict[str, object]]:
+    files.invalidate_cache()
+    return files.find(root, detail=True).values()  # type: ignore[no-any-return]
+
+
+def _modified(info: dict[str, object]) -> float:
+    for key in ("mtime", "LastModified", "last_modified", "modification_time", "created"):
+        when = info.get(key)
+        if when is not None:
+            return float(when.timestamp() if hasattr(when, "timestamp") else when)  # type: ignore[arg-type]
+    return 0.0
+
+
+def _named(folder: str) -> tuple[str, str | None]:
+    name, _, value = folder.partition("=")
+    return unquote(name), None if value == NULL_DIRECTORY else unquote(value)
+
+
+def directory_of(column: str, value: str | None) -> str:
+    """Return the directory of the rows in which a column has a value, named as Spark and Hive do.
+
+    Examples
+    --------
+    >>> directory_of("day", "7/11"), directory_of("day", None)
+    ('day=7%2F11', 'day=__HIVE_DEFAULT_PARTITION__')
+    """
+    safe = " -_.,()@+~$!&;"
+    return f"{quote(column, safe=safe)}={NULL_DIRECTORY if value in (None, '') else quote(value, safe=safe)}"
+
+
+def plan(files: Sequence[File], split_bytes: int) -> list[list[Split]]:
+    """Return what each task reads: long files in parts, small ones together.
+
+    Parameters
+    ----------
+    files : sequence of File
+        Without empty ones.
+    split_bytes : int
+        How much a task reads at the most, but for files that can't be divided; less where there is little.
+    """
+    total = sum(file.size + _OPENING_BYTES for file in files)
+    size = min(split_bytes, max(_SMALLEST_SPLIT_BYTES, total // _PARTITIONS))
+    splits = [split for file in files for split in _parts(file, size)]
+    tasks: list[list[Split]] = []
+    room = 0
+    for split in sorted(splits, key=lambda each: each.begin - each.end):
+        cost = split.end - split.begin + _OPENING_BYTES
+        if cost > room or not tasks:
+            tasks.append([])
+            room = size
+        tasks[-1].append(split)
+        room -= cost
+    return tasks
+
+
+def _parts(file: File, size: int) -> Iterator[Split]:
+    count = 1 if re.search(r"\.(gz|gzip|zlib|deflate)$", file.path) else max(1, round(file.size / size))
+    bounds = [file.size * part // count for part in range(count + 1)]
+    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+        yield Split(file, begin, end)

@@ -1,0 +1,259 @@
+"""TFRecord files: the frame around each record, and its checksums.
+
+A record is its length (8 bytes, little-endian), the masked CRC-32C of these 8 bytes, its data, and the masked CRC-32C
+of the data. Source: ``tensorflow/core/lib/io/record_writer.h``.
+"""
+
+import itertools
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorflowonspark.tfrecords.wire import PADDING_BYTES, Ints, Spans, within
+
+__all__ = ["BLOCK_BYTES", "HEADER_BYTES", "Block", "BrokenFile", "blocks", "first_header", "framed", "headers_hold"]
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+BLOCK_BYTES = 4 << 20  # read at once: few enough for a processor's cache, enough for numpy's calls not to count
+_MASK_ADDED = np.uint32(0xA282EAD8)
+_CHAIN = 1000  # so many records in a row are no accident, nor a short file that is a value in another file's record
+_length_at = struct.Struct("<Q").unpack_from
+
+
+class BrokenFile(Exception):
+    """A file can't be read on from some place, since nobody knows where its next record begins.
+
+    Attributes
+    ----------
+    offset : int
+        The place, in bytes of the decompressed file.
+    """
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.offset = offset
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some whole records of a file.
+
+    Attributes
+    ----------
+    offset : int
+        Where in the decompressed file the first byte of `data` is.
+    data : array of uint8
+        The bytes, with padding behind them.
+    spans : Spans
+        Where in `data` the records are, without their frames.
+    wrong : array of int
+        The numbers of the records whose data does not have its checksum.
+    """
+
+    offset: int
+    data: npt.NDArray[np.uint8]
+    spans: Spans
+    wrong: Ints
+
+
+def blocks(file: BinaryIO, begin: int = 0, end: int | None = None, size: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Yield the records of a file whose frames begin in ``[begin, end)``.
+
+    Parameters
+    ----------
+    file : file object
+        Decompressed, and at `begin`, where a record begins.
+    begin, end : int
+        In bytes; by default all of the file.
+    size : int
+        How many bytes to read at once. A longer record is read whole.
+
+    Raises
+    ------
+    BrokenFile
+        After the records that can be read, if the file ends within one, or a length does not have its checksum.
+
+    Examples
+    --------
+    >>> import io
+    >>> file = io.BytesIO(framed(pa.array([b"one", b"two"])))
+    >>> [bytes(block.data[s:e]) for block in blocks(file) for s, e in zip(block.spans.start, block.spans.end)]
+    [b'one', b'two']
+    """
+    rest, offset, wanted = b"", begin, size
+    while end is None or offset < end:
+        read = list(_pieces(file, wanted))
+        ended = sum(map(len, read)) < wanted
+        data = b"".join([rest, *read, bytes(PADDING_BYTES)])
+        length = len(data) - PADDING_BYTES
+        frames, behind = _walk(data, length, length if end is None else min(length, end - offset))
+        partial = [behind] if behind + HEADER_BYTES <= length and (end is None or offset + behind < end) else []
+        good = headers_hold(np.frombuffer(data, np.uint8), np.array(frames + partial, np.int64))
+        whole = len(frames) if good.all() else int(np.argmin(good))
+        if whole and frames:
+            yield _block(data, offset, np.array(frames[:whole], np.int64))
+        if not good.all():
+            raise BrokenFile(offset + [*frames, *partial][whole], "the length of a record does not have its checksum")
+        if ended:
+            if behind < length and (end is None or offset + behind < end):
+                raise BrokenFile(offset + behind, _cut(data, behind, length))
+            return
+        rest, offset = data[behind:length], offset + behind
+        wanted = max(size, _frame_bytes(rest, 0) - len(rest) if partial else 0)
+
+
+def _pieces(file: BinaryIO, wanted: int) -> Iterator[bytes]:
+    """Read so many bytes, or to the end; a length that lies makes nobody reserve memory for it."""
+    while wanted > 0 and (piece := file.read(min(wanted, 16 * BLOCK_BYTES))):
+        wanted -= len(piece)
+        yield piece
+
+
+def _frame_bytes(data: bytes, at: int) -> int:
+    return int(_length_at(data, at)[0]) + HEADER_BYTES + FOOTER_BYTES
+
+
+def _walk(data: bytes, length: int, limit: int) -> tuple[list[int], int]:
+    """Return where the whole frames begin, and where the one behind them does."""
+    # One step leads to the next one's place: this is the one loop over records, 0.15 microseconds for each.
+    frames: list[int] = []
+    at = 0
+    while at < limit and at + HEADER_BYTES <= length:
+        behind = at + _length_at(data, at)[0] + HEADER_BYTES + FOOTER_BYTES
+        if behind > length:
+            break
+        frames.append(at)
+        at = behind
+    return frames, at
+
+
+def _block(data: bytes, offset: int, frames: Ints) -> Block:
+    array = np.frombuffer(data, np.uint8)
+    start = frames + HEADER_BYTES
+    end = start + _words(array, frames, "<u8").astype(np.int64)
+    crc = google_crc32c.value
+    found = [crc(data[begin:stop]) for begin, stop in zip(start.tolist(), end.tolist(), strict=True)]
+    wrong = np.flatnonzero(_masked(np.array(found, np.uint32)) != _words(array, end, "<u4"))
+    return Block(offset, array, Spans(start, end, np.arange(len(start))), wrong)
+
+
+def _cut(data: bytes, at: int, length: int) -> str:
+    if length - at < HEADER_BYTES:
+        return f"it ends within the {HEADER_BYTES} bytes before a record: {length - at} of them are there"
+    there = length - at - HEADER_BYTES
+    return f"it ends within a record of {_length_at(data, at)[0]:,} bytes: {there:,} of them are there"
+
+
+def _words(array: npt.NDArray[np.uint8], at: Ints, kind: str) -> npt.NDArray[np.unsignedinteger]:
+    """Return the numbers that are written at some places."""
+    return array[at[:, None] + np.arange(np.dtype(kind).itemsize)].view(kind).ravel()
+
+
+def _masked(crc: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + _MASK_ADDED
+
+
+# A checksum is linear: that of 8 bytes is the exclusive or of what each byte contributes at its place.
+_OF_ZEROS = google_crc32c.value(bytes(8))
+_CONTRIBUTIONS = np.array(
+    [
+        [google_crc32c.value(bytes(place) + bytes([byte]) + bytes(7 - place)) ^ _OF_ZEROS for byte in range(256)]
+        for place in range(8)
+    ],
+    np.uint32,
+)
+
+
+def _length_crc(lengths: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
+    """Return the masked checksums of lengths, rows of 8 bytes."""
+    crc = np.full(len(lengths), _OF_ZEROS, np.uint32)
+    for place in range(8):
+        crc ^= _CONTRIBUTIONS[place][lengths[:, place]]
+    return _masked(crc)
+
+
+def headers_hold(array: npt.NDArray[np.uint8], at: Ints) -> npt.NDArray[np.bool_]:
+    """Return whether the lengths at some places of a buffer have their checksums."""
+    return _length_crc(array[at[:, None] + np.arange(8)]) == _words(array, at + 8, "<u4")
+
+
+def first_header(file: BinaryIO, begin: int, end: int) -> int:
+    """Return where the first record's frame begins in a part of a file, or `end` if none does.
+
+    A place is one if the length that is there has its checksum, and so has the one behind the record, and so on: by
+    accident that happens once in 2**32 places for each.
+
+    Parameters
+    ----------
+    file : file object
+        Can be searched.
+    begin, end : int
+        The part, in bytes.
+    """
+    at = begin
+    while at < end:
+        file.seek(at)
+        data = b"".join(_pieces(file, min(BLOCK_BYTES, end - at) + HEADER_BYTES))
+        array = np.frombuffer(data, np.uint8)
+        # No record is longer than 4 GiB, so that few places need a look at their checksum.
+        high = (
+            array[4:-8].astype(bool) | array[5:-7] | array[6:-6] | array[7:-5]
+            if len(data) >= HEADER_BYTES
+            else array[:0]
+        )
+        places = np.flatnonzero(~high.astype(bool))
+        for place in places[headers_hold(array, places)].tolist():
+            if _chain_holds(file, at + place, end):
+                return at + place
+        at += BLOCK_BYTES
+    return end
+
+
+def _chain_holds(file: BinaryIO, at: int, end: int) -> bool:
+    """Return whether frame follows frame from here on."""
+    for _ in range(_CHAIN):
+        if at >= end:
+            break
+        file.seek(at)
+        header = file.read(HEADER_BYTES)
+        if not header:
+            break  # the end of the file
+        if len(header) < HEADER_BYTES or not headers_hold(np.frombuffer(header, np.uint8), np.zeros(1, np.int64)).all():
+            return False
+        at += _frame_bytes(header, 0)
+    return True
+
+
+def framed(records: pa.Array) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a file with these records.
+
+    Parameters
+    ----------
+    records : pa.Array
+        Of type binary, without nulls.
+    """
+    data, bounds = within(records)
+    lengths = np.diff(bounds).astype("<u8").view(np.uint8).reshape(-1, 8)
+    headers = np.concatenate([lengths, _length_crc(lengths).astype("<u4")[:, None].view(np.uint8)], axis=1)
+    raw, crc = data.tobytes(), google_crc32c.value
+    found = [crc(raw[begin:end]) for begin, end in itertools.pairwise(bounds.tolist())]
+    footers = _masked(np.array(found, np.uint32)).astype("<u4").view(np.uint8).reshape(-1, 4)
+    parts = [_rows(headers), records, _rows(footers)]
+    joined, _ = within(pc.binary_join_element_wise(*parts, pa.scalar(b"", records.type)))
+    return joined
+
+
+def _rows(matrix: npt.NDArray[np.uint8]) -> pa.Array:
+    """Return the rows of a matrix of bytes as a binary array."""
+    offsets = np.arange(0, matrix.size + 1, matrix.shape[1], dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(matrix), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(matrix))]
+    )

@@ -1,0 +1,169 @@
+"""Files of records as DataFrames, on any supported Spark: plain functions."""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tensorflowonspark.errors import EnvironmentNotReady, SpecError
+from tensorflowonspark.tfrecords.files import Split, find, plan
+from tensorflowonspark.tfrecords.options import Options, RecordType
+from tensorflowonspark.tfrecords.reading import read
+from tensorflowonspark.tfrecords.schema import Seen, arrow_columns, inferred, partition_types, seen_in
+from tensorflowonspark.tfrecords.writing import Output
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["read_tfrecord", "register", "write_tfrecord"]
+
+_SAVE_MODES = ("append", "overwrite", "error", "errorifexists", "ignore")
+
+
+def register(spark: "SparkSession") -> None:
+    """Let a session know ``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Of Spark 4.0 or newer; before that there are `read_tfrecord` and `write_tfrecord`.
+
+    Raises
+    ------
+    EnvironmentNotReady
+        On an older Spark.
+    """
+    try:
+        from tensorflowonspark.tfrecords.source import TFRecordSource
+    except ImportError as error:
+        raise EnvironmentNotReady(
+            "Spark has data sources in Python from 4.0 on: use tfos.read_tfrecord(spark, path) and "
+            f"tfos.write_tfrecord(df, path) here ({error})"
+        ) from None
+    spark.dataSource.register(TFRecordSource)
+
+
+def read_tfrecord(
+    spark: "SparkSession",
+    paths: str | Sequence[str],
+    schema: "str | StructType | None" = None,
+    columns: Sequence[str] | None = None,
+    **options: Any,
+) -> "DataFrame":
+    """Return the records of files as a DataFrame.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The session; Spark 3.5 will do, and Spark Connect.
+    paths : str or sequence of str
+        Files, directories (with partition columns, as in ``day=7``), or wildcards, on any file system.
+    schema : str or StructType, optional
+        The columns. By default they are inferred from the records.
+    columns : sequence of str, optional
+        Those that are wanted: others are not even decoded.
+    **options
+        See `Options`.
+
+    Raises
+    ------
+    SpecError
+        If a path, an option, a type or a name can't be right.
+    """
+    given = Options.of(options)
+    files = find([paths] if isinstance(paths, str) else list(paths), given.recursive_file_lookup)
+    wanted = _schema(spark, schema) if schema is not None else inferred(files, given, lambda tasks: _look(spark, tasks, given))
+    if columns is not None:
+        if missing := sorted(set(columns) - set(wanted.names)):
+            raise SpecError(f"columns={list(columns)}: there is no {', '.join(missing)}, only {', '.join(wanted.names)}")
+        wanted = type(wanted)([wanted[name] for name in columns])
+    fields = arrow_columns(wanted, given, partition_types(files))
+    tasks = plan([file for file in files if file.size], given.split_bytes)
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                yield from read(tasks[task], fields, given)
+
+    return spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(rows, wanted)
+
+
+def _schema(spark: "SparkSession", schema: "str | StructType") -> "StructType":
+    from tensorflowonspark.columns import parse_schema
+
+    return parse_schema(schema, spark.range(0))
+
+
+def _look(spark: "SparkSession", tasks: list[list[Split]], options: Options) -> dict[str, Seen]:
+    """Return what the features of all records are, by a job of Spark's."""
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = [pickle.dumps(seen_in(tasks[task], options)) for task in batch.column(0).to_pylist()]
+            yield pa.record_batch({"seen": pa.array(found, pa.binary())})
+
+    seen: dict[str, Seen] = {}
+    for row in spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(look, "seen binary").collect():
+        for name, found in pickle.loads(row.seen).items():
+            seen[name] = seen[name].with_(found, name) if name in seen else found
+    return seen
+
+
+def write_tfrecord(
+    df: "DataFrame", path: str, mode: str = "error", partition_by: Sequence[str] = (), **options: Any
+) -> None:
+    """Write a DataFrame as files of records, one for each of its partitions.
+
+    Parameters
+    ----------
+    df : DataFrame
+        Its columns become features.
+    path : str
+        A directory, on any file system. A job that fails leaves it as it was.
+    mode : str
+        What happens if something is there: ``append``, ``overwrite``, ``error`` or ``ignore``.
+    partition_by : sequence of str
+        Columns whose values become directories, as in ``day=7``.
+    **options
+        See `Options`.
+
+    Raises
+    ------
+    SpecError
+        If a column or an option can't be written, or something is there and `mode` is ``error``.
+    """
+    if mode.lower() not in _SAVE_MODES:
+        raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
+    given = Options.of({**options, **({"partitionBy": partition_by} if partition_by else {})})
+    output = Output(path, given, overwrite=mode.lower() == "overwrite")
+    check_columns(df.schema, given)
+    if mode.lower() in ("error", "errorifexists", "ignore") and output.exists():
+        if mode.lower() == "ignore":
+            return
+        raise SpecError(f"there is something at {path}: give mode='overwrite' or mode='append', or another path")
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        yield pa.record_batch({"name": pa.array(output.write(batches, context.partitionId()), pa.string())})
+
+    try:
+        names = [row.name for row in df.mapInArrow(write, "name string").collect()]
+        output.commit(names)
+    except BaseException:
+        output.abort()
+        raise
+
+
+def check_columns(schema: "StructType", options: Options) -> None:
+    """Refuse a DataFrame that can't be written."""
+    if missing := sorted(set(options.partition_by) - set(schema.names)):
+        raise SpecError(f"partitionBy: there is no column {', '.join(missing)}, only {', '.join(schema.names)}")
+    if len(options.partition_by) == len(schema.names):
+        raise SpecError("all columns are in partitionBy: nothing is left for the records")
+    if options.record_type is RecordType.BYTE_ARRAY and len(schema.names) - len(options.partition_by) != 1:
+        raise SpecError(f"records of type ByteArray are one column, and not {', '.join(schema.names)}")
+    arrow_columns(schema, options, options.partition_by)

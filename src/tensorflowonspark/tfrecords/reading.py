@@ -1,0 +1,189 @@
+"""The records of files as Arrow batches: what a task does, whoever started it."""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from tensorflowonspark import storage
+from tensorflowonspark.columns.arrays import lists_as_vectors
+from tensorflowonspark.columns.layout import is_binary, is_vector
+from tensorflowonspark.errors import TFRecordError
+from tensorflowonspark.tfrecords.compression import compression_of, decompressed
+from tensorflowonspark.tfrecords.decode import decode
+from tensorflowonspark.tfrecords.examples import Records
+from tensorflowonspark.tfrecords.files import Split
+from tensorflowonspark.tfrecords.framing import HEADER_BYTES, Block, BrokenFile, blocks, first_header
+from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
+from tensorflowonspark.tfrecords.wire import BadRecords, Ints, gather
+
+__all__ = ["BYTES_COLUMN", "Damaged", "read", "records_of"]
+
+BYTES_COLUMN = "byteArray"
+_ADVICE = (
+    'mode="DROPMALFORMED" leaves out what can\'t be read, mode="PERMISSIVE" gives rows of nulls for it and the reason in '
+    "a column _corrupt_record string"
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """The rest of a file, which can't be read.
+
+    Attributes
+    ----------
+    offset : int
+        Where it begins, in bytes.
+    reason : str
+        Why.
+    """
+
+    offset: int
+    reason: str
+
+
+def records_of(split: Split) -> Iterator[Block | Damaged]:
+    """Yield the records of a part of a file, and at its end perhaps why it can't be read on."""
+    files, path = storage.file_system(split.file.path)
+    with files.open(path, "rb") as file:
+        try:
+            yield from _blocks(file, split)
+        except BrokenFile as error:
+            yield Damaged(error.offset, str(error))
+
+
+def _blocks(file: BinaryIO, split: Split) -> Iterator[Block]:
+    compression = compression_of(file.read(HEADER_BYTES))
+    if compression is not Compression.NONE:
+        if split.begin == 0:  # it can only be read from its beginning: the first part is all of it
+            file.seek(0)
+            yield from blocks(decompressed(file, compression))
+        return
+    begin = first_header(file, split.begin, split.end) if split.begin else 0
+    file.seek(begin)
+    yield from blocks(file, begin, split.end)
+
+
+def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of parts of files.
+
+    Parameters
+    ----------
+    splits : iterable of Split
+        The parts.
+    columns : sequence of pa.Field
+        What the rows have: features, partition columns of the files, and the column of reasons.
+    options : Options
+        Of them `record_type`, `mode` and `column_name_of_corrupt_record` matter.
+
+    Raises
+    ------
+    TFRecordError
+        If a record can't be read, and the mode is `Mode.FAILFAST`.
+    """
+    for split in splits:
+        reader = _Reader(split, list(columns), options)
+        for block in records_of(split):
+            if (batch := reader.rows(block)) is not None:
+                yield batch
+        reader.tell()
+
+
+class _Reader:
+    """Makes rows of one file's records."""
+
+    def __init__(self, split: Split, columns: list[pa.Field], options: Options) -> None:
+        self._file = split.file.path
+        self._options = options
+        self._schema = pa.schema(columns)
+        self._constants = dict(split.file.values)
+        special = {*self._constants, options.column_name_of_corrupt_record}
+        self._features = [column for column in columns if column.name not in special]
+        self._dropped = 0
+
+    def rows(self, block: Block | Damaged) -> pa.RecordBatch | None:
+        """Return the rows of some records."""
+        if isinstance(block, Damaged):
+            return self._rest(block)
+        data, spans = block.data, block.spans
+        bad: dict[int, str] = {}
+        if block.wrong.size:
+            self._refuse(bad, block, {each: (int(spans.start[each]), "its data does not have its checksum") for each in block.wrong.tolist()})
+        while True:
+            good = np.setdiff1d(spans.record, list(bad)) if bad else spans.record
+            try:
+                arrays = self._arrays(Records(data, spans.take(good) if bad else spans))
+                break
+            except BadRecords as error:
+                self._refuse(bad, block, error.reasons)
+        if not bad or self._options.mode is Mode.DROPMALFORMED:
+            return self._batch(arrays, len(good), None)
+        return self._batch(self._with_nulls(arrays, good, len(spans)), len(spans), self._reasons(block, bad))
+
+    def tell(self) -> None:
+        """Say in the log what was left out."""
+        if self._dropped:
+            _log.warning("%s: %d records could not be read and were left out", self._file, self._dropped)
+
+    def _arrays(self, records: Records) -> list[pa.Array]:
+        if self._options.record_type is RecordType.BYTE_ARRAY:
+            whole = gather(records.data, records.spans.start, records.spans.end)
+            return [whole.cast(column.type) for column in self._features]
+        plain = [
+            pa.field(each.name, each.type.field("values").type, each.nullable) if is_vector(each.type) else each
+            for each in self._features
+        ]
+        found = decode(records, plain, self._options.record_type is RecordType.SEQUENCE_EXAMPLE)
+        return [
+            lists_as_vectors(array) if is_vector(column.type) else array
+            for array, column in zip(found, self._features, strict=True)
+        ]
+
+    def _refuse(self, bad: dict[int, str], block: Block, reasons: dict[int, tuple[int, str]]) -> None:
+        if self._options.mode is Mode.FAILFAST:
+            at, reason = min(reasons.values())
+            raise TFRecordError(self._file, block.offset + at, reason, _ADVICE)
+        self._dropped += len(reasons)
+        for record, (at, reason) in reasons.items():
+            bad[record] = f"{self._file}, byte {block.offset + at}: {reason}"
+
+    def _rest(self, damaged: Damaged) -> pa.RecordBatch | None:
+        """Return what stands for the rest of a file: one row, of which nobody knows how many records it was."""
+        if self._options.mode is Mode.FAILFAST:
+            raise TFRecordError(self._file, damaged.offset, damaged.reason, _ADVICE)
+        self._dropped += 1
+        if self._options.mode is Mode.DROPMALFORMED:
+            return None
+        reason = f"{self._file}, byte {damaged.offset}: {damaged.reason}; the rest of the file is lost"
+        return self._batch([pa.nulls(1, each.type) for each in self._features], 1, pa.array([reason]))
+
+    def _with_nulls(self, arrays: list[pa.Array], good: Ints, total: int) -> list[pa.Array]:
+        place = np.zeros(total, np.int64)
+        place[good] = np.arange(len(good))
+        absent = np.ones(total, np.bool_)
+        absent[good] = False
+        return [array.take(pa.array(place, mask=absent)) for array in arrays]
+
+    def _reasons(self, block: Block, bad: dict[int, str]) -> pa.Array:
+        """Return what the column of reasons has: for a binary one the records themselves."""
+        name = self._options.column_name_of_corrupt_record
+        if name in self._schema.names and is_binary(self._schema.field(name).type):
+            spans = block.spans
+            return pa.array([
+                block.data[spans.start[row] : spans.end[row]].tobytes() if row in bad else None
+                for row in range(len(spans))
+            ])
+        return pa.array([bad.get(row) for row in range(len(block.spans))])
+
+    def _batch(self, arrays: list[pa.Array], rows: int, reasons: pa.Array | None) -> pa.RecordBatch:
+        found = dict(zip((each.name for each in self._features), arrays, strict=True))
+        for column in self._schema:
+            if column.name in self._constants:
+                found[column.name] = pa.array([self._constants[column.name]] * 1, pa.string()).cast(column.type).take(pa.array(np.zeros(rows, np.int64)))
+            elif column.name == self._options.column_name_of_corrupt_record and column.name not in found:
+                found[column.name] = pa.nulls(rows, column.type) if reasons is None else reasons.cast(column.type)
+        return pa.record_batch([found[name] for name in self._schema.names], schema=self._schema)

@@ -1,0 +1,295 @@
+"""Protocol Buffers' wire format, read in numpy for many messages at once.
+
+Each step looks at one field of every message, so there are as many steps as the longest message has fields, whatever
+the number of messages. Source: https://protobuf.dev/programming-guides/encoding/.
+
+A message is a *span* of one buffer, from `start` to `end`, which belongs to a *record*, the number of the outermost
+message that it is part of. Of what can't be read all records are named in one `BadRecords`, so that the reader can
+leave them out and try again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = [
+    "FEW_MESSAGES",
+    "FOUR_BYTES",
+    "LENGTH",
+    "PADDING_BYTES",
+    "VARINT",
+    "BadRecords",
+    "Fields",
+    "Ints",
+    "Spans",
+    "fields",
+    "gather",
+    "joined",
+    "lengths",
+    "varints",
+    "within",
+]
+
+Ints = npt.NDArray[np.int64]
+
+# Behind the last message there are so many zero bytes, so that a varint that is cut off ends, and need not be watched.
+PADDING_BYTES = 16
+VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # the wire types
+_LONGEST_VARINT = 10
+_TOO_LONG = np.int64(1) << 40  # stands for any length that is longer than all there is
+_MORE = 0x80  # the bit of a varint's byte that says that more follow
+FEW_MESSAGES = 12  # from which on a plain loop is faster than numpy's calls
+
+
+class BadRecords(Exception):
+    """Some records can't be read.
+
+    Attributes
+    ----------
+    reasons : dict
+        Of each of them, by its number: a position in the buffer, and what is wrong there.
+    """
+
+    def __init__(self, records: Iterable[int], positions: Iterable[int], reason: str) -> None:
+        super().__init__(reason)
+        self.reasons = {int(record): (int(at), reason) for record, at in zip(records, positions, strict=True)}
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Some spans of the buffer, in the order of their records."""
+
+    start: Ints
+    end: Ints
+    record: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, which: npt.NDArray[np.generic]) -> "Spans":
+        """Return some of them, by a mask or by their numbers."""
+        return Spans(self.start[which], self.end[which], self.record[which])
+
+
+def joined(spans: Sequence[Spans]) -> Spans:
+    """Return all of these, one behind the other."""
+    none = np.empty(0, np.int64)
+    return Spans(
+        np.concatenate([none, *(each.start for each in spans)]),
+        np.concatenate([none, *(each.end for each in spans)]),
+        np.concatenate([none, *(each.record for each in spans)]),
+    )
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of some messages, message by message, in the order in which they are written.
+
+    Attributes
+    ----------
+    message : array of int
+        The number of the message that each is of.
+    number, kind : array of int
+        Its field number and wire type.
+    spans : Spans
+        Its value: of a length-delimited one what is within.
+    """
+
+    message: Ints
+    number: Ints
+    kind: Ints
+    spans: Spans
+
+    def where(self, number: int, kind: int = LENGTH) -> "Fields":
+        """Return those of one number and wire type: Protocol Buffers skip all others as unknown."""
+        return self.only((self.number == number) & (self.kind == kind))
+
+    def only(self, mask: npt.NDArray[np.bool_]) -> "Fields":
+        """Return some of them, by a mask, which often keeps all."""
+        return self if mask.all() else self.take(mask)
+
+    def take(self, which: npt.NDArray[np.generic]) -> "Fields":
+        """Return some of them."""
+        return Fields(self.message[which], self.number[which], self.kind[which], self.spans.take(which))
+
+
+def varints(data: npt.NDArray[np.uint8], at: Ints) -> tuple[npt.NDArray[np.uint64], Ints]:
+    """Return the numbers that are written at some positions, and the positions behind them (-1: it has no end)."""
+    first = data[at]
+    value = first.astype(np.uint64)
+    behind = at + 1
+    if not len(at) or first.max() < _MORE:
+        return value, behind
+    more = np.flatnonzero(first >= _MORE)
+    value[more] &= np.uint64(0x7F)
+    for count in range(1, _LONGEST_VARINT):
+        byte = data[np.minimum(at[more] + count, len(data) - 1)]
+        value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * count)
+        behind[more] += 1
+        more = more[byte >= _MORE]
+        if not more.size:
+            break
+    behind[more] = -1
+    return value, behind
+
+
+def lengths(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
+    """Return begin and end of what stands behind the lengths at some positions (-1: no length, or it can't be)."""
+    length, begin = varints(data, at)
+    end = begin + np.minimum(length, np.uint64(_TOO_LONG)).astype(np.int64)
+    if len(at) and begin.min() < 0:
+        end[begin < 0] = -1
+    return begin, end
+
+
+def _only(data: npt.NDArray[np.uint8], messages: Spans) -> "Fields | None":
+    """Return the fields of messages that all consist of the same one, with a length, as most in an Example do."""
+    if not len(messages) or (messages.start >= messages.end).any():
+        return None
+    tags = data[messages.start]
+    tag = int(tags[0])
+    if tag & 7 != LENGTH or not LENGTH < tag < _MORE or (tags != tag).any():
+        return None
+    begin, end = lengths(data, messages.start + 1)
+    if (end != messages.end).any():
+        return None
+    count = len(messages)
+    number, kind = np.full(count, tag >> 3), np.full(count, LENGTH)
+    return Fields(np.arange(count), number, kind, Spans(begin, end, messages.record))
+
+
+def fields(data: npt.NDArray[np.uint8], messages: Spans) -> Fields:
+    """Return the fields of messages.
+
+    Parameters
+    ----------
+    data : array of uint8
+        The buffer, with `PADDING_BYTES` behind the last message.
+    messages : Spans
+        Where the messages are.
+
+    Raises
+    ------
+    BadRecords
+        If some of them are no messages.
+    """
+    if (single := _only(data, messages)) is not None:
+        return single
+    bad: dict[int, int] = {}
+    steps: list[tuple[Ints, Ints, Ints, Ints, Ints]] = []
+    active = np.flatnonzero(messages.start < messages.end)
+    at = messages.start[active]
+    while active.size > FEW_MESSAGES or (active.size and not steps):
+        number, kind, begin, stop = _one_field(data, at)
+        good = (stop >= 0) & (stop <= messages.end[active]) & (number > 0)
+        if not good.all():
+            bad.update(zip(messages.record[active[~good]].tolist(), at[~good].tolist(), strict=True))
+            active, number, kind, begin, stop = active[good], number[good], kind[good], begin[good], stop[good]
+        steps.append((active, number, kind, begin, stop))
+        further = stop < messages.end[active]
+        active, at = active[further], stop[further]
+    for message, position in zip(active.tolist(), at.tolist(), strict=True):
+        table, stopped = _rest(memoryview(data), position, int(messages.end[message]))
+        steps.append((np.full(len(table), message), *table.T))  # type: ignore[arg-type]
+        if stopped >= 0:
+            bad[int(messages.record[message])] = stopped
+    if bad:
+        raise BadRecords(bad, bad.values(), "no field of a message can be read here")
+    message, number, kind, begin, stop = _in_order(steps)
+    return Fields(message, number, kind, Spans(begin, stop, messages.record[message]))
+
+
+def _one_field(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return number, wire type, begin and end of one field of each; the end is -1 where there is none."""
+    tag, begin = varints(data, at)
+    kind = (tag & np.uint64(7)).astype(np.int64)
+    number = (tag >> np.uint64(3)).astype(np.int64)
+    begin = np.where((begin < 0) | (begin >= len(data)) | (tag >> np.uint64(32) > 0), len(data) - 1, begin)
+    value, stop = varints(data, begin)
+    lengths = kind == LENGTH
+    if not lengths.all():
+        stop = np.select([kind == FOUR_BYTES, kind == EIGHT_BYTES], [begin + 4, begin + 8], stop)
+        stop[(kind != VARINT) & (kind != EIGHT_BYTES) & (kind != FOUR_BYTES) & ~lengths] = -1
+        begin = np.where(lengths, stop, begin)
+    else:
+        begin = stop
+    inside = np.minimum(value, np.uint64(_TOO_LONG)).astype(np.int64)
+    stop = np.where(lengths & (stop >= 0), stop + inside, stop)
+    return number, kind, begin, stop
+
+
+def _rest(view: memoryview, at: int, end: int) -> tuple[Ints, int]:
+    """Read the rest of one message, field by field: for the few that have many more fields than the others.
+
+    Returns number, wire type, begin and end of each, and where one can't be read, or -1.
+    """
+    found: list[tuple[int, int, int, int]] = []
+    stopped = -1
+    while at < end and stopped < 0:
+        tag, begin = _varint(view, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == LENGTH:
+            length, begin = _varint(view, begin)
+            stop = begin + length
+        else:
+            stop = {VARINT: _varint(view, begin)[1], EIGHT_BYTES: begin + 8, FOUR_BYTES: begin + 4}.get(kind, end + 1)
+        if stop > end or number == 0 or tag >> 32:
+            stopped = at
+        else:
+            found.append((number, kind, begin, stop))
+        at = stop
+    return np.array(found, np.int64).reshape(-1, 4), stopped
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    """Return one number and the position behind it: behind the end of the buffer if the number has no end."""
+    value = 0
+    for count in range(_LONGEST_VARINT):
+        byte = view[at + count] if at + count < len(view) else 0
+        value |= (byte & 0x7F) << 7 * count
+        if byte < _MORE:
+            return value & (1 << 64) - 1, at + count + 1
+    return 0, len(view) + 1
+
+
+def _in_order(steps: list[tuple[Ints, Ints, Ints, Ints, Ints]]) -> tuple[Ints, ...]:
+    """Return the fields of all steps, message by message."""
+    if not steps:
+        return tuple(np.empty(0, np.int64) for _ in range(5))
+    if len(steps) == 1:
+        return steps[0]
+    columns = list(zip(*steps, strict=True))
+    if all(np.array_equal(step[0], steps[0][0]) for step in steps):  # all messages have as many fields
+        return tuple(np.stack(column, axis=1).ravel() for column in columns)
+    joined = [np.concatenate(column) for column in columns]
+    order = np.argsort(joined[0], kind="stable")
+    return tuple(column[order] for column in joined)
+
+
+def gather(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> pa.Array:
+    """Return spans of a buffer as a binary array: native code copies them together.
+
+    Every second value of an array whose offsets are all beginnings and ends is wanted. The spans must neither overlap
+    nor go back.
+    """
+    count = len(start)
+    wide = len(data) > np.iinfo(np.int32).max
+    offsets = np.zeros(2 * count + 1, np.int64 if wide else np.int32)
+    offsets[1::2] = start
+    offsets[2::2] = end
+    kind = pa.large_binary() if wide else pa.binary()
+    all_spans = pa.Array.from_buffers(kind, 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return all_spans.take(pa.array(np.arange(1, 2 * count, 2)))
+
+
+def within(array: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
+    """Return the bytes of all values of a binary array, one behind the other, and where each begins (and the end)."""
+    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    _, offsets, values = array.buffers()
+    dtype = np.int64 if wide else np.int32
+    places = np.frombuffer(offsets, dtype, len(array) + 1, array.offset * np.dtype(dtype).itemsize)
+    data = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
+    return data[places[0] : places[-1]], (places - places[0]).astype(np.int64)

@@ -1,0 +1,171 @@
+"""Arrow batches as files of records: each task writes its own beside, and all come into place together at the end."""
+
+import posixpath
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorflowonspark import storage
+from tensorflowonspark.columns.arrays import vector_lists
+from tensorflowonspark.columns.layout import is_vector
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.tfrecords.compression import compressor
+from tensorflowonspark.tfrecords.encode import encode
+from tensorflowonspark.tfrecords.files import directory_of
+from tensorflowonspark.tfrecords.framing import framed
+from tensorflowonspark.tfrecords.options import Compression, Options, RecordType
+
+__all__ = ["Output"]
+
+_SUCCESS = "_SUCCESS"
+_TEMPORARY = "_temporary"  # names that begin so are not data, for Spark and Hadoop too
+_SLICE_BYTES = 64 << 20  # encoded at once: Arrow's offsets end at 2 GiB, and the memory is wanted elsewhere
+_ENDINGS = {Compression.NONE: ".tfrecord", Compression.GZIP: ".tfrecord.gz", Compression.ZLIB: ".tfrecord.zlib"}
+
+
+@dataclass(frozen=True)
+class Output:
+    """A directory that a job writes.
+
+    Attributes
+    ----------
+    path : str
+        Where it is.
+    options : Options
+        How files are written.
+    overwrite : bool
+        Whether what was there goes, once all is written.
+    job : str
+        Tells this job's files from those of others.
+    """
+
+    path: str
+    options: Options
+    overwrite: bool = False
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def _staging(self) -> str:
+        """Where files are until the job is done."""
+        return f"{self.path.rstrip('/')}/{_TEMPORARY}/{self.job}"
+
+    def exists(self) -> bool:
+        """Return whether something is there already."""
+        files, path = storage.file_system(self.path)
+        files.invalidate_cache()
+        return bool(files.exists(path))
+
+    def write(self, batches: Iterable[pa.RecordBatch], task: int) -> list[str]:
+        """Write what one task has; return the names of its files below the directory.
+
+        Parameters
+        ----------
+        batches : iterable of pa.RecordBatch
+            The rows.
+        task : int
+            The number of the partition.
+        """
+        attempt = uuid.uuid4().hex[:8]  # Spark may repeat a task: of two attempts one is put into place
+        name = f"part-{task:05d}-{self.job[:8]}-{attempt}{_ENDINGS[self.options.compression]}"
+        open_files: dict[str, _Part] = {}
+        try:
+            for batch in batches:
+                for folder, rows in self._divided(batch):
+                    if folder not in open_files:
+                        open_files[folder] = _Part(f"{self._staging}/{folder}{name}", self.options)
+                    open_files[folder].add(rows)
+        finally:
+            for part in open_files.values():
+                part.close()
+        return [f"{folder}{name}" for folder in open_files]
+
+    def _divided(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows of each directory, without the columns that name it."""
+        columns = self.options.partition_by
+        if not batch.num_rows:
+            return
+        if not columns:
+            yield "", batch
+            return
+        texts = [pc.cast(batch.column(name), pa.string()).fill_null("") for name in columns]
+        codes = [text.dictionary_encode() for text in texts]
+        combined = np.zeros(batch.num_rows, np.int64)
+        for code in codes:
+            combined = combined * len(code.dictionary) + code.indices.to_numpy()
+        rest = batch.drop_columns(list(columns))
+        for each in np.unique(combined).tolist():
+            rows = np.flatnonzero(combined == each)
+            values = [text[int(rows[0])].as_py() for text in texts]
+            folder = "".join(f"{directory_of(name, value)}/" for name, value in zip(columns, values, strict=True))
+            yield folder, rest.take(pa.array(rows))
+
+    def commit(self, names: Iterable[str]) -> None:
+        """Put the files of all tasks into place, and mark the directory as complete."""
+        files, path = storage.file_system(self.path)
+        files.invalidate_cache()
+        _, staging = storage.file_system(self._staging)
+        files.makedirs(path, exist_ok=True)
+        if self.overwrite:
+            for old in files.ls(path, detail=False):
+                if posixpath.basename(old.rstrip("/")) != _TEMPORARY:
+                    files.rm(old, recursive=True)
+        for name in names:
+            target = f"{path.rstrip('/')}/{name}"
+            files.makedirs(posixpath.dirname(target), exist_ok=True)
+            files.mv(f"{staging}/{name}", target)
+        self._tidy()
+        files.pipe_file(f"{path.rstrip('/')}/{_SUCCESS}", b"")
+
+    def abort(self) -> None:
+        """Take away what the tasks have written; what was there before is as it was."""
+        self._tidy()
+
+    def _tidy(self) -> None:
+        files, path = storage.file_system(self.path)
+        files.invalidate_cache()
+        temporary = f"{path.rstrip('/')}/{_TEMPORARY}"
+        storage.remove(self._staging)
+        if files.exists(temporary) and not files.ls(temporary, detail=False):
+            files.rmdir(temporary)
+        if files.exists(path) and not files.ls(path, detail=False):
+            files.rmdir(path)
+
+
+class _Part:
+    """A file that is being written."""
+
+    def __init__(self, path: str, options: Options) -> None:
+        files, within = storage.file_system(path)
+        files.makedirs(posixpath.dirname(within), exist_ok=True)
+        self._file = files.open(within, "wb")
+        self._options = options
+        self._compressor = compressor(options.compression)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write some rows."""
+        pieces = max(1, min(-(-batch.nbytes // _SLICE_BYTES), batch.num_rows))
+        size = -(-batch.num_rows // pieces)
+        for begin in range(0, batch.num_rows, size):
+            data = framed(_messages(batch.slice(begin, size), self._options))
+            self._file.write(self._compressor.compress(data) if self._compressor else memoryview(data))
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._compressor:
+            self._file.write(self._compressor.flush())
+        self._file.close()
+
+
+def _messages(batch: pa.RecordBatch, options: Options) -> pa.Array:
+    if options.record_type is RecordType.BYTE_ARRAY:
+        records = batch.column(0).cast(pa.binary())
+        if records.null_count:
+            raise SpecError(f"column {batch.schema.names[0]!r} has a null, and a record of type ByteArray is never one")
+        return records
+    columns = [vector_lists(each) if is_vector(each.type) else each for each in batch.columns]
+    plain = pa.record_batch(columns, names=batch.schema.names)
+    return encode(plain, options.record_type is RecordType.SEQUENCE_EXAMPLE)

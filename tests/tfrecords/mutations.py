@@ -1,0 +1,91 @@
+"""Damaged files, and what Protocol Buffers' own parser makes of each record: the judge of what ours makes of it."""
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf import unknown_fields
+from google.protobuf.message import DecodeError
+from tensorflow.core.example import example_pb2
+
+from tensorflowonspark.tfrecords.examples import Records
+from tensorflowonspark.tfrecords.decode import decode
+from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
+
+KINDS = ["bytes_list", "float_list", "int64_list"]
+COLUMNS = {
+    "bytes_list": pa.list_(pa.binary()),
+    "float_list": pa.list_(pa.float32()),
+    "int64_list": pa.list_(pa.int64()),
+}
+
+
+class NotJudged(Exception):
+    pass
+
+
+def records_in(messages):
+    """Put serialised messages into one buffer."""
+    ends = np.cumsum([len(each) for each in messages])
+    starts = ends - [len(each) for each in messages]
+    data = np.frombuffer(b"".join(messages) + bytes(PADDING_BYTES), np.uint8)
+    return Records(data, Spans(starts.astype(np.int64), ends.astype(np.int64), np.arange(len(messages))))
+
+
+def parsed(message, sequence=False):
+    """Return what a message holds by name as (kind, values), by Protocol Buffers; None if it is none.
+
+    The parser that Python has keeps an entry with an unknown field in it apart, as unknown (the one of C++ does not).
+    Such a message gives an exception.
+    """
+    kind = example_pb2.SequenceExample if sequence else example_pb2.Example
+    try:
+        found = kind.FromString(message)
+    except DecodeError:
+        return None
+    features = found.context if sequence else found.features
+    if any(field.field_number == 1 for field in unknown_fields.UnknownFieldSet(features)):
+        raise NotJudged
+    return {name: _values(feature) for name, feature in features.feature.items()}
+
+
+def _values(feature):
+    kind = feature.WhichOneof("kind")
+    return (kind, list(getattr(feature, kind).value)) if kind else (None, [])
+
+
+def ours(message, expected):
+    """Return what our decoder makes of a message, in the same form; None if it refuses it."""
+    try:
+        records = records_in([message])
+        found = {}
+        for name in records.features.names:
+            kind = expected.get(name, (None, []))[0] if expected else None
+            column = pa.field(name, COLUMNS[kind or "int64_list"])
+            values = decode(records, [column], False)[0].to_pylist()[0]
+            found[name] = (kind, values)
+        return found
+    except BadRecords:
+        return None
+
+
+def same(left, right):
+    """Whether two messages hold the same; NaN is itself."""
+    return repr(sorted(left.items())) == repr(sorted(right.items()))
+
+
+def mutated(message, rng):
+    """Return a message with some of its bytes changed, left out, doubled or put in."""
+    data = bytearray(message)
+    for _ in range(rng.integers(1, 4)):
+        at = int(rng.integers(0, max(1, len(data))))
+        how = rng.integers(0, 5)
+        if how == 0 and data:
+            data[at % len(data)] = rng.integers(0, 256)
+        elif how == 1 and data:
+            data[at % len(data)] ^= 1 << int(rng.integers(0, 8))
+        elif how == 2:
+            del data[at : at + int(rng.integers(1, 9))]
+        elif how == 3:
+            data[at:at] = data[at : at + int(rng.integers(1, 33))]
+        else:
+            data[at:at] = rng.bytes(int(rng.integers(1, 5)))
+    return bytes(data)
