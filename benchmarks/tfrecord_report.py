@@ -21,7 +21,7 @@ WRITERS = {
     "spark-tfrecord": "spark-tfrecord",
     "2.2.5": "TensorFlowOnSpark 2.2.5, `saveAsTFRecords`",
     "rows": "TensorFlow alone, one core, row by row",
-    "batches": "TensorFlow alone, one core, `encode_proto` of batches",
+    "batches": "TensorFlow alone, one core, `encode_proto`, batches",
 }
 _CORES = {"alone": 1, "rows": 1, "batches": 1}  # the others have two
 _COLOURS = {
@@ -65,7 +65,7 @@ def _one_kind(found, action, roads):
     rows = []
     for road in (road for road in roads if road in found):
         ratios = compared(found, action, road)
-        shown = [f"{ratios[each]:,.2f}" if each in ratios else "not run" for each in _TARGETS["read"]]
+        shown = [_shown(ratios[each]) if each in ratios else "not run" for each in _TARGETS["read"]]
         rows.append([roads[road], *shown, median_and_range(found[road], "{:,.0f}", "/s")])
     return table(["road", "times 2.2.5", "times spark-tfrecord", "of TensorFlow alone, per core", "rows"], rows)
 
@@ -82,10 +82,13 @@ def _targets(results, there):
 def _judged(ratio, target):
     if ratio is None:
         return "not run"
-    shown = f"{ratio:,.2f}"
     if target is None:
-        return shown
-    return f"{shown} (target {target})" if ratio >= target else f"{shown} (target {target}: **missed**)"
+        return _shown(ratio)
+    return f"{_shown(ratio)} (target {target}{'' if ratio >= target else ': **missed**'})"
+
+
+def _shown(ratio):
+    return f"{ratio:,.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def publish(tables, document):
@@ -103,10 +106,10 @@ def draw(results, path):
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, panels = plt.subplots(1, 2, figsize=(11, 6), layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(11, 6.2), sharey=True, layout="constrained")
     for axes, action, roads in zip(panels, ("read", "write"), (READERS, WRITERS), strict=True):
         _draw_panel(axes, results, action, roads)
-    panels[1].set_yticklabels([])
+    figure.supxlabel("thousand rows per second and core (a logarithmic scale)", fontsize=9)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -117,10 +120,11 @@ def _draw_panel(axes, results, action, roads):
         for place, road in enumerate(road for road in roads if road in found):
             rate, y = per_core(found, road) / 1000, group + (place - 2) * 0.17
             axes.barh(y, rate, 0.15, color=_COLOURS[road], label=roads[road].replace("`", "") if not group else None)
-            shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+            shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
             axes.annotate(shown, (rate, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
-    axes.set(xscale="log", xlabel="thousand rows per second and core (each mark is ten times the one before)")
-    axes.set(yticks=range(len(KINDS)), yticklabels=[kind.title.replace(", ", ",\n", 1) for kind in KINDS.values()])
-    axes.invert_yaxis()
+    axes.set(xscale="log", yticks=range(len(KINDS)), yticklabels=[kind.title for kind in KINDS.values()])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.margins(x=0.12)
+    axes.set_ylim(len(KINDS) - 0.5, -0.5)
     axes.set_title(action.title(), loc="left", fontweight="bold")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False, fontsize=8)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.06), frameon=False, fontsize=8)
