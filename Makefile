@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow matrix lint benchmark benchmark-feed benchmark-inference clean
+.PHONY: demo test slow matrix lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -44,6 +44,10 @@ benchmark-feed: $(STAMP)
 # A model over the rows of a DataFrame, and a training from begin to end (docs/benchmarks/inference.md).
 benchmark-inference: $(STAMP)
 	$(BIN)/python benchmarks/inference.py $(ARGS)
+
+# TFRecord files read and written, beside others and TensorFlow alone (docs/benchmarks/tfrecord.md). Needs Maven.
+benchmark-tfrecord: $(STAMP)
+	$(BIN)/python benchmarks/tfrecord.py $(ARGS)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -3,7 +3,14 @@
 from dataclasses import dataclass, field
 
 HASH = "sha2(cast(id as string), 512)"  # 128 characters that no compression makes small
-RAMP = f"array({', '.join(f'{number % 251 / 250}F' for number in range(251 + 783))})"  # slices of it are rows
+_RAMP = f"array({', '.join(f'{number % 251 / 250}F' for number in range(251 + 783))})"  # slices of it are rows
+
+
+def floats(count):
+    """Return SQL of ``id`` for an array of float32."""
+    return f"slice({_RAMP}, cast(id * {count} % 251 + 1 as int), {count})"
+
+
 _LABEL = "cast(id % 10 as int) as label"
 
 
@@ -36,7 +43,7 @@ class Kind:
 KINDS = {
     "floats": Kind(
         "784 float32 + label",
-        [f"slice({RAMP}, cast(id * 784 % 251 + 1 as int), 784) as features", _LABEL],
+        [f"{floats(784)} as features", _LABEL],
         500_000,
         9_000,
         3_140,
@@ -64,6 +71,11 @@ KINDS = {
         554,
     ),
 }
+
+
+def run_all(frame):
+    """Have Spark compute all rows of a DataFrame, and keep none."""
+    frame.write.format("noop").mode("overwrite").save()
 
 
 class Frames:

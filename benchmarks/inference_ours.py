@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from feed_rows import Frames
+from feed_rows import Frames, run_all
 from inference_rows import KINDS, columns, network
 from rounds import contend
 from standalone import two_one_core_workers
@@ -17,11 +17,6 @@ _ALONE_ROWS = 4096  # at a time
 def count_batches(batches):
     """Take a partition's rows, and do nothing with them."""
     yield pa.record_batch({"rows": [sum(batch.num_rows for batch in batches)]})
-
-
-def run_all(frame):
-    """Have Spark compute all rows of a DataFrame, and keep none."""
-    frame.write.format("noop").mode("overwrite").save()
 
 
 def limit(frame):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from feed_rows import HASH, RAMP
+from feed_rows import HASH, floats
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,12 @@ def columns(made):
     return ["id", f"{made} as features"]
 
 
-def _floats(count):
-    return f"slice({RAMP}, cast(id * {count} % 251 + 1 as int), {count})"
-
-
 KINDS = {
-    "small": Kind("64 float32, Dense 128, Dense 10", _floats(64), _floats(64), 2_000_000, 100_000, 30_000),
+    "small": Kind("64 float32, Dense 128, Dense 10", floats(64), floats(64), 2_000_000, 100_000, 30_000),
     "image": Kind(
         "784 bytes, two convolutions, Dense 10",
         f"unhex(substr(repeat({HASH}, 13), 1, 1568))",
-        _floats(784),
+        floats(784),
         400_000,
         40_000,
         6_000,
