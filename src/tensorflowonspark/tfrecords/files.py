@@ -15,7 +15,7 @@ __all__ = ["NULL_DIRECTORY", "File", "Split", "directory_of", "find", "plan"]
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark name the directory of rows whose column is null
 _PARTITIONS = 32  # so many tasks at least for data that are worth it, whatever the size of a split
-_SMALLEST_SPLIT_BYTES = 4 << 20
+_SMALLEST_SPLIT_BYTES = 32 << 20  # a task costs Spark about as much as reading this
 _OPENING_BYTES = 1 << 20  # what opening a file costs, in bytes that could be read meanwhile
 
 

@@ -24,7 +24,8 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 BLOCK_BYTES = 4 << 20  # read at once: few enough for a processor's cache, enough for numpy's calls not to count
 _MASK_ADDED = np.uint32(0xA282EAD8)
-_CHAIN = 1000  # so many records in a row are no accident, nor a short file that is a value in another file's record
+_FIRST_LOOK_BYTES = 1 << 14  # for the beginning of a record, which most often is near
+_CHAIN = 1000  # so many records in a row are no accident, nor a short file that is a value in a record
 _length_at = struct.Struct("<Q").unpack_from
 
 
@@ -201,10 +202,10 @@ def first_header(file: BinaryIO, begin: int, end: int) -> int:
     begin, end : int
         The part, in bytes.
     """
-    at = begin
+    at, size = begin, _FIRST_LOOK_BYTES
     while at < end:
         file.seek(at)
-        data = b"".join(_pieces(file, min(BLOCK_BYTES, end - at) + HEADER_BYTES))
+        data = b"".join(_pieces(file, min(size, end - at) + HEADER_BYTES))
         array = np.frombuffer(data, np.uint8)
         # No record is longer than 4 GiB, so that few places need a look at their checksum.
         high = (
@@ -216,7 +217,7 @@ def first_header(file: BinaryIO, begin: int, end: int) -> int:
         for place in places[headers_hold(array, places)].tolist():
             if _chain_holds(file, at + place, end):
                 return int(at + place)
-        at += BLOCK_BYTES
+        at, size = at + size, min(2 * size, BLOCK_BYTES)
     return end
 
 
