@@ -46,8 +46,8 @@ def settings() -> dict[str, str]:
 def hadoop_settings(spark: "SparkSession") -> dict[str, str]:
     """Return what a session's Hadoop settings say of file systems, without what is Hadoop's own default.
 
-    Over Spark Connect these are what the session has set and the server's ``spark.hadoop.*``, but for secrets, which the
-    server does not tell: give these with `use` before. What the server has from its HADOOP_CONF_DIR isn't seen.
+    Over Spark Connect these are what the session has set and the server's ``spark.hadoop.*``, but for secrets, which
+    the server does not tell: give these with `use` before. What it has from its HADOOP_CONF_DIR isn't seen.
 
     Parameters
     ----------
