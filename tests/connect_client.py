@@ -90,7 +90,7 @@ def wait(spark, directory):
 def settings_of_file_systems(spark):
     """The session's own, and what the server was started with."""
     spark.conf.set("fs.defaultFS", "hdfs://set-by-the-client")
-    spark.conf.set("fs.s3a.secret.key", "a secret")
+    storage.use({"fs.s3a.secret.key": "a secret"})
     known = storage.hadoop_settings(spark)
     assert known["fs.s3a.secret.key"] == "a secret"
     assert known["fs.s3a.endpoint"] == "set-by-the-server"

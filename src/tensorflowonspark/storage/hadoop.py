@@ -46,8 +46,8 @@ def settings() -> dict[str, str]:
 def hadoop_settings(spark: "SparkSession") -> dict[str, str]:
     """Return what a session's Hadoop settings say of file systems, without what is Hadoop's own default.
 
-    Over Spark Connect these are what the session has set, and the server's ``spark.hadoop.*`` but for its secrets; what
-    the server has from its own HADOOP_CONF_DIR isn't seen.
+    Over Spark Connect these are what the session has set and the server's ``spark.hadoop.*``, but for secrets, which
+    the server does not tell: give these with `use` before. What it has from its HADOOP_CONF_DIR isn't seen.
 
     Parameters
     ----------
@@ -83,14 +83,9 @@ def use_session(spark: "SparkSession | None" = None) -> None:
 
 
 def _of_connect(spark: "SparkSession") -> dict[str, str]:
-    known = {}
-    for row in spark.sql("SET").collect():
-        name = row.key.removeprefix(_SPARK_PREFIX)
-        if name.startswith(_WANTED):
-            # Secrets are blanked out here. What the session has set can be asked for; the server's own can't.
-            value = spark.conf.get(row.key, None) if _BLANK in row.value else row.value
-            known.update({} if value is None else {name: value})
-    return known
+    rows = [row for row in spark.sql("SET").collect() if _BLANK not in row.value]
+    named = {row.key.removeprefix(_SPARK_PREFIX): row.value for row in rows}
+    return {**_used, **{name: value for name, value in named.items() if name.startswith(_WANTED)}}
 
 
 def hadoop_user() -> str:
