@@ -25,6 +25,7 @@ os.environ["TFOS_TEST_RUN"] = uuid.uuid4().hex  # inherited by all that this run
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
 MASTERS = ["local", "local-cluster", "standalone"]
+S3_KEYS = {"fs.s3a.access.key": "one", "fs.s3a.secret.key": "two", "fs.s3a.path.style.access": "true"}
 _GONE_SECONDS = 8.0
 _scratch: list[str] = []  # Spark's local directories
 
@@ -127,6 +128,15 @@ def s3():
     urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT")).close()
     yield address
     server.stop()
+
+
+@pytest.fixture
+def bucket(s3, hadoop_free, monkeypatch):
+    """The settings with which the S3 is reached, and only with them."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return {**S3_KEYS, "fs.s3a.endpoint": s3}
 
 
 def our_processes():

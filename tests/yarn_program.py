@@ -1,4 +1,4 @@
-"""A training on YARN from begin to end, on rows in HDFS: a test runs it as a process, and reads what it prints."""
+"""A training on YARN from begin to end, on records in HDFS: a test runs it as a process, and reads what it prints."""
 
 import json
 import os
@@ -20,9 +20,17 @@ def train(args, ctx):
         layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(1, activation="sigmoid")]
         model = keras.Sequential([keras.Input((2,)), *layers])
         model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy", metrics=["accuracy"])
-    history = model.fit(ctx.dataset(32, features="features", label="label"), epochs=5, verbose=0)
+    feed = ctx.read_tfrecord(f"{args}/points")
+    checkpoint = ctx.checkpoint(f"{args}/checkpoints")
+    data = feed.dataset(32, features="features", label="label", shapes={"features": (2,)})
+    history = model.fit(data, epochs=5, verbose=0, callbacks=[checkpoint.callback()])
     ctx.export(model, ctx.absolute_path("model"))
-    return {"accuracy": history.history["accuracy"][-1], "rows": ctx.feed().rows, "model": ctx.absolute_path("model")}
+    return {
+        "accuracy": history.history["accuracy"][-1],
+        "rows": feed.rows,
+        "epoch": checkpoint.latest().epoch,
+        "model": ctx.absolute_path("model"),
+    }
 
 
 def end_with_the_test():
@@ -34,10 +42,12 @@ def main(directory):
     Thread(target=end_with_the_test, daemon=True).start()
     spark = SparkSession.builder.getOrCreate()
     points = spark.range(0, 1000, 1, 4).select(f.sin("id").alias("x"), f.cos(f.col("id") * 2).alias("y"))
-    points.withColumn("label", (f.col("x") > f.col("y")).cast("float")).write.parquet(f"{directory}/points")
     features = f.array("x", "y").cast("array<float>").alias("features")
-    rows = spark.read.parquet(f"{directory}/points").select(features, "label")
-    results = tfos.run(spark, train, data=rows, workers=2)
+    rows = points.select(features, (f.col("x") > f.col("y")).cast("float").alias("label"))
+    tfos.register(spark)
+    rows.write.format("tfrecord").mode("append").save(f"{directory}/points")
+    assert spark.read.format("tfrecord").load(f"{directory}/points").count() == 1000
+    results = tfos.run(spark, train, directory, workers=2)
     print(json.dumps(results))
     spark.stop()
 

@@ -14,15 +14,6 @@ from tensorflowonspark.storage.objects import s3_options
 KEYS = {"fs.s3a.access.key": "one", "fs.s3a.secret.key": "two", "fs.s3a.path.style.access": "true"}
 
 
-@pytest.fixture
-def bucket(s3, hadoop_free, monkeypatch):
-    """The settings with which the S3 is reached, and only with them."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    return {**KEYS, "fs.s3a.endpoint": s3}
-
-
 def write_model(names):
     def write(local):
         for name in names:
