@@ -56,6 +56,15 @@ def stages(data, directory):
     assert estimator.fit(data, {estimator.initialModel: warm, estimator.epochs: 1}).history["accuracy"] == [1.0]
 
 
+def records(data, directory):
+    spark = data.sparkSession
+    tfos.write_tfrecord(data, f"{directory}/records")
+    assert tfos.read_tfrecord(spark, f"{directory}/records").where("label = 1").count() == 100
+    tfos.register(spark)
+    data.write.format("tfrecord").mode("append").save(f"{directory}/records")
+    assert spark.read.format("tfrecord").load(f"{directory}/records").count() == 400
+
+
 def functions_of_ones_own(spark, data):
     def count(args, ctx):
         rows = 0
@@ -110,5 +119,6 @@ if __name__ == "__main__":
     data = two_kinds(spark)
     verbs(data)
     stages(data, directory)
+    records(data, directory)
     functions_of_ones_own(spark, data)
     sys.stdout.write("all is well\n")

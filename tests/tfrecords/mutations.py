@@ -5,8 +5,9 @@ from google.protobuf import unknown_fields
 from google.protobuf.message import DecodeError
 from tensorflow.core.example import example_pb2
 
-from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Records, read_values
-from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
+from tensorflowonspark.tfrecords.examples import Records
+from tensorflowonspark.tfrecords.spans import PADDING_BYTES, BadRecords, Spans
+from tensorflowonspark.tfrecords.values import BYTES, FLOAT, INT64, read_values
 
 
 class NotJudged(Exception):

@@ -1,6 +1,6 @@
 """TFRecord files as DataFrames and back, without TensorFlow and without a jar; runs in the driver and in Spark's tasks.
 
-`framing` knows the files' frames and `compression` their compression, `wire` Protocol Buffers' format, `examples` the
-messages, `decode` and `encode` lead from these to Arrow columns and back; `files` knows directories, `schema` types,
+`framing` knows the files' frames and `compression` their compression, `spans` and `wire` Protocol Buffers' format,
+`examples` and `values` the messages, `decode` and `encode` lead from these to Arrow columns and back; `files` knows directories, `schema` types,
 `reading` and `writing` are what a task does, `functions`, `source` and `stream` the ways to it.
 """

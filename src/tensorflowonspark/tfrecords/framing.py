@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tensorflowonspark.tfrecords.wire import PADDING_BYTES, Ints, Spans, within
+from tensorflowonspark.tfrecords.spans import PADDING_BYTES, Ints, Spans, within
 
 __all__ = ["BLOCK_BYTES", "HEADER_BYTES", "Block", "BrokenFile", "blocks", "first_header", "framed", "headers_hold"]
 

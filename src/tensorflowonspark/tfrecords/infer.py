@@ -8,22 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.tfrecords.examples import (
-    BYTES,
-    FLOAT,
-    INT64,
-    NAMES,
-    Entries,
-    Records,
-    Values,
-    read_steps,
-    read_values,
-)
+from tensorflowonspark.tfrecords.examples import Entries, Records
 from tensorflowonspark.tfrecords.files import File, Split, plan
 from tensorflowonspark.tfrecords.framing import Block
 from tensorflowonspark.tfrecords.options import Options, RecordType
 from tensorflowonspark.tfrecords.reading import BYTES_COLUMN, Damaged, records_of
-from tensorflowonspark.tfrecords.wire import BadRecords
+from tensorflowonspark.tfrecords.spans import BadRecords
+from tensorflowonspark.tfrecords.values import BYTES, FLOAT, INT64, NAMES, Values, read_steps, read_values
 
 __all__ = ["Look", "Seen", "inferred", "merged", "partition_types", "seen_in"]
 

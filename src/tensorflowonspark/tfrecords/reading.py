@@ -18,7 +18,7 @@ from tensorflowonspark.tfrecords.examples import Records
 from tensorflowonspark.tfrecords.files import Split
 from tensorflowonspark.tfrecords.framing import HEADER_BYTES, Block, BrokenFile, blocks, first_header
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
-from tensorflowonspark.tfrecords.wire import BadRecords, Ints, gather
+from tensorflowonspark.tfrecords.spans import BadRecords, Ints, gather
 
 __all__ = ["BYTES_COLUMN", "Damaged", "read", "records_of"]
 

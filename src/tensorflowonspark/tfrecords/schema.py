@@ -9,8 +9,8 @@ from tensorflowonspark.columns.layout import is_list, is_vector
 from tensorflowonspark.columns.schema import arrow_type
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.decode import kinds_for
-from tensorflowonspark.tfrecords.examples import BYTES
 from tensorflowonspark.tfrecords.options import Options, RecordType
+from tensorflowonspark.tfrecords.values import BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
