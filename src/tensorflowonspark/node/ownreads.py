@@ -109,7 +109,7 @@ def shares(sizes: Sequence[int], workers: int) -> list[list[int]]:
     Examples
     --------
     >>> shares([1, 5, 2, 3], 2)
-    [[1], [0, 2, 3]]
+    [[0, 1], [2, 3]]
     """
     given: list[list[int]] = [[] for _ in range(workers)]
     load = [0] * workers
