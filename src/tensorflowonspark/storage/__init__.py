@@ -8,14 +8,13 @@ loads none of these libraries, and neither Spark nor TensorFlow.
 
 from tensorflowonspark.storage.following import Following
 from tensorflowonspark.storage.hadoop import hadoop_settings, settings, use, use_session
-from tensorflowonspark.storage.moving import copy, fetch, publish, remove
+from tensorflowonspark.storage.moving import fetch, publish, remove
 from tensorflowonspark.storage.paths import absolute_path, default_fs
 from tensorflowonspark.storage.systems import file_system, is_local
 
 __all__ = [
     "Following",
     "absolute_path",
-    "copy",
     "default_fs",
     "fetch",
     "file_system",

@@ -13,7 +13,7 @@ from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.objects import is_object_store
 from tensorflowonspark.storage.systems import file_system
 
-__all__ = ["PIECE_BYTES", "copy", "fetch", "publish", "remove"]
+__all__ = ["PIECE_BYTES", "fetch", "publish", "remove"]
 
 PIECE_BYTES = 1 << 22
 _STACK = "\\n\\tat "  # as it stands, escaped, in hdfs-native's errors
@@ -175,8 +175,3 @@ def remove(path: str) -> None:
     with _named(path):
         if files.exists(target):
             files.rm(target, recursive=True)
-
-
-def copy(source: str, target: str) -> None:
-    """Copy a directory of this machine to another path of it."""
-    shutil.copytree(source, target)

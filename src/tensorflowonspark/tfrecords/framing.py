@@ -24,8 +24,9 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 BLOCK_BYTES = 4 << 20  # read at once: few enough for a processor's cache, enough for numpy's calls not to count
 _MASK_ADDED = np.uint32(0xA282EAD8)
-_FIRST_LOOK_BYTES = 1 << 14  # for the beginning of a record, which most often is near
-_CHAIN = 1000  # so many records in a row are no accident, nor a short file that is a value in a record
+_LOOK_BYTES = 1 << 14  # read at first where a record's beginning is looked for, which most often is near
+# So much in a row is no accident, nor a short file that is a value in a record.
+_CHAIN_RECORDS, _CHAIN_BYTES = 1000, 8 << 20
 _length_at = struct.Struct("<Q").unpack_from
 
 
@@ -202,7 +203,7 @@ def first_header(file: BinaryIO, begin: int, end: int) -> int:
     begin, end : int
         The part, in bytes.
     """
-    at, size = begin, _FIRST_LOOK_BYTES
+    at, size = begin, _LOOK_BYTES
     while at < end:
         file.seek(at)
         data = b"".join(_pieces(file, min(size, end - at) + HEADER_BYTES))
@@ -221,13 +222,16 @@ def first_header(file: BinaryIO, begin: int, end: int) -> int:
     return end
 
 
-def _chain_holds(file: BinaryIO, at: int, end: int) -> bool:
+def _chain_holds(file: BinaryIO, begin: int, end: int) -> bool:
     """Return whether frame follows frame from here on."""
-    for _ in range(_CHAIN):
-        if at >= end:
+    at, start, data = begin, begin, b""
+    for _ in range(_CHAIN_RECORDS):
+        if at >= min(end, begin + _CHAIN_BYTES):
             break
-        file.seek(at)
-        header = file.read(HEADER_BYTES)
+        if at + HEADER_BYTES > start + len(data):
+            file.seek(at)
+            start, data = at, file.read(_LOOK_BYTES)
+        header = data[at - start : at - start + HEADER_BYTES]
         if not header:
             break  # the end of the file
         if len(header) < HEADER_BYTES or not headers_hold(np.frombuffer(header, np.uint8), np.zeros(1, np.int64)).all():
