@@ -152,6 +152,9 @@ class InProcessBackend:
         self._mishaps = mishaps
         self._directory = tempfile.TemporaryDirectory(prefix="inprocess-")
 
+    def hadoop_settings(self):
+        return {}
+
     def require_slots(self, needed):
         pass
 
