@@ -14,7 +14,7 @@ from statistics import median
 
 from inference_rows import KINDS
 from lifecycle import old_python
-from rounds import Contender, circumstances, environment, median_and_range, share, table
+from rounds import Contender, circumstances, environment, median_and_range, results_of, share, table
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent
@@ -148,11 +148,7 @@ def main():
     parser.add_argument("--results", type=Path, default=_ROOT / "build/benchmark-inference.json")
     parser.add_argument("--report-only", action="store_true", help="of the results that are there")
     options = parser.parse_args()
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    results = json.loads(options.results.read_text()) if options.results.exists() else {}
-    if not options.report_only:
-        with open(options.results.with_suffix(".log"), "ab") as log:
-            measure(options, results, log)
+    results = results_of(options, measure)
     print(report(results))
     draw(results, _PICTURE)
 

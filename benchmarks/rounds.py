@@ -43,6 +43,19 @@ class Contender:
         self._process.wait(60)
 
 
+def results_of(options, measure):
+    """Return the results that are kept in a file, with those of a new run unless only a report is wanted of them.
+
+    `measure` takes the options, the results so far, to which it adds, and a log.
+    """
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    results = json.loads(options.results.read_text()) if options.results.exists() else {}
+    if not options.report_only:
+        with open(options.results.with_suffix(".log"), "ab") as log:
+            measure(options, results, log)
+    return results
+
+
 def median_and_range(values, shown="{:.2f}", unit=" s"):
     """Return 'median (lowest to highest)'."""
     median, low, high = (shown.format(each) for each in (statistics.median(values), min(values), max(values)))

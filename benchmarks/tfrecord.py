@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from lifecycle import old_python
-from rounds import Contender, circumstances, environment
+from rounds import Contender, circumstances, environment, results_of
 from tfrecord_report import DOCUMENT, READERS, WRITERS, draw, publish, report
 from tfrecord_rows import KINDS
 
@@ -178,11 +178,7 @@ def main():
     parser.add_argument("--document", type=Path, default=DOCUMENT, help="where tables and picture go")
     parser.add_argument("--report-only", action="store_true", help="of the results that are there")
     options = parser.parse_args()
-    options.results.parent.mkdir(parents=True, exist_ok=True)
-    results = json.loads(options.results.read_text()) if options.results.exists() else {}
-    if not options.report_only:
-        with open(options.results.with_suffix(".log"), "ab") as log:
-            measure(options, results, log)
+    results = results_of(options, measure)
     tables = report(results)
     print(tables)
     if all(f"write {name}" in results for name in KINDS):

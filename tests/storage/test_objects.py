@@ -11,8 +11,6 @@ from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage import moving
 from tensorflowonspark.storage.objects import s3_options
 
-KEYS = {"fs.s3a.access.key": "one", "fs.s3a.secret.key": "two", "fs.s3a.path.style.access": "true"}
-
 
 def write_model(names):
     def write(local):
@@ -74,8 +72,8 @@ def test_a_bucket_with_settings_of_its_own(bucket):
     assert names_below("s3a://bucket/own") == ["note"]
 
 
-def test_what_the_s3_client_is_given():
-    assert s3_options("b", {**KEYS, "fs.s3a.endpoint": "h:9", "fs.s3a.connection.ssl.enabled": "false"}) == {
+def test_what_the_s3_client_is_given(bucket):
+    assert s3_options("b", {**bucket, "fs.s3a.endpoint": "h:9", "fs.s3a.connection.ssl.enabled": "false"}) == {
         "access_key": "one",
         "secret_key": "two",
         "endpoint_override": "h:9",

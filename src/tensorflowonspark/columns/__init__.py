@@ -5,7 +5,7 @@ together, `summary` tells what is in a column before anything is made of it, `re
 Arrow, `schema` knows Spark's types, and `layout` Arrow's.
 """
 
-from tensorflowonspark.columns.arrays import lists_as_vectors, to_array, vector_lists, view
+from tensorflowonspark.columns.arrays import lists_as_vectors, spread, to_array, vector_lists, view
 from tensorflowonspark.columns.kinds import Kind, kind_of, natural_type
 from tensorflowonspark.columns.layout import flat_columns
 from tensorflowonspark.columns.results import to_batch
@@ -27,6 +27,7 @@ __all__ = [
     "natural_type",
     "parse_schema",
     "repeat_rows",
+    "spread",
     "summarize",
     "to_array",
     "to_batch",

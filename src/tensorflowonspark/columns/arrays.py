@@ -125,12 +125,26 @@ def _leaves(column: pa.Array, kind: Kind) -> Array:
     return flat
 
 
+def spread(values: pa.Array, at: npt.NDArray[np.int64], rows: int) -> pa.Array:
+    """Return values at some rows of a column, and nulls at all others.
+
+    Examples
+    --------
+    >>> spread(pa.array(["a", "b"]), np.array([0, 2]), 4).to_pylist()
+    ['a', None, 'b', None]
+    """
+    place = np.zeros(rows, np.int64)
+    place[at] = np.arange(len(at))
+    absent = np.ones(rows, np.bool_)
+    absent[at] = False
+    return values.take(pa.array(place, mask=absent))
+
+
 def vector_lists(column: pa.Array) -> pa.Array:
     """Return vectors of Spark ML, dense or sparse, as lists of float64."""
     there = column.drop_null()
     lists = pa.ListArray.from_arrays(split_at(layout.counts(there)).astype(np.int32), pa.array(_vectors(there)))
-    nulls = _nulls(column)
-    return lists.take(pa.array(np.cumsum(~nulls) - 1, mask=nulls)) if nulls.any() else lists
+    return spread(lists, np.flatnonzero(~_nulls(column)), len(column)) if column.null_count else lists
 
 
 def lists_as_vectors(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -5,18 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.ownreads import Piece
-from tensorflowonspark.tfrecords.files import File, Split, find, plan
+from tensorflowonspark.tfrecords.files import File, Split, constant, find, plan
 from tensorflowonspark.tfrecords.infer import inferred, partition_types
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
-from tensorflowonspark.tfrecords.schema import check_columns
+from tensorflowonspark.tfrecords.schema import check_columns, chosen
 
 __all__ = ["parquet_pieces", "tfrecord_pieces"]
 
@@ -50,7 +49,7 @@ def tfrecord_pieces(
     files = find(paths, options.recursive_file_lookup)
     fields = inferred(files, options) if schema is None else list(schema)
     fields = check_columns(_chosen(fields, columns), options, partition_types(files))
-    splits = [split for task in plan([file for file in files if file.size], options.split_bytes) for split in task]
+    splits = [split for task in plan(files, options.split_bytes) for split in task]
     splits.sort(key=lambda each: (each.file.path, each.begin))
     return [_Records(split, fields, options) for split in splits], pa.schema(fields)
 
@@ -76,7 +75,7 @@ class _RowGroup:
             for batch in pq.ParquetFile(file).iter_batches(row_groups=[self.number], columns=stored):
                 yield pa.record_batch(
                     [
-                        _constant(constants[each.name], each.type, batch.num_rows)
+                        constant(constants[each.name], each.type, batch.num_rows)
                         if each.name in constants
                         else batch.column(each.name).cast(each.type)
                         for each in self.schema
@@ -92,9 +91,10 @@ def parquet_pieces(paths: Sequence[str], columns: Sequence[str] | None) -> tuple
         footers = list(readers.map(_footer, files))
     if not footers:
         raise SpecError(f"there are no Parquet files at {', '.join(paths)}")
-    partitions = [pa.field(name, kind) for name, kind in partition_types(files).items()]
-    schema = pa.schema(_chosen([*map(_plain, footers[0].schema.to_arrow_schema()), *partitions], columns))
-    stored = [each.name for each in schema if each.name not in partition_types(files)]
+    partitions = partition_types(files)
+    fields = [*map(_plain, footers[0].schema.to_arrow_schema()), *(pa.field(*each) for each in partitions.items())]
+    schema = pa.schema(_chosen(fields, columns))
+    stored = [name for name in schema.names if name not in partitions]
     pieces: list[Piece] = []
     for file, footer in zip(files, footers, strict=True):
         if missing := ", ".join(sorted(set(stored) - set(footer.schema.to_arrow_schema().names))):
@@ -119,14 +119,6 @@ def _plain(column: pa.Field) -> pa.Field:
     return column.with_type(kind).remove_metadata()
 
 
-def _chosen(fields: list[pa.Field], columns: Sequence[str] | None) -> list[pa.Field]:
-    if columns is None:
-        return fields
+def _chosen(fields: Sequence[pa.Field], columns: Sequence[str] | None) -> list[pa.Field]:
     known = {each.name: each for each in fields}
-    if missing := ", ".join(sorted(set(columns) - set(known))):
-        raise SpecError(f"columns={list(columns)}: there is no {missing}, only {', '.join(known)}")
-    return [known[name] for name in columns]
-
-
-def _constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.array([value], pa.string()).cast(kind).take(pa.array(np.zeros(rows, np.int64)))
+    return [known[name] for name in chosen(columns, list(known))]

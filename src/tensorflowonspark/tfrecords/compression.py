@@ -4,9 +4,7 @@ import io
 import zlib
 from typing import BinaryIO
 
-import numpy as np
-
-from tensorflowonspark.tfrecords.framing import HEADER_BYTES, BrokenFile, headers_hold
+from tensorflowonspark.tfrecords.framing import BrokenFile, is_header
 from tensorflowonspark.tfrecords.options import Compression
 
 __all__ = ["compression_of", "compressor", "decompressed"]
@@ -23,7 +21,7 @@ def compression_of(head: bytes) -> Compression:
     >>> compression_of(zlib.compress(b"anything")).value
     'zlib'
     """
-    if len(head) >= HEADER_BYTES and headers_hold(np.frombuffer(head, np.uint8), np.zeros(1, np.int64)).all():
+    if is_header(head):
         return Compression.NONE
     if head[:2] == b"\x1f\x8b":
         return Compression.GZIP

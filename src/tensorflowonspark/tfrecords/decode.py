@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
 from tensorflowonspark.tfrecords.examples import Records
 from tensorflowonspark.tfrecords.spans import BadRecords, Ints
@@ -80,10 +81,10 @@ class _Feature:
         """Return the column of an ``Example``."""
         if is_list(self.column.type):
             elements, counts = self._read(messages, len(self.there), self.column.type.value_type, self.there)
-            return self._spread(_listed(elements, counts, self.column.type), counts=None)
+            return self._spread(_listed(elements, counts, self.column.type), self.there)
         elements, counts = self._read(messages, len(self.there), self.column.type, self.there)
         self._refuse_many(counts, self.there)
-        return self._spread(elements, counts)
+        return self._spread(elements, self.there[counts > 0])
 
     def lists(self, messages: Fields, nested: bool) -> pa.Array:
         """Return the column of a ``SequenceExample``'s feature lists."""
@@ -99,7 +100,7 @@ class _Feature:
         else:
             self._refuse_many(counts, record, least=1)
         steps_of = np.bincount(of_step, minlength=len(self.there))
-        return self._spread(_listed(elements, steps_of, self.column.type), counts=None)
+        return self._spread(_listed(elements, steps_of, self.column.type), self.there)
 
     def _read(self, messages: Fields, units: int, kind: pa.DataType, record: Ints) -> tuple[pa.Array, Ints]:
         """Return all values of some features, and how many each has."""
@@ -124,18 +125,12 @@ class _Feature:
         spans = self.records.spans
         return spans.start[np.searchsorted(spans.record, record)]
 
-    def _spread(self, found: pa.Array, counts: Ints | None) -> pa.Array:
+    def _spread(self, found: pa.Array, has: Ints) -> pa.Array:
         """Put what was found to the records that it is of, and nulls to the others."""
         total = len(self.records)
-        if len(found) == total and (counts is None or len(self.there) == total == len(found)):
+        if len(found) == total:
             return found
-        has = self.there if counts is None else self.there[counts > 0]
-        place = np.zeros(total, np.int64)
-        at = np.searchsorted(self.records.spans.record, has)
-        place[at] = np.arange(len(has))
-        absent = np.ones(total, np.bool_)
-        absent[at] = False
-        return found.take(pa.array(place, mask=absent))
+        return spread(found, np.searchsorted(self.records.spans.record, has), total)
 
 
 def _listed(elements: pa.Array, counts: Ints, kind: pa.DataType) -> pa.Array:

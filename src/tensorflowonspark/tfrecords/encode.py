@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.layout import integers, is_list
 from tensorflowonspark.tfrecords.decode import kinds_for
 from tensorflowonspark.tfrecords.spans import Ints, within
@@ -74,9 +75,8 @@ def _entry(name: str, message: list[pa.Array], column: pa.Array) -> list[pa.Arra
     parts = [_headers([_FIELD_1, whole, fixed, size], len(size)), *message]
     if not column.null_count:
         return parts
-    there = column.is_valid().to_numpy(zero_copy_only=False)
-    place = pa.array(np.cumsum(there) - 1, mask=~there)
-    return [part.take(place) for part in parts]
+    there = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    return [spread(part, there, len(column)) for part in parts]
 
 
 def _feature(name: str, column: pa.Array, before: bytes) -> list[pa.Array]:

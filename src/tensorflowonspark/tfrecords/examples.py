@@ -153,8 +153,7 @@ class Entries:
         pairs = fields(self.data, maps).where(1).spans
         parts = fields(self.data, pairs)
         keys, values = parts.where(1), parts.where(2)
-        for number, name in enumerate(gather(self.data, keys.spans.start, keys.spans.end).to_pylist()):
-            _decoded(name, keys.spans.take(np.array([number])))
+        _decoded(self.data, keys.spans)  # those that do not count must be names, too
         names = Spans(pairs.start.copy(), pairs.start.copy(), pairs.record)
         names.start[keys.message], names.end[keys.message] = keys.spans.start, keys.spans.end  # the last of several
         # An entry without a message has an empty one.
@@ -169,11 +168,7 @@ class Entries:
         names = joined([names for names, _ in self._mixed])
         names = names.take(np.argsort(names.start, kind="stable"))
         chunk = _joined([chunk for _, chunk in self._mixed])
-        encoded = gather(self.data, names.start, names.end).dictionary_encode()
-        codes = encoded.indices.to_numpy()
-        decoded = [
-            _decoded(name, names.take(codes == code)) for code, name in enumerate(encoded.dictionary.to_pylist())
-        ]
+        decoded, codes = _decoded(self.data, names)
         of_piece = codes[np.searchsorted(names.start, chunk.entry)]
         # A stable sort of small integers takes one step for each.
         order = np.argsort(of_piece.astype(np.uint16 if len(decoded) < 1 << 16 else np.int64), kind="stable")
@@ -201,8 +196,15 @@ def _joined(chunks: list[_Chunk]) -> _Chunk:
     return _Chunk(entry, joined([chunk.spans for chunk in chunks])).take(np.argsort(entry, kind="stable"))
 
 
-def _decoded(name: bytes, entries: Spans) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        raise BadRecords(entries.record, entries.start, f"the name of a feature is no UTF-8: {name!r}") from None
+def _decoded(data: Bytes, names: Spans) -> tuple[list[str], Ints]:
+    """Return the distinct names that some spans hold, and which of them each holds."""
+    encoded = gather(data, names.start, names.end).dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    distinct = []
+    for code, name in enumerate(encoded.dictionary.to_pylist()):
+        try:
+            distinct.append(name.decode())
+        except UnicodeDecodeError:
+            bad = names.take(codes == code)
+            raise BadRecords(bad.record, bad.start, f"the name of a feature is no UTF-8: {name!r}") from None
+    return distinct, codes

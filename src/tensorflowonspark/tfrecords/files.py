@@ -8,10 +8,13 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote, unquote
 
+import numpy as np
+import pyarrow as pa
+
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["NULL_DIRECTORY", "File", "Split", "directory_of", "find", "plan"]
+__all__ = ["NULL_DIRECTORY", "File", "Split", "constant", "directory_of", "find", "plan"]
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark name the directory of rows whose column is null
 _PARTITIONS = 32  # so many tasks at least for data that are worth it, whatever the size of a split
@@ -118,16 +121,28 @@ def directory_of(column: str, value: str | None) -> str:
     return f"{quote(column, safe=safe)}={NULL_DIRECTORY if value in (None, '') else quote(value, safe=safe)}"
 
 
+def constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """Return the column of rows of a directory that names it.
+
+    Examples
+    --------
+    >>> constant("7", pa.int32(), 2).to_pylist()
+    [7, 7]
+    """
+    return pa.array([value], pa.string()).cast(kind).take(pa.array(np.zeros(rows, np.int64)))
+
+
 def plan(files: Sequence[File], split_bytes: int) -> list[list[Split]]:
     """Return what each task reads: long files in parts, small ones together.
 
     Parameters
     ----------
     files : sequence of File
-        Without empty ones.
+        Nobody reads those that are empty.
     split_bytes : int
         How much a task reads at the most, but for files that can't be divided; less where there is little.
     """
+    files = [file for file in files if file.size]
     total = sum(file.size + _OPENING_BYTES for file in files)
     size = min(split_bytes, max(_SMALLEST_SPLIT_BYTES, total // _PARTITIONS))
     splits = [split for file in files for split in _parts(file, size)]

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tensorflowonspark.tfrecords.spans import PADDING_BYTES, Ints, Spans, within
 
-__all__ = ["BLOCK_BYTES", "HEADER_BYTES", "Block", "BrokenFile", "blocks", "first_header", "framed", "headers_hold"]
+__all__ = ["BLOCK_BYTES", "HEADER_BYTES", "Block", "BrokenFile", "blocks", "first_header", "framed", "is_header"]
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -190,6 +190,12 @@ def headers_hold(array: npt.NDArray[np.uint8], at: Ints) -> npt.NDArray[np.bool_
     return hold
 
 
+def is_header(data: bytes) -> bool:
+    """Return whether a record may begin with these bytes: a length, with its checksum."""
+    whole = len(data) >= HEADER_BYTES
+    return whole and bool(headers_hold(np.frombuffer(data, np.uint8), np.zeros(1, np.int64)).all())
+
+
 def first_header(file: BinaryIO, begin: int, end: int) -> int:
     """Return where the first record's frame begins in a part of a file, or `end` if none does.
 
@@ -234,7 +240,7 @@ def _chain_holds(file: BinaryIO, begin: int, end: int) -> bool:
         header = data[at - start : at - start + HEADER_BYTES]
         if not header:
             break  # the end of the file
-        if len(header) < HEADER_BYTES or not headers_hold(np.frombuffer(header, np.uint8), np.zeros(1, np.int64)).all():
+        if not is_header(header):
             return False
         at += _frame_bytes(header, 0)
     return True

@@ -13,7 +13,7 @@ from tensorflowonspark.tfrecords.files import File, Split, find, plan
 from tensorflowonspark.tfrecords.infer import Look, Seen, inferred, merged, partition_types, seen_in
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
-from tensorflowonspark.tfrecords.schema import arrow_columns
+from tensorflowonspark.tfrecords.schema import arrow_columns, chosen
 from tensorflowonspark.tfrecords.writing import Output
 
 if TYPE_CHECKING:
@@ -83,14 +83,9 @@ def read_tfrecord(
     storage.use(settings := storage.hadoop_settings(spark))
     files = find([paths] if isinstance(paths, str) else list(paths), given.recursive_file_lookup)
     wanted = spark_schema(files, given, partial(_look, spark, given)) if schema is None else _schema(spark, schema)
-    if columns is not None:
-        if missing := sorted(set(columns) - set(wanted.names)):
-            raise SpecError(
-                f"columns={list(columns)}: there is no {', '.join(missing)}, only {', '.join(wanted.names)}"
-            )
-        wanted = type(wanted)([wanted[name] for name in columns])
+    wanted = type(wanted)([wanted[name] for name in chosen(columns, wanted.names)])
     fields = arrow_columns(wanted, given, partition_types(files))
-    tasks = plan([file for file in files if file.size], given.split_bytes)
+    tasks = plan(files, given.split_bytes)
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage.use(settings)

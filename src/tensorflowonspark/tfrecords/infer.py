@@ -104,24 +104,24 @@ def _seen(block: Block, options: Options) -> dict[str, Seen]:
 
 def _feature(entries: Entries, name: str) -> Seen:
     there, messages = entries.of(name)
-    return _summary(read_values(entries.data, messages, len(there), tuple(NAMES), name), steps=False)
+    values = read_values(entries.data, messages, len(there), tuple(NAMES), name)
+    return Seen(values.kind, bool((values.counts > 1).any()), _is_text(values))
 
 
 def _steps(entries: Entries, name: str) -> Seen:
     of_step, messages = read_steps(entries.data, entries.of(name)[1])
     values = read_values(entries.data, messages, len(of_step), tuple(NAMES), name)
-    summary = _summary(values, steps=True)
-    return Seen(summary.kind, bool((values.counts != 1).any()), summary.text, steps=True)
+    return Seen(values.kind, bool((values.counts != 1).any()), _is_text(values), steps=True)
 
 
-def _summary(values: Values, steps: bool) -> Seen:
-    text = True
+def _is_text(values: Values) -> bool:
+    """Whether no bytes among them are something else than UTF-8."""
     if isinstance(values.values, pa.Array):
         try:
             values.values.cast(pa.string())
         except pa.ArrowInvalid:
-            text = False
-    return Seen(values.kind, bool((values.counts > 1).any()), text, steps)
+            return False
+    return True
 
 
 Look = Callable[[list[list[Split]]], dict[str, Seen]]
@@ -147,7 +147,7 @@ def inferred(files: Sequence[File], options: Options, look: Look | None = None) 
     if options.record_type is RecordType.BYTE_ARRAY:
         columns = [pa.field(BYTES_COLUMN, pa.binary())]
     else:
-        tasks = plan([file for file in files if file.size], options.split_bytes)
+        tasks = plan(files, options.split_bytes)
         if look and not options.sample_records:
             seen = look(tasks)
         else:

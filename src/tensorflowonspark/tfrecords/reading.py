@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark import storage
-from tensorflowonspark.columns.arrays import lists_as_vectors
+from tensorflowonspark.columns import lists_as_vectors, spread
 from tensorflowonspark.columns.layout import is_binary, is_vector
 from tensorflowonspark.errors import TFRecordError
 from tensorflowonspark.tfrecords.compression import compression_of, decompressed
 from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.examples import Records
-from tensorflowonspark.tfrecords.files import Split
+from tensorflowonspark.tfrecords.files import Split, constant
 from tensorflowonspark.tfrecords.framing import HEADER_BYTES, Block, BrokenFile, blocks, first_header
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
-from tensorflowonspark.tfrecords.spans import BadRecords, Ints, gather
+from tensorflowonspark.tfrecords.spans import BadRecords, gather
 
 __all__ = ["BYTES_COLUMN", "Damaged", "read", "records_of"]
 
@@ -112,14 +112,8 @@ class _Reader:
         data, spans = block.data, block.spans
         bad: dict[int, str] = {}
         if block.wrong.size:
-            self._refuse(
-                bad,
-                block,
-                {
-                    each: (int(spans.start[each]), "its data does not have its checksum")
-                    for each in block.wrong.tolist()
-                },
-            )
+            what = "its data does not have its checksum"
+            self._refuse(bad, block, {each: (int(spans.start[each]), what) for each in block.wrong.tolist()})
         while True:
             good = np.setdiff1d(spans.record, list(bad)) if bad else spans.record
             try:
@@ -129,7 +123,8 @@ class _Reader:
                 self._refuse(bad, block, error.reasons)
         if not bad or self._options.mode is Mode.DROPMALFORMED:
             return self._batch(arrays, len(good), None)
-        return self._batch(self._with_nulls(arrays, good, len(spans)), len(spans), self._reasons(block, bad))
+        arrays = [spread(array, good, len(spans)) for array in arrays]
+        return self._batch(arrays, len(spans), self._reasons(block, bad))
 
     def tell(self) -> None:
         """Say in the log what was left out."""
@@ -168,13 +163,6 @@ class _Reader:
         reason = f"{self._file}, byte {damaged.offset}: {damaged.reason}; the rest of the file is lost"
         return self._batch([pa.nulls(1, each.type) for each in self._features], 1, pa.array([reason]))
 
-    def _with_nulls(self, arrays: list[pa.Array], good: Ints, total: int) -> list[pa.Array]:
-        place = np.zeros(total, np.int64)
-        place[good] = np.arange(len(good))
-        absent = np.ones(total, np.bool_)
-        absent[good] = False
-        return [array.take(pa.array(place, mask=absent)) for array in arrays]
-
     def _reasons(self, block: Block, bad: dict[int, str]) -> pa.Array:
         """Return what the column of reasons has: for a binary one the records themselves."""
         name = self._options.column_name_of_corrupt_record
@@ -192,11 +180,7 @@ class _Reader:
         found = dict(zip((each.name for each in self._features), arrays, strict=True))
         for column in self._schema:
             if column.name in self._constants:
-                found[column.name] = (
-                    pa.array([self._constants[column.name]] * 1, pa.string())
-                    .cast(column.type)
-                    .take(pa.array(np.zeros(rows, np.int64)))
-                )
+                found[column.name] = constant(self._constants[column.name], column.type, rows)
             elif column.name == self._options.column_name_of_corrupt_record and column.name not in found:
                 found[column.name] = pa.nulls(rows, column.type) if reasons is None else reasons.cast(column.type)
         return pa.record_batch([found[name] for name in self._schema.names], schema=self._schema)

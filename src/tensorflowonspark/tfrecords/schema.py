@@ -1,6 +1,6 @@
 """Which columns a record can hold."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from tensorflowonspark.tfrecords.values import BYTES
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["arrow_columns", "check_columns"]
+__all__ = ["arrow_columns", "check_columns", "chosen"]
 
 
 _REASONS = (
@@ -37,6 +37,19 @@ def arrow_columns(schema: "StructType", options: Options, partitions: Iterable[s
     """
     columns = [pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in schema.fields]
     return check_columns(columns, options, partitions)
+
+
+def chosen(columns: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the names of the columns that a user wants, which is all if nothing is said.
+
+    Raises
+    ------
+    SpecError
+        If there is no such column.
+    """
+    if missing := ", ".join(sorted(set(columns or ()) - set(known))):
+        raise SpecError(f"columns={list(columns or ())}: there is no {missing}, only {', '.join(known)}")
+    return list(known if columns is None else columns)
 
 
 def check_columns(columns: list[pa.Field], options: Options, partitions: Iterable[str] = ()) -> list[pa.Field]:

@@ -110,7 +110,7 @@ class _Reader(Travelling, DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        found = plan([file for file in self._files if file.size], self._options.split_bytes)
+        found = plan(self._files, self._options.split_bytes)
         return [SplitsPartition(task) for task in found] or [SplitsPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

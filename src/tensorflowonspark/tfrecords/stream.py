@@ -76,7 +76,7 @@ class TFRecordStream(Travelling, DataSourceStreamReader):
         files = [each for each in find([self._path], self._options.recursive_file_lookup) if each.path in wanted]
         if gone := sorted(wanted - {each.path for each in files}):
             raise SpecError(f"files of {self._path} went before they were read: {', '.join(gone[:5])}")
-        found = plan([each for each in files if each.size], self._options.split_bytes)
+        found = plan(files, self._options.split_bytes)
         return [SplitsPartition(task) for task in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

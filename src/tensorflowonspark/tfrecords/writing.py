@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark import storage
-from tensorflowonspark.columns.arrays import vector_lists
+from tensorflowonspark.columns import vector_lists
 from tensorflowonspark.columns.layout import is_vector
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.compression import compressor
