@@ -4,6 +4,7 @@ Part A feeds DataFrames that are in Spark's memory to two nodes, on a standalone
 and sets ours beside a Spark job that only counts the same batches, which no feed can beat, and beside
 TensorFlowOnSpark 2.2.5 from PyPI. Parts B and C time later epochs, without and with a model, beside the same rows as
 numpy arrays in memory. Part D looks at the memory of the processes that a stream passes through.
+Part E runs one program of TensorFlowOnSpark 2.x, which feeds an RDD of Python lists, with ours and with 2.2.5.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from feed_fit import SHAPES
 from feed_report import PICTURE, draw, report
-from feed_rows import KINDS
+from feed_rows import KINDS, RDD_ROWS
 from lifecycle import old_python
 from rounds import Contender, circumstances, environment
 
@@ -45,9 +46,9 @@ class Bench:
 
     def contender(self, script, python=sys.executable):
         """Start a contender that lives until the part ends."""
-        if script not in self._kept:
-            self._kept[script] = self._stack.enter_context(self.fresh(script, python))
-        return self._kept[script]
+        if (script, python) not in self._kept:
+            self._kept[script, python] = self._stack.enter_context(self.fresh(script, python))
+        return self._kept[script, python]
 
     @contextmanager
     def fresh(self, script, python=sys.executable):
@@ -98,6 +99,18 @@ def throughput(bench):
         bench.take_turns(f"A {kind}", turns)
 
 
+def pickled_rows(bench):
+    """Run part E: the same program of 2.x, with ours and with 2.2.5."""
+    old = old_python(bench.options.old_python, bench.options.old_venv)
+    # In as many partitions as suit each.
+    found = {"ours": (sys.executable, RDD_ROWS, 8), "2.2.5": (old, KINDS["floats"].old_rows, 2)}
+    turns = {
+        name: asking(bench.contender("feed_2x.py", python), kind="rdd", rows=bench.rows(rows), partitions=partitions)
+        for name, (python, rows, partitions) in found.items()
+    }
+    bench.take_turns("E", turns)
+
+
 def later_epochs(bench):
     """Run part B."""
     ours = bench.contender("feed_ours.py")
@@ -138,10 +151,10 @@ def memory(bench):
 
 def main():
     """Run the rounds, print the tables, draw the picture."""
-    parts = {"A": throughput, "B": later_epochs, "C": training, "D": memory}
+    parts = {"A": throughput, "B": later_epochs, "C": training, "D": memory, "E": pickled_rows}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--parts", default="A,B,C,D", help="which to run")
+    parser.add_argument("--parts", default="A,B,C,D,E", help="which to run")
     parser.add_argument("--rows", type=float, default=1.0, help="times the usual numbers of rows")
     parser.add_argument("--old-python", default=sys.executable, help="3.8 to 3.11, for TensorFlow 2.15")
     parser.add_argument("--old-venv", type=Path, default=Path(".venvs/2.2.5"))

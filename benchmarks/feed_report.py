@@ -27,7 +27,7 @@ _COLOURS = {"memory": "#9ecae1", "disk": "#2171b5", "disk, shuffled": "#6baed6",
 
 def report(results):
     """Return all tables that there are results for."""
-    parts = {"A": _throughput, "B": _epochs, "C": _training, "D": _memory}
+    parts = {"A": _throughput, "B": _epochs, "C": _training, "D": _memory, "E": _rdd}
     told = []
     for name, make in parts.items():
         if f"about {name}" in results:
@@ -88,6 +88,15 @@ def _memory(results, counts):
             growth = median_and_range(grown, "{:.0f}", " MB")
             rows.append([f"{partitions} of {size:.0f} MB", role, growth, f"{median(start):.0f} MB"])
     return table(["partitions", "memory of", "highest growth", "before"], rows)
+
+
+def _rdd(results, _counts):
+    slow = median(results["E"]["2.2.5"])
+    rows = [
+        [title, f"{median(results['E'][name]) / slow:.0f}", median_and_range(results["E"][name], "{:,.0f}", "/s")]
+        for name, title in (("ours", "ours"), ("2.2.5", _ROADS["2.2.5"]))
+    ]
+    return table(["road", "times 2.2.5", "rows"], rows)
 
 
 def draw(results, path):

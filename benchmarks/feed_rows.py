@@ -73,6 +73,20 @@ KINDS = {
 }
 
 
+RDD_ROWS = 100_000  # that a round feeds as an RDD
+
+
+def rdd_of_lists(spark, rows, partitions):
+    """Return an RDD of (list of 784 floats, int), as programs of 2.x had it, that is in Spark's memory."""
+
+    def row(number):  # in here, it goes to the executors by value
+        return [(number + each) % 251 / 250 for each in range(784)], number % 10
+
+    rdd = spark.sparkContext.range(rows, numSlices=partitions).map(row).cache()
+    assert rdd.count() == rows
+    return rdd
+
+
 def run_all(frame):
     """Have Spark compute all rows of a DataFrame, and keep none."""
     frame.write.format("noop").mode("overwrite").save()

@@ -1,9 +1,10 @@
 """A model over the rows of a DataFrame: how many per second, and what a training costs from begin to end.
 
-The DataFrames are in Spark's memory, on a standalone cluster of two one-core workers. Ours stands beside a Spark job
-that only counts the same batches, which nothing in a Spark task can beat; Spark's own ``predict_batch_udf``;
-TensorFlowOnSpark 2.2.5 from PyPI; and TensorFlow alone on arrays in the memory of one process with both cores. The
-last part sets ``KerasEstimator.fit``, its cluster's begin and end included, beside two processes started by hand.
+The DataFrames are in Spark's memory, on a standalone cluster of two one-core workers. Ours, the new stage and the one
+with the names of 2.x, stand beside a Spark job that only counts the same batches, which nothing in a Spark task can
+beat; Spark's own ``predict_batch_udf``; TensorFlowOnSpark 2.2.5 from PyPI; and TensorFlow alone on arrays in the memory
+of one process with both cores. The last part sets ``KerasEstimator.fit``, its cluster's begin and end included, beside
+two processes started by hand.
 """
 
 import argparse
@@ -22,11 +23,14 @@ _PICTURE = _ROOT / "docs/benchmarks/inference.png"
 _ROADS = {
     "limit": "`mapInArrow` that only counts: the limit",
     "ours": "`KerasModel.transform`",
+    "as in 2.x": "`TFModel.transform`, the program of 2.x",
     "predict_batch_udf": "`predict_batch_udf`",
     "2.2.5": "TensorFlowOnSpark 2.2.5, `TFModel.transform`",
     "alone": "TensorFlow alone, arrays in memory",
 }
-_COLOURS = {"ours": "#2171b5", "predict_batch_udf": "#6baed6", "2.2.5": "#d94801", "alone": "#969696"}
+_COLOURS = {
+    "ours": "#2171b5", "as in 2.x": "#4292c6", "predict_batch_udf": "#6baed6", "2.2.5": "#d94801", "alone": "#969696",
+}  # fmt: skip
 _FIT_ROWS, _FIT_EPOCHS = 120_000, 3
 
 
@@ -98,13 +102,14 @@ def _one_kind(rates):
             median_and_range(rates[road], "{:,.0f}", "/s"),
         ]
         for road, title in _ROADS.items()
+        if road in rates
     ]
     return table(["road", "of the limit", "of limit and network", "times 2.2.5", "rows"], rows)
 
 
 def draw(results, path):
-    """Draw the rows per second of all roads, if all kinds are there."""
-    if not KINDS.keys() <= results.keys():
+    """Draw the rows per second of all roads, if all kinds are there with all roads."""
+    if not all(_COLOURS.keys() <= results.get(name, {}).keys() for name in KINDS):
         return
     import matplotlib as mpl
 
@@ -127,7 +132,9 @@ def draw(results, path):
         most = max(limit, *(median(results[name][road]) for road in _COLOURS)) / 1000
         axes.set(xlim=(0, 1.22 * most), xlabel="thousand rows per second")
         axes.set(yticks=range(len(_COLOURS)))
-        labels = ["KerasModel.transform", "predict_batch_udf", "TFModel of 2.2.5", "TensorFlow alone"]
+        labels = [
+            "KerasModel.transform", "TFModel.transform", "predict_batch_udf", "TFModel of 2.2.5", "TensorFlow alone",
+        ]  # fmt: skip
         axes.set(yticklabels=labels if axes is panels[0] else [])
         axes.invert_yaxis()
         axes.set_title(kind.title.replace(", ", ",\n", 1), loc="left", fontweight="bold", fontsize=9)

@@ -5,11 +5,9 @@ import tempfile
 import time
 
 from feed_rows import Frames
-from inference_rows import KINDS, columns, network
+from inference_rows import BATCH, KINDS, columns, network
 from rounds import contend
 from standalone import two_one_core_workers
-
-_BATCH = 1024
 
 
 def stage(kind, directory):
@@ -27,7 +25,7 @@ def stage(kind, directory):
         .setSignatureDefKey("serving_default")
         .setTagSet("serve")
         .setExportDir(directory)
-        .setBatchSize(_BATCH)
+        .setBatchSize(BATCH)
     )
 
 

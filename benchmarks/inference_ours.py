@@ -1,13 +1,15 @@
-"""Contender of inference.py: our model stage, Spark's ``predict_batch_udf``, and Spark and TensorFlow by themselves."""
+"""Contender of inference.py: our stages, Spark's ``predict_batch_udf``, and Spark and TensorFlow by themselves."""
 
 import json
+import tempfile
 import time
+import warnings
 
 import numpy as np
 import pyarrow as pa
 
 from feed_rows import Frames, run_all
-from inference_rows import KINDS, columns, network
+from inference_rows import BATCH, KINDS, columns, network
 from rounds import contend
 from standalone import two_one_core_workers
 
@@ -30,6 +32,24 @@ def ours(frame, kind):
 
     answered = KerasModel.from_keras(network(kind)).transform(frame).select("prediction")
     return lambda: run_all(answered)
+
+
+def as_in_2x(frame, kind, directory):
+    """Apply the stage with the names of 2.x, which reads the SavedModel anew each time, as 2.2.5 does."""
+    from tensorflowonspark.pipeline import TFModel
+
+    network(kind).export(directory, verbose=False)
+    warnings.filterwarnings("ignore", message=".* names the tensor")  # Keras 3 has other names than Keras 2
+    stage = (
+        TFModel({})
+        .setInputMapping({"features": "input_1"})
+        .setOutputMapping({"dense": "prediction"})
+        .setSignatureDefKey("serving_default")
+        .setTagSet("serve")
+        .setExportDir(directory)
+        .setBatchSize(BATCH)
+    )
+    return lambda: run_all(stage.transform(frame))
 
 
 def batch_udf(frame, kind):
@@ -83,7 +103,7 @@ def alone(frame, kind, rows):
 def main():
     """Serve rounds."""
     settings = {"spark_executor_memory": "4g", "spark_cores_max": 2, "spark_scheduler_minRegisteredResourcesRatio": 1}
-    with two_one_core_workers("4g", **settings) as spark:
+    with tempfile.TemporaryDirectory() as scratch, two_one_core_workers("4g", **settings) as spark:
         frames, kept = Frames(spark), {}
 
         def run_round(what):
@@ -95,6 +115,7 @@ def main():
                 kept[kind, road] = {
                     "limit": lambda: limit(frame),
                     "ours": lambda: ours(frame, kind),
+                    "as in 2.x": lambda: as_in_2x(frame, kind, f"{scratch}/{kind}"),
                     "predict_batch_udf": lambda: batch_udf(frame.limit(order["taken"]).repartition(8).cache(), kind),
                     "alone": lambda: alone(frame, kind, order["taken"]),
                 }[road]()

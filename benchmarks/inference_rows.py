@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from feed_rows import HASH, floats
 
+BATCH = 1024  # rows that the stages of 2.x give to the model at a time
+
 
 @dataclass(frozen=True)
 class Kind:

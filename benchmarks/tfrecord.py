@@ -1,10 +1,10 @@
 """TFRecord files read and written by Spark: how many rows per second, beside others and beside TensorFlow alone.
 
 All read the same files, which TensorFlow made, and write DataFrames (TensorFlow: numpy arrays) that are in memory.
-Those on Spark run on a standalone cluster of two one-core workers each: ours; TensorFlowOnSpark 2.2.5 from PyPI with
-tensorflow-hadoop from Maven; and LinkedIn's spark-tfrecord from Maven, on the same Spark as ours. TensorFlow alone is a
-process on one core, and for reading also one on both. What each of them reads, and what each has written, is compared
-once with what it should be.
+Those on Spark run on a standalone cluster of two one-core workers each: ours, by its own names and by those of
+TensorFlowOnSpark 2.x (dfutil); TensorFlowOnSpark 2.2.5 from PyPI with tensorflow-hadoop from Maven; and LinkedIn's
+spark-tfrecord from Maven, on the same Spark as ours. TensorFlow alone is a process on one core, and for reading also
+one on both. What each of them reads, and what each has written, is compared once with what it should be.
 """
 
 import argparse
@@ -57,6 +57,7 @@ def contenders(old, hadoop, linkedin, log):
         "alone": [sys.executable, "tfrecord_alone.py", "1"],
         "alone, both cores": [sys.executable, "tfrecord_alone.py", "2"],
         "ours": [sys.executable, "tfrecord_ours.py"],
+        "dfutil": [sys.executable, "tfrecord_dfutil.py"],
         "2.2.5": [old, "tfrecord_2x.py", str(hadoop)],
     }
     if linkedin:

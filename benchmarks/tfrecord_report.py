@@ -11,6 +11,7 @@ _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 
 READERS = {
     "ours": '`spark.read.format("tfrecord")`',
+    "dfutil": "our `dfutil.loadTFRecords`",
     "spark-tfrecord": "spark-tfrecord",
     "2.2.5": "TensorFlowOnSpark 2.2.5, `loadTFRecords`",
     "alone": "TensorFlow alone, one core",
@@ -18,6 +19,7 @@ READERS = {
 }
 WRITERS = {
     "ours": '`df.write.format("tfrecord")`',
+    "dfutil": "our `dfutil.saveAsTFRecords`",
     "spark-tfrecord": "spark-tfrecord",
     "2.2.5": "TensorFlowOnSpark 2.2.5, `saveAsTFRecords`",
     "rows": "TensorFlow alone, one core, row by row",
@@ -26,6 +28,7 @@ WRITERS = {
 _CORES = {"alone": 1, "rows": 1, "batches": 1}  # the others have two
 _COLOURS = {
     "ours": "#2171b5",
+    "dfutil": "#08306b",
     "spark-tfrecord": "#6baed6",
     "2.2.5": "#d94801",
     "alone": "#969696",
@@ -35,6 +38,7 @@ _COLOURS = {
 }
 _ALONE = {"read": "alone", "write": "batches"}
 _TARGETS = {"read": {"2.2.5": 30, "spark-tfrecord": 1, "per core": 0.7}, "write": {"2.2.5": 15, "spark-tfrecord": 1}}
+_DFUTIL_TARGET = 10  # times 2.2.5
 
 
 def per_core(found, road):
@@ -73,10 +77,14 @@ def _one_kind(found, action, roads):
 def _targets(results, there):
     rows = []
     for action, name in there:
-        ratios = compared(results[f"{action} {name}"], action, "ours")
+        found = results[f"{action} {name}"]
+        ratios = compared(found, action, "ours")
         judged = [_judged(ratios.get(each), _TARGETS[action].get(each)) for each in _TARGETS["read"]]
+        by_old_names = compared(found, action, "dfutil") if "dfutil" in found else {}
+        judged.append(_judged(by_old_names.get("2.2.5"), _DFUTIL_TARGET))
         rows.append([f"{action}: {KINDS[name].title}", *judged])
-    return table(["ours", "times 2.2.5", "times spark-tfrecord", "of TensorFlow alone, per core"], rows)
+    heads = ["ours", "times 2.2.5", "times spark-tfrecord", "of TensorFlow alone, per core", "dfutil: times 2.2.5"]
+    return table(heads, rows)
 
 
 def _judged(ratio, target):
@@ -118,8 +126,8 @@ def _draw_panel(axes, results, action, roads):
     for group, name in enumerate(KINDS):
         found = results[f"{action} {name}"]
         for place, road in enumerate(road for road in roads if road in found):
-            rate, y = per_core(found, road) / 1000, group + (place - 2) * 0.17
-            axes.barh(y, rate, 0.15, color=_COLOURS[road], label=roads[road].replace("`", "") if not group else None)
+            rate, y = per_core(found, road) / 1000, group + (place - 2.5) * 0.16
+            axes.barh(y, rate, 0.14, color=_COLOURS[road], label=roads[road].replace("`", "") if not group else None)
             shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
             axes.annotate(shown, (rate, y), (3, 0), textcoords="offset points", va="center", fontsize=7)
     axes.set(xscale="log", yticks=range(len(KINDS)), yticklabels=[kind.title for kind in KINDS.values()])

@@ -137,14 +137,14 @@ def test_a_program_that_has_enough_ends_the_spark_job_at_once(spark):
         epoch = ctx.batches(10)()
         for _ in range(5):
             next(epoch)
-        return "enough"
+        return time.time()
 
-    endless = slowly(spark.range(0, 100_000, 1, 100))
-    started = time.monotonic()
+    endless = slowly(spark.range(0, 1_000_000, 1, 1000))
     with tfos.Cluster(spark, program) as cluster:
         cluster.train(endless, cache="none")
-        assert cluster.join() == {"worker:0": "enough"}
-    assert time.monotonic() - started < 30
+        had_enough = cluster.join()["worker:0"]
+        # However long the machine took to bring the program up; the whole job takes minutes.
+        assert time.time() - had_enough < 20
     tracker = spark.sparkContext.statusTracker()
     end = time.monotonic() + 10
     while tracker.getActiveJobsIds() and time.monotonic() < end:

@@ -25,6 +25,7 @@ __all__ = [
     "Returned",
     "Serving",
     "Stop",
+    "StopWanted",
     "TensorBoardUp",
     "Welcome",
 ]
@@ -161,6 +162,11 @@ class Members:
 @dataclass(frozen=True)
 class NoMoreFeeds:
     """No further feed will come."""
+
+
+@dataclass(frozen=True)
+class StopWanted:
+    """Somebody who knows the token asks the driver to end its stream; the answer is a `Welcome`."""
 
 
 @dataclass(frozen=True)

@@ -175,10 +175,10 @@ class Stored:
 
 @dataclass(frozen=True)
 class StreamOpened:
-    """The program has begun to read a stream, so many rows per step on this worker."""
+    """The program has begun to read a stream, so many rows per step on this worker; or as it comes, without steps."""
 
     feed: int
-    batch_rows: int
+    batch_rows: int | None
 
 
 @dataclass(frozen=True)

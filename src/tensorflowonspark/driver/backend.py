@@ -4,10 +4,12 @@ This is the seam between the driver's logic and Spark: tests put a backend witho
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorflowonspark.driver.address import listen
 from tensorflowonspark.driver.feeding import feed_job
+from tensorflowonspark.driver.here import OwnNodes
 from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.driver.slots import require_slots
 from tensorflowonspark.driver.stage import SparkStage
@@ -71,16 +73,24 @@ class Backend(Protocol):
 class SparkBackend:
     """A running Spark application.
 
+    Parameters
+    ----------
+    spark : SparkSession
+        Its session.
+    own_nodes : int
+        How many nodes, from the first one on, run beside the driver, and need no slots.
+
     Raises
     ------
     SpecError
         If `spark` is no SparkSession.
     """
 
-    def __init__(self, spark: "SparkSession") -> None:
+    def __init__(self, spark: "SparkSession", own_nodes: int = 0) -> None:
         if not (hasattr(spark, "sparkContext") or is_remote(spark)):
             raise SpecError(f"spark={spark!r}: expected a SparkSession, not {type(spark).__name__}")
         self._spark = spark
+        self._own_nodes = own_nodes
 
     @property
     def shares_terminal(self) -> bool:
@@ -98,7 +108,7 @@ class SparkBackend:
                 "a Cluster needs a driver that executors can reach, and a Spark Connect client is none: use "
                 "tensorflowonspark.run or a KerasEstimator, or a session of the application's own"
             )
-        require_slots(self._spark.sparkContext, needed)
+        require_slots(self._spark.sparkContext, needed - self._own_nodes)
 
     def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that executors call."""
@@ -106,7 +116,10 @@ class SparkBackend:
 
     def place(self, plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
         """Start the stage that places the nodes."""
-        return SparkStage(self._spark, plan, data, on_end)
+        if not self._own_nodes:
+            return SparkStage(self._spark, plan, data, on_end)
+        stage = SparkStage(self._spark, replace(plan, first=self._own_nodes), data, on_end)
+        return OwnNodes(plan, range(self._own_nodes), stage)
 
     def feed(
         self,

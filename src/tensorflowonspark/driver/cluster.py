@@ -64,6 +64,8 @@ class Cluster:
         Lines of the nodes' output below this logging level don't reach the driver.
     start_timeout : float
         Seconds for Spark to find free slots and for the nodes to come up.
+    ps_on_driver : bool
+        Whether the parameter servers run on the driver's machine, and take no slots.
 
     Raises
     ------
@@ -94,6 +96,7 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         log_level: str | int = "INFO",
         start_timeout: float = _STAGE_SECONDS,
+        ps_on_driver: bool = False,
     ) -> None:
         settings = Settings(
             spec=ClusterSpec(workers=workers, ps=ps, chief=chief, evaluator=evaluator),
@@ -104,7 +107,7 @@ class Cluster:
             level=parse_level(log_level),
             start_timeout=start_timeout,
         )
-        self._set_up(SparkBackend(spark), settings)
+        self._set_up(SparkBackend(spark, settings.spec.ps if ps_on_driver else 0), settings)
 
     def _set_up(self, backend: Backend, settings: Settings) -> None:
         self.settings = settings
@@ -138,10 +141,15 @@ class Cluster:
         self._life.start()
         return self
 
-    def shutdown(self) -> dict[str, Any]:
+    def shutdown(self, timeout: float | None = None) -> dict[str, Any]:
         """Wait for the programs of all nodes that train, then end all nodes; return what `join` returns.
 
         A second call does nothing but return the same.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds after which all nodes are ended anyway, and the call fails.
 
         Raises
         ------
@@ -149,7 +157,7 @@ class Cluster:
             If a node failed since.
         """
         try:
-            results = self.join()
+            results = self.join(timeout)
         except BaseException:
             self._life.abort()
             raise
@@ -339,10 +347,15 @@ class Cluster:
             self._life.abort()
             raise
 
-    def join(self) -> dict[str, Any]:
+    def join(self, timeout: float | None = None) -> dict[str, Any]:
         """Wait until the function has returned on all nodes that train and do not serve others.
 
         No further feed comes after this: a program that waits for one goes on without.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at the most.
 
         Returns
         -------
@@ -353,13 +366,46 @@ class Cluster:
         ------
         NodeError
             If a node failed.
+        ClusterError
+            If the time was over first; it names the nodes that still run.
         """
         if not self._life.started:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         self._monitor.tell_all(NoMoreFeeds())
         trainers = self._monitor.trainers()
-        self._monitor.wait(lambda: all(node.returned or node.serving for node in trainers))
+        if not self._monitor.wait(lambda: all(node.returned or node.serving for node in trainers), timeout):
+            running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not each.returned)
+            raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {running}")
         return {str(node.role): _result(node) for node in trainers if node.returned}
+
+    def check(self) -> None:
+        """Raise what ended a node, if one has failed."""
+        self._monitor.wait(lambda: True)
+
+    @property
+    def id(self) -> str:
+        """Tells this cluster from all others."""
+        return self._life.cluster_id
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the driver listens, once it does: host and port."""
+        return self._life.address
+
+    @property
+    def token(self) -> str:
+        """The secret that all who call the driver or a node must show."""
+        return self._life.token
+
+    @property
+    def stop_wanted(self) -> bool:
+        """Whether somebody who knows the token has asked the driver to end its stream."""
+        return self._monitor.stop_wanted
+
+    @property
+    def fed(self) -> list[Node]:
+        """The nodes that rows are fed to."""
+        return self._monitor.fed()
 
     @property
     def tensorboard_url(self) -> str | None:

@@ -80,6 +80,7 @@ class FeedRun:
         self._passes: dict[tuple[int, Split], int] = {}  # that a node has ended
         self._passes_told: dict[Split, int] = {}
         self._job: Job | None = None
+        self._unit = "rows"
         self._patience = Patience(settings.timeout, self._marks, self._story)
         self._monitor.on_feed = self._hear
 
@@ -169,6 +170,7 @@ class FeedRun:
         return self._monitor.nodes[spec.roles.index(spec.chief_role)]
 
     def _start(self, data: "DataFrame", order: FeedOrder) -> None:
+        self._unit = getattr(data, "unit", "rows")
         self._targets = feed_targets(self._fed)
         self._job = self._life.feeding = self._life.backend.feed(
             data, self._targets, self._life.token, order, on_end=self._monitor.wake
@@ -252,7 +254,7 @@ class FeedRun:
             told.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
         for node in self._fed:
             received = self._received.get(node.number, 0)
-            told.append(f"{node.role} on {node.host} has received {received:,} rows{self._what_of_them(node)}")
+            told.append(f"{node.role} on {node.host} has received {received:,} {self._unit}{self._what_of_them(node)}")
         return "; ".join(told) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
 
     def _what_of_them(self, _node: Node) -> str:

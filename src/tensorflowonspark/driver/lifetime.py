@@ -58,8 +58,9 @@ class Lifetime:
         self.token = transport.new_token()
         self.watcher = Watcher()
         self._settings = settings
-        self._cluster_id = uuid.uuid4().hex
-        self.monitor = Monitor(settings.spec, self._cluster_id, self.watcher, self._on_failure)
+        self.cluster_id = uuid.uuid4().hex
+        self.monitor = Monitor(settings.spec, self.cluster_id, self.watcher, self._on_failure)
+        self.address: tuple[str, int] = ("", 0)  # at which the driver is called
         self.feeding: Job | None = None  # the job that feeds just now; it is ended with the cluster
         self._order: FeedOrder | None = None  # what held tasks do with the rows that they feed
         self._server: transport.Server | None = None
@@ -83,11 +84,11 @@ class Lifetime:
             raise ClusterError("the cluster was started before: make a new one")
         self._order = order
         self.backend.require_slots(len(self._settings.spec.roles))
-        self._server, address = self.backend.listen(self.token, self.monitor.serve)
+        self._server, self.address = self.backend.listen(self.token, self.monitor.serve)
         atexit.register(self.abort)  # a program that ends without a word must not leave anything running
         Thread(target=self._look_for_silence, daemon=True).start()
         try:
-            self._stage = self.backend.place(self._plan(address), data, on_end=self.monitor.wake)
+            self._stage = self.backend.place(self._plan(), data, on_end=self.monitor.wake)
             if not self.monitor.wait(self._is_up, self._settings.start_timeout):
                 raise StartError(self._missing())
             self._raise_stage_problems()
@@ -95,11 +96,11 @@ class Lifetime:
             self.abort()
             raise
 
-    def _plan(self, address: tuple[str, int]) -> Plan:
+    def _plan(self) -> Plan:
         return Plan(
-            cluster=self._cluster_id,
+            cluster=self.cluster_id,
             token=self.token,
-            driver=address,
+            driver=self.address,
             spec=self._settings.spec,
             program=self._settings.program,
             environment=self._settings.environment,

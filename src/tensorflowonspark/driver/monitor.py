@@ -30,6 +30,7 @@ from tensorflowonspark.messages import (
     Returned,
     Serving,
     Stop,
+    StopWanted,
     TensorBoardUp,
     Welcome,
 )
@@ -75,6 +76,7 @@ class Monitor:
         self.spec = spec
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
         self.tensorboard_url: str | None = None
+        self.stop_wanted = False  # somebody asked for the end of a stream
         self.changed = Condition()  # guards all that is known; told of each change
         # Is told, under the lock, what nodes say, while they are fed.
         self.on_feed: Callable[[Node, Any], None] | None = None
@@ -92,6 +94,10 @@ class Monitor:
     def serve(self, channel: Channel) -> None:
         """Hear a supervisor out, from its hello to its end."""
         hello = channel.receive()
+        if isinstance(hello, StopWanted):
+            self.stop_wanted = True
+            channel.send(Welcome())
+            return
         node = self._admit(hello, channel)
         if node is None:
             return  # the end of this call closes the channel, and with it the supervisor's node

@@ -60,6 +60,8 @@ def run(
             raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
         check_frame(data, validation or None)
     if is_remote(spark):
+        if settings.get("ps_on_driver"):
+            raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")
         return run_remotely(spark, cluster.settings, data, validation)
     if data is None:
         cluster.start()

@@ -30,7 +30,7 @@ class SparkStage:
     """
 
     def __init__(self, spark: "SparkSession", plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> None:
-        size = len(plan.spec.roles)
+        size = len(plan.spec.roles) - plan.first
         frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
         placed = frame.mapInArrow(partial(place, plan), PROBLEM_SCHEMA, barrier=True)
         self._plan = plan

@@ -71,8 +71,10 @@ class StreamRun(FeedRun):
         self._monitor.wait(lambda: self.is_over)
 
     def _alive(self, parts: list[PartSummary]) -> set[int]:
-        """Return the partitions of those parts that are not lost with their node."""
-        return {part.partition for part in parts if not self._monitor.nodes[part.number].lost}
+        """Return the partitions of those parts whose nodes are neither lost nor done with the feed."""
+        nodes = self._monitor.nodes
+        gone = {node.number for node in nodes if node.lost or self._is_done(node)}
+        return {part.partition for part in parts if part.number not in gone}
 
     def _hear(self, node: Node, message: Any) -> None:
         super()._hear(node, message)
@@ -83,7 +85,10 @@ class StreamRun(FeedRun):
         """Follow a stream."""
         if isinstance(message, StreamOpened):
             self._reading.add(node.number)
-            plan.open(node.number, message.batch_rows)
+            if message.batch_rows is None:
+                plan.part_company()
+            else:
+                plan.open(node.number, message.batch_rows)
         elif isinstance(message, Stored):
             for part in message.parts:
                 if plan.store(part) and part.rows:

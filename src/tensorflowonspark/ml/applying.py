@@ -4,7 +4,7 @@ Where Spark has scalar functions on Arrow (4.1 and newer), only the columns that
 workers, and only the results come back. Older ones send whole rows both ways.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,21 +21,22 @@ __all__ = ["with_results"]
 _RESULTS = "tensorflowonspark_results"
 
 
-def with_results(plan: Plan, frame: "DataFrame") -> "DataFrame":
-    """Return a DataFrame with the result columns beside its own."""
+def with_results(plan: Plan, frame: "DataFrame", keep: Sequence[str] | None = None) -> "DataFrame":
+    """Return a DataFrame with the result columns beside its own, or beside those of them that are to be kept."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructField, StructType
 
     types = StructType([StructField(name, type_) for name, type_ in plan.types])
+    places = list(range(len(frame.columns))) if keep is None else [frame.columns.index(name) for name in keep]
     if not hasattr(f, "arrow_udf"):
-        whole = StructType([*frame.schema.fields, *types.fields])
-        return frame.mapInArrow(partial(_beside, plan), whole)
+        whole = StructType([*[frame.schema.fields[place] for place in places], *types.fields])
+        return frame.mapInArrow(partial(_beside, plan, places), whole)
     # Not to be called again for each use of a result, which Spark does with functions that it takes for cheap.
     results = _function(plan, types).asNondeterministic()(*[f.col(f"`{name}`") for name in plan.taken.columns])
     answered = frame.withColumn(_RESULTS, results)
     if plan.invalid == "skip":
         answered = answered.where(f.col(_RESULTS).isNotNull())
-    own = [f.col(f"`{name}`") for name in frame.columns]
+    own = [f.col(f"`{frame.columns[place]}`") for place in places]
     return answered.select(*own, *[f.col(_RESULTS).getField(name).alias(name) for name in types.names])
 
 
@@ -55,8 +56,8 @@ def _function(plan: Plan, types: "StructType") -> Any:
     return arrow_udf(of_several, types)
 
 
-def _beside(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield whole rows with their results (runs in Spark's Python workers)."""
+def _beside(plan: Plan, places: list[int], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows with their results (runs in Spark's Python workers)."""
     waiting: list[pa.RecordBatch] = []
 
     def features() -> Iterator[pa.RecordBatch]:
@@ -65,7 +66,7 @@ def _beside(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
             yield batch.select(list(plan.taken.columns))
 
     for results in predict(plan, features()):
-        batch = waiting.pop()
+        batch = waiting.pop().select(places)
         columns = [*batch.columns, *results.flatten()]
         answered = pa.RecordBatch.from_arrays(columns, [*batch.schema.names, *[name for name, _ in plan.types]])
         yield answered.filter(results.is_valid()) if plan.invalid == "skip" else answered

@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +17,7 @@ __all__ = ["Artefact", "from_model", "from_saved_model", "read_saved", "tensor_i
 _MODEL_FILE = "model.keras"
 _SAVED_MODEL = "saved_model"
 _FUNCTION = "function.pkl"
+_SAVED_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Artefact:
         The outputs of its layers by name, for a Keras model whose layers have one each.
     signature : str
         Of a SavedModel.
+    tags : tuple of str
+        Of the graph in a SavedModel that is meant; none if it has but one.
     """
 
     kind: str
@@ -43,6 +46,7 @@ class Artefact:
     outputs: tuple[OutputInfo, ...] = ()
     layers: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
     signature: str = ""
+    tags: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -59,6 +63,7 @@ class Artefact:
             ],
             "layers": [_plain(each) for each in self.layers.values()],
             "signature": self.signature,
+            "tags": list(self.tags),
         }
 
 
@@ -121,7 +126,15 @@ def _activation(model: Any, tensor: Any) -> str:
 
 
 def tensor_info(name: str, tensor: Any) -> TensorInfo:
-    """Return what a tensor with a batch's dimension is for one row."""
+    """Return what a tensor with a batch's dimension is for one row.
+
+    Raises
+    ------
+    SpecError
+        If the number of its dimensions is not known.
+    """
+    if getattr(tensor.shape, "rank", 0) is None:
+        raise SpecError(f"of the tensor {name!r} the number of dimensions is not known: declare it (tf.ensure_shape)")
     shape = tuple(None if size is None else int(size) for size in tuple(tensor.shape)[1:])
     dtype = getattr(tensor.dtype, "name", None) or str(tensor.dtype)
     return TensorInfo(name, shape, dtype)
@@ -140,24 +153,43 @@ def _layers(model: Any) -> dict[str, TensorInfo]:
     return found
 
 
-def from_saved_model(path: str, signature: str) -> Artefact:
+def from_saved_model(path: str, signature: str, tags: Sequence[str] = (), origin: str = "") -> Artefact:
     """Return a SavedModel's directory as an artefact.
+
+    Parameters
+    ----------
+    path : str
+        The directory, on this machine.
+    signature : str
+        Which of its signatures is meant.
+    tags : sequence of str
+        Those of the graph that is meant; none if there is but one.
+    origin : str
+        Where the user has the directory, for the errors.
 
     Raises
     ------
     SpecError
-        If it has no such signature; it lists those that there are.
+        If it is none, or has no such signature or tags; it lists those that there are.
     """
     import tensorflow as tf
 
-    signatures = tf.saved_model.load(path).signatures
+    origin = origin or path
+    if not any(Path(path, name).exists() for name in _SAVED_FILES):
+        held = sorted(each.name for each in Path(path).glob("*")) or "nothing"
+        raise SpecError(f"there is no SavedModel at {origin} (which has a {_SAVED_FILES[0]}); it holds {held}")
+    try:
+        signatures = tf.saved_model.load(path, tags=list(tags) or None).signatures
+    except (OSError, RuntimeError, ValueError) as error:
+        told = str(error).replace(path, origin)
+        raise SpecError(f"TensorFlow can't load the SavedModel at {origin}: {told}") from error
     if signature not in signatures:
-        raise SpecError(f"the SavedModel at {path} has no signature {signature!r}, but {sorted(signatures)}")
+        raise SpecError(f"the SavedModel at {origin} has no signature {signature!r}, but {sorted(signatures)}")
     function = signatures[signature]
     taken = function.structured_input_signature[1]
     inputs = tuple(tensor_info(name, spec) for name, spec in taken.items())
     outputs = tuple(OutputInfo(tensor_info(name, spec)) for name, spec in function.structured_outputs.items())
-    return Artefact("saved_model", zipped(path), inputs, outputs, signature=signature)
+    return Artefact("saved_model", zipped(path), inputs, outputs, signature=signature, tags=tuple(tags))
 
 
 def zipped(directory: str) -> bytes:
@@ -193,4 +225,5 @@ def read_saved(directory: str, described: Mapping[str, Any]) -> Artefact:
         tuple(OutputInfo(_tensor(each), Meaning(each["meaning"]), each["logits"]) for each in described["outputs"]),
         {each["name"]: _tensor(each) for each in described["layers"]},
         described["signature"],
+        tuple(described.get("tags", ())),
     )

@@ -22,7 +22,7 @@ __all__ = ["Shipped", "loaded"]
 Call = Callable[[Any], dict[str, Any]]
 
 _KEPT_MODELS = 4  # in a worker's memory
-_models: "OrderedDict[tuple[str, tuple[str, ...]], Call]" = OrderedDict()
+_models: "OrderedDict[tuple[Any, ...], Call]" = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Shipped:
 
 def loaded(shipped: Shipped) -> Call:
     """Return what gives a model's outputs, by name, for the features of some rows; it is kept for later tasks."""
-    key = shipped.file, shipped.layers
+    key = shipped.file, shipped.layers, shipped.artefact.signature, shipped.artefact.tags
     if key not in _models:
         _models[key] = _load(shipped)
     _models.move_to_end(key)
@@ -111,7 +111,7 @@ def _saved_model(artefact: Artefact) -> Call:
     with tempfile.TemporaryDirectory(prefix="tfos-") as unpacked:
         with zipfile.ZipFile(io.BytesIO(artefact.data)) as archive:
             archive.extractall(unpacked)
-        exported = tf.saved_model.load(unpacked)
+        exported = tf.saved_model.load(unpacked, tags=list(artefact.tags) or None)
     # Without a signature it is a function of the project's own making (see `frames.graphs`).
     function = exported.signatures[artefact.signature] if artefact.signature else exported.function
     types = {each.name: tf.as_dtype(each.dtype) for each in artefact.inputs}

@@ -91,13 +91,18 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
         return cls(from_model(library, load_model(library, data, params.get("customObjects")), data), **params)
 
     @classmethod
-    def from_saved_model(cls, path: str, *, signature: str = "serving_default", **params: Any) -> "KerasModel":
-        """Return a SavedModel's directory on any file system, as a stage with the outputs of a signature."""
+    def from_saved_model(
+        cls, path: str, *, signature: str = "serving_default", tags: Sequence[str] = (), **params: Any
+    ) -> "KerasModel":
+        """Return a SavedModel's directory on any file system, as a stage with the outputs of a signature.
+
+        `tags` are needed only where it holds several graphs.
+        """
         storage.use_session()
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
             if not storage.fetch(path, f"{scratch}/model"):
                 raise SpecError(f"{path}: there is no such directory")
-            return cls(from_saved_model(f"{scratch}/model", signature), **params)
+            return cls(from_saved_model(f"{scratch}/model", signature, tags, path), **params)
 
     @classmethod
     def from_function(

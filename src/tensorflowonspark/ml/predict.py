@@ -39,11 +39,14 @@ class Taken:
         Shapes, casts and fill, by column.
     parameters : mapping, optional
         The column of each parameter of a function, which gets all by these names.
+    advice : str
+        Is added to errors about values that it can't be given.
     """
 
     columns: tuple[str, ...]
     by_column: Mapping[str, Mapping[str, Any]]
     parameters: Mapping[str, str] | None = None
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,12 @@ def features_of(taken: Taken, batch: pa.RecordBatch, partition: int = 0, row: in
     summary = summarize(flat, partition, row)
     contents = Contents({}, columns=summary, schema=flat.schema.serialize().to_pybytes())
     asked = taken.columns[0] if len(taken.columns) == 1 else list(taken.columns)
-    selection = Selection(contents, Options(features=asked, **taken.by_column), inference=True)  # type: ignore[typeddict-item]
+    try:
+        selection = Selection(contents, Options(features=asked, **taken.by_column), inference=True)  # type: ignore[typeddict-item]
+    except FeedError as error:
+        if not taken.advice:
+            raise
+        raise FeedError(f"{error}. {taken.advice}") from None
     arrays = {name: to_array(flat.column(name), kind) for name, kind in selection.kinds.items()}
     if taken.parameters is not None:
         return {parameter: arrays[column] for parameter, column in taken.parameters.items()}

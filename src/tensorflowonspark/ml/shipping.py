@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,7 @@ def ship(
     if (session, name) not in _shipped:
         _send(spark, name, artefact.data)
         _shipped.add((session, name))
-    bare = Artefact(artefact.kind, b"", artefact.inputs, artefact.outputs, {}, artefact.signature)
-    return Shipped(name, bare, layers, custom_objects)
+    return Shipped(name, replace(artefact, data=b"", layers={}), layers, custom_objects)
 
 
 def _send(spark: "SparkSession", name: str, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -11,7 +11,13 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.node.elements import Options, Selection
 from tensorflowonspark.parts import Contents, InferenceHeader
 
-__all__ = ["Answerer"]
+__all__ = ["Answerer", "Answers"]
+
+
+class Answers(Protocol):
+    """What answers the rows that tasks send; `Answerer` says how."""
+
+    def answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]: ...  # noqa: D102
 
 
 class Answerer:

@@ -1,20 +1,20 @@
 """What the user's function is given: where it is, and the rows it was fed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack
 from functools import cached_property
-from io import StringIO
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.messages import Answering, Member, Serving
-from tensorflowonspark.node.answer import Answerer
+from tensorflowonspark.node.answer import Answerer, Answers
 from tensorflowonspark.node.checkpoints import Checkpoints
 from tensorflowonspark.node.coordinator import CoordinatedFeed
 from tensorflowonspark.node.elements import Options
+from tensorflowonspark.node.export import export
 from tensorflowonspark.node.feed import Feed
 from tensorflowonspark.node.feeds import Feeds
 from tensorflowonspark.node.link import Link
@@ -224,9 +224,13 @@ class Context:
             ``features``, ``shapes``, ``casts`` and ``fill``, as for `Feed.dataset`. By default it gets all columns;
             one that is alone comes as an array.
         """
+        self.answer_with(Answerer(_callable(function), batch_rows, Options(**options)))  # type: ignore[typeddict-item]
+
+    def answer_with(self, answerer: Answers) -> None:
+        """Have an object of one's own answer what tasks send: it gets Arrow batches, and yields others."""
         if self._receiver is None:
             raise FeedError(f"{self.role} is sent no rows: {', '.join(map(str, self.spec.fed))} answer inference")
-        self._receiver.answerer = Answerer(_callable(function), batch_rows, Options(**options))  # type: ignore[typeddict-item]
+        self._receiver.answerer = answerer
         self._link.send(Answering())
 
     def export(self, model: Any, path: str) -> None:
@@ -244,11 +248,7 @@ class Context:
             one file in Keras's own format, and else a SavedModel's directory. What stood there is replaced, when the
             new model is complete.
         """
-        if self.is_chief:
-            storage.publish(path, lambda local: _save(model, local), self.scratch)
-        elif not _is_keras_3(model):
-            with TemporaryDirectory(prefix="tfos-", dir=self.scratch) as unused:
-                _save(model, str(PurePosixPath(unused) / PurePosixPath(path).name))
+        export(model, path, self.is_chief, self.scratch)
 
     def checkpoint(self, directory: str, *, keep: int = 3) -> Checkpoints:
         """Return the checkpoints in a directory on any file system: the newest complete one, and how to write more.
@@ -340,19 +340,3 @@ def _as_numpy(results: Any) -> Any:
     if isinstance(results, Mapping):
         return {name: _as_numpy(each) for name, each in results.items()}
     return results.numpy() if hasattr(results, "numpy") else results
-
-
-def _is_keras_3(model: Any) -> bool:
-    return any(kind.__module__.split(".")[0] == "keras" for kind in type(model).__mro__)
-
-
-def _save(model: Any, path: str) -> None:
-    if path.endswith((".keras", ".h5")):
-        model.save(path)
-    elif hasattr(model, "export"):
-        with redirect_stdout(StringIO()):  # it tells of the scratch directory, which is no one's concern
-            model.export(path)
-    else:
-        import tensorflow as tf
-
-        tf.saved_model.save(model, path)

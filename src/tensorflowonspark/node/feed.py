@@ -192,6 +192,20 @@ class Feed:
 
         return epoch
 
+    def partitions(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Yield the Arrow batches of one partition of a stream after the other, as Spark sent them.
+
+        Each row comes to one worker, once; workers take no steps together. Take a partition's batches before the next.
+
+        Raises
+        ------
+        FeedError
+            If the rows are kept (``cluster.train`` without ``cache="none"``), or were passed over before.
+        """
+        if isinstance(self._source, Shard):
+            raise FeedError("partitions() is for rows that come once: feed them with cache='none', or use batches()")
+        return self._source.partitions()
+
     def select(self, options: Options) -> Selection:
         """Return the columns that a program asks for, if they can be had like that."""
         if not self._contents.schema:

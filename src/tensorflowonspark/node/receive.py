@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.node.answer import Answerer
+from tensorflowonspark.node.answer import Answers
 from tensorflowonspark.node.cache import Cache
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.parts import InferenceHeader, PartHeader, PartSummary
@@ -32,7 +32,7 @@ class Receiver:
 
     def __init__(self, setup: NodeSetup, tell: Callable[[object], None]) -> None:
         self.cache = Cache(setup.local_directory, setup.number, tell)
-        self.answerer: Answerer | None = None
+        self.answerer: Answers | None = None
         self.socket = _reachable(Path(setup.feed_socket))
         self._near = transport.Server(self.socket, setup.token, on_put=self._take, on_dialogue=self._answer)
         self._far = transport.Server((setup.host, 0), setup.token, on_put=self._take, on_dialogue=self._answer)

@@ -27,8 +27,8 @@ class Shard:
     """
 
     def __init__(self, parts: Iterable[Sequence[pa.RecordBatch]]) -> None:
-        self._batches = [batch for part in parts for batch in part if batch.num_rows]
-        self._starts = np.cumsum([0, *(batch.num_rows for batch in self._batches)])
+        self.batches = [batch for part in parts for batch in part if batch.num_rows]
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in self.batches)])
 
     @property
     def rows(self) -> int:
@@ -38,18 +38,18 @@ class Shard:
     def bytes_per_row(self, names: Iterable[str]) -> float:
         """How many bytes a row's values in these columns take, on the average."""
         names = list(names)
-        return float(sum(batch.select(names).nbytes for batch in self._batches) / max(1, self.rows))
+        return float(sum(batch.select(names).nbytes for batch in self.batches) / max(1, self.rows))
 
     def slices(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range, without copying them."""
-        for first, batch in zip(self._starts, self._batches, strict=False):
+        for first, batch in zip(self._starts, self.batches, strict=False):
             low, high = max(start, int(first)), min(stop, int(first) + batch.num_rows)
             if low < high:
                 yield batch.slice(low - int(first), high - low)
 
     def reader(self, kinds: Mapping[str, Kind]) -> "Reader":
         """Return what gathers rows as arrays of these kinds, by column."""
-        return Reader(self._batches, self._starts, kinds)
+        return Reader(self.batches, self._starts, kinds)
 
 
 @dataclass(frozen=True)

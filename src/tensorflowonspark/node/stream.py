@@ -5,12 +5,14 @@ for each partition, and how many steps all workers can take with what they have 
 handed out before it is confirmed, so that a task that Spark repeats brings no row twice.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Ragged
@@ -19,12 +21,13 @@ from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.cache import Cache
 from tensorflowonspark.node.elements import Batch, Selection
 from tensorflowonspark.node.epochs import BLOCK_BYTES, BLOCK_ROWS
-from tensorflowonspark.node.shard import Reader
+from tensorflowonspark.node.shard import Reader, Shard
 from tensorflowonspark.parts import Confirmed, Contents, Starved, StreamOpened, Taken
 
 __all__ = ["Stream"]
 
 _Rows = dict[str, Array | Ragged]
+_TOLD_SECONDS = 0.3  # between two counts of the rows that were taken
 _STARVED_SECONDS = 1.0  # that a step waits before the driver is asked whether it has to
 
 
@@ -70,13 +73,7 @@ class Stream:
         apart: bool = False,
     ) -> Iterator[Batch]:
         """Yield the batches of the only pass; `apart` is a worker of asynchronous training."""
-        if self._opened:
-            raise FeedError(
-                "the rows of a stream can be passed over just once (one epoch, one data set): feed them with "
-                "cache='disk' to come back to them, or use steps_per_epoch"
-            )
-        self._opened = True
-        self._tell(StreamOpened(self._feed, batch_rows))
+        self._open(batch_rows)
         rows = _Waiting(selection, seed)
         for number, step in enumerate(self._steps(rows, batch_rows, apart)):
             batch = rows.take(step.rows, step.size)
@@ -85,14 +82,52 @@ class Stream:
         if on_end is not None:
             on_end(0)
 
+    def partitions(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Yield the batches of one partition after the other as they were sent; this worker has no steps with others.
+
+        Those of one must have been taken before the next is asked for.
+        """
+        self._open(None)
+        taken, end = 0, False
+        while not end:
+            word = self._next_word(taken, apart=False)
+            self._drop(word)
+            for part in word.parts:
+                shard, _, release = self._cache.take_part(self._feed, part)
+                yield self._counted(shard, taken)
+                taken += shard.rows
+                release()
+            end = word.end
+
+    def _counted(self, shard: Shard, taken: int) -> Iterator[pa.RecordBatch]:
+        told = time.monotonic()
+        for batch in shard.batches:
+            yield batch
+            taken += batch.num_rows
+            if time.monotonic() - told > _TOLD_SECONDS:
+                told = time.monotonic()
+                self._tell(Taken(self._feed, taken))
+
+    def _open(self, batch_rows: int | None) -> None:
+        if self._opened:
+            raise FeedError(
+                "the rows of a stream can be passed over just once (one epoch, one data set): feed them with "
+                "cache='disk' to come back to them, or use steps_per_epoch"
+            )
+        self._opened = True
+        self._tell(StreamOpened(self._feed, batch_rows))
+
+    def _drop(self, word: Confirmed) -> None:
+        for part in word.dropped:
+            self._cache.drop_part(self._feed, part)
+
     def _steps(self, rows: "_Waiting", batch_rows: int, apart: bool) -> Iterator["_Step"]:
         """Yield the steps that are possible; wait for the driver's word where none is."""
         end = False
         while not end:
             word = self._next_word(rows.taken, apart)
             end = word.end
-            for part in word.dropped:
-                self._cache.drop_part(self._feed, part)
+            self._drop(word)
             for part in word.parts:
                 rows.add(self._cache, self._feed, part)
             if word.steps is None:

@@ -1,5 +1,6 @@
 """A port that stays ours between its reservation and its use."""
 
+import os
 import socket
 
 __all__ = ["reserve_port"]
@@ -12,13 +13,25 @@ def reserve_port() -> socket.socket:
     ``SO_REUSEPORT`` (TensorFlow does with ``TF_GRPC_REUSE_PORT=1``, which the node's environment sets) and belong to
     one user; connections go to the one that listens. Keep the socket for as long as the node lives.
 
+    The port is free, or the one in ``TENSORFLOW_PORT``.
+
+    Raises
+    ------
+    OSError
+        If that one is taken, as by another node of this host.
+
     Examples
     --------
     >>> with reserve_port() as reservation:
     ...     reservation.getsockname()[1] > 0
     True
     """
+    wanted = int(os.environ.get("TENSORFLOW_PORT") or 0)
+    if wanted:
+        with socket.socket() as alone:  # two nodes of one user could share the port without a word
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(("", wanted))
     reservation = socket.socket()
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    reservation.bind(("", 0))
+    reservation.bind(("", wanted))
     return reservation

@@ -72,7 +72,14 @@ class Supervisor:
 
     def run(self) -> None:
         """Run until the node is gone and nothing of it is left."""
-        with reserve_port() as port:
+        try:
+            reservation = reserve_port()
+        except OSError as error:
+            assert self._task is not None
+            reason = f"it can't have port {os.environ.get('TENSORFLOW_PORT')} ({error.strerror})"
+            self._task.send(Failed(FailureKind.LOST, reason, "unset TENSORFLOW_PORT, or place one node per host"))
+            return
+        with reservation as port:
             self._start_node()
             try:
                 if self._connect(port.getsockname()[1]):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any
 
-__all__ = ["divide", "free_gpus", "task_gpus"]
+__all__ = ["all_gpus", "divide", "free_gpus", "task_gpus"]
 
 _NVIDIA_SMI_SECONDS = 10
 
@@ -23,6 +23,11 @@ def task_gpus(resources: Mapping[str, Any]) -> tuple[str, ...]:
     if "gpu" in resources:
         return tuple(resources["gpu"].addresses)
     return free_gpus()
+
+
+def all_gpus() -> tuple[str, ...]:
+    """Return the indices of this host's GPUs, by ``nvidia-smi``; none where there is no such."""
+    return tuple(row[0] for row in _nvidia_smi("--query-gpu=index"))
 
 
 def free_gpus() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """A task of the barrier stage: it places one node, and leaves or holds it."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +24,7 @@ from tensorflowonspark.task.send import send
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
 
-__all__ = ["PROBLEM_SCHEMA", "own_address", "place"]
+__all__ = ["PROBLEM_SCHEMA", "own_address", "place", "start_supervisor"]
 
 PROBLEM_SCHEMA = "node int, host string, problem string"
 
@@ -36,7 +37,7 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
     from pyspark import BarrierTaskContext
 
     task = BarrierTaskContext.get()
-    number = task.partitionId()
+    number = plan.first + task.partitionId()
     role = plan.spec.roles[number]
     host = own_address(task)
     if sys.version_info[:2] != plan.python:
@@ -47,9 +48,9 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
         yield _problem(number, host, problem)
         return
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    process, pipe = children.start("tensorflowonspark.supervisor", environment)
+    gpus = task_gpus(task.resources())
+    process, pipe = start_supervisor(plan, number, host, _executor_pid(), environment, gpus)
     try:
-        pipe.send(_assignment(plan, number, role, host, task_gpus(task.resources())))
         answer = _next(pipe)
         if isinstance(answer, Failed):
             yield _problem(number, host, f"{answer.reason}; {answer.advice}")
@@ -68,8 +69,29 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
         pass
 
 
-def _assignment(plan: Plan, number: int, role: Role, host: str, gpus: tuple[str, ...]) -> Assignment:
-    return Assignment(
+def start_supervisor(
+    plan: Plan, number: int, host: str, owner: int, environment: dict[str, str], gpus: tuple[str, ...] = ()
+) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start what holds a node from its start to its end; return its process and the pipe to it.
+
+    Parameters
+    ----------
+    plan : Plan
+        What runs.
+    number : int
+        Which of its nodes.
+    host : str
+        The address at which others reach this machine.
+    owner : int
+        The process that the node must not outlive.
+    environment : dict
+        Of the supervisor, and through it of the node.
+    gpus : tuple of str
+        Those that the node may use.
+    """
+    process, pipe = children.start("tensorflowonspark.supervisor", environment)
+    role = plan.spec.roles[number]
+    order = Assignment(
         cluster=plan.cluster,
         token=plan.token,
         driver=plan.driver,
@@ -77,7 +99,7 @@ def _assignment(plan: Plan, number: int, role: Role, host: str, gpus: tuple[str,
         number=number,
         role=role,
         host=host,
-        jvm_pid=_executor_pid(),
+        jvm_pid=owner,
         program=plan.program,
         gpus=gpus,
         environment=plan.environment,
@@ -87,6 +109,8 @@ def _assignment(plan: Plan, number: int, role: Role, host: str, gpus: tuple[str,
         echo=plan.echo,
         tensorboard=plan.tensorboard if role == plan.spec.chief_role else "",
     )
+    pipe.send(order)
+    return process, pipe
 
 
 def own_address(task: "BarrierTaskContext") -> str:

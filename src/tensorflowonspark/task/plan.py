@@ -22,7 +22,7 @@ class FeedOrder:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a task must know to place its node; its partition number is the node's number."""
+    """All that a task must know to place its node."""
 
     cluster: str
     token: str = field(repr=False)
@@ -37,6 +37,7 @@ class Plan:
     hold: bool  # stay until the node has ended
     feed: FeedOrder | None  # feed the node this task's own rows
     python: tuple[int, int]  # the driver's Python version
+    first: int = 0  # the number of the node that task 0 places
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tensorflowonspark.tfrecords.reading import BYTES_COLUMN, Damaged, records_o
 from tensorflowonspark.tfrecords.spans import BadRecords
 from tensorflowonspark.tfrecords.values import BYTES, FLOAT, INT64, NAMES, Values, read_steps, read_values
 
-__all__ = ["Look", "Seen", "inferred", "merged", "partition_types", "seen_in"]
+__all__ = ["Look", "Seen", "columns_of", "inferred", "merged", "partition_types", "seen_in", "seen_in_block"]
 
 _INTEGERS = range(-(1 << 31), 1 << 31)
 
@@ -81,14 +81,15 @@ def seen_in(splits: Iterable[Split], options: Options, limit: int = 0) -> dict[s
         for block in records_of(split):
             if isinstance(block, Damaged):
                 break  # reading will tell
-            seen = merged(seen, _seen(block, options))
+            seen = merged(seen, seen_in_block(block, options))
             count += len(block.spans)
             if limit and count >= limit:
                 return seen
     return seen
 
 
-def _seen(block: Block, options: Options) -> dict[str, Seen]:
+def seen_in_block(block: Block, options: Options) -> dict[str, Seen]:
+    """Return what the features of some records are, by name; those that can't be read don't count."""
     spans = block.spans.take(np.setdiff1d(block.spans.record, block.wrong))
     while True:
         try:
@@ -154,8 +155,13 @@ def inferred(files: Sequence[File], options: Options, look: Look | None = None) 
             seen = seen_in((split for task in tasks for split in task), options, options.sample_records)
         if not seen:
             raise SpecError("there are no records to tell the columns from: give a schema")
-        columns = [pa.field(name, _type(name, seen[name], options)) for name in sorted(seen)]
+        columns = columns_of(seen, options)
     return columns + [pa.field(name, kind) for name, kind in partition_types(files).items()]
+
+
+def columns_of(seen: dict[str, Seen], options: Options) -> list[pa.Field]:
+    """Return the columns for features, in the order of their names."""
+    return [pa.field(name, _type(name, seen[name], options)) for name in sorted(seen)]
 
 
 def _type(name: str, seen: Seen, options: Options) -> pa.DataType:

@@ -92,6 +92,20 @@ class Dialogue:
                     raise ConnectionLost("the other side ended without an answer") from None
             yield answer
 
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Say that nothing more will be asked; yield what the other side had still to say."""
+        with connection_errors():
+            self._writer.done_writing()
+        while True:
+            with connection_errors():
+                try:
+                    answer = self._reader.read_chunk().data
+                except StopIteration:
+                    break
+            yield answer
+        with connection_errors():
+            self._writer.close()
+
     def close(self) -> None:
         """Say that nothing more will be asked."""
         with connection_errors():

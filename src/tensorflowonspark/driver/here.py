@@ -1,0 +1,82 @@
+"""Nodes on the driver's own machine: parameter servers that are to take no slots of the executors."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from subprocess import Popen, TimeoutExpired
+from threading import Thread
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from tensorflowonspark.supervisor.assignment import Connected, Detach
+from tensorflowonspark.task.place import start_supervisor
+from tensorflowonspark.task.plan import Plan
+
+if TYPE_CHECKING:
+    from tensorflowonspark.driver.backend import Stage
+
+__all__ = ["OwnNodes"]
+
+
+class OwnNodes:
+    """Some nodes beside a stage that places the others.
+
+    They are supervised as any node is, and end with this process, whatever it ends of.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is to run.
+    numbers : sequence of int
+        The nodes that run here.
+    stage : Stage
+        What places the others.
+    """
+
+    def __init__(self, plan: Plan, numbers: Sequence[int], stage: "Stage") -> None:
+        self._plan = replace(plan, echo=False)  # this process shows the nodes' lines already
+        self._stage = stage
+        self._problems: list[str] = []
+        self._processes: list[Popen[bytes]] = []
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        for number in numbers:
+            process, pipe = start_supervisor(self._plan, number, plan.driver[0], os.getpid(), environment)
+            self._processes.append(process)
+            Thread(target=self._see_off, args=(number, pipe), daemon=True).start()
+
+    def _see_off(self, number: int, pipe: Connection) -> None:
+        """Hear whether a supervisor has reached the driver; from then on the two talk to each other."""
+        try:
+            answer = pipe.recv()
+        except (EOFError, OSError):
+            answer = None
+        if isinstance(answer, Connected):
+            pipe.send(Detach())
+        else:
+            reason = "its supervisor ended at once" if answer is None else f"{answer.reason}; {answer.advice}"
+            self._problems.append(f"{self._plan.spec.roles[number]} on the driver's machine: {reason}")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the stage has; nodes here are awaited as all others are."""
+        return self._stage.ended
+
+    def problems(self) -> list[str]:
+        """Return why nodes could not be placed."""
+        return [*self._problems, *self._stage.problems()]
+
+    def cancel(self) -> None:
+        """End the stage; the nodes here hear from the driver themselves."""
+        self._stage.cancel()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of the stage and of the processes here, but not longer than asked."""
+        end = monotonic() + seconds
+        self._stage.wait(seconds)
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, end - monotonic()))
+            except TimeoutExpired:
+                return

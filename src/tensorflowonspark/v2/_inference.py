@@ -1,0 +1,51 @@
+"""Inference by the programs of a cluster of 2.x: tasks send a partition's rows to a node and get its results back."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark import transport
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.task.plan import FeedTarget
+from tensorflowonspark.task.send import choose
+
+from ._inlet import RowsHeader
+from ._pickles import from_pickles, in_batches, to_pickles
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+
+__all__ = ["answered"]
+
+
+def answered(rdd: "RDD[Any]", targets: tuple[FeedTarget, ...], token: str, queue: str, timeout: float) -> "RDD[Any]":
+    """Return the RDD of the results, computed when Spark comes to it."""
+    return from_pickles(to_pickles(rdd), partial(_partition, targets, token, queue, timeout))
+
+
+def _partition(
+    targets: tuple[FeedTarget, ...], token: str, queue: str, timeout: float, pickles: Iterator[bytes]
+) -> Iterator[bytes]:
+    """Run in a Spark task."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    partition = task.partitionId()
+    target = choose(targets, partition)
+    ready = target.ready
+    try:
+        with closing(transport.dial_near(ready.feed_socket, target.host, ready.feed_port, token)) as node:
+            dialogue: transport.Dialogue | None = None
+            for batch in in_batches(pickles, queue):
+                dialogue = dialogue or node.dialogue(RowsHeader(partition, b"", queue, timeout), batch.schema)
+                for answer in dialogue.ask(batch):
+                    yield from answer.column(0).to_pylist()
+            for answer in dialogue.rest() if dialogue is not None else ():
+                yield from answer.column(0).to_pylist()
+    except transport.ConnectionLost as error:
+        raise FeedError(
+            f"partition {partition}: {target.name} on {target.host} did not answer (results can be computed only until "
+            f"cluster.shutdown): {error}"
+        ) from error

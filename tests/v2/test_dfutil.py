@@ -1,0 +1,316 @@
+"""DataFrames to TFRecord files and back, by the names of 2.x."""
+
+import base64
+import datetime
+import decimal
+import gc
+import math
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import Row
+
+import tensorflowonspark as tfos
+from tensorflowonspark import dfutil
+
+local = pytest.mark.masters("local")
+
+
+def ints(*values):
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def floats(*values):
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+
+
+def texts(*values):
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+def example(**features):
+    return tf.train.Example(features=tf.train.Features(feature=features))
+
+
+def write(path, *examples):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for each in examples:
+            writer.write(each.SerializeToString())
+    return str(path)
+
+
+def load(spark, path, *binary):
+    return dfutil.loadTFRecords(spark.sparkContext, str(path), list(binary))
+
+
+def collected(frame):
+    return [tuple(row) for row in frame.collect()]
+
+
+# What saveAsTFRecords of 2.2.5 wrote for three rows (n, n % 2 == 0, n / 4, n, "grün n", bytes([n, 255]), [n, -n],
+# [n / 2, 1.5], [True, False]).
+OF_2X = base64.b64decode(
+    "mgAAAAAAAAARwyBKCpcBCg0KA3JhdxIGCgQKAgD/Cg8KBWxvbmdzEgYaBAoCAAAKFgoGZmxvYXRzEgwSCgoIAAAAAAAAwD8KDQoB"
+    "ZhIIEgYKBAAAAAAKDwoFZmxhZ3MSBhoECgIBAAoNCgFkEggSBgoEAAAAAAoNCgRmbGFnEgUaAwoBAQoKCgFpEgUaAwoBAAoTCgR0"
+    "ZXh0EgsKCQoHZ3LDvG4gMJ1wTPWjAAAAAAAAALPHvy4KoAEKDQoDcmF3EgYKBAoCAf8KGAoFbG9uZ3MSDxoNCgsB////////////"
+    "AQoWCgZmbG9hdHMSDBIKCggAAAA/AADAPwoNCgFmEggSBgoEAACAPgoPCgVmbGFncxIGGgQKAgEACg0KAWQSCBIGCgQAAIA/Cg0K"
+    "BGZsYWcSBRoDCgEACgoKAWkSBRoDCgEBChMKBHRleHQSCwoJCgdncsO8biAxwIrXG6MAAAAAAAAAs8e/LgqgAQoNCgNyYXcSBgoE"
+    "CgIC/woYCgVsb25ncxIPGg0KCwL+//////////8BChYKBmZsb2F0cxIMEgoKCAAAgD8AAMA/Cg0KAWYSCBIGCgQAAAA/Cg8KBWZs"
+    "YWdzEgYaBAoCAQAKDQoBZBIIEgYKBAAAAEAKDQoEZmxhZxIFGgMKAQEKCgoBaRIFGgMKAQIKEwoEdGV4dBILCgkKB2dyw7xuIDI2"
+    "RqjY"
+)
+
+
+@local
+def test_a_file_that_2x_wrote(spark, tmp_path):
+    os.makedirs(tmp_path / "records")
+    (tmp_path / "records/part-r-00000").write_bytes(OF_2X)
+    (tmp_path / "records/_SUCCESS").touch()
+    frame = load(spark, tmp_path / "records", "raw")
+    assert frame.schema.simpleString() == (
+        "struct<d:double,f:double,flag:bigint,flags:array<bigint>,floats:array<double>,i:bigint,longs:array<bigint>,"
+        "raw:binary,text:string>"
+    )
+    assert collected(frame) == [
+        (n, n / 4, int(n % 2 == 0), [1, 0], [n / 2, 1.5], n, [n, -n], bytes([n, 255]), f"grün {n}") for n in range(3)
+    ]
+
+
+@local
+def test_records_that_tensorflow_wrote(spark, tmp_path):
+    path = write(tmp_path / "records", example(i=ints(1), f=floats(0.5, 1.5), t=texts(b"one"), b=texts(b"two")))
+    frame = load(spark, path, "b")
+    assert frame.schema.simpleString() == "struct<b:binary,f:array<double>,i:bigint,t:string>"
+    assert collected(frame) == [(b"two", [0.5, 1.5], 1, "one")]
+
+
+TYPES = (
+    "byte tinyint, short smallint, int int, long bigint, float float, double double, flag boolean, text string, "
+    "raw binary, day date, moment timestamp, price decimal(12,3), ints array<int>, floats array<double>, "
+    "flags array<boolean>, texts array<string>, raws array<binary>, days array<date>, moments array<timestamp>, "
+    "prices array<decimal(5,1)>"
+)
+DAY, MOMENT = datetime.date(1969, 7, 20), datetime.datetime(2026, 7, 21, 1, 2, 3, 456789)
+MICROSECONDS = (MOMENT.astimezone() - datetime.datetime.fromtimestamp(0, datetime.timezone.utc)) // datetime.timedelta(
+    microseconds=1
+)
+PRICE, SMALL = decimal.Decimal("-123456789.125"), decimal.Decimal("0.1")
+FULL = (
+    1, -2, 2**31 - 1, -(2**63), 1.5, -2.25, True, "grün", b"\x00\xff", DAY, MOMENT, PRICE,
+    [1, -1], [1.0, -1.0], [True, False], ["a", "", "ü"], [b"", b"\x80"], [DAY, DAY], [MOMENT, MOMENT], [SMALL, SMALL],
+)  # fmt: skip
+READ = {
+    "byte": 1, "short": -2, "int": 2**31 - 1, "long": -(2**63), "float": 1.5, "double": -2.25, "flag": 1,
+    "text": "grün", "raw": b"\x00\xff", "day": -165, "moment": MICROSECONDS, "price": str(PRICE), "ints": [1, -1],
+    "floats": [1.0, -1.0], "flags": [1, 0], "texts": ["a", "", "ü"], "raws": [b"", b"\x80"], "days": [-165, -165],
+    "moments": [MICROSECONDS, MICROSECONDS], "prices": ["0.1", "0.1"],
+}  # fmt: skip
+NULLS = (None,) * len(FULL)
+EMPTY = tuple([] if isinstance(each, list) else None for each in FULL)
+
+
+@local
+def test_all_types_with_nulls_and_empty_arrays(spark, tmp_path):
+    frame = spark.createDataFrame([FULL, NULLS, EMPTY], TYPES).coalesce(1)
+    dfutil.saveAsTFRecords(frame, str(tmp_path / "records"))
+    again = load(spark, tmp_path / "records")
+    full, nulls, empty = (row.asDict() for row in again.collect())
+    assert full == READ
+    assert set(nulls.values()) == {None}
+    assert empty == {name: [] if isinstance(value, list) else None for name, value in READ.items()}
+    by_hand = frame.rdd.mapPartitions(dfutil.toTFExample(frame.dtypes)).collect()
+    assert [tuple(row) for row in dfutil.fromTFExample(by_hand)] == collected(again)
+
+
+@local
+def test_vectors(spark, tmp_path):
+    frame = spark.createDataFrame([(Vectors.sparse(3, [1], [5.0]),), (None,)], ["v"]).coalesce(1)
+    assert frame.dtypes == [("v", "vector")]
+    pairs = frame.rdd.mapPartitions(dfutil.toTFExample(frame.dtypes)).collect()
+    assert dfutil.fromTFExample(pairs) == [Row(v=[0.0, 5.0, 0.0]), Row(v=None)]
+    dfutil.saveAsTFRecords(frame, str(tmp_path / "records"))
+    assert collected(load(spark, tmp_path / "records")) == [([0.0, 5.0, 0.0],), (None,)]
+
+
+@local
+def test_the_schema_is_told_by_all_records(spark, tmp_path):
+    records = [
+        example(a=ints(1), b=ints(1), c=texts(b"one"), d=texts(b"x")),
+        example(a=ints(1, 2), b=floats(0.5), c=texts(b"one", b"two"), d=texts(b"\xff"), e=ints(7)),
+    ]
+    frame = load(spark, write(tmp_path / "records", *records))
+    assert frame.schema.simpleString() == "struct<a:array<bigint>,b:double,c:array<string>,d:binary,e:bigint>"
+    expected = [([1], 1.0, ["one"], b"x", None), ([1, 2], 0.5, ["one", "two"], b"\xff", 7)]
+    assert collected(frame) == expected
+    rows = dfutil.fromTFExample((each.SerializeToString(), None) for each in records)
+    assert [tuple(row) for row in rows] == expected
+    assert rows[0].a == [1]
+
+
+def test_several_bytes_values_stay_several():
+    record = example(t=texts(b"one", b"two"), b=texts(b"three", b"four"))
+    assert dfutil.fromTFExample([(record.SerializeToString(), None)], ["b"]) == [
+        Row(b=[bytearray(b"three"), bytearray(b"four")], t=["one", "two"])
+    ]
+    assert dfutil.infer_schema(record, ["b"]).simpleString() == "struct<b:array<binary>,t:array<string>>"
+
+
+def test_the_schema_of_one_record():
+    record = example(b=ints(1), a=ints(1, 2), f=floats(1.5), r=texts(b"r"), t=texts(b"t"), e=floats())
+    assert dfutil.infer_schema(record, binary_features=["r"]).simpleString() == (
+        "struct<a:array<bigint>,b:bigint,e:double,f:double,r:binary,t:string>"
+    )
+
+
+@local
+def test_a_directory_that_is_there_is_not_touched(spark, tmp_path):
+    path = str(tmp_path / "records")
+    dfutil.saveAsTFRecords(spark.range(3), path)
+    before = sorted(os.listdir(path))
+    with pytest.raises(tfos.SpecError, match=r"something at .*records: take another .*write_tfrecord\(df, path, mode="):
+        dfutil.saveAsTFRecords(spark.range(3), path)
+    assert sorted(os.listdir(path)) == before
+
+
+@local
+def test_paths_are_those_of_the_default_file_system(spark, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    dfutil.saveAsTFRecords(spark.range(2), "here")
+    assert os.path.exists(tmp_path / "here/_SUCCESS")
+    os.makedirs(tmp_path / "root")
+    spark.conf.set("fs.defaultFS", f"file://{tmp_path}/root")
+    try:
+        dfutil.saveAsTFRecords(spark.range(3), "/one")
+        dfutil.saveAsTFRecords(spark.range(4), "/two")
+        assert os.path.exists(tmp_path / "root/one/_SUCCESS")
+        assert load(spark, "/one").count() == 3
+        assert load(spark, "/one,/two").count() == 7
+        assert load(spark, "/t*").count() == 4
+    finally:
+        spark.conf.unset("fs.defaultFS")
+
+
+@local
+def test_what_was_loaded_is_known_and_not_kept(spark, tmp_path):
+    path = write(tmp_path / "records", example(a=ints(1)))
+    frame = load(spark, path)
+    assert dfutil.isLoadedDF(frame)
+    assert not dfutil.isLoadedDF(frame.select("a"))
+    before = len(dfutil._loaded)
+    del frame
+    gc.collect()
+    assert len(dfutil._loaded) == before - 1
+
+
+@local
+def test_what_can_not_be_loaded_or_saved(spark, tmp_path):
+    with pytest.raises(tfos.SpecError, match="no file or directory"):
+        load(spark, tmp_path / "none")
+    with pytest.raises(tfos.SpecError, match="no records"):
+        load(spark, write(tmp_path / "empty"))
+    with pytest.raises(tfos.SpecError, match="column 'm' has type map<int32, int32.*>: a feature has no keys"):
+        dfutil.saveAsTFRecords(spark.sql("select map(1, 2) as m"), str(tmp_path / "records"))
+    assert not os.path.exists(tmp_path / "records")
+
+
+@pytest.mark.parametrize("kind", ["map<int,int>", "struct<x:int>", "array<array<int>>", "interval year", "void"])
+def test_a_column_that_no_example_can_have(kind):
+    with pytest.raises(tfos.SpecError, match=r"can't have the column 'm' .*: it holds numbers"):
+        dfutil.toTFExample([("n", "int"), ("m", kind)])
+
+
+def test_a_value_of_another_type():
+    with pytest.raises(tfos.SpecError, match="column 'n' has a value that is no bigint"):
+        dfutil.toTFExample([("n", "bigint")])([("one",)])
+
+
+def test_rows_know_where_their_columns_are():
+    ((message, nothing),) = dfutil.toTFExample([("a", "int"), ("b", "string")])([Row(b="x", a=1)])
+    assert type(message) is bytearray
+    assert nothing is None
+    assert tf.train.Example.FromString(bytes(message)) == example(a=ints(1), b=texts(b"x"))
+
+
+def test_a_damaged_message_is_named():
+    good = example(a=ints(1)).SerializeToString()
+    with pytest.raises(tfos.TFRecordError, match="record 2 of a partition, byte 0: no field of a message"):
+        dfutil.fromTFExample([(good, None), (good, None), (b"no example", None)])
+
+
+def test_a_partition_without_rows():
+    assert dfutil.fromTFExample(iter([])) == []
+    assert dfutil.toTFExample([("a", "int")])(iter([])) == []
+
+
+def test_many_and_long_records(monkeypatch):
+    """Pieces that are encoded and decoded at once end somewhere within them."""
+    monkeypatch.setattr(dfutil, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(dfutil, "_PIECE_BYTES", 5000)
+    rows = [Row(i=n, b=bytearray(n)) for n in range(200)]
+    pairs = dfutil.toTFExample([("i", "bigint"), ("b", "binary")])(iter(rows))
+    assert dfutil.fromTFExample(pairs, ["b"]) == [Row(b=row.b, i=row.i) for row in rows]
+
+
+VALUES = {
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "double": st.floats(width=32, allow_nan=False),
+    "boolean": st.booleans(),
+    "string": st.text(st.characters(exclude_categories=["Cs"])),
+    "binary": st.binary().map(bytearray),
+}
+COLUMNS = {
+    **{kind.replace("int", "whole"): (kind, st.none() | values) for kind, values in VALUES.items()},
+    **{
+        f"{kind} array": (f"array<{kind}>", st.none() | st.lists(values, max_size=4)) for kind, values in VALUES.items()
+    },
+}
+BINARY = ["binary", "binary array"]
+
+
+def feature(kind, value):
+    """Return what TensorFlow has for a value."""
+    values = value if isinstance(value, list) else [value]
+    if "string" in kind or "binary" in kind:
+        return texts(*(each.encode() if isinstance(each, str) else bytes(each) for each in values))
+    return floats(*values) if "double" in kind else ints(*map(int, values))
+
+
+def read_back(values):
+    """Return what a column's values are when they have been written and read."""
+    many = any(isinstance(value, list) and len(value) > 1 for value in values)
+    for value in values:
+        if many or not isinstance(value, list):
+            yield value
+        else:
+            yield value[0] if value else None
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(*(values for _, values in COLUMNS.values())), min_size=1, max_size=30))
+def test_there_and_back(rows):
+    kinds = [kind for kind, _ in COLUMNS.values()]
+    pairs = dfutil.toTFExample(list(zip(COLUMNS, kinds, strict=True)))(iter(rows))
+    for (message, _), row in zip(pairs, rows, strict=True):
+        there = zip(COLUMNS, kinds, row, strict=True)
+        expected = example(**{name: feature(kind, value) for name, kind, value in there if value is not None})
+        assert tf.train.Example.FromString(bytes(message)) == expected
+    found = dfutil.fromTFExample(pairs, BINARY)
+    for number, name in enumerate(COLUMNS):
+        values = [row[number] for row in rows]
+        if all(value is None for value in values):
+            assert name not in found[0].__fields__
+        else:
+            assert [row[name] for row in found] == list(read_back(values)), name
+
+
+def test_floats_that_are_no_numbers():
+    ((message, _),) = dfutil.toTFExample([("x", "array<float>")])([([math.nan, math.inf, np.float32(0.5)],)])
+    (row,) = dfutil.fromTFExample([(message, None)])
+    assert math.isnan(row.x[0])
+    assert row.x[1:] == [math.inf, 0.5]
