@@ -1,12 +1,14 @@
 """Stages of Spark ML by the names of 2.x: what is set, what is fed, what a SavedModel gives, and what is refused."""
 
 import argparse
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.ml import Pipeline
 from pyspark.ml.functions import array_to_vector
@@ -45,6 +47,7 @@ NAMES = st.sampled_from(["lr", "epochs", "model_dir", "x", "_y"])
 VALUES = st.integers() | st.text("ab", max_size=3) | st.none() | st.lists(st.integers(), max_size=3)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(NAMES, VALUES))
 def test_arguments_are_the_same_whatever_they_come_from(known):
     args = Namespace(known)
@@ -57,6 +60,14 @@ def test_arguments_are_the_same_whatever_they_come_from(known):
     assert args != Namespace({**known, "more": 1})
     Namespace(args).more = 1
     assert "more" not in args
+
+
+def test_arguments_are_read_on_nodes_without_spark():
+    program = "import sys, tensorflowonspark._namespace; print('pyspark' in sys.modules)"
+    assert Namespace.__module__ == "tensorflowonspark._namespace"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+    )
 
 
 def test_arguments_of_a_command_line_and_of_nothing():
@@ -99,6 +110,7 @@ def test_params_refuse_what_they_cant_be():
 INTEGERS = ["batch_size", "cluster_size", "epochs", "grace_secs", "num_ps", "readers", "steps"]
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     st.dictionaries(st.sampled_from([*INTEGERS, "lr"]), st.integers(0, 9)),
     st.dictionaries(st.sampled_from(INTEGERS), st.integers(0, 9)),
@@ -378,14 +390,12 @@ def test_a_program_of_2x_trains_and_applies(spark, tmp_path):
     model.setInputMapping({"x": "dense_input"}).setOutputMapping({"dense": "pred"})
     model.setSignatureDefKey("serving_default").setTagSet("serve")
     with pytest.warns(UserWarning, match="the signature's only"):
-        predicted = [row.pred[0] for row in model.transform(data).collect()]
+        predicted = [row.pred[0] for row in model.transform(data.coalesce(1)).collect()]
     assert predicted == pytest.approx([row.y for row in data.collect()], abs=0.1)
 
 
 def note_rows(args, ctx):
     """Write what is fed into a file; of a command line the last word is the file."""
-    import sys
-
     path, batch_size = (args[-1], 3) if isinstance(args, list) else (args.path, args.batch_size)
     rows, feed = [], ctx.get_data_feed()
     while not feed.should_stop():
@@ -418,6 +428,14 @@ def fail(args, ctx):
 def test_an_error_of_the_program_arrives(spark):
     with pytest.raises(tfos.NodeError, match=r"(?s)LookupError.*no such label: 7"):
         TFEstimator(fail, {}).setInputMapping({"id": "i"}).fit(spark.range(1000))
+
+
+def test_rows_that_spark_cant_make_end_the_cluster(spark):
+    spoilt = spark.range(1000).select(
+        f.when(f.col("id") < 999, f.col("id")).otherwise(f.raise_error(f.lit("spoilt"))).alias("id")
+    )
+    with pytest.raises(Exception, match="spoilt"):
+        TFEstimator(note_rows, {"path": "/dev/null"}).setInputMapping({"id": "i"}).fit(spoilt)
 
 
 def test_what_cant_be_fed_is_refused_before_anything_starts(spark):

@@ -1,214 +1,22 @@
-"""The cluster, as a program of 2.x sees it."""
+"""A cluster, as programs of 2.x start it."""
 
-import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark import storage
 from tensorflowonspark.driver.cluster import Cluster
-from tensorflowonspark.driver.feeding import feed_targets
-from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.errors import SpecError
 
-from ._inference import answered
+from ._cluster import InputMode, TFCluster
 from ._old import show_new_way
-from ._pickles import PickledRows
-from ._program import Program, renamed, run_in_cluster
-from .reservation import StopSwitch
+from ._program import Program, run_in_cluster, session_of
 
 if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext
+    from pyspark import SparkContext
 
 __all__ = ["InputMode", "TFCluster", "run"]
 
-_log = logging.getLogger(__name__)
-_EPOCHS = 10  # if the program says 0
-_LOOK_SECONDS = 1.0
 
-
-class InputMode:
-    """Who reads the data."""
-
-    TENSORFLOW = 0  # the programs themselves
-    SPARK = 1  # Spark, which feeds them
-
-
-class TFCluster:
-    """A cluster that `run` has started.
-
-    Attributes
-    ----------
-    sc : SparkContext
-        The application.
-    defaultFS, working_dir : str
-        Hadoop's default file system, and the driver's working directory.
-    num_executors : int
-        How many nodes there are.
-    nodeRDD : RDD
-        Their numbers.
-    cluster_id : str
-        Tells clusters of an application apart.
-    cluster_info : list of dict
-        What is known of each node.
-    cluster_meta, meta : dict
-        How the cluster was made; ``server_addr`` is what `reservation.Client` takes.
-    input_mode : int
-        See `InputMode`.
-    queues : list of str
-        The nodes' queues.
-    server : StopSwitch
-        Is ``done`` when somebody asked for the end of a stream.
-    """
-
-    def __init__(self, cluster: Cluster, sc: "SparkContext", input_mode: int, program: Program) -> None:
-        self._cluster = cluster
-        self.sc = sc
-        self.input_mode = input_mode
-        self.queues = list(program.queues)
-        self._master = program.master
-        self.num_executors = len(cluster.spec.roles)
-        self.defaultFS = storage.default_fs()
-        self.working_dir = os.getcwd()  # noqa: PTH109 - a string, as it was
-        self.nodeRDD = sc.parallelize(range(self.num_executors), self.num_executors)
-        self.cluster_id = cluster.id
-        self.server = StopSwitch(cluster)
-        self.cluster_meta = {
-            "id": self.cluster_id,
-            "default_fs": self.defaultFS,
-            "working_dir": self.working_dir,
-            "num_executors": self.num_executors,
-            "server_addr": cluster.address,
-        }
-        self.meta = self.cluster_meta
-
-    @property
-    def cluster_info(self) -> list[dict[str, Any]]:  # noqa: D102 - see the class
-        return [self._info(node) for node in self._cluster.nodes]
-
-    def _info(self, node: Any) -> dict[str, Any]:
-        url = self.tensorboard_url() if node.role == self._cluster.spec.chief_role else None
-        return {
-            "executor_id": node.number,
-            "host": node.host,
-            "job_name": renamed(str(node.role.job), self._master),
-            "task_index": node.role.index,
-            "port": node.member.port if node.member else 0,
-            "tb_pid": 0,
-            "tb_port": int(url.rstrip("/").rsplit(":", 1)[1]) if url else 0,
-            "addr": None,
-            "authkey": None,  # a secret
-        }
-
-    def train(self, dataRDD: Any, num_epochs: int = 0, feed_timeout: float = 600, qname: str = "input") -> None:
-        """Feed rows to the workers; return when they were taken, or at once for a stream.
-
-        Parameters
-        ----------
-        dataRDD : RDD, DStream or DataFrame
-            Of any Python objects that pickle; of a DataFrame the workers get Rows.
-        num_epochs : int
-            How often to feed it; 10 times if it is 0.
-        feed_timeout : float
-            Seconds without any progress after which the feed fails.
-        qname : str
-            The queue of the nodes.
-
-        Raises
-        ------
-        FeedError
-            If the rows can't be fed.
-        NodeError
-            If a node failed.
-        """
-        self._require_feeding("train", qname)
-        if num_epochs < 0:
-            raise SpecError(f"num_epochs={num_epochs}: expected 0 (which means {_EPOCHS}) or more")
-        if hasattr(dataRDD, "foreachRDD"):
-            dataRDD.foreachRDD(lambda rdd: self._feed(rdd, feed_timeout, qname))
-            return
-        rdd = _as_rdd(dataRDD)
-        self._feed(self.sc.union([rdd] * (num_epochs or _EPOCHS)), feed_timeout, qname)
-
-    def _feed(self, rdd: "RDD[Any]", feed_timeout: float, qname: str) -> None:
-        if all(node.returned for node in self._cluster.fed):
-            _log.warning("the programs of all workers have returned: rows that come now are dropped")
-            return
-        rows: Any = PickledRows(rdd, qname)
-        self._cluster.train(rows, cache="none", timeout=feed_timeout)
-
-    def inference(self, dataRDD: Any, feed_timeout: float = 600, qname: str = "input") -> "RDD[Any]":
-        """Return the RDD of what the programs answer with ``batch_results``: one result for each row, in order.
-
-        It is computed when Spark comes to it, which must be before `shutdown`.
-
-        Parameters
-        ----------
-        dataRDD : RDD or DataFrame
-            What is asked about.
-        feed_timeout : float
-            Seconds without any progress after which a partition fails.
-        qname : str
-            The queue of the nodes.
-        """
-        self._require_feeding("inference", qname)
-        targets = feed_targets(self._cluster.fed)
-        return answered(_as_rdd(dataRDD), targets, self._cluster.token, qname, feed_timeout)
-
-    def _require_feeding(self, verb: str, qname: str) -> None:
-        if self.input_mode != InputMode.SPARK:
-            raise FeedError(
-                f"cluster.{verb} needs input_mode=InputMode.SPARK: with TENSORFLOW the programs read their data themselves"
-            )
-        if qname not in self.queues:
-            raise FeedError(f"qname={qname!r}: there is no such queue; TFCluster.run was given queues={self.queues}")
-
-    def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
-        """Wait until the programs of all workers have returned, then end the cluster.
-
-        Parameters
-        ----------
-        ssc : StreamingContext, optional
-            Is waited for first; and stopped, when somebody asks for that by `reservation.Client.request_stop`.
-        grace_secs : float
-            Not needed any more: what the chief still has to do after its last batch, it is given the time for.
-        timeout : float
-            Seconds after which all nodes are ended anyway, and the call fails; -1 for none.
-
-        Raises
-        ------
-        NodeError
-            If a node failed since.
-        ClusterError
-            If the time was over first.
-        """
-        del grace_secs
-        try:
-            if ssc is not None:
-                self._wait_for_stream(ssc)
-            self._cluster.shutdown(None if timeout < 0 else timeout)
-        finally:
-            self.server.close()
-
-    def _wait_for_stream(self, ssc: Any) -> None:
-        while not ssc.awaitTerminationOrTimeout(_LOOK_SECONDS):
-            self._cluster.check()
-            if self.server.done or all(node.returned for node in self._cluster.fed):
-                ssc.stop(stopSparkContext=False, stopGraceFully=True)
-                return
-
-    def tensorboard_url(self) -> str | None:
-        """Return where TensorBoard answers; None if it was not asked for."""
-        return self._cluster.tensorboard_url
-
-
-def _as_rdd(rows: Any) -> "RDD[Any]":
-    found: Any = rows if hasattr(rows, "mapPartitions") and hasattr(rows, "ctx") else getattr(rows, "rdd", None)
-    if found is None:
-        raise FeedError(f"{type(rows).__name__}: expected an RDD, a DataFrame or (for train) a DStream")
-    return found
-
-
-def run(  # noqa: PLR0913 - as it was
+def run(  # noqa: PLR0913, PLR0917 - as it was
     sc: "SparkContext",
     map_fun: Callable[[Any, Any], Any],
     tf_args: Any,
@@ -266,8 +74,6 @@ def run(  # noqa: PLR0913 - as it was
     StartError
         If nodes did not come up; it names them.
     """
-    from pyspark.sql import SparkSession
-
     show_new_way("TFCluster.run", "tensorflowonspark.Cluster(spark, function, args, workers=...)")
     if input_mode not in (InputMode.TENSORFLOW, InputMode.SPARK):
         raise SpecError(f"input_mode={input_mode!r}: expected InputMode.TENSORFLOW or InputMode.SPARK")
@@ -286,7 +92,7 @@ def run(  # noqa: PLR0913 - as it was
         )
     program = Program(map_fun, tf_args, is_fed, master_node or "chief", tuple(queues), keeps_port=not release_port)
     cluster = Cluster(
-        SparkSession(sc),
+        session_of(sc),
         run_in_cluster,
         program,
         workers=workers,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.driver.run import run as run_nodes
 
 from ._old import show_new_way
-from ._program import Program, run_alone
+from ._program import Program, run_alone, session_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -39,8 +39,6 @@ def run(
     NodeError
         If the function failed on a node.
     """
-    from pyspark.sql import SparkSession
-
     del use_barrier
     show_new_way("TFParallel.run", "tensorflowonspark.run(spark, function, args, workers=...)")
-    run_nodes(SparkSession(sc), run_alone, Program(map_fn, tf_args), workers=num_executors)
+    run_nodes(session_of(sc), run_alone, Program(map_fn, tf_args), workers=num_executors)

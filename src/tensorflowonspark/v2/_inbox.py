@@ -54,8 +54,9 @@ class Question:
             while self._answered < self._asked and not self._failed:
                 if not self._changed.wait(timeout):
                     self._failed = (
-                        f"no result for {timeout:g} s (feed_timeout): it was given {self._asked} rows of this partition "
-                        f"and has answered {self._answered}; it must call batch_results with one result for each row"
+                        f"no result for {timeout:g} s (feed_timeout): it was given {self._asked} rows of this "
+                        f"partition and has answered {self._answered}; it must call batch_results with one result for "
+                        "each row"
                     )
             if self._failed and self._answered < self._asked:
                 raise FeedError(self._failed)

@@ -13,9 +13,12 @@ from ._inlet import Inlet
 from .TFSparkNode import TFNodeContext, held_port, limit_gpus
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
     from tensorflowonspark.node.context import Context
 
-__all__ = ["Program", "renamed", "run_alone", "run_in_cluster"]
+__all__ = ["Program", "renamed", "run_alone", "run_in_cluster", "session_of"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,13 @@ def _call(program: Program, ctx: TFNodeContext) -> None:
 
 def _num_gpus(args: Any) -> Any:
     return args.get("num_gpus") if isinstance(args, dict) else getattr(args, "num_gpus", None)
+
+
+def session_of(sc: "SparkContext") -> "SparkSession":
+    """Return the session of an application that has only a context."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() or SparkSession(sc)
 
 
 def renamed(job: str, master: str) -> str:

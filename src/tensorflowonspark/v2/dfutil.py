@@ -23,6 +23,7 @@ from tensorflowonspark.tfrecords.spans import PADDING_BYTES, BadRecords, Spans
 from tensorflowonspark.tfrecords.writing import Output
 
 from ._old import show_new_way
+from ._program import session_of
 from ._values import arrow_types, as_batch, each_of
 
 if TYPE_CHECKING:
@@ -91,10 +92,8 @@ def loadTFRecords(sc: "SparkContext", input_dir: str, binary_features: Sequence[
     SpecError
         If there are no records, or they contradict each other: ``tensorflowonspark.read_tfrecord`` takes a schema.
     """
-    from pyspark.sql import SparkSession
-
     show_new_way("dfutil.loadTFRecords", "tensorflowonspark.read_tfrecord(spark, path)")
-    spark = SparkSession.getActiveSession() or SparkSession(sc)
+    spark = session_of(sc)
     storage.use_session(spark)
     paths = [_absolute(each) for each in input_dir.split(",")]
     frame = read_tfrecord(spark, paths, floatType="double", binaryFeatures=binary_features, sampleRecords=0)

@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 class Client:
     """Somebody who asks the driver of a streaming cluster to stop.
 
-    In 2.x whoever reached the driver's port could do that. Here it is the user whom the driver belongs to: its key is in
-    a file that nobody else can read (``~/.tensorflowonspark``), as long as the cluster lives.
+    In 2.x whoever reached the driver's port could do that. Here it is the user whom the driver belongs to: its key is
+    in a file that nobody else can read (``~/.tensorflowonspark``), as long as the cluster lives.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ class Client:
         except OSError as error:
             raise ClusterError(
                 f"no cluster of yours listens at {self.server_addr[0]}:{self.server_addr[1]} ({error.strerror}: "
-                f"{error.filename}): call this as the user who runs the driver, where that user's home directory is the "
-                "same, with the address that the driver logs"
+                f"{error.filename}): call this as the user who runs the driver, where that user's home directory is "
+                "the same, with the address that the driver logs"
             ) from error
         self._dialled = transport.dial(self.server_addr, key)
 
