@@ -13,7 +13,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("page", ["checkpoints.md", "dataframe.md", "keras-model.md", "spark-ml.md", "tfrecord.md"])
+@pytest.mark.parametrize(
+    "page", ["checkpoints.md", "dataframe.md", "keras-model.md", "migrating.md", "spark-ml.md", "tfrecord.md"]
+)
 def test_the_code_of(page, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) > 3

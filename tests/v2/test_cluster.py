@@ -21,24 +21,6 @@ from tensorflowonspark import TFCluster
 SPARK = TFCluster.InputMode.SPARK
 
 
-@pytest.fixture
-def run():
-    """What starts a cluster whose programs write to files what they return; a test that fails leaves none behind."""
-    clusters = []
-
-    def started(spark, program, directory, nodes=1, ps=0, **settings):
-        def writing(args, ctx):
-            Path(args, f"{ctx.job_name}-{ctx.task_index}").write_bytes(pickle.dumps(program(args, ctx)))
-
-        clusters.append(TFCluster.run(spark.sparkContext, writing, str(directory), nodes, ps, **settings))
-        return clusters[-1]
-
-    yield started
-    for cluster in clusters:
-        cluster._cluster._life.abort()
-        cluster.server.close()
-
-
 def written(directory):
     return {path.name: pickle.loads(path.read_bytes()) for path in sorted(directory.iterdir())}
 

@@ -13,7 +13,7 @@ from standalone import standalone_cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "v2"
 SPARK = Path(pyspark.__file__).parent
-SECONDS = 150
+SECONDS = 240
 
 TRAINED = r"^accuracy: (0\.9\d*|1\.000)$"
 PROGRAMS = {  # with what a run prints

@@ -32,7 +32,7 @@ def program(args, ctx):
 
 
 @pytest.mark.masters("local")
-def test_a_stream_is_fed_until_somebody_asks_for_its_end(spark, tmp_path, home):
+def test_a_stream_is_fed_until_somebody_asks_for_its_end(start, spark, tmp_path, home):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark's, that DStreams are old
         from pyspark.streaming import StreamingContext
@@ -41,7 +41,7 @@ def test_a_stream_is_fed_until_somebody_asks_for_its_end(spark, tmp_path, home):
         streaming = StreamingContext(context, 1)
     batches = [range(number * 100, number * 100 + 100) for number in range(3)]
     stream = streaming.queueStream([context.parallelize(batch, 4) for batch in batches])
-    cluster = TFCluster.run(context, program, str(tmp_path), 2, 0, input_mode=TFCluster.InputMode.SPARK)
+    cluster = start(spark, program, str(tmp_path), 2, 0, input_mode=TFCluster.InputMode.SPARK)
     cluster.train(stream)  # returns at once: the stream begins later
     fed = []
     stream.foreachRDD(lambda rdd: fed.append(rdd.id()))  # after the feeding of the same rows
@@ -64,8 +64,8 @@ def test_a_stream_is_fed_until_somebody_asks_for_its_end(spark, tmp_path, home):
 
 
 @pytest.mark.masters("local")
-def test_only_who_has_the_key_stops_a_stream(spark, tmp_path, home):
-    cluster = TFCluster.run(spark.sparkContext, program, str(tmp_path), 1, 0, input_mode=TFCluster.InputMode.SPARK)
+def test_only_who_has_the_key_stops_a_stream(start, spark, tmp_path, home):
+    cluster = start(spark, program, str(tmp_path), 1, 0, input_mode=TFCluster.InputMode.SPARK)
     address = cluster.cluster_meta["server_addr"]
     (key,) = (home / ".tensorflowonspark").iterdir()
     assert stat.S_IMODE(key.stat().st_mode) == 0o600

@@ -253,9 +253,13 @@ class FeedRun:
             done, running, total = self._job.tasks()
             told.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
         for node in self._fed:
-            received = self._received.get(node.number, 0)
+            received = self._came(node)
             told.append(f"{node.role} on {node.host} has received {received:,} {self._unit}{self._what_of_them(node)}")
         return "; ".join(told) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
+
+    def _came(self, node: Node) -> int:
+        """Return how many rows a node has received, as far as it has told."""
+        return self._received.get(node.number, 0)
 
     def _what_of_them(self, _node: Node) -> str:
         """Return what has become of the rows that a node has received."""

@@ -104,6 +104,11 @@ class StreamPlan:
         if number in self._workers:
             self._workers[number].taken = rows
 
+    @property
+    def shared(self) -> bool:
+        """Whether all workers take as many steps."""
+        return self._shared
+
     def part_company(self) -> None:
         """Note that each worker trains for itself."""
         self._shared = False

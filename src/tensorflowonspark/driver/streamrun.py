@@ -123,7 +123,20 @@ class StreamRun(FeedRun):
         for number, word in self._plan.words().items():
             self._monitor.tell(number, word)
 
-    def _what_of_them(self, _node: Node) -> str:
-        if _node.number not in self._reading:
+    def _came(self, node: Node) -> int:
+        return max(super()._came(node), self._plan.rows.get(node.number, 0))
+
+    def _what_of_them(self, node: Node) -> str:
+        if node.number not in self._reading:
             return ", and its program has not begun to read them (ctx.dataset)"
-        return f", of which its program has taken {self._taken.get(_node.number, 0):,}"
+        return f", of which its program has taken {self._taken.get(node.number, 0):,}"
+
+    def _story(self) -> str:
+        fed = self._fed
+        dry = [str(each.role) for each in fed if self._came(each) <= self._taken.get(each.number, 0)]
+        if self._plan.shared or not 0 < len(dry) < len(fed):
+            return super()._story()
+        return (
+            f"{super()._story()}. {', '.join(dry)} has no rows left: if the workers train in step, the others wait for "
+            "it; let all take as many steps and call terminate() then, or use ctx.dataset, whose steps are even"
+        )

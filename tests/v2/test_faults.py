@@ -1,0 +1,95 @@
+"""What users of TensorFlowOnSpark 2.x reported, and what happens now.
+
+Some of it is tested elsewhere. In this folder: feeding that hangs, errors that come late, an export that races the
+shutdown, epochs that end early and too few slots in test_cluster.py; imports in test_names.py; the reservation's socket
+in test_streaming.py; hosts whose names begin alike in test_helpers.py; nulls, arrays and schemas of files in
+test_dfutil.py; columns of a model in test_pipeline.py; Keras 3 in test_programs.py. Beside it: a node that is out of
+memory in test_failures.py, validation data in test_feeds.py, HDFS without libhdfs in storage/, a training that goes on
+in test_resuming.py.
+"""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark import TFCluster
+
+SPARK = TFCluster.InputMode.SPARK
+
+
+@pytest.mark.masters("local")
+def test_workers_in_step_with_uneven_partitions_are_told_why_they_wait(start, spark):
+    """One of two has no rows left, and the other is in a step that waits for it."""
+
+    def program(args, ctx):
+        feed = ctx.get_data_feed()
+        feed.next_batch(1)
+        if ctx.task_index == 0:
+            time.sleep(60)
+        while not feed.should_stop():
+            feed.next_batch(100)
+
+    cluster = start(spark, program, None, 2, 0, input_mode=SPARK)
+    uneven = spark.sparkContext.parallelize(range(8), 8).flatMap(lambda part: range(100_000 if part == 0 else 10))
+    with pytest.raises(tfos.FeedError, match=r"worker:0 on .*has taken .*worker:1 has no rows left.*terminate\(\)"):
+        cluster.train(uneven, 1, feed_timeout=10)
+    with pytest.raises(tfos.ClusterError):
+        cluster.shutdown(timeout=0)
+
+
+@pytest.mark.masters("standalone")
+def test_feeding_needs_no_node_on_the_tasks_executor(start, spark, tmp_path):
+    """In 2.x a task on an executor without a node failed: "No executor_id file", "No TFManager"."""
+
+    def program(args, ctx):
+        feed = ctx.get_data_feed()
+        count = 0
+        while not feed.should_stop():
+            count += len(feed.next_batch(100))
+        Path(args, "count").write_text(str(count))
+
+    def where(rows):
+        yield os.environ["SPARK_LOCAL_IP"]
+
+    cluster = start(spark, program, str(tmp_path), 1, 0, input_mode=SPARK)
+    rows = spark.sparkContext.parallelize(range(100), 8)
+    assert len(set(rows.mapPartitions(lambda part: [time.sleep(0.3), *where(part)][1:]).collect())) == 2
+    cluster.train(rows, 1)
+    cluster.shutdown()
+    assert (tmp_path / "count").read_text() == "100"
+
+
+@pytest.mark.masters("local")
+def test_a_killed_node_is_named_with_its_signal(start, spark):
+    def program(args, ctx):
+        ctx.get_data_feed().next_batch(1)
+        os.kill(os.getpid(), 9)
+
+    cluster = start(spark, program, None, 1, 0, input_mode=SPARK)
+    with pytest.raises(tfos.NodeError, match="worker:0 on .*SIGKILL"):
+        cluster.train(spark.sparkContext.parallelize(range(100), 4), 1)
+    with pytest.raises(tfos.NodeError, match="SIGKILL"):
+        cluster.shutdown()
+
+
+@pytest.mark.masters("local")
+def test_an_error_in_a_parameter_server_or_evaluator_reaches_the_driver(start, spark):
+    def program(args, ctx):
+        if ctx.job_name == args:
+            raise ValueError(f"no {args} today")
+        time.sleep(20)
+
+    for job in ("ps", "evaluator"):
+        with pytest.raises(tfos.NodeError, match=f"{job}:0 on .*no {job} today"):
+            start(spark, program, job, 3, 1, eval_node=True).shutdown()
+
+
+@pytest.mark.masters("local")
+def test_what_can_not_be_pickled_is_refused_before_anything_starts(start, spark):
+    lock = threading.Lock()
+    with pytest.raises(tfos.SpecError, match="can't be shipped to the nodes"):
+        start(spark, lambda args, ctx: lock.acquire(), None, 1, 0)
