@@ -313,8 +313,12 @@ class Context:
             from tensorflowonspark.node.tokens import serve_rows
 
             serve_rows(self._feeds.find, self._link.send)
-        self._link.send(Serving())
+        self.serving()
         tf.distribute.Server(tf.train.ClusterSpec(self._training_cluster()), self.job, self.index).join()
+
+    def serving(self) -> None:
+        """Say that this node's program serves others from now on and will not return: nobody waits for it."""
+        self._link.send(Serving())
 
     def _training_cluster(self) -> dict[str, list[str]]:
         return {job: addresses for job, addresses in self.cluster.items() if job != Job.EVALUATOR.value}

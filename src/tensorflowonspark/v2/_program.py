@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.spec import Job
 
 from ._inlet import Inlet
+from ._servers import tell_of_servers
 from .TFSparkNode import TFNodeContext, held_port, limit_gpus
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
     )
     # What Keras and TensorFlow of 2.x's time looked for, to tell a cluster from one machine.
     os.environ["TF_CONFIG"] = json.dumps({**json.loads(os.environ["TF_CONFIG"]), "environment": "cloud"})
+    tell_of_servers(ctx.serving)
     try:
         _call(program, seen)
     finally:
