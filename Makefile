@@ -25,7 +25,7 @@ lint: $(STAMP)
 # which pyarrow 26 refuses without telling pip.)
 OLDEST = .venvs/oldest
 matrix: $(OLDEST)/.installed
-	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/keras tests/test_training.py tests/test_lifecycle.py tests/frames tests/ml/test_model.py tests/tfrecords/test_functions.py tests/tfrecords/test_framing.py $(ARGS)
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/keras tests/test_training.py tests/test_lifecycle.py tests/frames tests/ml/test_model.py tests/tfrecords/test_functions.py tests/tfrecords/test_framing.py tests/v2/test_programs.py tests/v2/test_pipeline.py tests/v2/test_dfutil.py $(ARGS)
 
 $(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)

@@ -41,6 +41,7 @@ def test_all_that_needs_no_context(address, tmp_path):
     assert output.splitlines()[-1] == "all is well", output
 
 
+@pytest.mark.slow
 def test_settings_of_file_systems(address, tmp_path):
     process = client(address, tmp_path, "settings")
     output, _ = process.communicate(timeout=110)

@@ -93,6 +93,7 @@ def warnings_in(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "tensorflowonspark.driver.monitor"]
 
 
+@pytest.mark.slow
 def test_each_row_is_trained_once_per_epoch(spark):
     """One feed after the other: one that is kept, for three epochs; one that streams; and one for Keras's fit."""
 
@@ -184,6 +185,7 @@ def test_a_worker_that_is_killed_costs_the_rows_that_it_held(spark, tmp_path, ca
     )
 
 
+@pytest.mark.slow
 def test_workers_are_killed_while_rows_stream(spark, tmp_path, caplog):
     """The first one costs only what it had; when no worker is left, the error names the first."""
 

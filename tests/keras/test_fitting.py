@@ -106,6 +106,7 @@ def test_interrupted_training_ends_where_an_unbroken_one_does(spark, tmp_path):
     assert len(Path(tmp_path / "broken" / "log.csv").read_text().splitlines()) == 1 + 2  # the second run's
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_several_steps_per_execution_and_early_stopping(spark, tmp_path):
     """Five steps in executions of two: the last is short, and no row is lost."""

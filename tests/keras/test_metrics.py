@@ -257,6 +257,7 @@ def test_what_is_learned_stays_as_it_was(keras, install):
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_two_workers_with_uneven_rows_show_what_one_process_shows_of_all_rows(spark, keras):
     """Seven rows and three, in three steps of four: one worker has nothing but padding in one of them, one in two."""

@@ -123,6 +123,7 @@ def test_same_seed_same_weights_and_workers_agree_with_one(spark):
     assert loss_of_three[-1] < 0.1 * loss_of_three[0]
 
 
+@pytest.mark.slow
 def test_validation_weights_and_early_stopping(spark):
     import keras
 
@@ -134,6 +135,7 @@ def test_validation_weights_and_early_stopping(spark):
     assert not [name for name in est.setValidationIndicatorCol("").fit(lines(spark)).history if "val" in name]
 
 
+@pytest.mark.slow
 def test_several_inputs_and_outputs(spark):
     def build():
         import keras
@@ -202,6 +204,7 @@ def test_training_goes_on_from_its_checkpoint_and_from_a_model(spark, tmp_path):
     assert further.history["loss"][0] < 1.5 * model.history["loss"][-1]
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own(spark):
     def loop(model, dataset, validation, ctx):
         rows = sum(int((weights > 0).numpy().sum()) for _, _, weights in dataset)
