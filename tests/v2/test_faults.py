@@ -9,6 +9,7 @@ in test_resuming.py.
 """
 
 import os
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -93,3 +94,43 @@ def test_what_can_not_be_pickled_is_refused_before_anything_starts(start, spark)
     lock = threading.Lock()
     with pytest.raises(tfos.SpecError, match="can't be shipped to the nodes"):
         start(spark, lambda args, ctx: lock.acquire(), None, 1, 0)
+
+
+@pytest.mark.masters("local")
+def test_rows_that_are_there_and_not_taken_are_told_too(start, spark):
+    """The last rows fit into the node's queue; the time runs until the program has been handed them."""
+
+    def program(args, ctx):
+        ctx.get_data_feed().next_batch(1)
+        time.sleep(60)
+
+    cluster = start(spark, program, None, 1, 0, input_mode=SPARK)
+    with pytest.raises(tfos.FeedError, match="worker:0 on .* of which its program has taken 0"):
+        cluster.train(spark.sparkContext.parallelize(range(10), 1), 1, feed_timeout=5)
+    with pytest.raises(tfos.ClusterError):
+        cluster.shutdown(timeout=0)
+
+
+@pytest.mark.masters("local")
+def test_rows_go_to_those_who_still_read(run, spark, tmp_path):
+    """One worker has had enough and has returned; the rows of a later feed are not for it."""
+
+    def program(args, ctx):
+        feed = ctx.get_data_feed()
+        rows = list(feed.next_batch(5))
+        if ctx.task_index == 0:
+            feed.terminate()
+        while not feed.should_stop():
+            rows += feed.next_batch(10)
+        return rows
+
+    cluster = run(spark, program, tmp_path, 2, input_mode=SPARK)
+    cluster.train(spark.sparkContext.parallelize(range(40), 4), 1)
+    end = time.monotonic() + 20
+    while not cluster._cluster.nodes[0].returned and time.monotonic() < end:
+        time.sleep(0.1)
+    cluster.train(spark.sparkContext.parallelize(range(100, 140), 4), 1)
+    cluster.shutdown()
+    rows = {path.name: pickle.loads(path.read_bytes()) for path in tmp_path.iterdir()}
+    assert len(rows["worker-0"]) == 5
+    assert set(range(100, 140)) < set(rows["worker-1"])

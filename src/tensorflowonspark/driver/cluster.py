@@ -231,7 +231,8 @@ class Cluster:
             )
         check_frame(data, validation)
         kind = StreamRun if storage.keep is Keep.NONE else FeedRun
-        run = self._begin_feed(kind, FeedSettings(storage, rebalance, timeout))
+        apart = getattr(data, "apart", False)  # which only the rows of programs of 2.x are
+        run = self._begin_feed(kind, FeedSettings(storage, rebalance, timeout, apart))
         try:
             run.train(data, validation)
             self._feeds += 1  # a feed that failed leaves its number, for which the programs wait, to the next
@@ -289,7 +290,7 @@ class Cluster:
         if self._feed is not None:
             raise FeedError("another feed is going on: one follows the other")
         over = [str(node.role) for node in self._monitor.readers() if node.returned]
-        if over:
+        if over and not settings.apart:
             raise FeedError(
                 f"the program of {', '.join(over)} has already returned: to take several feeds, let it loop over "
                 "ctx.feeds()"

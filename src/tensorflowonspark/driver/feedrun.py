@@ -53,6 +53,7 @@ class FeedSettings:
     storage: Storage = field(default_factory=Storage)
     rebalance: bool = True
     timeout: float = 600.0
+    apart: bool = False  # workers take no steps together, and what is fed are lists of rows (programs of 2.x)
 
 
 class FeedRun:
@@ -80,7 +81,6 @@ class FeedRun:
         self._passes: dict[tuple[int, Split], int] = {}  # that a node has ended
         self._passes_told: dict[Split, int] = {}
         self._job: Job | None = None
-        self._unit = "rows"
         self._patience = Patience(settings.timeout, self._marks, self._story)
         self._monitor.on_feed = self._hear
 
@@ -170,8 +170,8 @@ class FeedRun:
         return self._monitor.nodes[spec.roles.index(spec.chief_role)]
 
     def _start(self, data: "DataFrame", order: FeedOrder) -> None:
-        self._unit = getattr(data, "unit", "rows")
-        self._targets = feed_targets(self._fed)
+        # Where workers have no steps together, one may have returned while others still read.
+        self._targets = feed_targets([node for node in self._fed if not node.returned] or self._fed)
         self._job = self._life.feeding = self._life.backend.feed(
             data, self._targets, self._life.token, order, on_end=self._monitor.wake
         )
@@ -254,7 +254,8 @@ class FeedRun:
             told.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
         for node in self._fed:
             received = self._came(node)
-            told.append(f"{node.role} on {node.host} has received {received:,} {self._unit}{self._what_of_them(node)}")
+            unit = "lists of rows" if self._settings.apart else "rows"
+            told.append(f"{node.role} on {node.host} has received {received:,} {unit}{self._what_of_them(node)}")
         return "; ".join(told) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
 
     def _came(self, node: Node) -> int:

@@ -33,7 +33,7 @@ class StreamRun(FeedRun):
         super().__init__(life, feed, settings)
         self._reading: set[int] = set()  # nodes whose programs have begun to read
         self._opened = False  # the programs know what is in it
-        self._plan = StreamPlan([node.number for node in self._fed], feed)
+        self._plan = StreamPlan([node.number for node in self._fed], feed, not settings.apart)
 
     def _feed_rows(self, data: "DataFrame", validation_column: str) -> None:
         assert not validation_column  # which `Cluster.train` refuses: rows to validate on are kept
@@ -128,7 +128,8 @@ class StreamRun(FeedRun):
 
     def _what_of_them(self, node: Node) -> str:
         if node.number not in self._reading:
-            return ", and its program has not begun to read them (ctx.dataset)"
+            reading = "ctx.get_data_feed" if self._settings.apart else "ctx.dataset"
+            return f", and its program has not begun to read them ({reading})"
         return f", of which its program has taken {self._taken.get(node.number, 0):,}"
 
     def _story(self) -> str:

@@ -117,9 +117,12 @@ class Inbox:
             self._changed.notify_all()
 
     def wait_until_taken(self) -> None:
-        """Wait until the program has been handed all that was put here."""
+        """Wait until the program has been handed all rows that were put here."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not (self._items or self._in_hand))
+            self._changed.wait_for(lambda: self._closed or not (self._in_hand or self._holds_blocks()))
+
+    def _holds_blocks(self) -> bool:
+        return any(isinstance(item, Block) for item in self._items)
 
     def close(self, reason: str) -> None:
         """Take nothing more: what is here is dropped, and questions fail for that reason."""

@@ -97,13 +97,12 @@ class Inlet:
                     used.add(name)
                     if not all(self._inboxes[name].put(Block(_unpickled(each))) for each in batch.column(0)):
                         return  # the program has enough
+                    self._inboxes[name].wait_until_taken()  # what the driver is told of is in the program's hands
                 for name in used:
                     self._inboxes[name].put(END_OF_PARTITION)
         except Exception:
             if not self._all_closed:  # else the rows were dropped under this thread's hands
                 raise
-        for name in used:
-            self._inboxes[name].wait_until_taken()
 
     @property
     def _all_closed(self) -> bool:
@@ -111,9 +110,17 @@ class Inlet:
 
     def terminate(self) -> None:
         """Let go what is left, and all that may still come; the feeding job of the driver need not wait."""
+        self._end("its program called terminate()")
+
+    def close(self) -> None:
+        """Note that the program has returned."""
+        self._end("its program has returned")
+
+    def _end(self, reason: str) -> None:
         with self._state:
             in_feed, self._in_feed = self._in_feed, False
-            self._close("its program called terminate()")
+            for inbox in self._inboxes.values():
+                inbox.close(reason)
         if in_feed:
             Thread(target=self._decline, daemon=True).start()
 
@@ -121,14 +128,6 @@ class Inlet:
         """Ask for all feeds to come, and take nothing of them."""
         for _ in self._context.feeds():
             pass
-
-    def _close(self, reason: str) -> None:
-        for inbox in self._inboxes.values():
-            inbox.close(reason)
-
-    def close(self) -> None:
-        """Note that the program has returned."""
-        self._close("its program has returned")
 
     # ---- rows to be answered
 

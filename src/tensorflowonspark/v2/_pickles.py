@@ -34,7 +34,7 @@ class PickledRows:
     """
 
     isStreaming = False
-    unit = "lists of rows"  # what a row of this is, in errors
+    apart = True  # programs of 2.x take rows as they like, and no steps together
 
     def __init__(self, rdd: "RDD[Any]", queue: str) -> None:
         from pyspark.sql.types import BinaryType, StructField, StructType

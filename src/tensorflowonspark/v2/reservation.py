@@ -1,5 +1,6 @@
 """Ending a stream from outside of its driver: all that programs of 2.x used of this module."""
 
+import atexit
 import logging
 import os
 from contextlib import suppress
@@ -90,6 +91,7 @@ class StopSwitch:
                 file.write(cluster.token)
         except OSError as error:
             _log.warning("the cluster can't be stopped from outside: %s", error)
+        atexit.register(self.close)  # a driver may end without `TFCluster.shutdown`
         _log.info("a stream is stopped by tensorflowonspark.reservation.Client(%r).request_stop()", cluster.address)
 
     @property
@@ -103,6 +105,7 @@ class StopSwitch:
 
     def close(self) -> None:
         """Forget the key."""
+        atexit.unregister(self.close)
         with suppress(OSError):
             self._file.unlink(missing_ok=True)
 
