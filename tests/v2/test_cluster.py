@@ -262,6 +262,7 @@ def test_nodes_come_in_the_order_of_2x(run, spark, tmp_path):
             json.loads(os.environ["TF_CONFIG"]),
             ctx.defaultFS,
             ctx.absolute_path("/x"),
+            ctx.absolute_path("x"),
         )
 
     cluster = run(spark, program, tmp_path, 4, 1, master_node="master", eval_node=True)
@@ -276,7 +277,7 @@ def test_nodes_come_in_the_order_of_2x(run, spark, tmp_path):
     assert master[4]["task"] == {"type": "chief", "index": 0}
     assert master[4]["environment"] == "cloud"
     assert sorted(master[4]["cluster"]) == ["chief", "ps", "worker"]
-    assert master[5:] == ("file://", "file:///x")
+    assert master[5:] == ("file://", "file:///x", f"file://{os.getcwd()}/x")
     assert [info["executor_id"] for info in cluster.cluster_info] == [0, 1, 2, 3]
     assert [info["job_name"] for info in cluster.cluster_info] == ["ps", "master", "evaluator", "worker"]
     assert all(info["port"] and info["host"] and info["authkey"] is None for info in cluster.cluster_info)

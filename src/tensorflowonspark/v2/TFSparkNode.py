@@ -30,7 +30,7 @@ class TFNodeContext:
     defaultFS : str
         The URL of Hadoop's default file system.
     working_dir : str
-        The directory in which the executor runs.
+        The driver's working directory, where relative paths begin.
     mgr : object
         What a `DataFeed` gets its rows from.
     tmp_socket : socket or None

@@ -32,6 +32,8 @@ class Program:
     master: str = Job.CHIEF.value  # what the program calls the chief
     queues: tuple[str, ...] = field(default=())
     keeps_port: bool = False
+    # Where a relative path begins, on all nodes: 2.x took the driver's, on a file system that all share.
+    working_dir: str = field(default_factory=os.getcwd)
 
 
 def run_in_cluster(program: Program, ctx: "Context") -> None:
@@ -44,7 +46,7 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
         task_index=ctx.index,
         cluster_spec={renamed(name, program.master): list(nodes) for name, nodes in ctx.cluster.items()},
         defaultFS=ctx.default_fs,
-        working_dir=ctx.working_dir,
+        working_dir=program.working_dir,
         mgr=inlet,
         tmp_socket=held_port(ctx.cluster[ctx.job][ctx.index]) if program.keeps_port else None,
     )
@@ -62,7 +64,7 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
 def run_alone(program: Program, ctx: "Context") -> None:
     """Run on a node that has nothing to do with the others (called there)."""
     os.environ.pop("TF_CONFIG", None)
-    seen = TFNodeContext(executor_id=ctx.index, defaultFS=ctx.default_fs, working_dir=ctx.working_dir)
+    seen = TFNodeContext(executor_id=ctx.index, defaultFS=ctx.default_fs, working_dir=program.working_dir)
     seen.num_workers = ctx.num_workers
     _call(program, seen)
 
