@@ -73,7 +73,7 @@ KINDS = {
 }
 
 
-RDD_ROWS = 100_000  # that a round feeds as an RDD
+RDD_ROWS = 240_000  # that a round feeds as an RDD
 
 
 def rdd_of_lists(spark, rows, partitions):

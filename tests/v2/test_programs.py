@@ -27,13 +27,18 @@ PROGRAMS = {  # with what a run prints
     "parameter_servers.py --driver_ps_nodes": TRAINED,
     "parameter_servers.py --driver_ps_nodes --join": TRAINED,
 }
+OF_KERAS = ["feed.py", "files.py", "estimator.py"]
+MASTERS = os.environ.get("TFOS_TEST_MASTERS", "local,standalone").split(",")
+RUNS = [
+    *(("local[4]", "0", program) for program in PROGRAMS if "local" in MASTERS),
+    *(("local[4]", "1", program) for program in OF_KERAS if "local" in MASTERS),
+    *(("standalone", "0", program) for program in PROGRAMS if "standalone" in MASTERS),
+]
 
 
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory):
     """The URL of the master of two executors of one slot, on two addresses of this machine."""
-    if "standalone" not in os.environ.get("TFOS_TEST_MASTERS", "standalone").split(","):
-        pytest.skip("not among TFOS_TEST_MASTERS")
     directory = tmp_path_factory.mktemp("standalone")
     with standalone_cluster(directory, cores=[1, 1], hosts=["127.0.0.1", "127.0.0.2"]) as master:
         yield master
@@ -79,12 +84,6 @@ def test_a_program_on_one_machine(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 30)
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize(
-    ("master", "legacy_keras"),
-    [("local[4]", "0"), ("local[4]", "1"), ("standalone", "0")],
-    ids=["local", "local with tf_keras", "standalone"],
-    indirect=["master"],
-)
+@pytest.mark.parametrize(("master", "legacy_keras", "program"), RUNS, indirect=["master"])
 def test_program(program, master, legacy_keras, tmp_path):
     submit(program, master, tmp_path, TF_USE_LEGACY_KERAS=legacy_keras)
