@@ -29,7 +29,11 @@ def main_fun(args, ctx):
         model = tf.keras.Sequential()
         model.add(tf.keras.layers.Dense(64, activation="relu", input_shape=(64,)))
         model.add(tf.keras.layers.Dense(10, activation="softmax"))
-        model.compile(optimizer="adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+        model.compile(
+            optimizer=tf.keras.optimizers.Adam(learning_rate=0.005),
+            loss="sparse_categorical_crossentropy",
+            metrics=["accuracy"],
+        )
 
     tf_feed = TFNode.DataFeed(ctx.mgr, input_mapping=args.input_mapping)
 
@@ -61,7 +65,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch_size", help="rows of a step over all nodes", type=int, default=64)
     parser.add_argument("--cluster_size", help="number of nodes", type=int, default=2)
-    parser.add_argument("--epochs", help="number of epochs", type=int, default=15)
+    parser.add_argument("--epochs", help="number of epochs", type=int, default=8)
     parser.add_argument("--export_dir", help="where the SavedModel goes", default="digits_estimator")
     parser.add_argument("--tfrecords", help="the files' directory; made if it is not there", default="digits_tfrecords")
     args = parser.parse_args()

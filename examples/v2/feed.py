@@ -3,7 +3,7 @@
 Each node reads its share of the rows as a ``tf.data`` stream. The shares are not quite equal, and a node that runs dry
 would leave the others waiting; so all of them stop after nine tenths of the steps and send the rest of the feed away.
 
-    spark-submit --master spark://... feed.py --cluster_size 2 --epochs 15 --export_dir digits_model
+    spark-submit --master spark://... feed.py --cluster_size 2 --epochs 8 --export_dir digits_model
 """
 
 import argparse
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch_size", help="rows of a step over all nodes", type=int, default=64)
     parser.add_argument("--cluster_size", help="number of nodes", type=int, default=2)
-    parser.add_argument("--epochs", help="number of epochs", type=int, default=15)
+    parser.add_argument("--epochs", help="number of epochs", type=int, default=8)
     parser.add_argument("--export_dir", help="where the SavedModel goes", default="digits_model")
     parser.add_argument("--learning_rate", help="of the optimizer", type=float, default=0.003)
     parser.add_argument("--tensorboard", help="start a TensorBoard", action="store_true")

@@ -41,7 +41,7 @@ def main_fun(args, ctx):
         hidden = tf.keras.layers.Dense(64, activation="relu")(inputs)
         model = tf.keras.Model(inputs, tf.keras.layers.Dense(10)(hidden))
         model.compile(
-            optimizer="adam",
+            optimizer=tf.keras.optimizers.Adam(learning_rate=0.005),
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
@@ -67,7 +67,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch_size", help="rows of a step over all nodes", type=int, default=64)
     parser.add_argument("--cluster_size", help="number of nodes", type=int, default=2)
-    parser.add_argument("--epochs", help="number of epochs", type=int, default=15)
+    parser.add_argument("--epochs", help="number of epochs", type=int, default=8)
     parser.add_argument("--model_dir", help="where the result goes", default="digits_run")
     parser.add_argument("--rows", help="how many there are in the files", type=int, default=1797)
     parser.add_argument("--tensorboard", help="start a TensorBoard", action="store_true")
