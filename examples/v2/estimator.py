@@ -13,9 +13,9 @@ import numpy as np
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from sklearn.datasets import load_digits
-from tensorflowonspark.pipeline import TFEstimator
 
 from tensorflowonspark import dfutil
+from tensorflowonspark.pipeline import TFEstimator
 
 
 def main_fun(args, ctx):

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensorflowonspark._inlet import Inlet, RowsHeader
-from tensorflowonspark._pickles import in_batches
 
 from tensorflowonspark import TFNode
+from tensorflowonspark._inlet import Inlet, RowsHeader
+from tensorflowonspark._pickles import in_batches
 from tensorflowonspark.errors import FeedError
 
 

@@ -15,10 +15,10 @@ from pyspark.ml.functions import array_to_vector
 from pyspark.ml.param.shared import HasSeed
 from pyspark.sql import Row
 from pyspark.sql import functions as f
-from tensorflowonspark.pipeline import Namespace, TFEstimator, TFModel
 
 import tensorflowonspark as tfos
 from tensorflowonspark import pipeline
+from tensorflowonspark.pipeline import Namespace, TFEstimator, TFModel
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(180)]
 
