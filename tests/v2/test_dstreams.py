@@ -85,3 +85,17 @@ def test_only_who_has_the_key_stops_a_stream(start, spark, tmp_path, home):
     cluster.server.stop()
     assert cluster.server.done
     cluster.shutdown()
+
+
+@pytest.mark.masters("local")
+def test_without_a_home_only_the_driver_ends_a_stream(start, spark, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Path, "home", nowhere)
+    cluster = start(spark, program, str(tmp_path), 1, 0, input_mode=TFCluster.InputMode.SPARK)
+    assert "can't be stopped from outside" in caplog.text
+    cluster.server.stop()
+    assert cluster.server.done
+    cluster.shutdown()
+
+
+def nowhere():
+    raise RuntimeError("Could not determine home directory.")

@@ -83,13 +83,14 @@ class StopSwitch:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._stopped = False
-        self._file = _key_file(cluster.address)
+        self._file: Path | None = None
         try:
+            self._file = _key_file(cluster.address)
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
             self._file.unlink(missing_ok=True)  # of a driver that was killed
             with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(cluster.token)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home, as in some containers
             _log.warning("the cluster can't be stopped from outside: %s", error)
         atexit.register(self.close)  # a driver may end without `TFCluster.shutdown`
         _log.info("a stream is stopped by tensorflowonspark.reservation.Client(%r).request_stop()", cluster.address)
@@ -106,8 +107,9 @@ class StopSwitch:
     def close(self) -> None:
         """Forget the key."""
         atexit.unregister(self.close)
-        with suppress(OSError):
-            self._file.unlink(missing_ok=True)
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.unlink(missing_ok=True)
 
 
 def _key_file(address: tuple[str, int]) -> Path:
