@@ -57,8 +57,8 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
         _call(program, seen)
     finally:
         seen.release_port()
-        if inlet is not None:
-            inlet.close()
+    if inlet is not None:  # rows that a program which failed has left are owed still: the feed ends by its error
+        inlet.close()
 
 
 def run_alone(program: Program, ctx: "Context") -> None:
@@ -73,7 +73,11 @@ def _call(program: Program, ctx: TFNodeContext) -> None:
     if isinstance(program.args, list):
         sys.argv = program.args  # for programs that parse it again on each node
     limit_gpus(_num_gpus(program.args))
-    program.function(program.args, ctx)
+    try:
+        program.function(program.args, ctx)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
 
 
 def _num_gpus(args: Any) -> Any:
