@@ -57,7 +57,7 @@ def contenders(old, hadoop, linkedin, log):
         "alone": [sys.executable, "tfrecord_alone.py", "1"],
         "alone, both cores": [sys.executable, "tfrecord_alone.py", "2"],
         "ours": [sys.executable, "tfrecord_ours.py"],
-        "dfutil": [sys.executable, "tfrecord_dfutil.py"],
+        "dfutil": [sys.executable, "tfrecord_2x.py"],
         "2.2.5": [old, "tfrecord_2x.py", str(hadoop)],
     }
     if linkedin:

@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+from messages import example, floats, ints, texts, write
 from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import Row
 from pyspark.sql import functions as f
@@ -34,28 +35,6 @@ EMPTY = Row(*[[] if isinstance(each, list) else each for each in FULL])
 
 def collected(frame):
     return [tuple(row) for row in frame.collect()]
-
-
-def write(path, *examples):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for each in examples:
-            writer.write(each.SerializeToString())
-
-
-def example(**features):
-    return tf.train.Example(features=tf.train.Features(feature=features))
-
-
-def ints(*values):
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def floats(*values):
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-
-
-def texts(*values):
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
 
 
 def test_all_types_both_ways(spark, tmp_path):

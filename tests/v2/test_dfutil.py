@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import example, floats, ints, texts, write
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
 
@@ -19,29 +20,6 @@ import tensorflowonspark as tfos
 from tensorflowonspark import dfutil
 
 local = pytest.mark.masters("local")
-
-
-def ints(*values):
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def floats(*values):
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-
-
-def texts(*values):
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-
-
-def example(**features):
-    return tf.train.Example(features=tf.train.Features(feature=features))
-
-
-def write(path, *examples):
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for each in examples:
-            writer.write(each.SerializeToString())
-    return str(path)
 
 
 def load(spark, path, *binary):

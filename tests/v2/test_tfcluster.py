@@ -287,6 +287,18 @@ def test_nodes_come_in_the_order_of_2x(run, spark, tmp_path):
 
 
 @pytest.mark.masters("local")
+def test_the_default_file_system_is_that_of_the_session(run, spark, tmp_path):
+    spark.conf.set("fs.defaultFS", "hdfs://name:8020")
+    try:
+        cluster = run(spark, lambda args, ctx: ctx.defaultFS, tmp_path)
+    finally:
+        spark.conf.unset("fs.defaultFS")
+    cluster.shutdown()
+    assert written(tmp_path) == {"worker-0": "hdfs://name:8020"}
+    assert cluster.defaultFS == cluster.meta["default_fs"] == "hdfs://name:8020"
+
+
+@pytest.mark.masters("local")
 @pytest.mark.parametrize(
     ("nodes", "ps", "settings", "words"),
     [

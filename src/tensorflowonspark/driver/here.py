@@ -1,7 +1,6 @@
 """Nodes on the driver's own machine: parameter servers that are to take no slots of the executors."""
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -10,8 +9,9 @@ from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.supervisor.assignment import Connected, Detach
-from tensorflowonspark.task.place import start_supervisor
+from tensorflowonspark.messages import Failed
+from tensorflowonspark.supervisor.assignment import Detach
+from tensorflowonspark.task.place import next_word, start_supervisor
 from tensorflowonspark.task.plan import Plan
 
 if TYPE_CHECKING:
@@ -40,23 +40,19 @@ class OwnNodes:
         self._stage = stage
         self._problems: list[str] = []
         self._processes: list[Popen[bytes]] = []
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         for number in numbers:
-            process, pipe = start_supervisor(self._plan, number, plan.driver[0], os.getpid(), environment)
+            process, pipe = start_supervisor(self._plan, number, plan.driver[0], os.getpid())
             self._processes.append(process)
             Thread(target=self._see_off, args=(number, pipe), daemon=True).start()
 
     def _see_off(self, number: int, pipe: Connection) -> None:
         """Hear whether a supervisor has reached the driver; from then on the two talk to each other."""
-        try:
-            answer = pipe.recv()
-        except (EOFError, OSError):
-            answer = None
-        if isinstance(answer, Connected):
-            pipe.send(Detach())
+        answer = next_word(pipe)
+        if isinstance(answer, Failed):
+            role = self._plan.spec.roles[number]
+            self._problems.append(f"{role} on the driver's machine: {answer.reason}; {answer.advice}")
         else:
-            reason = "its supervisor ended at once" if answer is None else f"{answer.reason}; {answer.advice}"
-            self._problems.append(f"{self._plan.spec.roles[number]} on the driver's machine: {reason}")
+            pipe.send(Detach())
 
     @property
     def ended(self) -> bool:

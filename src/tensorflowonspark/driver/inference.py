@@ -1,7 +1,6 @@
 """Inference by the nodes of a living cluster: a Spark job whose tasks send rows and get results back."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from tensorflowonspark.columns import arrow_type, check_schema, parse_schema
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.parts import InferenceHeader
 from tensorflowonspark.task.plan import FeedTarget
-from tensorflowonspark.task.send import choose
+from tensorflowonspark.task.send import choose, reach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -89,9 +88,8 @@ def _infer_partition(
     assert task is not None
     partition = task.partitionId()
     target = choose(targets, partition)
-    ready = target.ready
     asked = answered = 0
-    with closing(transport.dial_near(ready.feed_socket, target.host, ready.feed_port, token)) as node:
+    with reach(target, token) as node:
         dialogue: transport.Dialogue | None = None
         try:
             for batch in batches:

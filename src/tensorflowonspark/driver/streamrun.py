@@ -33,7 +33,7 @@ class StreamRun(FeedRun):
         super().__init__(life, feed, settings)
         self._reading: set[int] = set()  # nodes whose programs have begun to read
         self._opened = False  # the programs know what is in it
-        self._plan = StreamPlan([node.number for node in self._fed], feed, not settings.apart)
+        self._plan = StreamPlan([node.number for node in self._fed], feed)
 
     def _feed_rows(self, data: "DataFrame", validation_column: str) -> None:
         assert not validation_column  # which `Cluster.train` refuses: rows to validate on are kept

@@ -3,7 +3,7 @@
 import os
 import socket
 
-__all__ = ["reserve_port"]
+__all__ = ["hold_port", "reserve_port"]
 
 
 def reserve_port() -> socket.socket:
@@ -31,7 +31,12 @@ def reserve_port() -> socket.socket:
         with socket.socket() as alone:  # two nodes of one user could share the port without a word
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             alone.bind(("", wanted))
-    reservation = socket.socket()
-    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    reservation.bind(("", wanted))
-    return reservation
+    return hold_port(wanted)
+
+
+def hold_port(port: int) -> socket.socket:
+    """Return a socket bound to a port, or to a free one if it is 0, beside others of this user that hold it so."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("", port))
+    return holder

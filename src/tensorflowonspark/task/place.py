@@ -18,13 +18,14 @@ from tensorflowonspark.parts import Stored
 from tensorflowonspark.spec import Role
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
 from tensorflowonspark.task.gpus import task_gpus
+from tensorflowonspark.task.host import given_address, local_directory
 from tensorflowonspark.task.plan import FeedTarget, Plan
 from tensorflowonspark.task.send import send
 
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
 
-__all__ = ["PROBLEM_SCHEMA", "own_address", "place", "start_supervisor"]
+__all__ = ["PROBLEM_SCHEMA", "next_word", "own_address", "place", "start_supervisor"]
 
 PROBLEM_SCHEMA = "node int, host string, problem string"
 
@@ -47,11 +48,9 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
         )
         yield _problem(number, host, problem)
         return
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    gpus = task_gpus(task.resources())
-    process, pipe = start_supervisor(plan, number, host, _executor_pid(), environment, gpus)
+    process, pipe = start_supervisor(plan, number, host, _executor_pid(), task_gpus(task.resources()))
     try:
-        answer = _next(pipe)
+        answer = next_word(pipe)
         if isinstance(answer, Failed):
             yield _problem(number, host, f"{answer.reason}; {answer.advice}")
         elif plan.hold:
@@ -70,9 +69,11 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def start_supervisor(
-    plan: Plan, number: int, host: str, owner: int, environment: dict[str, str], gpus: tuple[str, ...] = ()
+    plan: Plan, number: int, host: str, owner: int, gpus: tuple[str, ...] = ()
 ) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start what holds a node from its start to its end; return its process and the pipe to it.
+
+    It has this process's environment, and finds the modules that this process finds.
 
     Parameters
     ----------
@@ -84,11 +85,10 @@ def start_supervisor(
         The address at which others reach this machine.
     owner : int
         The process that the node must not outlive.
-    environment : dict
-        Of the supervisor, and through it of the node.
     gpus : tuple of str
         Those that the node may use.
     """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process, pipe = children.start("tensorflowonspark.supervisor", environment)
     role = plan.spec.roles[number]
     order = Assignment(
@@ -104,7 +104,7 @@ def start_supervisor(
         gpus=gpus,
         environment=plan.environment,
         hadoop=plan.hadoop,
-        local_directory=os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0],
+        local_directory=local_directory(),
         level=plan.level,
         echo=plan.echo,
         tensorboard=plan.tensorboard if role == plan.spec.chief_role else "",
@@ -119,9 +119,8 @@ def own_address(task: "BarrierTaskContext") -> str:
     That is the one which its host's administrator gave to Spark, or else the one from which it called the driver: on a
     host with several addresses these are not always the same.
     """
-    given = os.environ.get("SPARK_LOCAL_IP", "")
     seen = task.getTaskInfos()[task.partitionId()].address  # with a port
-    return given if given.strip("0.:") else seen.rsplit(":", 1)[0].strip("[]")  # not if it means "all of them"
+    return given_address() or seen.rsplit(":", 1)[0].strip("[]")
 
 
 def _executor_pid() -> int:
@@ -130,7 +129,8 @@ def _executor_pid() -> int:
     return next((parent.pid for parent in parents if parent.name() == "java"), parents[0].pid)
 
 
-def _next(pipe: Connection) -> Connected | Ready | Failed:
+def next_word(pipe: Connection) -> Connected | Ready | Failed:
+    """Return what a supervisor says next; that it is gone, if it is."""
     try:
         message: Connected | Ready | Failed = pipe.recv()
     except (EOFError, OSError):
@@ -140,7 +140,7 @@ def _next(pipe: Connection) -> Connected | Ready | Failed:
 
 def _hold(plan: Plan, role: Role, number: int, host: str, pipe: Connection, batches: Iterator[pa.RecordBatch]) -> None:
     """Feed the node from this task's own partition, then wait until it has ended; the driver hears of its fate."""
-    ready = _next(pipe)
+    ready = next_word(pipe)
     if plan.feed is not None and isinstance(ready, Ready) and ready.feed_socket:
         target = FeedTarget(number, str(role), host, ready)
         parts = send(target, plan.token, plan.feed, number, 0, batches)

@@ -1,6 +1,5 @@
 """Feeding: this task's partition goes to one node, as the Arrow batches that Spark made."""
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,9 +11,10 @@ from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.handover import PIECE_BYTES, PieceWriter, can_hand_over, open_piece
 from tensorflowonspark.parts import Keep, PartHeader, PartSummary, Split, Storage
+from tensorflowonspark.task.host import local_directory
 from tensorflowonspark.task.plan import FeedOrder, FeedTarget
 
-__all__ = ["choose", "send"]
+__all__ = ["choose", "reach", "send"]
 
 
 def choose(targets: tuple[FeedTarget, ...], partition: int) -> FeedTarget:
@@ -22,6 +22,11 @@ def choose(targets: tuple[FeedTarget, ...], partition: int) -> FeedTarget:
     near = [target for target in targets if Path(target.ready.feed_socket).exists()]
     candidates = near or list(targets)
     return candidates[partition % len(candidates)]
+
+
+def reach(target: FeedTarget, token: str) -> closing[transport.Dialled]:
+    """Return a connection to a node, for a ``with`` block."""
+    return closing(transport.dial_near(target.ready.feed_socket, target.host, target.ready.feed_port, token))
 
 
 def send(
@@ -37,7 +42,7 @@ def send(
     sent: dict[Split, int] = {}
     senders: dict[Split, _Sender] = {}
     near = Path(target.ready.feed_socket).exists() and can_hand_over()
-    with closing(transport.dial_near(target.ready.feed_socket, target.host, target.ready.feed_port, token)) as node:
+    with reach(target, token) as node:
         try:
             for batch in batches:
                 for split, rows in _divided(batch, order, partition):
@@ -69,7 +74,7 @@ class _Sender:
     def __init__(self, stream: transport.PutStream, storage: Storage, near: bool) -> None:
         self._stream = stream
         self._near = near
-        self._directory = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] if storage.keep is Keep.DISK else None
+        self._directory = local_directory() if storage.keep is Keep.DISK else None
         self._piece: PieceWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:

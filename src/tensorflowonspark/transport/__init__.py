@@ -10,7 +10,7 @@ Nothing is read from a peer before it has shown the cluster's token, so that unp
 """
 
 from tensorflowonspark.transport.channel import Channel
-from tensorflowonspark.transport.client import Dialogue, PutStream, dial, dial_near
+from tensorflowonspark.transport.client import Dialled, Dialogue, PutStream, dial, dial_near
 from tensorflowonspark.transport.common import ConnectionLost, new_token
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server
 
@@ -18,6 +18,7 @@ __all__ = [
     "Channel",
     "ChannelHandler",
     "ConnectionLost",
+    "Dialled",
     "Dialogue",
     "Mapped",
     "PutStream",

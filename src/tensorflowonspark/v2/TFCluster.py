@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark import storage
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.errors import SpecError
 
-from ._cluster import InputMode, TFCluster
+from ._cluster import TFCluster
+from ._mode import InputMode
 from ._old import show_new_way
 from ._program import Program, run_in_cluster, session_of
 
@@ -91,8 +93,10 @@ def run(  # noqa: PLR0913, PLR0917 - as it was
             f"{workers:+d} workers"
         )
     program = Program(map_fun, tf_args, is_fed, master_node or "chief", tuple(queues), keeps_port=not release_port)
+    session = session_of(sc)
+    storage.use_session(session)  # for what the driver itself says of places: `TFCluster.defaultFS`
     cluster = Cluster(
-        session_of(sc),
+        session,
         run_in_cluster,
         program,
         workers=workers,

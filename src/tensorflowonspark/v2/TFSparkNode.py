@@ -4,7 +4,7 @@ import os
 import socket
 from typing import Any
 
-from tensorflowonspark import storage
+from tensorflowonspark.supervisor.ports import hold_port
 
 from . import TFNode
 from ._old import gone_names
@@ -60,7 +60,7 @@ class TFNodeContext:
 
     def absolute_path(self, path: str) -> str:
         """Return a path as a URL of Hadoop's default file system: `TFNode.hdfs_path` says how."""
-        return storage.absolute_path(path, self.working_dir, self.defaultFS)
+        return TFNode.hdfs_path(self, path)
 
     def get_data_feed(
         self,
@@ -84,10 +84,7 @@ class TFNodeContext:
 
 def held_port(address: str) -> socket.socket:
     """Return a socket that holds a node's port beside its supervisor, which keeps it in any case."""
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    holder.bind(("", int(address.rsplit(":", 1)[1])))
-    return holder
+    return hold_port(int(address.rsplit(":", 1)[1]))
 
 
 def limit_gpus(wanted: Any) -> None:

@@ -1,7 +1,6 @@
 """What `TFCluster.run` returns: feeding, inference and shutdown by the names of 2.x."""
 
 import logging
-import os
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
@@ -10,6 +9,7 @@ from tensorflowonspark.driver.feeding import feed_targets
 from tensorflowonspark.errors import FeedError, SpecError
 
 from ._inference import answered
+from ._mode import InputMode
 from ._pickles import PickledRows
 from ._program import Program, renamed
 from .reservation import StopSwitch
@@ -17,18 +17,11 @@ from .reservation import StopSwitch
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
-__all__ = ["InputMode", "TFCluster"]
+__all__ = ["TFCluster"]
 
 _log = logging.getLogger(__name__)
 _EPOCHS = 10  # if the program says 0
 _LOOK_SECONDS = 1.0
-
-
-class InputMode:
-    """Who reads the data."""
-
-    TENSORFLOW = 0  # the programs themselves
-    SPARK = 1  # Spark, which feeds them
 
 
 class TFCluster:
@@ -66,8 +59,7 @@ class TFCluster:
         self._master = program.master
         self.num_executors = len(cluster.spec.roles)
         self.defaultFS = storage.default_fs()
-        self.working_dir = os.getcwd()  # noqa: PTH109 - a string, as it was
-        self.nodeRDD = sc.parallelize(range(self.num_executors), self.num_executors)
+        self.working_dir = program.working_dir
         self.cluster_id = cluster.id
         self.server = StopSwitch(cluster)
         self.cluster_meta = {
@@ -78,6 +70,10 @@ class TFCluster:
             "server_addr": cluster.address,
         }
         self.meta = self.cluster_meta
+
+    @property
+    def nodeRDD(self) -> "RDD[int]":
+        return self.sc.parallelize(range(self.num_executors), self.num_executors)
 
     @property
     def cluster_info(self) -> list[dict[str, Any]]:
@@ -128,11 +124,15 @@ class TFCluster:
         self._feed(self.sc.union([rdd] * (num_epochs or _EPOCHS)), feed_timeout, qname)
 
     def _feed(self, rdd: "RDD[Any]", feed_timeout: float, qname: str) -> None:
-        if all(node.returned for node in self._cluster.fed):
+        if self._nobody_reads:
             _log.warning("the programs of all workers have returned: rows that come now are dropped")
             return
         rows: Any = PickledRows(rdd, qname)
         self._cluster.train(rows, cache="none", timeout=feed_timeout)
+
+    @property
+    def _nobody_reads(self) -> bool:
+        return all(node.returned for node in self._cluster.fed)
 
     def inference(self, dataRDD: Any, feed_timeout: float = 600, qname: str = "input") -> "RDD[Any]":
         """Return the RDD of what the programs answer with ``batch_results``: one result for each row, in order.
@@ -190,7 +190,7 @@ class TFCluster:
     def _wait_for_stream(self, ssc: Any) -> None:
         while not ssc.awaitTerminationOrTimeout(_LOOK_SECONDS):
             self._cluster.check()
-            if self.server.done or all(node.returned for node in self._cluster.fed):
+            if self.server.done or self._nobody_reads:
                 ssc.stop(stopSparkContext=False, stopGraceFully=True)
                 return
 

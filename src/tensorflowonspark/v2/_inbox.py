@@ -1,6 +1,5 @@
 """Between those who bring rows to a node and the program's `DataFeed`: one queue of blocks of rows."""
 
-import time
 from collections import deque
 from threading import Condition
 from typing import Any
@@ -87,12 +86,10 @@ class Inbox:
     def put(self, item: Any, timeout: float | None = None) -> bool:
         """Append a block, when there is room, or a mark, at once; return whether the program may still take it."""
         with self._changed:
-            end = None if timeout is None else time.monotonic() + timeout
-            while isinstance(item, Block) and len(self._items) >= _AHEAD_BLOCKS and not self._closed:
-                if not self._changed.wait(None if end is None else max(0.0, end - time.monotonic())):
-                    raise FeedError(
-                        f"its program has taken no row for {timeout:g} s (feed_timeout): it must call next_batch"
-                    )
+            if not self._changed.wait_for(lambda: self._closed or self._has_room_for(item), timeout):
+                raise FeedError(
+                    f"its program has taken no row for {timeout:g} s (feed_timeout): it must call next_batch"
+                )
             if self._closed:
                 if isinstance(item, Block) and item.question is not None:
                     item.question.fail(self._closed)
@@ -100,6 +97,9 @@ class Inbox:
             self._items.append(item)
             self._changed.notify_all()
             return True
+
+    def _has_room_for(self, item: Any) -> bool:
+        return not isinstance(item, Block) or len(self._items) < _AHEAD_BLOCKS
 
     def get(self) -> Any:
         """Return what is next; wait for it. A block is in hand until `done` or the next call."""

@@ -1,14 +1,13 @@
 """Inference by the programs of a cluster of 2.x: tasks send a partition's rows to a node and get its results back."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.task.plan import FeedTarget
-from tensorflowonspark.task.send import choose
+from tensorflowonspark.task.send import choose, reach
 
 from ._inlet import RowsHeader
 from ._pickles import from_pickles, in_batches, to_pickles
@@ -34,9 +33,8 @@ def _partition(
     assert task is not None
     partition = task.partitionId()
     target = choose(targets, partition)
-    ready = target.ready
     try:
-        with closing(transport.dial_near(ready.feed_socket, target.host, ready.feed_port, token)) as node:
+        with reach(target, token) as node:
             dialogue: transport.Dialogue | None = None
             for batch in in_batches(pickles, queue):
                 dialogue = dialogue or node.dialogue(RowsHeader(partition, b"", queue, timeout), batch.schema)

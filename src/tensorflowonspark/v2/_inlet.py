@@ -73,7 +73,7 @@ class Inlet:
         try:
             for feed in self._context.feeds():
                 with self._state:
-                    if self._all_closed:
+                    if self._is_closed:
                         continue
                     self._in_feed = True
                 self._bring(feed)
@@ -101,11 +101,11 @@ class Inlet:
                 for name in used:
                     self._inboxes[name].put(END_OF_PARTITION)
         except Exception:
-            if not self._all_closed:  # else the rows were dropped under this thread's hands
+            if not self._is_closed:  # else the rows were dropped under this thread's hands
                 raise
 
     @property
-    def _all_closed(self) -> bool:
+    def _is_closed(self) -> bool:
         return any(inbox.is_closed for inbox in self._inboxes.values())
 
     def terminate(self) -> None:

@@ -7,6 +7,7 @@ from pyspark.ml.param import Param, Params, TypeConverters
 
 from tensorflowonspark.errors import SpecError
 
+from ._mode import InputMode
 from ._namespace import Namespace
 
 __all__ = [
@@ -15,7 +16,6 @@ __all__ = [
     "HasSteps", "HasTFRecordDir", "HasTagSet", "HasTensorboard", "TFParams", "TFTypeConverters",
 ]  # fmt: skip
 
-_TENSORFLOW_MODE = 0  # as in TFCluster.InputMode
 _INT, _TEXT, _BOOLEAN = TypeConverters.toInt, TypeConverters.toString, TypeConverters.toBoolean
 
 
@@ -132,7 +132,7 @@ class HasInputMode(Params):
         SpecError
             For `InputMode.TENSORFLOW`: an estimator feeds the rows of the DataFrame that it is given.
         """
-        if value == _TENSORFLOW_MODE:
+        if value == InputMode.TENSORFLOW:
             raise SpecError(
                 "input_mode=TENSORFLOW: TFEstimator.fit feeds the rows of its DataFrame. A program that reads its data "
                 "by itself is started by TFCluster.run(..., input_mode=InputMode.TENSORFLOW), or by TFParallel.run"

@@ -1,11 +1,11 @@
 """What differs from one TensorFlow to the next, for programs that were written for TensorFlowOnSpark 2.x."""
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.node.export import export, is_of, save
+from tensorflowonspark.task.host import local_directory
 
 from ._old import show_new_way
 
@@ -34,8 +34,7 @@ def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> N
     show_new_way("compat.export_saved_model", "ctx.export(model, path) in a program of tensorflowonspark.Cluster")
     if "pyspark" in sys.modules:
         storage.use_session()  # the driver has one; a node has been told its settings
-    scratch = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]  # Spark removes them when the application ends
-    export(model, export_dir, is_chief, scratch or None, _save)
+    export(model, export_dir, is_chief, local_directory() or None, _save)
 
 
 def _save(model: Any, path: str) -> None:

@@ -16,7 +16,9 @@ from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.predict import Plan
 from tensorflowonspark.ml.shipping import ship
 
+from . import TFCluster
 from ._mapping import fed_columns, given_columns, taken_columns
+from ._mode import InputMode
 from ._namespace import Namespace
 from ._old import show_new_way
 from ._params import (
@@ -52,7 +54,6 @@ __all__ = [
     "TFTypeConverters",
 ]  # fmt: skip
 
-_SPARK_MODE = 1  # as in TFCluster.InputMode
 _SIGNATURE, _TAGS = "serving_default", "serve"  # what Keras and TensorFlow export for serving
 
 
@@ -161,14 +162,12 @@ class TFEstimator(
         self.train_fn = train_fn
         self.args = Namespace(tf_args)
         self._setDefault(
-            input_mapping={}, cluster_size=1, num_ps=0, driver_ps_nodes=False, input_mode=_SPARK_MODE,
+            input_mapping={}, cluster_size=1, num_ps=0, driver_ps_nodes=False, input_mode=InputMode.SPARK,
             master_node="chief", protocol="grpc", tensorboard=False, model_dir=None, export_dir=None, tfrecord_dir=None,
             batch_size=100, epochs=1, readers=1, steps=1000, grace_secs=30,
         )  # fmt: skip
 
     def _fit(self, dataset: "DataFrame") -> TFModel:
-        from . import TFCluster
-
         args = self.merge_args_params()
         frame = dataset.select(*[f"`{column}`" for column in fed_columns(dataset, args.input_mapping)])
         cluster = TFCluster.run(
@@ -178,7 +177,7 @@ class TFEstimator(
             args.cluster_size,
             args.num_ps,
             args.tensorboard,
-            TFCluster.InputMode.SPARK,
+            InputMode.SPARK,
             driver_ps_nodes=args.driver_ps_nodes,
             master_node=args.master_node,
         )

@@ -8,6 +8,7 @@ from functools import cache
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.task.gpus import all_gpus, task_gpus
+from tensorflowonspark.task.host import given_address
 
 from .gpu_info import AS_LIST, get_gpus, take
 
@@ -99,8 +100,7 @@ def get_ip_address() -> str:
 
     That is ``SPARK_LOCAL_IP``, if the host's administrator has set it, or the one from which this machine would send.
     """
-    given = os.environ.get("SPARK_LOCAL_IP", "")
-    if given.strip("0.:"):  # these mean all addresses
+    if given := given_address():
         return given
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
