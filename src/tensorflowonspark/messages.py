@@ -12,13 +12,17 @@ from tensorflowonspark.spec import Role
 __all__ = [
     "Alive",
     "Answering",
+    "Check",
+    "Checked",
     "Failed",
     "FailureKind",
     "FeedWanted",
     "Hello",
+    "Idle",
     "Lines",
     "Member",
     "Members",
+    "Moving",
     "NoMoreFeeds",
     "Progress",
     "Ready",
@@ -27,7 +31,10 @@ __all__ = [
     "Stop",
     "StopWanted",
     "TensorBoardUp",
+    "WaitsFor",
     "Welcome",
+    "WhereAreYou",
+    "Whereabouts",
 ]
 
 
@@ -55,8 +62,19 @@ class FailureKind(Enum):
     EXITED = 2  # the process ended without a word
     EXECUTOR_LOST = 3
     LOST = 4  # the connection to its supervisor broke
-    RAISED = 5  # the user's program raised
-    PEER_LOST = 6  # the user's program raised since another node was gone
+    STOPPED = 5  # its process is there, and stopped
+    HUNG = 6  # its process is there, and does nothing
+    RAISED = 7  # the user's program raised
+    PEER_LOST = 8  # the user's program raised since another node was gone
+
+
+class WaitsFor(Enum):
+    """What a node waits for that is not its own to bring about."""
+
+    NOTHING = 0
+    FEED = 1  # the next feed, or the others
+    ROWS = 2  # of a stream
+    STORAGE = 3  # a file system
 
 
 # ---- from the node or its supervisor to the driver
@@ -138,6 +156,34 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class Whereabouts:
+    """Where the node's program is just now."""
+
+    waits_for: WaitsFor
+    in_tensorflow: bool  # its main thread waits for an operation
+    in_epoch: bool  # it has taken some of an epoch's batches, and not all
+    stack: str  # of its main thread, from the user's own frames on
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The node has used no processor time for so long."""
+
+    seconds: float
+    where: Whereabouts
+
+
+@dataclass(frozen=True)
+class Moving:
+    """A node that was idle is so no longer."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The answer to a `Check`: supervisor and node are there, or their failure has been told."""
+
+
+@dataclass(frozen=True)
 class TensorBoardUp:
     """TensorBoard answers at this address."""
 
@@ -157,6 +203,16 @@ class Members:
     """Everyone is there: the node may start."""
 
     members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Another node has lost sight of one: look whether it is this one."""
+
+
+@dataclass(frozen=True)
+class WhereAreYou:
+    """The supervisor asks its node for its `Whereabouts`."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ import tensorflowonspark as tfos
 from tensorflowonspark import transport
 from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.messages import (
+    Check,
+    Checked,
     Failed,
     FailureKind,
     FeedWanted,
@@ -77,6 +79,8 @@ class FakeNode:
         while True:
             message = self._channel.receive()
             self.heard.append(message)
+            if isinstance(message, Check):
+                self.say(Checked())
             if isinstance(message, kind):
                 return message
             if isinstance(message, Stop):
@@ -466,12 +470,10 @@ def test_workers_that_serve_are_fed_only_beside_a_chief():
     cluster._life.abort()
 
 
-def test_a_supervisor_that_falls_silent_is_given_up(monkeypatch):
-    monkeypatch.setattr("tensorflowonspark.driver.monitor.SILENCE_SECONDS", 0.5)
-    monkeypatch.setattr("tensorflowonspark.driver.lifetime._SILENCE_LOOK_SECONDS", 0.1)
+def test_a_supervisor_that_falls_silent_is_given_up():
     with (
-        pytest.raises(tfos.NodeError, match="has not been heard"),
-        cluster_of(FakeBackend(lambda node: None)) as cluster,
+        pytest.raises(tfos.NodeError, match=r"has not been heard for 0\.5 s"),
+        cluster_of(FakeBackend(lambda node: None), silence_timeout=0.5) as cluster,
     ):
         cluster.join()
 

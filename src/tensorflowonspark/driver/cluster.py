@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster"]
 
+_SILENCE_SECONDS = 30.0
 _STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
 
 Function = Callable[[Any, Any], Any]
@@ -62,6 +63,9 @@ class Cluster:
         Environment variables for the nodes, set before anything is imported there (as ``KERAS_BACKEND``).
     log_level : str or int
         Lines of the nodes' output below this logging level don't reach the driver.
+    silence_timeout : float
+        Seconds without a sign of life after which a node is given up: its process is stopped, its host is gone, or
+        nothing in the training moves any more. A node that uses the processor, or waits for rows or files, lives.
     start_timeout : float
         Seconds for Spark to find free slots and for the nodes to come up.
     ps_on_driver : bool
@@ -95,6 +99,7 @@ class Cluster:
         tensorboard: str = "",
         environment: Mapping[str, str] | None = None,
         log_level: str | int = "INFO",
+        silence_timeout: float = _SILENCE_SECONDS,
         start_timeout: float = _STAGE_SECONDS,
         ps_on_driver: bool = False,
     ) -> None:
@@ -105,6 +110,7 @@ class Cluster:
             tensorboard=tensorboard,
             environment={str(name): str(value) for name, value in (environment or {}).items()},
             level=parse_level(log_level),
+            silence=_positive("silence_timeout", silence_timeout),
             start_timeout=start_timeout,
         )
         self._set_up(SparkBackend(spark, settings.spec.ps if ps_on_driver else 0), settings)
@@ -427,6 +433,12 @@ def _result(node: Node) -> Any:
             f"what the program returned on {node.role} can't be read in the driver ({type(error).__name__}: {error}): "
             "return numbers or numpy arrays, or install here what it needs"
         ) from error
+
+
+def _positive(name: str, seconds: float) -> float:
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise SpecError(f"{name}={seconds!r}: expected seconds above 0")
+    return float(seconds)
 
 
 def _pickled_program(function: Function, args: Any) -> bytes:

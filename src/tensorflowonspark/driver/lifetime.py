@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0  # for a process to end by itself before it is killed
 _GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end a job that was cancelled
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended to end too, which needs no cancelling
-_SILENCE_LOOK_SECONDS = 5.0
+_LOOKS = 6  # for silent nodes, in the time that they may be silent
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Settings:
     tensorboard: str
     environment: dict[str, str]
     level: int
+    silence: float
     start_timeout: float
 
 
@@ -59,7 +60,7 @@ class Lifetime:
         self.watcher = Watcher()
         self._settings = settings
         self.cluster_id = uuid.uuid4().hex
-        self.monitor = Monitor(settings.spec, self.cluster_id, self.watcher, self._on_failure)
+        self.monitor = Monitor(settings.spec, self.cluster_id, self.watcher, settings.silence, self._on_failure)
         self.address: tuple[str, int] = ("", 0)  # at which the driver is called
         self.feeding: Job | None = None  # the job that feeds just now; it is ended with the cluster
         self._order: FeedOrder | None = None  # what held tasks do with the rows that they feed
@@ -105,6 +106,7 @@ class Lifetime:
             program=self._settings.program,
             environment=self._settings.environment,
             hadoop=self.backend.hadoop_settings(),
+            silence=self._settings.silence,
             level=self._settings.level,
             echo=not self.backend.shares_terminal,  # or each line would be there twice
             tensorboard=self._settings.tensorboard,
@@ -146,7 +148,7 @@ class Lifetime:
         )
 
     def _look_for_silence(self) -> None:
-        while not self._over.wait(_SILENCE_LOOK_SECONDS):
+        while not self._over.wait(self._settings.silence / _LOOKS):
             self.monitor.find_silent()
 
     def abort(self) -> None:

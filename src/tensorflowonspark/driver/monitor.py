@@ -12,19 +12,24 @@ from contextlib import suppress
 from threading import Condition, Thread, Timer
 from typing import Any
 
+from tensorflowonspark.driver.blame import BROKEN, find_hung, silent, unanswered
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.ownreads import OwnReads
 from tensorflowonspark.driver.watcher import Watcher
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError
 from tensorflowonspark.messages import (
     Answering,
+    Check,
+    Checked,
     Failed,
     FailureKind,
     FeedWanted,
     Hello,
+    Idle,
     Lines,
     Member,
     Members,
+    Moving,
     Progress,
     Ready,
     Returned,
@@ -34,25 +39,18 @@ from tensorflowonspark.messages import (
     TensorBoardUp,
     Welcome,
 )
-from tensorflowonspark.parts import OwnRead, Stored
+from tensorflowonspark.parts import OwnRead, Seal, Stored
 from tensorflowonspark.spec import ClusterSpec, Job
 from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.transport import Channel, ConnectionLost
 
-__all__ = ["SILENCE_SECONDS", "Monitor"]
+__all__ = ["Monitor"]
 
 _log = logging.getLogger(__name__)
 
 # How long a failure that looks like another's consequence waits for its cause to be told.
 _CAUSE_SECONDS = 1.0
-SILENCE_SECONDS = 30.0  # six beats: a supervisor says that it lives every five seconds
-_BROKEN = "the connection to its supervisor broke: the process, its container or its host is gone"
-_SILENT = (
-    f"its supervisor has not been heard for {SILENCE_SECONDS:g} s: its host or the network is gone, or it is stopped"
-)
-_LOST_ADVICE = (
-    "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise spark.executor.memoryOverhead"
-)
+_CHECK_SECONDS = 1.5  # more, for supervisors to answer whether it is their node
 
 
 class Monitor:
@@ -66,12 +64,19 @@ class Monitor:
         The cluster's id; a hello for another one is refused.
     watcher : Watcher
         Is shown what the nodes print and how far they are.
+    silence : float
+        Seconds without a sign of life after which a node is given up.
     on_failure : callable
         Called once, when the first failure is certain.
     """
 
     def __init__(
-        self, spec: ClusterSpec, cluster: str, watcher: Watcher, on_failure: Callable[[], None] = lambda: None
+        self,
+        spec: ClusterSpec,
+        cluster: str,
+        watcher: Watcher,
+        silence: float,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         self.spec = spec
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
@@ -83,6 +88,7 @@ class Monitor:
         self._own_reads = OwnReads(self.tell)
         self._cluster = cluster
         self._watcher = watcher
+        self._silence = silence
         self._on_failure = on_failure
         self._failures: list[tuple[Node, Failed]] = []
         self._losses: list[tuple[Node, Failed]] = []  # that the others can do without
@@ -108,7 +114,7 @@ class Monitor:
         except ConnectionLost:
             pass
         finally:
-            self._lost(node, _BROKEN)
+            self._lost(node, BROKEN)
 
     def _admit(self, hello: Any, channel: Channel) -> Node | None:
         if not isinstance(hello, Hello) or not hmac.compare_digest(hello.cluster, self._cluster):
@@ -147,6 +153,10 @@ class Monitor:
             return
         with self.changed:
             self._note(node, message)
+            if isinstance(message, (Idle, Moving)):
+                node.idle = message if isinstance(message, Idle) else None
+            if isinstance(message, (Idle, FeedWanted, Returned)):
+                self._find_hung()
             if isinstance(message, (OwnRead, Returned)):
                 failure = self._own_reads.hear(node, message, self.fed())
                 if failure is not None:
@@ -165,6 +175,8 @@ class Monitor:
                 node.feed_wanted = message.feed
             case Serving():
                 node.serving = True
+            case Checked():
+                node.checked = True
             case Answering():
                 node.answering = True
             case Stored():
@@ -180,13 +192,18 @@ class Monitor:
     def find_silent(self) -> None:
         """Give up nodes whose supervisors have not even said that they live: their host or network is gone."""
         for node in self.nodes:
-            if node.channel is not None and time.monotonic() - node.heard > SILENCE_SECONDS:
-                self._lost(node, _SILENT)
+            if node.channel is not None and time.monotonic() - node.heard > self._silence:
+                self._lost(node, silent(self._silence))
 
-    def _lost(self, node: Node, reason: str) -> None:
+    def _find_hung(self) -> None:
+        """Give up a training in which nothing moves any more."""
+        found = find_hung([node for node in self.trainers() if not node.serving])
+        if found is not None:
+            self._note_failure(*found)
+
+    def _lost(self, node: Node, failure: Failed) -> None:
         with self.changed:
             if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
-                failure = Failed(FailureKind.LOST, reason, _LOST_ADVICE)
                 self._note_failure(node, failure)
                 if self.on_feed is not None:
                     self.on_feed(node, failure)
@@ -215,14 +232,29 @@ class Monitor:
         if failure.kind is not FailureKind.PEER_LOST:
             self._conclude()
         elif len(self._failures) == 1:
-            timer = Timer(_CAUSE_SECONDS, self._conclude)
-            timer.daemon = True
-            timer.start()
+            self.tell_all(Check())
+            _later(_CAUSE_SECONDS, self._conclude_if_checked)
 
     def _can_lose(self, node: Node, failure: Failed) -> bool:
         """Whether the others can do without a node: workers of asynchronous training can, as long as one is left."""
         died = failure.kind not in (FailureKind.RAISED, FailureKind.PEER_LOST)
         return died and node.serving and node.role.job is Job.WORKER and len(self.fed()) > 1
+
+    def _conclude_if_checked(self) -> None:
+        """Settle what failed first, once all who might be the cause have said that they are not."""
+        if self._unchecked():
+            _later(_CHECK_SECONDS, self._blame_unchecked)
+        else:
+            self._conclude()
+
+    def _blame_unchecked(self) -> None:
+        with self.changed:
+            for node in self._unchecked():
+                self._failures.append((node, unanswered(self._failures[0][0])))
+        self._conclude()
+
+    def _unchecked(self) -> list[Node]:
+        return [node for node in self.nodes if node.channel is not None and not node.checked]
 
     def _conclude(self) -> None:
         """Settle what failed first, and end everything else."""
@@ -292,6 +324,8 @@ class Monitor:
     def tell(self, number: int, message: object) -> None:
         """Say something to one node; if it is gone, its end will be noticed."""
         channel = self.nodes[number].channel
+        if isinstance(message, Seal):
+            self.nodes[number].feed_given = message.feed
         if channel is not None:
             with suppress(ConnectionLost):
                 channel.send(message)
@@ -327,3 +361,9 @@ class Monitor:
     def trainers(self) -> list[Node]:
         """Return the nodes that train."""
         return [node for node in self.nodes if node.role in self.spec.trainers]
+
+
+def _later(seconds: float, act: Callable[[], None]) -> None:
+    timer = Timer(seconds, act)
+    timer.daemon = True
+    timer.start()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tensorflowonspark.messages import Member, Progress, Ready
+from tensorflowonspark.messages import Idle, Member, Progress, Ready
 from tensorflowonspark.parts import PartSummary
 from tensorflowonspark.spec import Role
 from tensorflowonspark.transport import Channel
@@ -32,9 +32,12 @@ class Node:
     member: Member | None = None
     ready: Ready = field(default_factory=Ready)
     feed_wanted: int = -1  # the last feed that its program asked for
+    feed_given: int = -1  # the last one that it has got
     stored: tuple[PartSummary, ...] | None = None
     holds: str = ""  # which rows of the current feed, in words
     progress: Progress | None = None
+    idle: Idle | None = None  # it does nothing, for so long that this may be wrong
+    checked: bool = False  # it has answered the driver's check
     serving: bool = False  # for others; its program will not return
     answering: bool = False  # its program has said what answers inference
     lost: bool = False  # it died, and the others go on
@@ -44,6 +47,11 @@ class Node:
     pid: int = 0  # of its supervisor
     jvm_pid: int = 0  # of its executor
     channel: Channel | None = None
+
+    @property
+    def waits_for_feed(self) -> bool:
+        """Whether its program has asked for a feed that it has not got."""
+        return self.feed_wanted > self.feed_given
 
     @property
     def host(self) -> str:

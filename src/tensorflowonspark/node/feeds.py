@@ -70,6 +70,7 @@ class Feeds:
         if self._asked and self._receiver is not None:
             self._receiver.cache.drop(self._asked - 1)
         number, self._asked = self._asked, self._asked + 1
+        self._link.in_epoch = False
         self._link.send(FeedWanted(number))
         seal = self._link.wait_for_seal(number)
         if seal is None:
@@ -113,6 +114,7 @@ class Feeds:
         return Feed(contents, shard, self._numbers, self._setup.number, report, validation)
 
     def _report(self, progress: Progress) -> None:
+        self._link.in_epoch = progress.step < progress.steps
         now = time.monotonic()
         if now - self._reported > _PROGRESS_SECONDS or progress.step == progress.steps:
             self._reported = now

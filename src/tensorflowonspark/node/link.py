@@ -2,14 +2,15 @@
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 
 from tensorflowonspark.children import kill_group
-from tensorflowonspark.messages import Member, Members, NoMoreFeeds, Stop
+from tensorflowonspark.messages import Member, Members, NoMoreFeeds, Stop, WaitsFor, WhereAreYou
+from tensorflowonspark.node.whereabouts import whereabouts
 from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
 
 __all__ = ["Link"]
@@ -36,6 +37,8 @@ class Link:
         self._passes: dict[tuple[int, Split], int] = {}
         self._no_more_feeds = False
         self._stopped = False
+        self.in_epoch = False  # the program has taken some of an epoch's batches, and not all
+        self._waits: list[WaitsFor] = []
         self._on_seal: Callable[[Seal], None] | None = None
         Thread(target=self._listen, daemon=True).start()
 
@@ -68,7 +71,7 @@ class Link:
         """Return the driver's next word on a stream; None if there was none for so long."""
         with self._changed:
             words = self._confirmed[feed]
-        with self._changed:
+        with self._waiting_for(WaitsFor.ROWS), self._changed:
             self._changed.wait_for(lambda: words, seconds)
             return words.popleft() if words else None
 
@@ -81,15 +84,27 @@ class Link:
         self._wait(lambda: self._stopped or None)
 
     def _wait(self, find: Callable[[], _T | None]) -> _T:
-        with self._changed:
+        with self._waiting_for(WaitsFor.FEED), self._changed:
             while (found := find()) is None:
                 self._changed.wait()
             return found
+
+    @contextmanager
+    def _waiting_for(self, what: WaitsFor) -> Iterator[None]:
+        self._waits.append(what)
+        try:
+            yield
+        finally:
+            self._waits.remove(what)
 
     def _listen(self) -> None:
         with suppress(EOFError, OSError):
             while True:
                 message = self._pipe.recv()
+                if isinstance(message, WhereAreYou):
+                    waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
+                    self.send(whereabouts(waits, self.in_epoch))
+                    continue
                 with self._changed:
                     self._take(message)
                     self._changed.notify_all()

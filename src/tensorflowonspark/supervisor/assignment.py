@@ -26,6 +26,7 @@ class Assignment:
     local_directory: str = ""  # where Spark keeps temporary files on this executor
     level: int = 0  # lines below this logging level stay on the executor
     echo: bool = True  # whether lines also go to the executor's log
+    silence: float = 30.0  # seconds without a sign of life after which the node is given up
     tensorboard: str = ""  # log directory of TensorBoard, for the chief only
 
 

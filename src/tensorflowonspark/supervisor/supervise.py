@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,6 +22,8 @@ from typing import Any
 from tensorflowonspark import children, transport
 from tensorflowonspark.messages import (
     Alive,
+    Check,
+    Checked,
     Failed,
     FailureKind,
     Hello,
@@ -32,6 +35,8 @@ from tensorflowonspark.messages import (
     Returned,
     Stop,
     TensorBoardUp,
+    Whereabouts,
+    WhereAreYou,
 )
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Stored
@@ -40,10 +45,11 @@ from tensorflowonspark.supervisor.executor import watch_process
 from tensorflowonspark.supervisor.exits import explain, out_of_memory_kills
 from tensorflowonspark.supervisor.output import Output
 from tensorflowonspark.supervisor.ports import reserve_port
+from tensorflowonspark.supervisor.pulse import Pulse
 
 __all__ = ["Supervisor"]
 
-_ALIVE_SECONDS = 5.0  # of silence before the driver is told that all is well
+_BEATS = 6  # how often the driver is told that all is well, in the time that it may not hear of it
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
 _ENDED = object()  # in the inbox: the source has ended
@@ -102,6 +108,7 @@ class Supervisor:
         )
         os.close(writing)
         self._output = Output(reading, name=self._name, level=order.level, echo=order.echo, pass_on=self._pass_lines)
+        self._pulse = Pulse(self._node.pid, order.silence, lambda: self._send_node(WhereAreYou()))
         self._pipe.send(
             NodeSetup(
                 spec=order.spec,
@@ -171,14 +178,28 @@ class Supervisor:
             "executor": self._on_executor_end,
             "tensorboard": self._on_tensorboard,
         }
+        beat = self._assignment.silence / _BEATS
+        spoke = time.monotonic()
         going_on = True
         while going_on:
             try:
-                source, message = self._inbox.get(timeout=_ALIVE_SECONDS)
+                source, message = self._inbox.get(timeout=min(beat, self._pulse.interval))
             except queue.Empty:
+                pass
+            else:
+                going_on = handlers[source](message)
+            self._look_after_node()
+            if time.monotonic() - spoke > beat:
+                spoke = time.monotonic()
                 self._tell_driver(Alive())
-                continue
-            going_on = handlers[source](message)
+
+    def _look_after_node(self) -> None:
+        """Tell the driver if the node does nothing that it could be doing."""
+        word = None if self._stopping or self._node.poll() is not None else self._pulse.look()
+        if isinstance(word, Failed):
+            self._fail(word.kind, word.reason, word.advice)
+        elif word is not None:
+            self._tell_driver(word)
 
     def _on_task(self, message: Any) -> bool:
         if isinstance(message, Detach):
@@ -203,6 +224,9 @@ class Supervisor:
     def _on_node(self, message: Any) -> bool:
         if message is _ENDED:
             return True  # the process's exit says more
+        if isinstance(message, Whereabouts):
+            self._pulse.answered(message)
+            return True
         self._spoken = self._spoken or isinstance(message, (Returned, Failed))
         if isinstance(message, Ready) and self._task is not None:
             with suppress(OSError):
@@ -215,9 +239,13 @@ class Supervisor:
             return False
         if isinstance(message, Stop):
             self._stop(message)
+        elif isinstance(message, Check):
+            stopped = self._pulse.stopped()
+            if stopped is not None:
+                self._fail(stopped.kind, stopped.reason, stopped.advice)
+            self._tell_driver(Checked())
         elif isinstance(message, (Members, Seal, Confirmed, PassesEnded, NoMoreFeeds)):
-            with suppress(OSError):
-                self._pipe.send(message)
+            self._send_node(message)
             if isinstance(message, Members) and self._assignment.tensorboard:
                 self._start_tensorboard()
         return True
@@ -254,8 +282,7 @@ class Supervisor:
             return
         self._stopping = True
         if self._spoken:
-            with suppress(OSError):
-                self._pipe.send(order)
+            self._send_node(order)
         else:
             children.kill_group(self._node.pid, signal.SIGTERM)
         killer = Timer(order.grace_seconds, children.kill_group, (self._node.pid,))
@@ -267,6 +294,10 @@ class Supervisor:
         order = self._assignment
         pipe.send((order.tensorboard, order.host, self._logs, order.hadoop))
         self._listen_to("tensorboard", pipe.recv)
+
+    def _send_node(self, message: object) -> None:
+        with suppress(OSError):  # its end is noticed
+            self._pipe.send(message)
 
     def _fail(self, kind: FailureKind, reason: str, advice: str) -> None:
         self._tell_driver(Failed(kind, reason, advice, output=self._output.tail()))

@@ -105,6 +105,7 @@ def start_supervisor(
         environment=plan.environment,
         hadoop=plan.hadoop,
         local_directory=local_directory(),
+        silence=plan.silence,
         level=plan.level,
         echo=plan.echo,
         tensorboard=plan.tensorboard if role == plan.spec.chief_role else "",

@@ -31,6 +31,7 @@ class Plan:
     program: bytes = field(repr=False)
     environment: dict[str, str]
     hadoop: dict[str, str] = field(repr=False)  # settings of file systems
+    silence: float  # seconds without a sign of life after which a node is given up
     level: int
     echo: bool
     tensorboard: str

@@ -1,0 +1,37 @@
+"""Where a node's program is just now, for those who wonder why nothing moves."""
+
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+from tensorflowonspark.messages import WaitsFor, Whereabouts
+
+__all__ = ["whereabouts"]
+
+_TENSORFLOW = str(Path("tensorflow", "python"))
+_OWN = str(Path(__file__).parent)
+_FILES = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/")
+
+
+def whereabouts(waits_for: WaitsFor, in_epoch: bool) -> Whereabouts:
+    """Return what the main thread is at; called in any other thread.
+
+    Parameters
+    ----------
+    waits_for : WaitsFor
+        What is known of it otherwise.
+    in_epoch : bool
+        Whether it is in the midst of an epoch.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    stack = traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()
+    in_tensorflow = bool(stack) and _TENSORFLOW in stack[-1].filename
+    first = next((at for at, each in enumerate(stack) if _is_users(each.filename)), 0)
+    if any(part in each.filename for each in stack for part in _FILES):
+        waits_for = WaitsFor.STORAGE
+    return Whereabouts(waits_for, in_tensorflow, in_epoch, "".join(traceback.format_list(stack[first:])))
+
+
+def _is_users(filename: str) -> bool:
+    return not (filename.startswith((_OWN, "<frozen")))

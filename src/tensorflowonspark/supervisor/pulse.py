@@ -1,0 +1,121 @@
+"""Whether a node's process does anything.
+
+Signs of life are processor time, and a main thread that wakes up. A process that is stopped, or whose threads all wait
+for each other, ends nothing that others could hear. One that waits with good reason (for rows, for a file system, for
+its cluster's end) gives no signs either: so it is asked what it is at, and the driver, who knows what the others are
+at, tells the two apart. Nothing is asked of one that is busy.
+"""
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+from tensorflowonspark.messages import Failed, FailureKind, Idle, Moving, Whereabouts
+
+__all__ = ["Pulse"]
+
+# A TensorFlow that waits in a collective, or threads that wait for Python's lock, use less than that of one core; the
+# kernel counts in hundredths of a second.
+_IDLE_SHARE = 0.03
+_IDLE_SECONDS = 0.05
+_ASKED_AFTER = 0.7  # of the time that a process may be idle
+_LOOKS = 10  # in that time
+
+
+class Pulse:
+    """Looks after one node's process.
+
+    Parameters
+    ----------
+    pid : int
+        The process.
+    patience : float
+        Seconds without a sign of life after which it is given up.
+    ask : callable
+        Asks the node where it is; it answers with `answered`.
+    """
+
+    def __init__(self, pid: int, patience: float, ask: Callable[[], None]) -> None:
+        self._process = psutil.Process(pid)
+        self._patience = patience
+        self._ask = ask
+        self._looked = self._idle_since = time.monotonic()
+        self._used = 0.0  # processor time, until it became idle
+        self._awoken = 0  # how often its main thread has been, until then
+        self._asked = False
+        self._where: Whereabouts | None = None
+        self._told = False
+
+    @property
+    def interval(self) -> float:
+        """Seconds from one look to the next."""
+        return self._patience / _LOOKS
+
+    def answered(self, where: Whereabouts) -> None:
+        """Take the node's answer."""
+        self._where = where
+
+    def look(self) -> Failed | Idle | Moving | None:
+        """Return what there is to tell of it."""
+        now = time.monotonic()
+        if now - self._looked < self.interval:
+            return None
+        self._looked = now
+        used, awoken = self._time_used(), self._wakings()
+        allowed = _IDLE_SECONDS + _IDLE_SHARE * (now - self._idle_since)
+        if awoken != self._awoken or not 0 <= used - self._used < allowed:
+            self._used, self._awoken = used, awoken
+            return self._revived(now)
+        idle = now - self._idle_since
+        if not self._asked and idle > self._patience * _ASKED_AFTER:
+            self._asked, self._where = True, None
+            self._ask()
+        if idle < self._patience or self._told:
+            return None
+        return self._judge(idle)
+
+    def stopped(self) -> Failed | None:
+        """Return that the process is stopped, if it is."""
+        try:
+            status = self._process.status()
+        except psutil.NoSuchProcess:
+            return None
+        if status not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+            return None
+        reason = f"its process {self._process.pid} is stopped (SIGSTOP, or a debugger)"
+        return Failed(FailureKind.STOPPED, reason, "see who stopped it; to give it more time, raise silence_timeout")
+
+    def _time_used(self) -> float:
+        """Return the seconds of processor time of the process and all that it has started, as long as these live."""
+        total = 0.0
+        try:
+            for process in (self._process, *self._process.children(recursive=True)):
+                times = process.cpu_times()
+                total += times.user + times.system
+        except psutil.NoSuchProcess:
+            pass
+        return total
+
+    def _wakings(self) -> int:
+        """Return how often the main thread has waited for something and has gone on (of Linux; 0 elsewhere)."""
+        try:
+            return int(self._process.num_ctx_switches().voluntary) if psutil.LINUX else 0
+        except psutil.NoSuchProcess:
+            return 0
+
+    def _revived(self, now: float) -> Moving | None:
+        was_told, self._told = self._told, False
+        self._idle_since, self._asked = now, False
+        return Moving() if was_told else None
+
+    def _judge(self, idle: float) -> Failed | Idle:
+        self._told = True
+        where = self._where
+        if where is None:
+            return self.stopped() or Failed(
+                FailureKind.HUNG,
+                f"its process has not answered for {idle:.0f} s and used no processor time",
+                "native code may wait for ever, and hold Python's lock; to give it more time, raise silence_timeout",
+            )
+        return Idle(idle, where)

@@ -1,0 +1,138 @@
+"""Nodes that are there and do nothing: found in the time that was set, told apart, and not found where all is well."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+import tensorflowonspark as tfos
+
+pytestmark = pytest.mark.masters("local")
+
+_SILENCE_SECONDS = 3.0
+_MARGIN_SECONDS = 5.0  # for the machine to be busy with something else
+
+
+def node_of(cluster, number):
+    return psutil.Process(cluster.nodes[number].pid).children()[0]
+
+
+def fails(spark, program, **settings):
+    """Run a program that hangs; return the error, and the seconds after which it came."""
+    begin = time.monotonic()
+    with pytest.raises(tfos.NodeError) as caught:
+        tfos.run(spark, program, workers=2, silence_timeout=_SILENCE_SECONDS, **settings)
+    return caught.value, time.monotonic() - begin
+
+
+@pytest.mark.parametrize("silence", [0, -1, "soon"])
+def test_a_time_that_can_not_be_right_is_refused(spark, silence):
+    with pytest.raises(tfos.SpecError, match="silence_timeout=.*expected seconds above 0"):
+        tfos.Cluster(spark, lambda args, ctx: None, silence_timeout=silence)
+
+
+def test_a_node_that_is_stopped(spark):
+    def program(args, ctx):
+        time.sleep(3600)
+
+    with pytest.raises(tfos.NodeError) as caught:
+        with tfos.Cluster(spark, program, workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
+            time.sleep(1)
+            node_of(cluster, 1).send_signal(signal.SIGSTOP)
+            begin = time.monotonic()
+            cluster.join()
+    assert time.monotonic() - begin < _SILENCE_SECONDS + _MARGIN_SECONDS
+    assert caught.value.node == "worker:1"
+    assert "is stopped (SIGSTOP, or a debugger)" in caught.value.reason
+
+
+def test_native_code_that_holds_python(spark):
+    def program(args, ctx):
+        import ctypes
+
+        if ctx.index == 1:
+            ctypes.PyDLL(None).sleep(3600)  # a PyDLL's functions keep the lock
+
+    error, _ = fails(spark, program)
+    assert error.node == "worker:1"
+    assert "has not answered for" in error.reason
+
+
+def test_a_worker_that_stands_still_in_an_epoch(spark):
+    """The other one waits for it in TensorFlow, which by itself would wait for minutes."""
+
+    def program(args, ctx):
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        add = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None))
+        for step, _ in enumerate(ctx.dataset(2, shuffle=False)):
+            if ctx.index == 1 and step == 3:
+                time.sleep(3600)
+            add()
+
+    error, _ = fails(spark, program, data=spark.range(100))
+    assert error.node == "worker:1"
+    assert "its program stands still: it has used no processor time for" in error.reason
+    assert "time.sleep(3600)" in error.traceback
+
+
+def test_a_worker_that_takes_fewer_steps(spark):
+    def program(args, ctx):
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        add = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None))
+        for _ in range(3 + ctx.index):
+            add()
+
+    error, _ = fails(spark, program)
+    assert error.node == "worker:1"
+    assert "waits in TensorFlow" in error.reason
+    assert "worker:0 has no more steps to take with it" in error.reason
+    assert "add()" in error.traceback
+
+
+def test_who_computes_or_waits_with_reason_lives(spark):
+    """One waits for the other's computation, then the program waits for a feed, and for nothing in particular."""
+
+    def program(args, ctx):
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        add = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None))
+        add()
+        end = time.monotonic() + 5
+        while ctx.index == 1 and time.monotonic() < end:
+            pass
+        add()
+        for _ in range(40):
+            time.sleep(0.1)
+            add()  # a training that hardly computes
+        for feed in ctx.feeds():
+            rows = feed.total_rows
+        time.sleep(5)
+        return rows
+
+    with tfos.Cluster(spark, program, workers=2, silence_timeout=2.0) as cluster:
+        time.sleep(18)
+        cluster.train(spark.range(10))
+        assert cluster.shutdown() == {"worker:0": 10, "worker:1": 10}
+
+
+def test_a_stopped_node_is_told_not_those_that_lost_it(spark):
+    """TensorFlow gives a silent peer up long before its process has been silent for the time that was set."""
+
+    class UnavailableError(Exception):
+        pass
+
+    def program(args, ctx):
+        if ctx.index == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(1)
+        raise UnavailableError("worker 1 is gone")
+
+    with pytest.raises(tfos.NodeError, match="worker:1 on .* is stopped"):
+        tfos.run(spark, program, workers=2, silence_timeout=60)
