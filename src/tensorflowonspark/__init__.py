@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context as Context
     from tensorflowonspark.node.coordinator import CoordinatedFeed as CoordinatedFeed
     from tensorflowonspark.node.feed import Feed as Feed
+    from tensorflowonspark.restarts import RestartPolicy as RestartPolicy
     from tensorflowonspark.spec import ClusterSpec as ClusterSpec
     from tensorflowonspark.spec import Job as Job
     from tensorflowonspark.spec import Role as Role
@@ -49,6 +50,7 @@ __all__ = [
     "FeedError",
     "Job",
     "NodeError",
+    "RestartPolicy",
     "Role",
     "SlotsError",
     "SpecError",
@@ -81,6 +83,7 @@ _HOMES = {
     ),
     "node.checkpoints": ("Checkpoints",),
     "node.context": ("Context",),
+    "restarts": ("RestartPolicy",),
     "spec": ("ClusterSpec", "Job", "Role"),
     "tfrecords.functions": ("read_tfrecord", "register", "write_tfrecord"),
 }

@@ -114,6 +114,8 @@ class NodeError(ClusterError):
         The traceback of the user's program, where it raised.
     output : str
         The last lines that the node printed, where they add something.
+    cause : str
+        What it was, in one word of those that `RestartPolicy` knows.
 
     Examples
     --------
@@ -123,15 +125,23 @@ class NodeError(ClusterError):
     """
 
     def __init__(
-        self, node: str, host: str, reason: str, advice: str = "", traceback: str = "", output: str = ""
+        self,
+        node: str,
+        host: str,
+        reason: str,
+        advice: str = "",
+        traceback: str = "",
+        output: str = "",
+        cause: str = "",
     ) -> None:
-        super().__init__(node, host, reason, advice, traceback, output)
+        super().__init__(node, host, reason, advice, traceback, output, cause)
         self.node = node
         self.host = host
         self.reason = reason
         self.advice = advice
         self.traceback = traceback
         self.output = output
+        self.cause = cause
 
     def __str__(self) -> str:
         lines = [f"{self.node} on {self.host} failed: {self.reason}"]

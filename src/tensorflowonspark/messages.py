@@ -27,6 +27,7 @@ __all__ = [
     "Progress",
     "Ready",
     "Returned",
+    "SavedIn",
     "Serving",
     "Stop",
     "StopWanted",
@@ -135,6 +136,13 @@ class Serving:
 @dataclass(frozen=True)
 class Answering:
     """The program has said what answers inference from now on."""
+
+
+@dataclass(frozen=True)
+class SavedIn:
+    """The program has written a checkpoint; feeds before this one it can do without, if it begins again."""
+
+    feed: int
 
 
 @dataclass(frozen=True)

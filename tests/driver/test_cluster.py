@@ -174,7 +174,7 @@ class FakeSession:
 
 def cluster_of(backend, **settings):
     cluster = tfos.Cluster(FakeSession(), lambda args, ctx: None, **settings)
-    cluster._life.backend = backend
+    cluster._attempts._backend = cluster._life.backend = backend
     return cluster
 
 

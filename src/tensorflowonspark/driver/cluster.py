@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
+from tensorflowonspark.driver.attempts import Attempts
 from tensorflowonspark.driver.backend import Backend, SparkBackend
 from tensorflowonspark.driver.feeding import check_frame, feed_targets
 from tensorflowonspark.driver.feedrun import FeedRun, FeedSettings
 from tensorflowonspark.driver.inference import infer
 from tensorflowonspark.driver.lifetime import GRACE_SECONDS, Lifetime, Settings
+from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.streamrun import StreamRun
 from tensorflowonspark.driver.structured import StreamingFeed
@@ -19,6 +21,7 @@ from tensorflowonspark.driver.watcher import parse_level
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.messages import NoMoreFeeds
 from tensorflowonspark.parts import Keep, Storage
+from tensorflowonspark.restarts import RestartPolicy
 from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.plan import FeedOrder
 
@@ -66,6 +69,9 @@ class Cluster:
     silence_timeout : float
         Seconds without a sign of life after which a node is given up: its process is stopped, its host is gone, or
         nothing in the training moves any more. A node that uses the processor, or waits for rows or files, lives.
+    restarts : RestartPolicy or int
+        How often the nodes are started again when one has failed, and after which failures; a number is that of a
+        `RestartPolicy` with its other defaults. What `train` was given since the last checkpoint is fed again.
     start_timeout : float
         Seconds for Spark to find free slots and for the nodes to come up.
     ps_on_driver : bool
@@ -100,6 +106,7 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         log_level: str | int = "INFO",
         silence_timeout: float = _SILENCE_SECONDS,
+        restarts: RestartPolicy | int = 0,
         start_timeout: float = _STAGE_SECONDS,
         ps_on_driver: bool = False,
     ) -> None:
@@ -112,16 +119,23 @@ class Cluster:
             level=parse_level(log_level),
             silence=_positive("silence_timeout", silence_timeout),
             start_timeout=start_timeout,
+            restarts=restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
         )
         self._set_up(SparkBackend(spark, settings.spec.ps if ps_on_driver else 0), settings)
 
     def _set_up(self, backend: Backend, settings: Settings) -> None:
         self.settings = settings
         self.spec = settings.spec
-        self._life = Lifetime(backend, settings)
-        self._monitor = self._life.monitor
-        self._feeds = 0  # that the programs are done with
+        self._attempts = Attempts(backend, settings)
         self._feed: FeedRun | None = None  # that is going on
+
+    @property
+    def _life(self) -> Lifetime:
+        return self._attempts.life
+
+    @property
+    def _monitor(self) -> Monitor:
+        return self._life.monitor
 
     @classmethod
     def carried_by(cls, backend: Backend, settings: Settings) -> "Cluster":
@@ -144,7 +158,9 @@ class Cluster:
         NodeError
             If a node failed at once.
         """
-        self._life.start()
+        if self._life.started:
+            raise ClusterError("the cluster was started before: make a new one")
+        self._attempts.surviving(lambda: None)
         return self
 
     def shutdown(self, timeout: float | None = None) -> dict[str, Any]:
@@ -238,12 +254,20 @@ class Cluster:
         check_frame(data, validation)
         kind = StreamRun if storage.keep is Keep.NONE else FeedRun
         apart = getattr(data, "apart", False)  # which only the rows of programs of 2.x are
-        run = self._begin_feed(kind, FeedSettings(storage, rebalance, timeout, apart))
-        try:
-            run.train(data, validation)
-            self._feeds += 1  # a feed that failed leaves its number, for which the programs wait, to the next
-        finally:
-            self._feed = None
+        settings = FeedSettings(storage, rebalance, timeout, apart)
+
+        def feed() -> None:
+            run = self._begin_feed(kind, settings)
+            try:
+                run.train(data, validation)
+                # A feed that failed leaves its number, for which the programs wait, to the next.
+                self._attempts.feeds += 1
+            finally:
+                self._feed = None
+
+        self._require_running()
+        self._attempts.surviving(feed, only_whole=kind is StreamRun)
+        self._attempts.past.append(feed)
 
     def train_stream(
         self,
@@ -278,7 +302,8 @@ class Cluster:
         run = self._begin_feed(StreamRun, FeedSettings(Storage.parse("none", cache_limit), timeout=timeout))
 
         def ended() -> None:
-            self._feeds += 1
+            self._attempts.feeds += 1
+            self._attempts.past.append(None)
             self._feed = None
 
         try:
@@ -289,8 +314,7 @@ class Cluster:
             raise
 
     def _begin_feed(self, kind: type[_Run], settings: FeedSettings) -> _Run:
-        if not self._life.running:
-            raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
+        self._require_running()
         if self.settings.hold:
             raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
         if self._feed is not None:
@@ -301,8 +325,12 @@ class Cluster:
                 f"the program of {', '.join(over)} has already returned: to take several feeds, let it loop over "
                 "ctx.feeds()"
             )
-        self._feed = run = kind(self._life, self._feeds, settings)
+        self._feed = run = kind(self._life, self._attempts.feeds, settings)
         return run
+
+    def _require_running(self) -> None:
+        if not self._life.running:
+            raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
 
     def inference(
         self, data: "DataFrame", schema: "str | StructType", *, keep: Sequence[str] | None = None
@@ -336,8 +364,7 @@ class Cluster:
         ...     cluster.inference(spark.range(3), "tenfold long").collect()
         [Row(id=0, tenfold=0), Row(id=1, tenfold=10), Row(id=2, tenfold=20)]
         """
-        if not self._life.running:
-            raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
+        self._require_running()
         nodes = self._monitor.fed()
         self._monitor.wait(lambda: all(node.answering or node.returned or node.serving for node in nodes))
         silent = [str(node.role) for node in nodes if not node.answering]
@@ -347,9 +374,14 @@ class Cluster:
 
     def hold_and_feed(self, data: "DataFrame | None", validation: str) -> None:
         """Start, with tasks that stay and feed their own nodes (for `run`)."""
-        self._life.start(data, FeedOrder(0, validation=validation))
-        try:
+
+        def begin() -> None:
+            self._life.start(data, FeedOrder(0, validation=validation))
             FeedRun(self._life, 0, FeedSettings()).seal_held(validation)
+
+        self._attempts.begin = begin
+        try:
+            self._attempts.surviving(lambda: None)
         except BaseException:
             self._life.abort()
             raise
@@ -378,6 +410,9 @@ class Cluster:
         """
         if not self._life.started:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
+        return self._attempts.surviving(lambda: self._join(timeout))
+
+    def _join(self, timeout: float | None) -> dict[str, Any]:
         self._monitor.tell_all(NoMoreFeeds())
         trainers = self._monitor.trainers()
         if not self._monitor.wait(lambda: all(node.returned or node.serving for node in trainers), timeout):

@@ -14,6 +14,7 @@ from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.watcher import Watcher
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
+from tensorflowonspark.restarts import RestartPolicy
 from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.plan import FeedOrder, Plan
 
@@ -41,6 +42,9 @@ class Settings:
     level: int
     silence: float
     start_timeout: float
+    restarts: RestartPolicy
+    attempt: int = 0  # how often it was started before
+    first_feed: int = 0  # that its programs are given
 
 
 class Lifetime:
@@ -107,6 +111,8 @@ class Lifetime:
             environment=self._settings.environment,
             hadoop=self.backend.hadoop_settings(),
             silence=self._settings.silence,
+            attempt=self._settings.attempt,
+            first_feed=self._settings.first_feed,
             level=self._settings.level,
             echo=not self.backend.shares_terminal,  # or each line would be there twice
             tensorboard=self._settings.tensorboard,

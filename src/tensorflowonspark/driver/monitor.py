@@ -33,6 +33,7 @@ from tensorflowonspark.messages import (
     Progress,
     Ready,
     Returned,
+    SavedIn,
     Serving,
     Stop,
     StopWanted,
@@ -81,6 +82,7 @@ class Monitor:
         self.spec = spec
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
         self.tensorboard_url: str | None = None
+        self.saved_in = -1  # the feed in which the programs have written their last checkpoint
         self.stop_wanted = False  # somebody asked for the end of a stream
         self.changed = Condition()  # guards all that is known; told of each change
         # Is told, under the lock, what nodes say, while they are fed.
@@ -153,6 +155,8 @@ class Monitor:
             return
         with self.changed:
             self._note(node, message)
+            if isinstance(message, SavedIn):
+                self.saved_in = message.feed
             if isinstance(message, (Idle, Moving)):
                 node.idle = message if isinstance(message, Idle) else None
             if isinstance(message, (Idle, FeedWanted, Returned)):
@@ -274,7 +278,10 @@ class Monitor:
             if not self._failed:
                 return None
             node, failed = min(self._failures, key=lambda each: each[1].kind.value)
-        return NodeError(str(node.role), node.host, failed.reason, failed.advice, failed.traceback, failed.output)
+        cause = failed.kind.name.lower()
+        return NodeError(
+            str(node.role), node.host, failed.reason, failed.advice, failed.traceback, failed.output, cause
+        )
 
     # ---- what the driver does
 

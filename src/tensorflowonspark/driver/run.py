@@ -1,12 +1,18 @@
 """A cluster for one purpose: a function runs on it until it has returned everywhere."""
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.driver.attempts import Restarts
 from tensorflowonspark.driver.backend import is_remote
 from tensorflowonspark.driver.cluster import Cluster, Function
 from tensorflowonspark.driver.feeding import check_frame
+from tensorflowonspark.driver.lifetime import Settings
 from tensorflowonspark.driver.remote import run_remotely
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import NodeError, SpecError
+from tensorflowonspark.restarts import RestartPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,9 +68,19 @@ def run(
     if is_remote(spark):
         if settings.get("ps_on_driver"):
             raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")
-        return run_remotely(spark, cluster.settings, data, validation)
+        return _again(cluster.settings, lambda settings: run_remotely(spark, settings, data, validation))
     if data is None:
         cluster.start()
     else:
         cluster.hold_and_feed(data, validation)
     return cluster.shutdown()
+
+
+def _again(settings: Settings, act: Callable[[Settings], dict[str, Any]]) -> dict[str, Any]:
+    """Run a cluster that this process does not watch by itself; once more, if the policy allows it."""
+    restarts = Restarts(settings)
+    while True:
+        try:
+            return act(replace(settings, restarts=RestartPolicy(0), attempt=restarts.made))
+        except NodeError as error:
+            time.sleep(restarts.allow(error))

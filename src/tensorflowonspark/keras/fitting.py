@@ -10,7 +10,9 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["wrap_trainer"]
+__all__ = ["skip_steps", "wrap_trainer"]
+
+_to_skip = [0]  # steps of the next pass that Keras begins
 
 
 def wrap_trainer(trainer: ModuleType) -> None:
@@ -33,6 +35,23 @@ def wrap_trainer(trainer: ModuleType) -> None:
         return wrapped(**bound)
 
     wrapt.wrap_function_wrapper(trainer, "TensorFlowTrainer.fit", fit)
+    wrap_passes(trainer)
+
+
+def skip_steps(steps: int) -> None:
+    """Have the next pass of Keras 3's ``fit`` begin with this step: its data set has the rest of the epoch."""
+    _to_skip[0] = steps
+
+
+def wrap_passes(trainer: ModuleType) -> None:
+    """Teach Keras's trainer to begin a pass in the midst of an epoch (called after the trainer's import)."""
+
+    def steps(wrapped: Any, _iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first, _to_skip[0] = _to_skip[0], 0
+        # Keras's generator yields numbers and the data set's iterator: what it does not hand on takes no batch.
+        return (each for each in wrapped(*args, **kwargs) if each[0] >= first)
+
+    wrapt.wrap_function_wrapper(trainer, "TFEpochIterator._enumerate_iterator", steps)
 
 
 def _arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

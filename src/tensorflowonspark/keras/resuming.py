@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflowonspark.keras.fitting import skip_steps
+
 __all__ = ["resuming"]
 
 
@@ -28,7 +30,7 @@ class _Resuming(tf.keras.callbacks.Callback):
             self._state = _state(self.model)
             saved = self._checkpoints.resume(self._state, whole=_is_keras_3(self.model))
             if saved:
-                _begin_at(self.model, saved.epoch)
+                _begin_at(self.model, *self._checkpoints.go_on(saved))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Note which epoch is not complete yet."""
@@ -42,11 +44,11 @@ class _Resuming(tf.keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
         """Let the next ``fit`` begin at its own first epoch."""
-        _begin_at(self.model, 0)
+        _begin_at(self.model, 0, 0)
         self._checkpoints.mirror()
 
-    def _save(self) -> None:
-        self._checkpoints.save(self._state, self.model.optimizer.iterations.numpy(), epoch=self._epoch)
+    def _save(self, batch: int = 0) -> None:
+        self._checkpoints.save(self._state, self.model.optimizer.iterations.numpy(), epoch=self._epoch, batch=batch)
 
 
 class _ResumingInEpochs(_Resuming):
@@ -69,7 +71,7 @@ class _ResumingInEpochs(_Resuming):
         self._last = batch
         if self._seen >= self._every:
             self._seen = 0
-            self._save()
+            self._save(batch + 1)
 
 
 def _state(model: Any) -> tf.train.Checkpoint:
@@ -88,19 +90,20 @@ def _is_keras_3(model: Any) -> bool:
     return hasattr(model, "_initial_epoch")
 
 
-def _begin_at(model: Any, epoch: int) -> None:
-    """Have ``fit`` begin at this epoch, or if it is 0, where it was told to."""
+def _begin_at(model: Any, epoch: int, batch: int) -> None:
+    """Have ``fit`` begin at this epoch and step, or if both are 0, where it was told to."""
     if _is_keras_3(model):
         model._initial_epoch = epoch or None
+        skip_steps(batch)
     else:
-        model._training_state = _Counters(epoch) if epoch else None
+        model._training_state = _Counters(epoch, batch) if epoch or batch else None
 
 
 class _Counters:
     """In place of what tf_keras asks for the epoch to begin at."""
 
-    def __init__(self, epoch: int) -> None:
-        self._epoch = epoch
+    def __init__(self, epoch: int, batch: int) -> None:
+        self._place = epoch, batch
 
     def maybe_load_initial_counters_from_ckpt(self, *_: Any, **__: Any) -> tuple[int, int]:
-        return self._epoch, 0
+        return self._place

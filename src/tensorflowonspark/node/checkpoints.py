@@ -20,6 +20,8 @@ from tensorflowonspark.node.saved import Saved, Shelf
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from tensorflowonspark.node.position import Position
+
 __all__ = ["Checkpoints"]
 
 _PREFIX = "state"
@@ -41,9 +43,19 @@ class Checkpoints:
         Whether this node's are those that are kept.
     node : str
         This node's name in TensorFlow, as in ``worker:0``.
+    position : Position, optional
+        The program's place in its feeds, where it has any.
     """
 
-    def __init__(self, directory: str, keep: int, scratch: str, is_chief: bool, node: str) -> None:
+    def __init__(
+        self,
+        directory: str,
+        keep: int,
+        scratch: str,
+        is_chief: bool,
+        node: str,
+        position: "Position | None" = None,
+    ) -> None:
         if keep < 1:
             raise SpecError(f"keep={keep}: at least one checkpoint must stay")
         self.directory = directory
@@ -51,9 +63,10 @@ class Checkpoints:
         self._scratch = scratch or None
         self._is_chief = is_chief
         self._node = node
+        self._position = position
         self._mirror: Mirror | None = None
 
-    def save(self, state: "tf.train.Checkpoint", step: Any, *, epoch: int = 0) -> None:
+    def save(self, state: "tf.train.Checkpoint", step: Any, *, epoch: int = 0, batch: int = 0) -> None:
         """Write the program's state; when this returns, a restart finds it.
 
         Workers that train together must all call it at the same step.
@@ -67,6 +80,8 @@ class Checkpoints:
             How many steps were taken, from 0.
         epoch : int
             How many epochs were complete, for those who count them.
+        batch : int
+            How many steps of the next one were taken.
 
         Raises
         ------
@@ -78,7 +93,10 @@ class Checkpoints:
         with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
             state.write(f"{local}/{_PREFIX}", self._options())
             if self._is_chief:
-                self._shelf.add(local, int(step), epoch)
+                place = self._position.noted(batch) if self._position else {"batch": batch}
+                self._shelf.add(local, int(step), epoch, **place)
+                if self._position:
+                    self._position.tell()
 
     def restore(self, state: "tf.train.Checkpoint") -> int:
         """Give the program the newest complete state; return the step after which it was written, 0 if there is none.
@@ -113,6 +131,10 @@ class Checkpoints:
                 atexit.register(stack.pop_all().close)
         return saved
 
+    def go_on(self, saved: Saved) -> tuple[int, int]:
+        """Take up the rows where a checkpoint was written; return its epoch, and the step in it."""
+        return self._position.find(saved) if self._position else (saved.epoch, 0)
+
     def latest(self) -> Saved | None:
         """Return the newest complete checkpoint, if there is any: its ``step`` and ``epoch``."""
         return self._shelf.latest()
@@ -130,8 +152,8 @@ class Checkpoints:
         Parameters
         ----------
         every : int, optional
-            After how many steps one is written too. Training that goes on from such a one begins its epoch again, with
-            the weights it had.
+            After how many steps one is written too. Training that goes on from such a one takes the rest of the epoch's
+            steps; with another number of workers, whose steps would be others, it begins the epoch again.
 
         Returns
         -------

@@ -19,6 +19,7 @@ from tensorflowonspark.node.feed import Feed
 from tensorflowonspark.node.feeds import Feeds
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.ownreads import OwnReads
+from tensorflowonspark.node.position import Position
 from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.parts import Keep, Storage
@@ -42,6 +43,8 @@ class Context:
         How many nodes of each job there are.
     cluster : dict
         ``host:port`` of each node's TensorFlow server, by job, as in ``TF_CONFIG``.
+    attempt : int
+        How often the cluster was started before, after failures (`RestartPolicy`).
     host : str
         The address of this node's executor.
     scratch : str
@@ -55,6 +58,7 @@ class Context:
     def __init__(self, setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> None:
         self.role: Role = setup.role
         self.spec: ClusterSpec = setup.spec
+        self.attempt: int = setup.attempt
         self.host: str = setup.host
         self.cluster: dict[str, list[str]] = {}
         for member in members:
@@ -265,7 +269,8 @@ class Context:
         Checkpoints
             Has a `callback` for Keras's ``fit``, and `restore` and `save` for loops of one's own.
         """
-        return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role))
+        position = Position(self._feeds, self._link, self.num_workers)
+        return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role), position)
 
     def log_directory(self, path: str) -> str:
         """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.

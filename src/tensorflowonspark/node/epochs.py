@@ -53,7 +53,12 @@ class Epochs:
         self._report = report
         self._seed = seed
         self._on_epoch_end = on_epoch_end
+        self._first = 0  # step of the next pass
         self._done = 0  # epochs whose last batch was handed out; passes that were given up don't count
+
+    def begin_at(self, epoch: int, step: int) -> None:
+        """Have the next pass be the rest of an epoch, from a step on."""
+        self._done, self._first = epoch, step
 
     def __call__(self) -> Iterator[Batch]:
         """Yield the columns of each batch, and which of its rows are real."""
@@ -77,7 +82,8 @@ class Epochs:
         order = self._order(epoch)
         rows_per_block = min(BLOCK_ROWS, BLOCK_BYTES / self._bytes_per_row)
         steps_per_block = max(1, int(rows_per_block) // plan.batch_rows)
-        for first in range(0, plan.steps, steps_per_block):
+        begin, self._first = self._first, 0
+        for first in range(begin, plan.steps, steps_per_block):
             steps = range(first, min(first + steps_per_block, plan.steps))
             yield epoch, steps, self._gather(order, steps)
         if self._on_epoch_end is not None:

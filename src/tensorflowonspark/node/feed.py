@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tensorflowonspark.columns import Ragged
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.elements import Batch, Options, Selection
 from tensorflowonspark.node.epochs import Epochs
@@ -63,6 +64,7 @@ class Feed:
             raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {contents.rows[number]}")
         self._report = report
         self.validation = validation
+        self._made: list[Epochs] = []  # as long as none has begun: begin_at
 
     @property
     def rows(self) -> int | None:
@@ -101,6 +103,7 @@ class Feed:
         fill: Mapping[str, Any] | None = None,
         shuffle: bool = True,
         seed: int = 0,
+        first_step: int = 0,
         on_epoch_end: Callable[[int], None] | None = None,
     ) -> "tf.data.Dataset":
         """Return this worker's share as a ``tf.data.Dataset``; each pass over it is one epoch.
@@ -136,6 +139,10 @@ class Feed:
             of each partition.
         seed : int
             What the orders are drawn from.
+        first_step : int
+            How many steps were taken before, for a loop that goes on from a checkpoint (what ``restore`` returned, if
+            each step takes one batch): the first pass is the rest of the epoch in which that was, with the order that
+            the epoch has.
         on_epoch_end : callable, optional
             Called with the epoch's number, from 0, when an epoch's rows have all been handed out.
 
@@ -156,9 +163,10 @@ class Feed:
 
         options = Options(features=features, label=label, weight=weight, shapes=shapes, casts=casts, fill=fill)
         selection = self.select(options)
-        passes = self._passes(selection, batch_size, seed if shuffle else None, on_epoch_end)
+        passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
         rows = batch_shares(batch_size, len(self._rows))[self._index]
-        return make_dataset(passes, selection, rows, self.steps(batch_size))
+        steps = self.steps(batch_size)
+        return make_dataset(passes, selection, rows, None if steps and first_step % steps else steps)
 
     def batches(
         self,
@@ -166,6 +174,7 @@ class Feed:
         *,
         shuffle: bool = True,
         seed: int = 0,
+        first_step: int = 0,
         on_epoch_end: Callable[[int], None] | None = None,
         **options: Any,
     ) -> Callable[[], Iterator[Any]]:
@@ -183,7 +192,7 @@ class Feed:
         {'worker:0': [45, 145, 45, 145]}
         """
         selection = self.select(Options(**options))  # type: ignore[typeddict-item]
-        passes = self._passes(selection, batch_size, seed if shuffle else None, on_epoch_end)
+        passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
 
         def epoch() -> Iterator[Any]:
             for batch in passes():
@@ -206,6 +215,19 @@ class Feed:
             raise FeedError("partitions() is for rows that come once: feed them with cache='none', or use batches()")
         return self._source.partitions()
 
+    def begin_at(self, epoch: int, step: int) -> bool:
+        """Have the passes that have not begun begin in the midst of an epoch; return whether there are any.
+
+        Parameters
+        ----------
+        epoch, step : int
+            How many epochs were complete, and how many steps of the next one were taken.
+        """
+        made, self._made = self._made, []
+        for each in made:
+            each.begin_at(epoch, step)
+        return bool(made)
+
     def select(self, options: Options) -> Selection:
         """Return the columns that a program asks for, if they can be had like that."""
         if not self._contents.schema:
@@ -224,10 +246,18 @@ class Feed:
         selection: Selection,
         batch_size: int,
         seed: int | None,
+        first_step: int,
         on_epoch_end: Callable[[int], None] | None,
     ) -> Callable[[], Iterator[Batch]]:
+        if not isinstance(first_step, Integral) or first_step < 0:
+            raise SpecError(f"first_step={first_step!r}: expected how many steps were taken before")
         if isinstance(self._source, Stream):
+            if first_step:
+                raise FeedError("first_step is for rows that are kept: a stream has no rows that came before")
             share = batch_shares(batch_size, len(self._rows))[self._index]
             return partial(self._source.batches, selection, share, seed, on_epoch_end)
         plan = plan_epoch(self._rows, batch_size, self._index)
-        return Epochs(self._source, selection, plan, self._report, seed, on_epoch_end)
+        epochs = Epochs(self._source, selection, plan, self._report, seed, on_epoch_end)
+        epochs.begin_at(*divmod(int(first_step), max(1, plan.steps)))
+        self._made.append(epochs)
+        return epochs

@@ -39,7 +39,8 @@ class Feeds:
         self._link = link
         self._receiver = receiver
         self._numbers = [setup.spec.roles.index(role) for role in setup.spec.fed]
-        self._asked = 0
+        self._asked = setup.first_feed
+        self._open: Feed | None = None  # the last one that the program was given
         self._reported = 0.0
         self._giving = Condition()
         self._given: set[int] = set()  # feeds of which this node's rows for others have gone
@@ -67,7 +68,7 @@ class Feeds:
         spec = self._setup.spec
         if self._setup.role not in (*spec.fed, spec.chief_role):
             raise FeedError(f"{self._setup.role} is not fed: rows go to {', '.join(map(str, spec.fed))}")
-        if self._asked and self._receiver is not None:
+        if self._asked > self._setup.first_feed and self._receiver is not None:
             self._receiver.cache.drop(self._asked - 1)
         number, self._asked = self._asked, self._asked + 1
         self._link.in_epoch = False
@@ -76,6 +77,15 @@ class Feeds:
         if seal is None:
             return None
         return CoordinatedFeed(seal, self._link.passes) if self._receiver is None else self.open(seal)
+
+    @property
+    def current(self) -> int:
+        """The number of the feed that the program has; before the first one, that of this."""
+        return max(self._asked - 1, self._setup.first_feed)
+
+    def begin_at(self, epoch: int, step: int) -> bool:
+        """Have the passes over the current feed begin in the midst; return whether that can be."""
+        return self._open is not None and self._open.begin_at(epoch, step)
 
     def find(self, number: int) -> Feed:
         """Return the rows that this node has of a feed that another node reads: those before are dropped."""
@@ -96,7 +106,8 @@ class Feeds:
         if seal.validation is not None:
             validation = self._kept(seal.feed, Split.VALIDATION, seal.validation)
         if not seal.streams:
-            return self._kept(seal.feed, Split.TRAIN, seal.train, validation)
+            self._open = self._kept(seal.feed, Split.TRAIN, seal.train, validation)
+            return self._open
         assert self._receiver is not None
         rows = Stream(
             seal.feed,

@@ -39,6 +39,12 @@ class Saved:
         How many epochs were complete by then; 0 where nobody counts them.
     files : dict
         The size of each file in bytes, by its path within the directory.
+    batch : int
+        How many steps were taken in the epoch that was not complete.
+    feed : int
+        The number of the feed that these are of.
+    workers : int
+        How many nodes trained, which decides what is in a step.
     """
 
     name: str
@@ -46,6 +52,9 @@ class Saved:
     step: int
     epoch: int
     files: dict[str, int]
+    batch: int = 0
+    feed: int = 0
+    workers: int = 0
 
 
 class Shelf:
@@ -106,19 +115,19 @@ class Shelf:
             self._files.pipe_file(probe, b"?")
             self._files.rm_file(probe)
 
-    def add(self, local: str, step: int, epoch: int = 0) -> Saved:
+    def add(self, local: str, step: int, epoch: int = 0, **place: int) -> Saved:
         """Copy a local directory here, as the newest checkpoint; then remove surplus ones and those left incomplete."""
         before = self.complete()
         sizes = {str(path.relative_to(local)): path.stat().st_size for path in Path(local).rglob("*") if path.is_file()}
         number = before[-1].number + 1 if before else 0
-        saved = Saved(f"step-{step:08d}-{uuid.uuid4().hex[:8]}", number, step, epoch, sizes)
-        place = f"{self._root}/{saved.name}"
+        saved = Saved(f"step-{step:08d}-{uuid.uuid4().hex[:8]}", number, step, epoch, sizes, **place)
+        target = f"{self._root}/{saved.name}"
         with self._explained("written", _ADVICE):
             for name in sizes:
-                remote = f"{place}/{name}"
+                remote = f"{target}/{name}"
                 self._files.makedirs(remote.rpartition("/")[0], exist_ok=True)
                 self._files.put_file(str(Path(local, name)), remote)
-            self._files.pipe_file(f"{place}/{_MARKER}", json.dumps(asdict(saved)).encode())
+            self._files.pipe_file(f"{target}/{_MARKER}", json.dumps(asdict(saved)).encode())
             self._prune({each.name for each in [*before, saved][-self.keep :]})
         return saved
 

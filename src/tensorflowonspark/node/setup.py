@@ -21,3 +21,5 @@ class NodeSetup:
     feed_socket: str  # where it takes rows; empty if it is not fed
     local_directory: str  # for temporary files: Spark's own, which goes with the executor
     hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # settings of file systems
+    attempt: int = 0  # how often the cluster was started before
+    first_feed: int = 0  # that the program is given

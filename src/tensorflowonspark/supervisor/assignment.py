@@ -27,6 +27,8 @@ class Assignment:
     level: int = 0  # lines below this logging level stay on the executor
     echo: bool = True  # whether lines also go to the executor's log
     silence: float = 30.0  # seconds without a sign of life after which the node is given up
+    attempt: int = 0  # how often the cluster was started before
+    first_feed: int = 0  # that the program is given
     tensorboard: str = ""  # log directory of TensorBoard, for the chief only
 
 

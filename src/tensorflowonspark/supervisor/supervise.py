@@ -121,6 +121,8 @@ class Supervisor:
                 feed_socket=str(self._socket or ""),
                 local_directory=directory,
                 hadoop=order.hadoop,
+                attempt=order.attempt,
+                first_feed=order.first_feed,
             )
         )
 

@@ -106,6 +106,8 @@ def start_supervisor(
         hadoop=plan.hadoop,
         local_directory=local_directory(),
         silence=plan.silence,
+        attempt=plan.attempt,
+        first_feed=plan.first_feed,
         level=plan.level,
         echo=plan.echo,
         tensorboard=plan.tensorboard if role == plan.spec.chief_role else "",

@@ -32,6 +32,8 @@ class Plan:
     environment: dict[str, str]
     hadoop: dict[str, str] = field(repr=False)  # settings of file systems
     silence: float  # seconds without a sign of life after which a node is given up
+    attempt: int
+    first_feed: int
     level: int
     echo: bool
     tensorboard: str
