@@ -242,6 +242,29 @@ def test_a_policy_that_can_not_be_right_is_refused(settings, words):
         RestartPolicy(**settings)
 
 
+# ---- as many workers as there is room for
+
+
+@local
+def test_a_cluster_takes_what_there_is(spark):
+    def program(args, ctx):
+        return ctx.num_workers, int(next(iter(ctx.batches(12, shuffle=False)()))["id"].size)
+
+    assert tfos.run(spark, program, workers=(2, 8), data=spark.range(48)) == {
+        f"worker:{each}": (4, 3) for each in range(4)
+    }
+    assert len(tfos.run(spark, lambda args, ctx: None, workers=(1, 8), ps=1, chief=True)) == 3
+    assert len(tfos.run(spark, lambda args, ctx: None, workers=(1, 2))) == 2
+    with pytest.raises(tfos.SlotsError, match="needs 5 task slots .* has 4"):
+        tfos.run(spark, lambda args, ctx: None, workers=(5, 8))
+
+
+@pytest.mark.parametrize("workers", [(2,), (3, 2), (0, 2), ("1", "2"), (1, 2, 3)])
+def test_a_range_that_can_not_be_right_is_refused(workers):
+    with pytest.raises(tfos.SpecError, match=r"expected a number, or the least and the most, as in \(2, 8\)"):
+        tfos.Cluster(object(), lambda args, ctx: None, workers=workers)
+
+
 # ---- executors
 
 

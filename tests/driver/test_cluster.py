@@ -144,9 +144,11 @@ class FakeBackend:
         self.nodes = []
         self.stage = FakeStage(self, list(problems))
         self.feeding = feed
+        self.slots = len(scripts)
 
-    def require_slots(self, needed):
+    def find_slots(self, needed, wanted):
         self.needed = needed
+        return min(wanted, self.slots)
 
     def listen(self, token, on_channel):
         server = transport.Server(("127.0.0.1", 0), token, on_channel=on_channel)
@@ -154,7 +156,9 @@ class FakeBackend:
 
     def place(self, plan, data, on_end):
         self.plan = plan
-        self.nodes = [FakeNode(plan, number, script) for number, script in enumerate(self.scripts)]
+        self.nodes = [
+            FakeNode(plan, number, script) for number, script in enumerate(self.scripts[: len(plan.spec.roles)])
+        ]
         return self.stage
 
     def hadoop_settings(self):
@@ -476,6 +480,19 @@ def test_a_supervisor_that_falls_silent_is_given_up():
         cluster_of(FakeBackend(lambda node: None), silence_timeout=0.5) as cluster,
     ):
         cluster.join()
+
+
+def test_a_restart_takes_the_workers_that_there_are_then():
+    def dies_once(node):
+        if node._plan.attempt == 0:
+            backend.slots = 1
+            node.say(Failed(FailureKind.EXECUTOR_LOST, "the executor is gone"))
+        node.say(Returned(pickle.dumps(len(node._plan.spec.roles))))
+
+    backend = FakeBackend(dies_once, returns(3), returns(3))
+    with cluster_of(backend, workers=(1, 3), restarts=1) as cluster:
+        assert len(cluster.spec.roles) == 3
+        assert cluster.join() == {"worker:0": 1}
 
 
 def test_output_that_can_not_be_shown_does_no_harm():

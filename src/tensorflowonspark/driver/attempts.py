@@ -66,7 +66,7 @@ class Attempts:
     Attributes
     ----------
     life : Lifetime
-        The present one.
+        The present one; it has as many workers as there are slots for when it begins.
     feeds : int
         How many feeds its programs are done with, counted from the cluster's first one.
     past : list of callable or None
@@ -79,8 +79,8 @@ class Attempts:
         self._backend = backend
         self._settings = settings
         self._restarts = Restarts(settings)
-        self.life = Lifetime(backend, settings)
         self.feeds = 0
+        self.life = self._next_life(settings)
         self.past: list[Callable[[], None] | None] = []
         self.begin: Callable[[], None] = self._start
 
@@ -100,6 +100,7 @@ class Attempts:
         while True:
             try:
                 if not self.life.started:
+                    self._fit()
                     self.begin()
                 self._feed_again()
                 return act()
@@ -121,5 +122,19 @@ class Attempts:
         self.life.abort()
         time.sleep(delay)
         self.feeds = saved_in
-        settings = replace(self._settings, attempt=self._restarts.made, first_feed=saved_in)
-        self.life = Lifetime(self._backend, settings)
+        self.life = self._next_life(self._settings)
+
+    def _fit(self) -> None:
+        """Take as many workers as there are slots for, where their number was left open."""
+        spec, least = self._settings.spec, self._settings.least_workers
+        if least == spec.workers:
+            return
+        nodes = len(spec.roles)
+        slots = self._backend.find_slots(nodes - spec.workers + least, nodes)
+        workers = spec.workers - (nodes - slots)
+        _log.info("there are slots for %d workers", workers)
+        self.life = self._next_life(replace(self._settings, spec=replace(spec, workers=workers)))
+
+    def _next_life(self, settings: Settings) -> Lifetime:
+        numbered = replace(settings, attempt=self._restarts.made, first_feed=self.feeds)
+        return Lifetime(self._backend, numbered)

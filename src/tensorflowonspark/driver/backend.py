@@ -11,7 +11,7 @@ from tensorflowonspark.driver.address import listen
 from tensorflowonspark.driver.feeding import feed_job
 from tensorflowonspark.driver.here import OwnNodes
 from tensorflowonspark.driver.job import SparkJob
-from tensorflowonspark.driver.slots import require_slots
+from tensorflowonspark.driver.slots import find_slots
 from tensorflowonspark.driver.stage import SparkStage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import hadoop_settings
@@ -57,7 +57,7 @@ class Backend(Protocol):
     @property
     def shares_terminal(self) -> bool: ...  # noqa: D102
     def hadoop_settings(self) -> dict[str, str]: ...  # noqa: D102
-    def require_slots(self, needed: int) -> None: ...  # noqa: D102
+    def find_slots(self, needed: int, wanted: int) -> int: ...  # noqa: D102
     def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]: ...  # noqa: D102
     def place(self, plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
     def feed(  # noqa: D102
@@ -101,14 +101,15 @@ class SparkBackend:
         """Return what the nodes are to reach file systems with."""
         return hadoop_settings(self._spark)
 
-    def require_slots(self, needed: int) -> None:
-        """Wait for enough task slots, or raise `SlotsError`."""
+    def find_slots(self, needed: int, wanted: int) -> int:
+        """Wait for task slots for so many nodes; return for how many there are some, or raise `SlotsError`."""
         if is_remote(self._spark):
             raise SpecError(
                 "a Cluster needs a driver that executors can reach, and a Spark Connect client is none: use "
                 "tensorflowonspark.run or a KerasEstimator, or a session of the application's own"
             )
-        require_slots(self._spark.sparkContext, needed - self._own_nodes)
+        own = self._own_nodes
+        return find_slots(self._spark.sparkContext, needed - own, wanted - own) + own
 
     def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that executors call."""

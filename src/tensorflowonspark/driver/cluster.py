@@ -55,7 +55,9 @@ class Cluster:
     args : object
         What the function gets as its first argument: anything that pickles.
     workers, ps, chief, evaluator
-        The nodes, as for `ClusterSpec`.
+        The nodes, as for `ClusterSpec`. `workers` may be a pair, the least and the most, as in ``(2, 8)``: then the
+        cluster takes what there are slots for when it starts, and anew at each restart. A batch has as many rows
+        over all workers in any case.
     hold : bool
         Whether each node keeps its Spark task's slot for as long as it runs. For programs that read their data
         themselves; a cluster that is fed by ``train`` needs the slots for that.
@@ -97,7 +99,7 @@ class Cluster:
         function: Function,
         args: Any = None,
         *,
-        workers: int = 1,
+        workers: int | tuple[int, int] = 1,
         ps: int = 0,
         chief: bool = False,
         evaluator: bool = False,
@@ -110,8 +112,9 @@ class Cluster:
         start_timeout: float = _STAGE_SECONDS,
         ps_on_driver: bool = False,
     ) -> None:
+        least, most = _range(workers)
         settings = Settings(
-            spec=ClusterSpec(workers=workers, ps=ps, chief=chief, evaluator=evaluator),
+            spec=ClusterSpec(workers=most, ps=ps, chief=chief, evaluator=evaluator),
             program=_pickled_program(function, args),
             hold=hold,
             tensorboard=tensorboard,
@@ -119,15 +122,20 @@ class Cluster:
             level=parse_level(log_level),
             silence=_positive("silence_timeout", silence_timeout),
             start_timeout=start_timeout,
+            least_workers=least,
             restarts=restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
         )
         self._set_up(SparkBackend(spark, settings.spec.ps if ps_on_driver else 0), settings)
 
     def _set_up(self, backend: Backend, settings: Settings) -> None:
         self.settings = settings
-        self.spec = settings.spec
         self._attempts = Attempts(backend, settings)
         self._feed: FeedRun | None = None  # that is going on
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """The nodes; before the start, the most that there may be."""
+        return self._monitor.spec
 
     @property
     def _life(self) -> Lifetime:
@@ -468,6 +476,15 @@ def _result(node: Node) -> Any:
             f"what the program returned on {node.role} can't be read in the driver ({type(error).__name__}: {error}): "
             "return numbers or numpy arrays, or install here what it needs"
         ) from error
+
+
+def _range(workers: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the least and the most workers that are asked for."""
+    if not isinstance(workers, (tuple, list)):
+        return workers, workers
+    if len(workers) != 2 or not all(isinstance(each, int) for each in workers) or not 1 <= workers[0] <= workers[1]:  # noqa: PLR2004
+        raise SpecError(f"workers={workers!r}: expected a number, or the least and the most, as in (2, 8)")
+    return workers[0], workers[1]
 
 
 def _positive(name: str, seconds: float) -> float:

@@ -43,6 +43,7 @@ class Settings:
     silence: float
     start_timeout: float
     restarts: RestartPolicy
+    least_workers: int  # `spec` has the most
     attempt: int = 0  # how often it was started before
     first_feed: int = 0  # that its programs are given
 
@@ -88,7 +89,8 @@ class Lifetime:
         if self.started:
             raise ClusterError("the cluster was started before: make a new one")
         self._order = order
-        self.backend.require_slots(len(self._settings.spec.roles))
+        nodes = len(self._settings.spec.roles)
+        self.backend.find_slots(nodes, nodes)
         self._server, self.address = self.backend.listen(self.token, self.monitor.serve)
         atexit.register(self.abort)  # a program that ends without a word must not leave anything running
         Thread(target=self._look_for_silence, daemon=True).start()

@@ -66,6 +66,8 @@ def run(
             raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
         check_frame(data, validation or None)
     if is_remote(spark):
+        if cluster.settings.least_workers < cluster.spec.workers:
+            raise SpecError(f"workers={settings['workers']!r}: over Spark Connect slots can't be counted")
         if settings.get("ps_on_driver"):
             raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")
         return _again(cluster.settings, lambda settings: run_remotely(spark, settings, data, validation))

@@ -8,12 +8,13 @@ from tensorflowonspark.errors import SlotsError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["count_slots", "require_slots"]
+__all__ = ["count_slots", "find_slots"]
 
 # Executors that were asked for at the application's start register within this time of each other; the first of them
 # has a JVM to start, on a host that may be busy.
 _SETTLING_SECONDS = 8.0
 _FIRST_SECONDS = 30.0
+_MORE_SECONDS = 3.0  # for more than are needed, where those that are needed are there
 _LOOK_SECONDS = 0.1
 
 
@@ -23,8 +24,8 @@ def count_slots(context: "SparkContext") -> int:
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
-def require_slots(context: "SparkContext", needed: int) -> None:
-    """Wait until the application has enough slots.
+def find_slots(context: "SparkContext", needed: int, wanted: int) -> int:
+    """Wait until the application has the slots that are wanted, or at least those needed; return how many.
 
     Raises
     ------
@@ -32,14 +33,23 @@ def require_slots(context: "SparkContext", needed: int) -> None:
         If there are too few, some seconds after the last executor came.
     """
     available, since = -1, time.monotonic()
-    while available < needed:
+    while available < wanted:
         now = count_slots(context)
         if now != available:
             available, since = now, time.monotonic()
-        elif time.monotonic() - since > (_SETTLING_SECONDS if available else _FIRST_SECONDS):
-            raise SlotsError(needed, available, _advice(context, available))
-        else:
+        elif time.monotonic() - since <= _patience(context, available, needed):
             time.sleep(_LOOK_SECONDS)
+        elif available >= needed:
+            break
+        else:
+            raise SlotsError(needed, available, _advice(context, available))
+    return min(available, wanted)
+
+
+def _patience(context: "SparkContext", available: int, needed: int) -> float:
+    if available >= needed:
+        return 0.0 if context.master.startswith("local[") else _MORE_SECONDS
+    return _SETTLING_SECONDS if available else _FIRST_SECONDS
 
 
 def _advice(context: "SparkContext", available: int) -> str:
