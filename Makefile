@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord clean
+.PHONY: demo test slow chaos matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -15,6 +15,10 @@ test: $(STAMP)
 # The tests that take half a minute and more.
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+# Failures drawn at random, for ten minutes on each master.
+chaos: $(STAMP)
+	TFOS_TEST_CHAOS_SECONDS=600 $(BIN)/python -m pytest -s -m slow tests/test_chaos.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ from enum import Enum
 from tensorflowonspark.spec import Role
 
 __all__ = [
+    "BEATS",
     "Alive",
     "Answering",
     "Check",
@@ -37,6 +38,9 @@ __all__ = [
     "WhereAreYou",
     "Whereabouts",
 ]
+
+
+BEATS = 6  # how often a supervisor says that it lives, in the time after which its silence means something
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Alive:
-    """The supervisor lives; said every few seconds, so that its silence means something."""
+    """The supervisor lives; said to the driver and the node, so that its silence means something."""
 
 
 @dataclass(frozen=True)

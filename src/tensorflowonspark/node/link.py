@@ -1,6 +1,8 @@
 """The node's end of the pipe to its supervisor."""
 
 import os
+import signal
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -9,7 +11,7 @@ from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 
 from tensorflowonspark.children import kill_group
-from tensorflowonspark.messages import Member, Members, NoMoreFeeds, Stop, WaitsFor, WhereAreYou
+from tensorflowonspark.messages import BEATS, Member, Members, NoMoreFeeds, Stop, WaitsFor, WhereAreYou
 from tensorflowonspark.node.whereabouts import whereabouts
 from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
 
@@ -29,6 +31,7 @@ class Link:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
+        self._words = 0  # that were heard
         self._sending = Lock()
         self._changed = Condition()
         self._members: tuple[Member, ...] = ()
@@ -41,6 +44,22 @@ class Link:
         self._waits: list[WaitsFor] = []
         self._on_seal: Callable[[Seal], None] | None = None
         Thread(target=self._listen, daemon=True).start()
+
+    def watch(self, supervisor: int, silence: float) -> None:
+        """End the supervisor, and so this process too, if it is not heard for so many seconds: someone stopped it.
+
+        The driver has given both up by then, and may have started others in their place.
+        """
+        Thread(target=self._watch, args=(supervisor, silence / BEATS), daemon=True).start()
+
+    def _watch(self, supervisor: int, beat: float) -> None:
+        missed, heard = 0, self._words
+        while missed <= BEATS:  # beats of this process: one that was stopped itself has not missed what it finds now
+            time.sleep(beat)
+            missed, heard = (missed + 1 if heard == self._words else 0), self._words
+        with suppress(ProcessLookupError):
+            os.kill(supervisor, signal.SIGKILL)
+        kill_group(os.getpid())
 
     def send(self, message: object) -> None:
         """Say something to the supervisor."""
@@ -101,6 +120,7 @@ class Link:
         with suppress(EOFError, OSError):
             while True:
                 message = self._pipe.recv()
+                self._words += 1
                 if isinstance(message, WhereAreYou):
                     waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
                     self.send(whereabouts(waits, self.in_epoch))

@@ -39,6 +39,7 @@ def run_node(pipe: Connection) -> None:
     allow_many_files()
     storage.use(setup.hadoop)
     link = Link(pipe)
+    link.watch(setup.supervisor, setup.silence)
     receiver = Receiver(setup, link.send) if setup.feed_socket else None
     link.send(Ready(receiver.socket, receiver.port) if receiver else Ready())
     members = link.wait_for_members()

@@ -21,5 +21,7 @@ class NodeSetup:
     feed_socket: str  # where it takes rows; empty if it is not fed
     local_directory: str  # for temporary files: Spark's own, which goes with the executor
     hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # settings of file systems
+    silence: float = 30.0  # seconds without a word from the supervisor after which that is given up
+    supervisor: int = 0  # its pid
     attempt: int = 0  # how often the cluster was started before
     first_feed: int = 0  # that the program is given

@@ -21,6 +21,7 @@ from typing import Any
 
 from tensorflowonspark import children, transport
 from tensorflowonspark.messages import (
+    BEATS,
     Alive,
     Check,
     Checked,
@@ -49,7 +50,6 @@ from tensorflowonspark.supervisor.pulse import Pulse
 
 __all__ = ["Supervisor"]
 
-_BEATS = 6  # how often the driver is told that all is well, in the time that it may not hear of it
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
 _ENDED = object()  # in the inbox: the source has ended
@@ -121,6 +121,8 @@ class Supervisor:
                 feed_socket=str(self._socket or ""),
                 local_directory=directory,
                 hadoop=order.hadoop,
+                silence=order.silence,
+                supervisor=os.getpid(),
                 attempt=order.attempt,
                 first_feed=order.first_feed,
             )
@@ -180,7 +182,7 @@ class Supervisor:
             "executor": self._on_executor_end,
             "tensorboard": self._on_tensorboard,
         }
-        beat = self._assignment.silence / _BEATS
+        beat = self._assignment.silence / BEATS
         spoke = time.monotonic()
         going_on = True
         while going_on:
@@ -194,6 +196,7 @@ class Supervisor:
             if time.monotonic() - spoke > beat:
                 spoke = time.monotonic()
                 self._tell_driver(Alive())
+                self._send_node(Alive())
 
     def _look_after_node(self) -> None:
         """Tell the driver if the node does nothing that it could be doing."""
