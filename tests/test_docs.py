@@ -14,7 +14,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "page", ["checkpoints.md", "dataframe.md", "failures.md", "keras-model.md", "migrating.md", "spark-ml.md", "tfrecord.md"]
+    "page",
+    ["checkpoints.md", "dataframe.md", "failures.md", "keras-model.md", "migrating.md", "spark-ml.md", "tfrecord.md"],
 )
 def test_the_code_of(page, tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
