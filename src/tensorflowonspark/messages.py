@@ -27,6 +27,7 @@ __all__ = [
     "Stop",
     "StopWanted",
     "TensorBoardUp",
+    "TensorFlowImported",
     "Welcome",
 ]
 
@@ -142,6 +143,14 @@ class TensorBoardUp:
     """TensorBoard answers at this address."""
 
     url: str
+
+
+# ---- from the node to its supervisor alone
+
+
+@dataclass(frozen=True)
+class TensorFlowImported:
+    """The program has imported TensorFlow, which this process did not have from its start."""
 
 
 # ---- from the driver to the supervisor or its node

@@ -40,6 +40,7 @@ class Settings:
     environment: dict[str, str]
     level: int
     start_timeout: float
+    warm_nodes: bool = True
 
 
 class Lifetime:
@@ -111,6 +112,7 @@ class Lifetime:
             hold=self._settings.hold,
             feed=self._order,
             python=sys.version_info[:2],
+            warm_nodes=self._settings.warm_nodes,
         )
 
     def _is_up(self) -> bool:

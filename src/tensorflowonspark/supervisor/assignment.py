@@ -27,6 +27,7 @@ class Assignment:
     level: int = 0  # lines below this logging level stay on the executor
     echo: bool = True  # whether lines also go to the executor's log
     tensorboard: str = ""  # log directory of TensorBoard, for the chief only
+    warm: bool = False  # whether the node may be forked from a process that has imported TensorFlow
 
 
 @dataclass(frozen=True)
