@@ -22,6 +22,7 @@ from tensorflowonspark.warm.outfit import Outfit
 __all__ = ["ForkServer", "ForkedProcess"]
 
 _ANSWER_SECONDS = 1.0  # for the server to answer: it takes milliseconds, or something is wrong with it
+_IDLE_SECONDS = 600.0  # without a cluster on the executor, after which the memory of its server is given back
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
@@ -36,12 +37,21 @@ class ForkServer:
         The executor's process, with which the server ends.
     environment : mapping
         The whole environment of this supervisor's node.
+    idle_seconds : float
+        Without a cluster on the executor, after which the server ends.
     """
 
-    def __init__(self, local_directory: str, executor_pid: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        local_directory: str,
+        executor_pid: int,
+        environment: Mapping[str, str],
+        idle_seconds: float = _IDLE_SECONDS,
+    ) -> None:
         self._path = Home.of(local_directory, executor_pid)
         self._executor_pid = executor_pid
         self._outfit = Outfit(dict(environment))
+        self._idle_seconds = idle_seconds
         self._share: int | None = None  # says, for as long as this process lives, that the server is wanted
 
     @staticmethod
@@ -120,7 +130,7 @@ class ForkServer:
 
     def _start(self) -> None:
         process, pipe = children.start("tensorflowonspark.warm", self._outfit.environment, subprocess.DEVNULL)
-        pipe.send((self._path, self._executor_pid))
+        pipe.send((self._path, self._executor_pid, self._idle_seconds))
         pipe.close()
         Thread(target=process.wait, daemon=True).start()
 

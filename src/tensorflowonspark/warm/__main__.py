@@ -13,7 +13,7 @@ from tensorflowonspark.warm.preload import preload, why_unsafe
 _KNOWN_THREADS = 2  # the main one, and the one that watches the executor
 
 
-def _serve(path: Path, executor: int) -> bool:
+def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
     """Be the fork server of an executor; return True in each node that has been forked."""
     outfit, search = Outfit(dict(os.environ)), list(sys.path)
     home = Home(path, make=True)
@@ -36,7 +36,7 @@ def _serve(path: Path, executor: int) -> bool:
         return False
     from tensorflowonspark.warm.server import Server  # which imports what a node does, and so comes last
 
-    return Server(home, lock, outfit, search).run()
+    return Server(home, lock, outfit, search, idle_seconds).run()
 
 
 if __name__ == "__main__":

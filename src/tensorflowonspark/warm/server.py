@@ -25,7 +25,6 @@ __all__ = ["Server"]
 
 _ASK_SECONDS = 1.0  # for who has connected to say what it wants
 _LOOK_SECONDS = 1.0  # between looks at whether the server is still wanted
-_IDLE_SECONDS = 600.0  # without a cluster on this executor, after which its memory is given back
 _DESCRIPTORS = 3  # the node's pipe, its leash, its output
 
 
@@ -51,13 +50,16 @@ class Server:
         What this process was started with.
     path : list of str
         What ``sys.path`` was then.
+    idle_seconds : float
+        Without a cluster on this executor, after which it ends.
     """
 
-    def __init__(self, home: Home, lock: int, outfit: Outfit, path: list[str]) -> None:
+    def __init__(self, home: Home, lock: int, outfit: Outfit, path: list[str], idle_seconds: float) -> None:
         self._home = home
         self._lock = lock
         self._outfit = outfit
         self._path = path
+        self._idle_seconds = idle_seconds
         # Imports set variables too, and the nodes' own imports would have done the same.
         self._set_by_imports = {
             name: value for name, value in os.environ.items() if outfit.environment.get(name) != value
@@ -160,7 +162,7 @@ class Server:
             self._used = time.monotonic()
         else:
             os.close(free)
-        if not self._home.is_there() or time.monotonic() - self._used > _IDLE_SECONDS:
+        if not self._home.is_there() or time.monotonic() - self._used > self._idle_seconds:
             self._home.remove()
             self._retire()
 
