@@ -9,7 +9,7 @@ import psutil
 
 def node_of(cluster, number):
     """Return the process of a node: it writes to a pipe that its supervisor reads, whoever has started it."""
-    pipes = _open_files(cluster.nodes[number].pid)
+    pipes = _pipes(cluster.nodes[number].pid)
     for process in psutil.process_iter(["cmdline"]):
         if {"tensorflowonspark.node", "tensorflowonspark.warm"} & set(process.info["cmdline"] or []):
             with suppress(OSError):
@@ -18,12 +18,12 @@ def node_of(cluster, number):
     raise LookupError(f"node {number} has no process")
 
 
-def _open_files(pid):
+def _pipes(pid):
     found = set()
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
             found.add(os.readlink(path))
-    return found
+    return {name for name in found if name.startswith("pipe:")}
 
 
 def is_fork_server(process):

@@ -140,7 +140,7 @@ def describe(args, ctx):
         "environment": {name: value for name, value in os.environ.items() if not name.startswith(("TF", "KMP"))},
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         "signals": [str(signal.getsignal(each)) for each in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE)],
-        "files": [os.readlink(f"/proc/self/fd/{each}") for each in range(3)][0],
+        "input": os.readlink("/proc/self/fd/0"),
         "sum": float(tf.reduce_sum(tf.constant(np.ones((300, 300)) @ np.ones((300, 300))))),
         "random": (random.random(), np.random.rand(), float(tf.random.uniform(()))),
     }
