@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -57,8 +58,10 @@ class ForkServer:
     @staticmethod
     def is_safe(environment: Mapping[str, str]) -> bool:
         """Tell whether nodes may be forked: GPUs' drivers don't allow it, and neither do Keras's other backends."""
-        return environment.get("KERAS_BACKEND", "tensorflow") == "tensorflow" and not any(
-            Path(device).exists() for device in _GPU_DEVICES
+        return (
+            sys.platform == "linux"
+            and environment.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
+            and not any(Path(device).exists() for device in _GPU_DEVICES)
         )
 
     def fork(self, descriptors: Sequence[int], output: int) -> "ForkedProcess | None":

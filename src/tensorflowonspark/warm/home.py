@@ -9,7 +9,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["GO", "SERVER", "USERS", "Home", "is_own_peer"]
+__all__ = ["GO", "SERVER", "USERS", "Home", "is_free", "is_own_peer", "take"]
 
 GO = b"g"  # the word without which a forked process ends at once
 SERVER = "server"  # the lock of the one process that listens
@@ -58,26 +58,25 @@ class Home:
         """Tell whether the directory is still found under its name: Spark removes it with the application."""
         try:
             return os.path.samestat(self._path.lstat(), os.fstat(self._descriptor))
-        except FileNotFoundError:
+        except OSError:
             return False
 
     def lock(self, name: str) -> int | None:
         """Return a descriptor that holds a lock until it is closed; None if another process has it or shares it."""
-        descriptor = self._open(name)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        descriptor = self.open(name)
+        if take(descriptor):
+            return descriptor
+        os.close(descriptor)
+        return None
 
     def share(self, name: str) -> int:
         """Return a descriptor that shares a lock until it is closed, or its process ends."""
-        descriptor = self._open(name)
+        descriptor = self.open(name)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         return descriptor
 
-    def _open(self, name: str) -> int:
+    def open(self, name: str) -> int:
+        """Return a descriptor of the file that a lock is on; it is made if need be."""
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor)
 
     def listen(self) -> socket.socket:
@@ -124,6 +123,23 @@ class Home:
     @property
     def _address(self) -> str:
         return f"/proc/self/fd/{self._descriptor}/{_SOCKET}"
+
+
+def take(descriptor: int) -> bool:
+    """Take the lock on an open file, and tell whether that worked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_free(descriptor: int) -> bool:
+    """Tell whether no other process has, or shares, the lock on an open file."""
+    free = take(descriptor)
+    if free:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return free
 
 
 def is_own_peer(connection: socket.socket) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tensorflowonspark.node import run
 from tensorflowonspark.warm.fresh import begin_afresh
-from tensorflowonspark.warm.home import GO, USERS, Home, is_own_peer
+from tensorflowonspark.warm.home import GO, USERS, Home, is_free, is_own_peer
 from tensorflowonspark.warm.outfit import Outfit, shadowed
 
 __all__ = ["Server"]
@@ -65,6 +65,7 @@ class Server:
             name: value for name, value in os.environ.items() if outfit.environment.get(name) != value
         }
         self._nodes: dict[int, socket.socket] = {}  # by pid, who is to hear of the end
+        self._users = home.open(USERS)
         self._used = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
@@ -131,7 +132,8 @@ class Server:
         for each in (self._listener, self._woken, self._waker, *self._nodes.values()):
             each.close()
         self._home.close()
-        os.close(self._lock)
+        for descriptor in (self._lock, self._users):
+            os.close(descriptor)
         try:
             wanted = request.connection.recv(1) == GO
         except OSError:
@@ -157,11 +159,8 @@ class Server:
         """Retire if the application is gone, or nothing has been wanted for long."""
         if self._listener is None:
             return
-        free = None if self._nodes else self._home.lock(USERS)
-        if free is None:
+        if self._nodes or not is_free(self._users):
             self._used = time.monotonic()
-        else:
-            os.close(free)
         if not self._home.is_there() or time.monotonic() - self._used > self._idle_seconds:
             self._home.remove()
             self._retire()
