@@ -16,6 +16,7 @@ from pyspark import cloudpickle as spark_cloudpickle
 
 import hadoop
 import programs
+from processes import fork_servers, is_fork_server
 from standalone import standalone_cluster
 from tensorflowonspark import storage
 
@@ -79,6 +80,10 @@ def spark(request):
         session.sparkContext.setLogLevel("OFF")
         yield session
         session.stop()
+        end = time.monotonic() + _GONE_SECONDS
+        while (servers := fork_servers(scratch)) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not servers, f"these outlive their application: {servers}"
 
 
 def _needs(problem):
@@ -140,7 +145,7 @@ def bucket(s3, hadoop_free, monkeypatch):
 
 
 def our_processes():
-    """Return the supervisors, nodes and TensorBoards of this test run."""
+    """Return the supervisors, nodes and TensorBoards of this test run; fork servers stay as long as their session."""
     found = []
     for process in psutil.process_iter(["cmdline", "status", "environ"]):
         line = " ".join(process.info["cmdline"] or [])
@@ -149,6 +154,7 @@ def our_processes():
             ours
             and ("-m tensorflowonspark." in line or "kill -KILL 0" in line)
             and process.info["status"] != psutil.STATUS_ZOMBIE
+            and not is_fork_server(process)
         ):
             found.append(f"{process.pid}: {line}")
     return found
@@ -161,7 +167,7 @@ def left_behind():
         for scratch in _scratch
         for directory, names, others in os.walk(scratch)
         for name in [*names, *others]
-        if name.startswith("tfos-")
+        if name.startswith("tfos-") and not name.startswith("tfos-warm-")
     ]
     return our_processes() + files
 

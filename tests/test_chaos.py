@@ -16,6 +16,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from conftest import left_behind
+from processes import fork_servers, node_of
 from tensorflowonspark.restarts import RestartPolicy
 
 _SECONDS = float(os.environ.get("TFOS_TEST_CHAOS_SECONDS", "40"))
@@ -49,15 +50,9 @@ def fail(how):
     raise LookupError("drawn")
 
 
-def node_of(cluster, number):
-    supervisor = psutil.Process(cluster.nodes[number].pid)
-    nodes = [each for each in supervisor.children() if each.name() != "sh"]
-    return nodes[0]
-
-
 def strike(cluster, how, number):
     """Let something happen to a node from outside, in whatever state it is just now."""
-    with suppress(psutil.Error, IndexError):
+    with suppress(psutil.Error, LookupError, OSError):
         if how == "kill node":
             node_of(cluster, number).kill()
         elif how == "stop node":
@@ -66,6 +61,8 @@ def strike(cluster, how, number):
             psutil.Process(cluster.nodes[number].pid).kill()
         elif how == "stop supervisor":
             psutil.Process(cluster.nodes[number].pid).send_signal(signal.SIGSTOP)
+        elif how == "kill fork server":
+            fork_servers()[0].kill()
         elif how == "kill executor":
             psutil.Process(cluster.nodes[number].jvm_pid).kill()
 
@@ -81,6 +78,8 @@ def one_round(spark, draw, masters_executors):
     """Run a cluster that something happens to; return what, and what came of it."""
     inside = draw.random() < 0.3
     kinds = ["exit", "abort", "raise"] if inside else ["kill node", "stop node", "kill supervisor", "stop supervisor"]
+    if not inside and draw.random() < 0.1:
+        kinds = ["kill fork server"]
     if not inside and masters_executors and draw.random() < 0.15:
         kinds = ["kill executor"]
     how, number = draw.choice(kinds), draw.randrange(2)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
+from processes import node_of
 
 _ERROR_SECONDS = 5.0  # the promise: from a death to the driver's error
 
@@ -20,11 +21,6 @@ _ERROR_SECONDS = 5.0  # the promise: from a death to the driver's error
 def sleep(args, ctx):
     print("asleep", flush=True)
     time.sleep(3600)
-
-
-def node_of(cluster, number):
-    """Return the process of a node, which is its supervisor's child."""
-    return psutil.Process(cluster.nodes[number].pid).children()[0]
 
 
 def killed_while_joining(cluster, kill):
@@ -87,7 +83,8 @@ def test_a_supervisor_that_is_killed(spark):
 
     with pytest.raises(tfos.NodeError), tfos.Cluster(spark, with_a_child, workers=2) as cluster:
         time.sleep(1)
-        family = psutil.Process(cluster.nodes[0].pid).children(recursive=True)
+        node = node_of(cluster, 0)
+        family = [node, *node.children(recursive=True)]
         assert "sleep" in [process.name() for process in family]
         error, seconds = killed_while_joining(cluster, psutil.Process(cluster.nodes[0].pid).kill)
         assert not psutil.wait_procs(family, timeout=5)[1]
@@ -179,7 +176,7 @@ def test_out_of_memory_is_called_by_its_name(spark, tmp_path):
 
     try:
         with pytest.raises(tfos.NodeError) as caught:
-            tfos.run(spark, program, str(group))
+            tfos.run(spark, program, str(group), warm_nodes=False)  # so that its parent is the supervisor, which counts
         assert caught.value.reason == "it ran out of memory: the kernel killed its process"
         assert "spark.executor.memoryOverhead" in caught.value.advice
     finally:

@@ -4,19 +4,15 @@ import os
 import signal
 import time
 
-import psutil
 import pytest
 
 import tensorflowonspark as tfos
+from processes import node_of
 
 pytestmark = pytest.mark.masters("local")
 
 _SILENCE_SECONDS = 3.0
 _MARGIN_SECONDS = 5.0  # for the machine to be busy with something else
-
-
-def node_of(cluster, number):
-    return psutil.Process(cluster.nodes[number].pid).children()[0]
 
 
 def fails(spark, program, **settings):

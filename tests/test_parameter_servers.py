@@ -9,10 +9,10 @@ from pathlib import Path
 from threading import Thread
 
 import numpy as np
-import psutil
 import pytest
 
 import tensorflowonspark as tfos
+from processes import node_of
 from programs import small_frame, small_model, wait_for
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]  # four imports of TensorFlow for each test
@@ -86,7 +86,7 @@ class Loop:
 
 
 def kill(cluster, number):
-    psutil.Process(cluster.nodes[number].pid).children()[0].kill()
+    node_of(cluster, number).kill()
 
 
 def warnings_in(caplog):

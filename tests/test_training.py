@@ -5,10 +5,10 @@ from pathlib import Path
 from threading import Thread
 
 import numpy as np
-import psutil
 import pytest
 
 import tensorflowonspark as tfos
+from processes import node_of
 from programs import fit, small_frame, small_model
 
 
@@ -256,7 +256,7 @@ def test_a_node_that_is_killed_in_training(spark):
         while node.progress is None or node.progress.epoch < 2:
             time.sleep(0.05)
         killed.append(time.monotonic())
-        psutil.Process(node.pid).children()[0].kill()
+        node_of(cluster, 1).kill()
 
     with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, endless, workers=2) as cluster:
         Thread(target=kill_in_the_third_epoch, args=(cluster,), daemon=True).start()

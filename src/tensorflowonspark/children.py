@@ -1,7 +1,8 @@
 """Starting one of our own processes, with a pipe to it that no one else holds.
 
-A process is started with ``exec`` and never forked from a running interpreter. Parent and child share a socket pair:
-the child learns of its parent's death by the pipe's end, whatever the parent died of.
+A process is started with ``exec`` and never forked from a running interpreter, but for nodes that a fork server has
+(`warm`). Parent and child share a socket pair: the child learns of its parent's death by the pipe's end, whatever the
+parent died of.
 """
 
 import os
@@ -9,17 +10,33 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import IO
+from typing import IO, Protocol
 
-__all__ = ["kill_group", "parent_pipe", "start"]
+__all__ = ["UNKNOWN_EXIT", "Process", "kill_group", "parent_pipe", "start"]
+
+UNKNOWN_EXIT = 1 << 16  # in place of an exit code, which has fewer bits: nobody was left to hear of it
+
+
+class Process(Protocol):
+    """A process that was started, as ``subprocess.Popen`` shows it."""
+
+    @property
+    def pid(self) -> int: ...  # noqa: D102
+    def poll(self) -> int | None: ...  # noqa: D102
+    def wait(self, timeout: float | None = None) -> int: ...  # noqa: D102
 
 
 def start(
-    module: str, environment: Mapping[str, str], output: int | IO[bytes] | None = None, *, leashed: bool = False
-) -> tuple[subprocess.Popen[bytes], Connection]:
+    module: str,
+    environment: Mapping[str, str],
+    output: int | IO[bytes] | None = None,
+    *,
+    leashed: bool = False,
+    fork: Callable[[Sequence[int]], Process | None] | None = None,
+) -> tuple[Process, Connection]:
     """Start ``python -m module`` in a session of its own and return it with the parent's end of the pipe.
 
     Parameters
@@ -33,12 +50,16 @@ def start(
         process's standard error.
     leashed : bool
         Whether the kernel is to kill the process, with all that it has started in turn, when this one is gone.
+    fork : callable, optional
+        A shorter way to the same process: it takes the descriptors that are the process's arguments, and returns the
+        process, or None if there is no such way.
     """
     ours, theirs = socket.socketpair()
     # The writing end stays open, and nobody else's, for as long as this process lives.
     passed = [theirs.fileno(), *([os.pipe()[0]] if leashed else [])]
     try:
-        process = subprocess.Popen(
+        process: Process | None = fork(passed) if fork else None
+        process = process or subprocess.Popen(
             [sys.executable, "-u", "-m", module, *map(str, passed)],
             env=dict(environment),
             stdin=subprocess.DEVNULL,

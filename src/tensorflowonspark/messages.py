@@ -33,6 +33,7 @@ __all__ = [
     "Stop",
     "StopWanted",
     "TensorBoardUp",
+    "TensorFlowImported",
     "WaitsFor",
     "Welcome",
     "WhereAreYou",
@@ -200,6 +201,14 @@ class TensorBoardUp:
     """TensorBoard answers at this address."""
 
     url: str
+
+
+# ---- from the node to its supervisor alone
+
+
+@dataclass(frozen=True)
+class TensorFlowImported:
+    """The program has imported TensorFlow, which this process did not have from its start."""
 
 
 # ---- from the driver to the supervisor or its node

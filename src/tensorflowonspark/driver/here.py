@@ -4,11 +4,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from subprocess import Popen, TimeoutExpired
+from subprocess import TimeoutExpired
 from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from tensorflowonspark.children import Process
 from tensorflowonspark.messages import Failed
 from tensorflowonspark.supervisor.assignment import Detach
 from tensorflowonspark.task.place import next_word, start_supervisor
@@ -39,7 +40,7 @@ class OwnNodes:
         self._plan = replace(plan, echo=False)  # this process shows the nodes' lines already
         self._stage = stage
         self._problems: list[str] = []
-        self._processes: list[Popen[bytes]] = []
+        self._processes: list[Process] = []
         for number in numbers:
             process, pipe = start_supervisor(self._plan, number, plan.driver[0], os.getpid())
             self._processes.append(process)

@@ -44,6 +44,7 @@ class Settings:
     start_timeout: float
     restarts: RestartPolicy
     least_workers: int  # `spec` has the most
+    warm_nodes: bool
     attempt: int = 0  # how often it was started before
     first_feed: int = 0  # that its programs are given
 
@@ -121,6 +122,7 @@ class Lifetime:
             hold=self._settings.hold,
             feed=self._order,
             python=sys.version_info[:2],
+            warm_nodes=self._settings.warm_nodes,
         )
 
     def _is_up(self) -> bool:

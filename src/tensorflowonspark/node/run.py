@@ -14,10 +14,11 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import cloudpickle
+import wrapt
 
 from tensorflowonspark import keras, storage
 from tensorflowonspark.handover import allow_many_files
-from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned
+from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned, TensorFlowImported
 from tensorflowonspark.node.context import Context
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.receive import Receiver
@@ -44,6 +45,8 @@ def run_node(pipe: Connection) -> None:
     link.send(Ready(receiver.socket, receiver.port) if receiver else Ready())
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
+    if "tensorflow" not in sys.modules:
+        wrapt.register_post_import_hook(lambda _: link.send(TensorFlowImported()), "tensorflow")
     link.send(_outcome(setup, members, link, receiver))
     link.wait_for_stop()
     # The program's own exit functions run, and TensorFlow's, which remove what it left in the temporary directory. One

@@ -30,6 +30,7 @@ class Assignment:
     attempt: int = 0  # how often the cluster was started before
     first_feed: int = 0  # that the program is given
     tensorboard: str = ""  # log directory of TensorBoard, for the chief only
+    warm: bool = False  # whether the node may be forked from a process that has imported TensorFlow
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+from tensorflowonspark.children import UNKNOWN_EXIT
 from tensorflowonspark.messages import FailureKind
 
 __all__ = ["explain", "out_of_memory_kills"]
@@ -63,7 +64,7 @@ def explain(exit_code: int, memory_kills: int) -> tuple[FailureKind, str, str]:
     Parameters
     ----------
     exit_code : int
-        As ``subprocess`` gives it: negative for the signal that ended the process.
+        As ``subprocess`` gives it: negative for the signal that ended the process; or `UNKNOWN_EXIT`.
     memory_kills : int
         Processes of the same control group that were killed for memory while the node ran.
 
@@ -72,6 +73,10 @@ def explain(exit_code: int, memory_kills: int) -> tuple[FailureKind, str, str]:
     >>> explain(3, 0)[1]
     'its process ended with exit code 3 before its program did'
     """
+    if exit_code == UNKNOWN_EXIT:
+        reason = "its process ended, after the fork server that would have told how"
+        kind = FailureKind.OUT_OF_MEMORY if memory_kills else FailureKind.KILLED
+        return kind, reason, f"someone killed both: an operator, or the host for memory; if so, {_MEMORY_ADVICE}"
     if exit_code >= 0:
         reason = f"its process ended with exit code {exit_code} before its program did"
         return FailureKind.EXITED, reason, "look for sys.exit or os._exit in the program, or at its last output"

@@ -37,7 +37,7 @@ class Pulse:
     """
 
     def __init__(self, pid: int, patience: float, ask: Callable[[], None]) -> None:
-        self._process = psutil.Process(pid)
+        self._pid = pid
         self._patience = patience
         self._ask = ask
         self._looked = self._idle_since = time.monotonic()
@@ -78,19 +78,20 @@ class Pulse:
     def stopped(self) -> Failed | None:
         """Return that the process is stopped, if it is."""
         try:
-            status = self._process.status()
+            status = psutil.Process(self._pid).status()
         except psutil.NoSuchProcess:
             return None
         if status not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
             return None
-        reason = f"its process {self._process.pid} is stopped (SIGSTOP, or a debugger)"
+        reason = f"its process {self._pid} is stopped (SIGSTOP, or a debugger)"
         return Failed(FailureKind.STOPPED, reason, "see who stopped it; to give it more time, raise silence_timeout")
 
     def _time_used(self) -> float:
         """Return the seconds of processor time of the process and all that it has started, as long as these live."""
         total = 0.0
         try:
-            for process in (self._process, *self._process.children(recursive=True)):
+            leader = psutil.Process(self._pid)
+            for process in (leader, *leader.children(recursive=True)):
                 times = process.cpu_times()
                 total += times.user + times.system
         except psutil.NoSuchProcess:
@@ -100,7 +101,7 @@ class Pulse:
     def _wakings(self) -> int:
         """Return how often the main thread has waited for something and has gone on (of Linux; 0 elsewhere)."""
         try:
-            return int(self._process.num_ctx_switches().voluntary) if psutil.LINUX else 0
+            return int(psutil.Process(self._pid).num_ctx_switches().voluntary) if psutil.LINUX else 0
         except psutil.NoSuchProcess:
             return 0
 

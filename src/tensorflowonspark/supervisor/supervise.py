@@ -8,18 +8,19 @@ import os
 import queue
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
 
 from tensorflowonspark import children, transport
+from tensorflowonspark.ends import watch_process
 from tensorflowonspark.messages import (
     BEATS,
     Alive,
@@ -36,14 +37,15 @@ from tensorflowonspark.messages import (
     Returned,
     Stop,
     TensorBoardUp,
+    TensorFlowImported,
     Whereabouts,
     WhereAreYou,
 )
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Stored
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
-from tensorflowonspark.supervisor.executor import watch_process
 from tensorflowonspark.supervisor.exits import explain, out_of_memory_kills
+from tensorflowonspark.supervisor.forking import ForkServer
 from tensorflowonspark.supervisor.output import Output
 from tensorflowonspark.supervisor.ports import reserve_port
 from tensorflowonspark.supervisor.pulse import Pulse
@@ -72,7 +74,8 @@ class Supervisor:
         self._task: Connection | None = task
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._driver: transport.Channel | None = None
-        self._tensorboard: subprocess.Popen[bytes] | None = None
+        self._tensorboard: children.Process | None = None
+        self._fork_server: ForkServer | None = None
         self._spoken = False  # the node has said how its program ended
         self._stopping = False
 
@@ -103,9 +106,11 @@ class Supervisor:
         self._logs = str(Path(directory) / f"tfos-{uuid.uuid4().hex}")  # what TensorBoard reads of remote ones
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
-        self._node, self._pipe = children.start(
-            "tensorflowonspark.node", node_environment(os.environ, order.environment), writing, leashed=True
-        )
+        environment = node_environment(os.environ, order.environment)
+        if order.warm and order.local_directory and not order.gpus and ForkServer.is_safe(environment):
+            self._fork_server = ForkServer(order.local_directory, order.jvm_pid, environment)
+        fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
+        self._node, self._pipe = children.start("tensorflowonspark.node", environment, writing, leashed=True, fork=fork)
         os.close(writing)
         self._output = Output(reading, name=self._name, level=order.level, echo=order.echo, pass_on=self._pass_lines)
         self._pulse = Pulse(self._node.pid, order.silence, lambda: self._send_node(WhereAreYou()))
@@ -231,6 +236,10 @@ class Supervisor:
             return True  # the process's exit says more
         if isinstance(message, Whereabouts):
             self._pulse.answered(message)
+            return True
+        if isinstance(message, TensorFlowImported):
+            if self._fork_server is not None:  # the next node on this executor need not import it any more
+                self._fork_server.ensure()
             return True
         self._spoken = self._spoken or isinstance(message, (Returned, Failed))
         if isinstance(message, Ready) and self._task is not None:

@@ -1,7 +1,6 @@
 """A task of the barrier stage: it places one node, and leaves or holds it."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -70,7 +69,7 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 def start_supervisor(
     plan: Plan, number: int, host: str, owner: int, gpus: tuple[str, ...] = ()
-) -> tuple[subprocess.Popen[bytes], Connection]:
+) -> tuple[children.Process, Connection]:
     """Start what holds a node from its start to its end; return its process and the pipe to it.
 
     It has this process's environment, and finds the modules that this process finds.
@@ -111,6 +110,7 @@ def start_supervisor(
         level=plan.level,
         echo=plan.echo,
         tensorboard=plan.tensorboard if role == plan.spec.chief_role else "",
+        warm=plan.warm_nodes,
     )
     pipe.send(order)
     return process, pipe

@@ -41,6 +41,7 @@ class Plan:
     feed: FeedOrder | None  # feed the node this task's own rows
     python: tuple[int, int]  # the driver's Python version
     first: int = 0  # the number of the node that task 0 places
+    warm_nodes: bool = True  # whether nodes may be forked from a process that has imported TensorFlow
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Knowing when the executor's process ends, without being its child."""
+"""Knowing when a process ends without being its parent."""
 
 import os
 import select
@@ -8,22 +8,27 @@ from threading import Thread
 
 import psutil
 
-__all__ = ["watch_process"]
+__all__ = ["wait_for_end", "watch_process"]
 
 
 def watch_process(pid: int, on_end: Callable[[], None]) -> None:
-    """Call `on_end`, in a thread, when the process has ended.
+    """Call `on_end`, in a thread, when the process has ended."""
+
+    def wait() -> None:
+        wait_for_end(pid)
+        on_end()
+
+    Thread(target=wait, daemon=True).start()
+
+
+def wait_for_end(pid: int) -> None:
+    """Return when the process has ended.
 
     Linux tells at once by a file descriptor of the process; elsewhere it is looked up several times a second.
     """
-    Thread(target=_wait, args=(pid, on_end), daemon=True).start()
-
-
-def _wait(pid: int, on_end: Callable[[], None]) -> None:
     with suppress(psutil.NoSuchProcess):
         if not _waited_by_descriptor(pid):
             psutil.Process(pid).wait()
-    on_end()
 
 
 def _waited_by_descriptor(pid: int) -> bool:

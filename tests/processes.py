@@ -1,0 +1,47 @@
+"""Finding the processes of a cluster, and of its executors, by what connects them."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+
+def node_of(cluster, number):
+    """Return the process of a node: it writes to a pipe that its supervisor reads, whoever has started it."""
+    pipes = _pipes(cluster.nodes[number].pid)
+    for process in psutil.process_iter(["cmdline"]):
+        if {"tensorflowonspark.node", "tensorflowonspark.warm"} & set(process.info["cmdline"] or []):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{process.pid}/fd/1") in pipes:
+                    return process
+    raise LookupError(f"node {number} has no process")
+
+
+def _pipes(pid):
+    found = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(path))
+    return {name for name in found if name.startswith("pipe:")}
+
+
+def is_fork_server(process):
+    """Tell whether a process is a fork server, and not a node that was forked from one."""
+    try:
+        return "tensorflowonspark.warm" in process.cmdline() and process.name() != "tfos-node"
+    except psutil.Error:
+        return False
+
+
+def fork_servers(directory=""):
+    """Return the fork servers of this test run, below one of Spark's local directories if that is given."""
+    run = os.environ["TFOS_TEST_RUN"]
+    found = []
+    for process in filter(is_fork_server, psutil.process_iter()):
+        with suppress(psutil.Error):
+            environment = process.environ()
+            ours = environment.get("TFOS_TEST_RUN") == run and process.status() != psutil.STATUS_ZOMBIE
+            if ours and environment.get("SPARK_LOCAL_DIRS", "").startswith(directory):
+                found.append(process)
+    return found
