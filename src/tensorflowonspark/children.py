@@ -18,7 +18,12 @@ __all__ = ["kill_group", "parent_pipe", "start"]
 
 
 def start(
-    module: str, environment: Mapping[str, str], output: int | IO[bytes] | None = None, *, leashed: bool = False
+    module: str,
+    environment: Mapping[str, str],
+    output: int | IO[bytes] | None = None,
+    *,
+    leashed: bool = False,
+    private: str = "",
 ) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start ``python -m module`` in a session of its own and return it with the parent's end of the pipe.
 
@@ -33,13 +38,15 @@ def start(
         process's standard error.
     leashed : bool
         Whether the kernel is to kill the process, with all that it has started in turn, when this one is gone.
+    private : str
+        A directory that is to go with it then: its path is seen by everybody on the host, its contents are not.
     """
     ours, theirs = socket.socketpair()
     # The writing end stays open, and nobody else's, for as long as this process lives.
     passed = [theirs.fileno(), *([os.pipe()[0]] if leashed else [])]
     try:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", module, *map(str, passed)],
+            [sys.executable, "-u", "-m", module, private, *map(str, passed)],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=sys.__stderr__ if output is None else output,
@@ -58,13 +65,13 @@ def parent_pipe() -> Connection:
     """Return the child's end of the pipe, which its own children don't inherit; put it on its leash, if it has one.
 
     On the leash is the whole process group: a shell in it waits for the end of a pipe that only the parent holds open,
-    and then kills the group. It needs no word from the child, which may hang.
+    removes its private directory, and kills the group. It needs no word from the child, which may hang.
     """
-    pipe, *leash = map(int, sys.argv[1:])
+    private, pipe, *leash = sys.argv[1], *map(int, sys.argv[2:])
     os.set_inheritable(pipe, False)
     if leash:
         subprocess.Popen(
-            ["/bin/sh", "-c", "read _; kill -KILL 0"],
+            ["/bin/sh", "-c", 'read _; [ -z "$0" ] || rm -rf "$0"; kill -KILL 0', private],
             stdin=leash[0],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -49,7 +49,7 @@ class FakeNode:
         self.heard = []
         self._plan = plan
         self._script = script
-        self._channel = transport.dial(plan.driver, plan.token).channel()
+        self._channel = transport.dial(plan.driver, plan.credentials).channel()
         self.placed = Event()
         self.feeding = Event()  # rows come only now
         self.stopped = Event()
@@ -144,8 +144,11 @@ class FakeBackend:
     def require_slots(self, needed):
         self.needed = needed
 
-    def listen(self, token, on_channel):
-        server = transport.Server(("127.0.0.1", 0), token, on_channel=on_channel)
+    def wants_tls(self):
+        return False
+
+    def listen(self, credentials, on_channel):
+        server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)
         return server, ("127.0.0.1", server.port)
 
     def place(self, plan, data, on_end):
@@ -156,7 +159,7 @@ class FakeBackend:
     def hadoop_settings(self):
         return {}
 
-    def feed(self, data, targets, token, order, on_end):
+    def feed(self, data, targets, credentials, order, on_end):
         self.targets = targets
         self.wake = on_end
         for node in self.nodes:
@@ -522,11 +525,11 @@ def test_a_second_supervisor_for_a_node_is_turned_away():
 def test_a_hello_for_another_cluster_is_turned_away():
     backend = FakeBackend(lambda node: None)
     cluster = cluster_of(backend).start()
-    channel = transport.dial(backend.plan.driver, backend.plan.token).channel()
+    channel = transport.dial(backend.plan.driver, backend.plan.credentials).channel()
     channel.send(Hello(Member(0, backend.plan.spec.roles[0], "here", 1), "another", 1, 1))
     with pytest.raises(transport.ConnectionLost):
         channel.receive()
-    channel = transport.dial(backend.plan.driver, backend.plan.token).channel()
+    channel = transport.dial(backend.plan.driver, backend.plan.credentials).channel()
     channel.send("no hello at all")
     with pytest.raises(transport.ConnectionLost):
         channel.receive()

@@ -21,6 +21,7 @@ from tensorflowonspark.messages import NoMoreFeeds
 from tensorflowonspark.parts import Keep, Storage
 from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.plan import FeedOrder
+from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,6 +67,9 @@ class Cluster:
         Seconds for Spark to find free slots and for the nodes to come up.
     ps_on_driver : bool
         Whether the parameter servers run on the driver's machine, and take no slots.
+    tls : bool, optional
+        Whether what driver, tasks and nodes send to other hosts is encrypted; by default if Spark's settings ask for
+        that. What TensorFlow sends is not: see docs/security.md.
 
     Raises
     ------
@@ -97,6 +101,7 @@ class Cluster:
         log_level: str | int = "INFO",
         start_timeout: float = _STAGE_SECONDS,
         ps_on_driver: bool = False,
+        tls: bool | None = None,
     ) -> None:
         settings = Settings(
             spec=ClusterSpec(workers=workers, ps=ps, chief=chief, evaluator=evaluator),
@@ -106,6 +111,7 @@ class Cluster:
             environment={str(name): str(value) for name, value in (environment or {}).items()},
             level=parse_level(log_level),
             start_timeout=start_timeout,
+            tls=tls,
         )
         self._set_up(SparkBackend(spark, settings.spec.ps if ps_on_driver else 0), settings)
 
@@ -337,7 +343,7 @@ class Cluster:
         silent = [str(node.role) for node in nodes if not node.answering]
         if silent:
             raise FeedError(f"the program of {', '.join(silent)} has not said what answers: call ctx.serve(function)")
-        return infer(data, schema, feed_targets(nodes), self._life.token, keep)
+        return infer(data, schema, feed_targets(nodes), self._life.credentials, keep)
 
     def hold_and_feed(self, data: "DataFrame | None", validation: str) -> None:
         """Start, with tasks that stay and feed their own nodes (for `run`)."""
@@ -394,9 +400,9 @@ class Cluster:
         return self._life.address
 
     @property
-    def token(self) -> str:
-        """The secret that all who call the driver or a node must show."""
-        return self._life.token
+    def credentials(self) -> Credentials:
+        """The secrets that all who call the driver or a node must show; there once it is started."""
+        return self._life.credentials
 
     @property
     def stop_wanted(self) -> bool:

@@ -40,6 +40,7 @@ class Settings:
     environment: dict[str, str]
     level: int
     start_timeout: float
+    tls: bool | None = None  # None: if Spark's settings ask for it
 
 
 class Lifetime:
@@ -55,7 +56,7 @@ class Lifetime:
 
     def __init__(self, backend: Backend, settings: Settings) -> None:
         self.backend = backend
-        self.token = transport.new_token()
+        self.credentials = transport.Credentials("")  # made by `start`
         self.watcher = Watcher()
         self._settings = settings
         self.cluster_id = uuid.uuid4().hex
@@ -84,7 +85,9 @@ class Lifetime:
             raise ClusterError("the cluster was started before: make a new one")
         self._order = order
         self.backend.require_slots(len(self._settings.spec.roles))
-        self._server, self.address = self.backend.listen(self.token, self.monitor.serve)
+        tls = self.backend.wants_tls() if self._settings.tls is None else self._settings.tls
+        self.credentials = transport.new_credentials(tls=tls)
+        self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve)
         atexit.register(self.abort)  # a program that ends without a word must not leave anything running
         Thread(target=self._look_for_silence, daemon=True).start()
         try:
@@ -99,7 +102,7 @@ class Lifetime:
     def _plan(self) -> Plan:
         return Plan(
             cluster=self.cluster_id,
-            token=self.token,
+            credentials=self.credentials,
             driver=self.address,
             spec=self._settings.spec,
             program=self._settings.program,

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -93,12 +92,16 @@ class Supervisor:
     def _start_node(self) -> None:
         order = self._assignment
         directory = order.local_directory or tempfile.gettempdir()
-        self._socket = Path(directory) / f"tfos-{uuid.uuid4().hex}" if order.role in order.spec.fed else None
-        self._logs = str(Path(directory) / f"tfos-{uuid.uuid4().hex}")  # what TensorBoard reads of remote ones
+        self._private = tempfile.mkdtemp(prefix="tfos-", dir=directory)  # which only this user can enter
+        socket = str(Path(self._private, "feed")) if order.role in order.spec.fed else ""
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
         self._node, self._pipe = children.start(
-            "tensorflowonspark.node", node_environment(os.environ, order.environment), writing, leashed=True
+            "tensorflowonspark.node",
+            node_environment(os.environ, order.environment),
+            writing,
+            leashed=True,
+            private=self._private,
         )
         os.close(writing)
         self._output = Output(reading, name=self._name, level=order.level, echo=order.echo, pass_on=self._pass_lines)
@@ -108,10 +111,10 @@ class Supervisor:
                 number=order.number,
                 role=order.role,
                 host=order.host,
-                token=order.token,
+                credentials=order.credentials,
                 program=order.program,
                 gpus=order.gpus,
-                feed_socket=str(self._socket or ""),
+                feed_socket=socket,
                 local_directory=directory,
                 hadoop=order.hadoop,
             )
@@ -122,7 +125,7 @@ class Supervisor:
         order = self._assignment
         assert self._task is not None
         try:
-            self._driver = transport.dial(order.driver, order.token).channel()
+            self._driver = transport.dial(order.driver, order.credentials).channel()
             member = Member(order.number, order.role, order.host, port, order.gpus)
             self._driver.send(Hello(member, order.cluster, os.getpid(), order.jvm_pid))
         except transport.ConnectionLost as error:
@@ -265,7 +268,8 @@ class Supervisor:
     def _start_tensorboard(self) -> None:
         self._tensorboard, pipe = children.start("tensorflowonspark.supervisor.tensorboard", os.environ, leashed=True)
         order = self._assignment
-        pipe.send((order.tensorboard, order.host, self._logs, order.hadoop))
+        copies = str(Path(self._private, "logs"))  # of those that TensorBoard can't read where they are
+        pipe.send((order.tensorboard, order.host, copies, order.hadoop))
         self._listen_to("tensorboard", pipe.recv)
 
     def _fail(self, kind: FailureKind, reason: str, advice: str) -> None:
@@ -283,12 +287,10 @@ class Supervisor:
         children.kill_group(self._node.pid)
         self._node.wait()
         self._output.tail(_OUTPUT_SECONDS)
-        if self._socket is not None:
-            self._socket.unlink(missing_ok=True)
         if self._tensorboard is not None:
             children.kill_group(self._tensorboard.pid)
             self._tensorboard.wait()
-            shutil.rmtree(self._logs, ignore_errors=True)
+        shutil.rmtree(self._private, ignore_errors=True)
         if self._driver is not None:
             self._driver.close()
 
