@@ -39,6 +39,7 @@ from tensorflowonspark.parts import (
     StreamOpened,
     Taken,
 )
+from tensorflowonspark.spec import Job, Role
 
 
 class FakeNode:
@@ -522,15 +523,32 @@ def test_a_second_supervisor_for_a_node_is_turned_away():
     cluster._life.abort()
 
 
-def test_a_hello_for_another_cluster_is_turned_away():
+def _hello(plan, number=0, role=None, cluster=None):
+    member = Member(number, role or plan.spec.roles[0], "here", 1)
+    return Hello(member, plan.cluster if cluster is None else cluster, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        lambda plan: _hello(plan, cluster="another"),
+        lambda plan: _hello(plan, cluster=7),
+        lambda plan: _hello(plan, number=1),
+        lambda plan: _hello(plan, number=-1),
+        lambda plan: _hello(plan, number="0"),
+        lambda plan: _hello(plan, role=Role(Job.PS, 0)),
+        lambda plan: Hello(None, plan.cluster, 1, 1),
+        lambda plan: "no hello at all",
+        _hello,  # word for word the one that was let in
+    ],
+)
+def test_a_hello_that_is_not_awaited_is_turned_away(word):
     backend = FakeBackend(lambda node: None)
     cluster = cluster_of(backend).start()
     channel = transport.dial(backend.plan.driver, backend.plan.credentials).channel()
-    channel.send(Hello(Member(0, backend.plan.spec.roles[0], "here", 1), "another", 1, 1))
-    with pytest.raises(transport.ConnectionLost):
+    channel.send(word(backend.plan))
+    with pytest.raises(transport.ConnectionLost, match="^the other side closed the channel$"):
         channel.receive()
-    channel = transport.dial(backend.plan.driver, backend.plan.credentials).channel()
-    channel.send("no hello at all")
-    with pytest.raises(transport.ConnectionLost):
-        channel.receive()
+    assert cluster.nodes[0].host == "here"
+    cluster.check()
     cluster._life.abort()
