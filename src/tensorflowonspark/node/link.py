@@ -1,6 +1,7 @@
 """The node's end of the pipe to its supervisor."""
 
 import os
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
 __all__ = ["Link"]
 
 _T = TypeVar("_T")
+_LEASH_SECONDS = 1.0  # for the leash of this process (`children`), which removes its private directory as well
 
 
 class Link:
@@ -93,6 +95,7 @@ class Link:
                 with self._changed:
                     self._take(message)
                     self._changed.notify_all()
+        time.sleep(_LEASH_SECONDS)
         kill_group(os.getpid())
 
     def _take(self, message: Any) -> None:
