@@ -247,6 +247,7 @@ def test_a_cluster_trains_on_as_if_nobody_had_called(spark, tls):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # on a machine with other work to do
 @pytest.mark.masters("local")
 def test_ten_thousand_hostile_messages(spark):
     grown = _trained_under_attack(spark, 10_000, 2)
