@@ -46,8 +46,8 @@ def live(plan, number, directory, placed):
     """Be a node (in a thread)."""
     role = plan.spec.roles[number]
     socket = str(Path(directory) / f"{number}.sock")
-    setup = NodeSetup(plan.spec, number, role, "127.0.0.1", plan.token, plan.program, (), socket, directory)
-    channel = transport.dial(plan.driver, plan.token).channel()
+    setup = NodeSetup(plan.spec, number, role, "127.0.0.1", plan.credentials, plan.program, (), socket, directory)
+    channel = transport.dial(plan.driver, plan.credentials).channel()
     channel.send(Hello(Member(number, role, "127.0.0.1", 1), plan.cluster, os.getpid(), os.getpid()))
     channel.receive()
     placed.set()
@@ -71,10 +71,10 @@ class Row(NamedTuple):
 class ThreadJob:
     """Feeds partitions from threads; a task that fails is repeated, as Spark does."""
 
-    def __init__(self, partitions, targets, token, order, on_end, *, slots, mishaps):
+    def __init__(self, partitions, targets, credentials, order, on_end, *, slots, mishaps):
         self.ended, self.result, self.error = False, None, None
         self._attempts = count(1)
-        self._feed = targets, token, order
+        self._feed = targets, credentials, order
         self._mishaps = dict(mishaps)
         self._on_end = on_end
         self._slots = slots
@@ -93,18 +93,19 @@ class ThreadJob:
         self._on_end()
 
     def _task(self, partition, batches):
-        targets, token, order = self._feed
+        targets, credentials, order = self._feed
         target = choose(targets, partition)
         mishap = self._mishaps.pop(partition, None)
+        number = order.first_partition + partition
         if mishap == "before the end":
             with suppress(InterruptedError):
-                send(target, token, order, order.first_partition + partition, next(self._attempts), breaking(batches))
+                send(target, credentials, order, number, next(self._attempts), breaking(batches))
         elif mishap == "after the end":
-            send(target, token, order, order.first_partition + partition, next(self._attempts), iter(batches))
+            send(target, credentials, order, number, next(self._attempts), iter(batches))
         elif mishap == "elsewhere":
             other = targets[(target.number + 1) % len(targets)]
-            send(other, token, order, order.first_partition + partition, next(self._attempts), iter(batches))
-        return send(target, token, order, order.first_partition + partition, next(self._attempts), iter(batches))
+            send(other, credentials, order, number, next(self._attempts), iter(batches))
+        return send(target, credentials, order, number, next(self._attempts), iter(batches))
 
     def tasks(self):
         return 0, 0, 0
@@ -158,8 +159,11 @@ class InProcessBackend:
     def find_slots(self, needed, wanted):
         return wanted
 
-    def listen(self, token, on_channel):
-        server = transport.Server(("127.0.0.1", 0), token, on_channel=on_channel)
+    def wants_tls(self):
+        return False
+
+    def listen(self, credentials, on_channel):
+        server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)
         return server, ("127.0.0.1", server.port)
 
     def place(self, plan, data, on_end):
@@ -171,9 +175,9 @@ class InProcessBackend:
             thread.start()
         return Stage(threads, placed)
 
-    def feed(self, data, targets, token, order, on_end):
+    def feed(self, data, targets, credentials, order, on_end):
         partitions = data if order.split.value == "train" else data[:2]
-        return ThreadJob(partitions, targets, token, order, on_end, slots=self._slots, mishaps=self._mishaps)
+        return ThreadJob(partitions, targets, credentials, order, on_end, slots=self._slots, mishaps=self._mishaps)
 
 
 class Session:

@@ -111,8 +111,6 @@ def wait_until_clean(spark, what):
     end = time.monotonic() + _GONE_SECONDS
     while (left := left_behind()) and time.monotonic() < end:
         time.sleep(0.05)
-    # Of a supervisor that was killed nobody removes the node's socket: it goes with Spark's directory.
-    left = [each for each in left if not ("supervisor" in what and "/tfos-" in each)]
     assert not left, f"left behind after {what}: {left}"
     jobs = spark.sparkContext.statusTracker().getActiveJobsIds()
     assert not jobs, f"Spark jobs left after {what}: {jobs}"

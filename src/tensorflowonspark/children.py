@@ -35,7 +35,8 @@ def start(
     output: int | IO[bytes] | None = None,
     *,
     leashed: bool = False,
-    fork: Callable[[Sequence[int]], Process | None] | None = None,
+    private: str = "",
+    fork: Callable[[Sequence[int], str], Process | None] | None = None,
 ) -> tuple[Process, Connection]:
     """Start ``python -m module`` in a session of its own and return it with the parent's end of the pipe.
 
@@ -50,17 +51,19 @@ def start(
         process's standard error.
     leashed : bool
         Whether the kernel is to kill the process, with all that it has started in turn, when this one is gone.
+    private : str
+        A directory that is to go with it then: its path is seen by everybody on the host, its contents are not.
     fork : callable, optional
-        A shorter way to the same process: it takes the descriptors that are the process's arguments, and returns the
-        process, or None if there is no such way.
+        A shorter way to the same process: it takes the descriptors that are the process's arguments and its private
+        directory, and returns the process, or None if there is no such way.
     """
     ours, theirs = socket.socketpair()
     # The writing end stays open, and nobody else's, for as long as this process lives.
     passed = [theirs.fileno(), *([os.pipe()[0]] if leashed else [])]
     try:
-        process: Process | None = fork(passed) if fork else None
+        process: Process | None = fork(passed, private) if fork else None
         process = process or subprocess.Popen(
-            [sys.executable, "-u", "-m", module, *map(str, passed)],
+            [sys.executable, "-u", "-m", module, private, *map(str, passed)],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=sys.__stderr__ if output is None else output,
@@ -79,13 +82,13 @@ def parent_pipe() -> Connection:
     """Return the child's end of the pipe, which its own children don't inherit; put it on its leash, if it has one.
 
     On the leash is the whole process group: a shell in it waits for the end of a pipe that only the parent holds open,
-    and then kills the group. It needs no word from the child, which may hang.
+    removes its private directory, and kills the group. It needs no word from the child, which may hang.
     """
-    pipe, *leash = map(int, sys.argv[1:])
+    private, pipe, *leash = sys.argv[1], *map(int, sys.argv[2:])
     os.set_inheritable(pipe, False)
     if leash:
         subprocess.Popen(
-            ["/bin/sh", "-c", "read _; kill -KILL 0"],
+            ["/bin/sh", "-c", 'read _; [ -z "$0" ] || rm -rf "$0"; kill -KILL 0', private],
             stdin=leash[0],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ That is one copy. The file is gone with the last process that has it open or map
 import mmap
 import os
 import resource
+import stat
 import sys
 import tempfile
 from contextlib import suppress
@@ -91,12 +92,16 @@ def open_piece(piece: Piece) -> list[pa.RecordBatch]:
     Raises
     ------
     OSError
-        If it can't be opened, as where the other process is in another container.
+        If it can't be opened, as where the other process is in another container, or is none that was handed over.
     """
-    with Path(f"/proc/{piece.pid}/fd/{piece.descriptor}").open("rb") as file:
-        found = os.fstat(file.fileno())
+    # Without waiting, as the open of a pipe would.
+    descriptor = os.open(f"/proc/{int(piece.pid)}/fd/{int(piece.descriptor)}", os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
         if (found.st_dev, found.st_ino, found.st_size) != (piece.device, piece.inode, piece.size):
             raise FileNotFoundError(f"process {piece.pid} is another one here")
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink:
+            raise FileNotFoundError(f"file {piece.descriptor} of process {piece.pid} is not one without a name")
         mapped = map_file(file)
     return list(pa.ipc.open_stream(pa.py_buffer(mapped)))
 

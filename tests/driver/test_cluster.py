@@ -41,6 +41,7 @@ from tensorflowonspark.parts import (
     StreamOpened,
     Taken,
 )
+from tensorflowonspark.spec import Job, Role
 
 
 class FakeNode:
@@ -51,7 +52,7 @@ class FakeNode:
         self.heard = []
         self._plan = plan
         self._script = script
-        self._channel = transport.dial(plan.driver, plan.token).channel()
+        self._channel = transport.dial(plan.driver, plan.credentials).channel()
         self.placed = Event()
         self.feeding = Event()  # rows come only now
         self.stopped = Event()
@@ -150,8 +151,11 @@ class FakeBackend:
         self.needed = needed
         return min(wanted, self.slots)
 
-    def listen(self, token, on_channel):
-        server = transport.Server(("127.0.0.1", 0), token, on_channel=on_channel)
+    def wants_tls(self):
+        return False
+
+    def listen(self, credentials, on_channel):
+        server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)
         return server, ("127.0.0.1", server.port)
 
     def place(self, plan, data, on_end):
@@ -164,7 +168,7 @@ class FakeBackend:
     def hadoop_settings(self):
         return {}
 
-    def feed(self, data, targets, token, order, on_end):
+    def feed(self, data, targets, credentials, order, on_end):
         self.targets = targets
         self.wake = on_end
         for node in self.nodes:
@@ -541,15 +545,32 @@ def test_a_second_supervisor_for_a_node_is_turned_away():
     cluster._life.abort()
 
 
-def test_a_hello_for_another_cluster_is_turned_away():
+def _hello(plan, number=0, role=None, cluster=None):
+    member = Member(number, role or plan.spec.roles[0], "here", 1)
+    return Hello(member, plan.cluster if cluster is None else cluster, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        lambda plan: _hello(plan, cluster="another"),
+        lambda plan: _hello(plan, cluster=7),
+        lambda plan: _hello(plan, number=1),
+        lambda plan: _hello(plan, number=-1),
+        lambda plan: _hello(plan, number="0"),
+        lambda plan: _hello(plan, role=Role(Job.PS, 0)),
+        lambda plan: Hello(None, plan.cluster, 1, 1),
+        lambda plan: "no hello at all",
+        _hello,  # word for word the one that was let in
+    ],
+)
+def test_a_hello_that_is_not_awaited_is_turned_away(word):
     backend = FakeBackend(lambda node: None)
     cluster = cluster_of(backend).start()
-    channel = transport.dial(backend.plan.driver, backend.plan.token).channel()
-    channel.send(Hello(Member(0, backend.plan.spec.roles[0], "here", 1), "another", 1, 1))
-    with pytest.raises(transport.ConnectionLost):
+    channel = transport.dial(backend.plan.driver, backend.plan.credentials).channel()
+    channel.send(word(backend.plan))
+    with pytest.raises(transport.ConnectionLost, match="^the other side closed the channel$"):
         channel.receive()
-    channel = transport.dial(backend.plan.driver, backend.plan.token).channel()
-    channel.send("no hello at all")
-    with pytest.raises(transport.ConnectionLost):
-        channel.receive()
+    assert cluster.nodes[0].host == "here"
+    cluster.check()
     cluster._life.abort()

@@ -71,7 +71,7 @@ def test_only_who_has_the_key_stops_a_stream(start, spark, tmp_path, home):
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
     assert key.stat().st_uid == os.getuid()
-    stranger = transport.dial(address, "guessed")
+    stranger = transport.dial(address, transport.Credentials("guessed"))
     with pytest.raises(transport.ConnectionLost):
         channel = stranger.channel()
         channel.send(StopWanted())

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.errors import StartError
-from tensorflowonspark.transport import ChannelHandler, ConnectionLost, Server
+from tensorflowonspark.transport import ChannelHandler, ConnectionLost, Credentials, Server
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 __all__ = ["listen"]
 
 
-def listen(context: "SparkContext", token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
+def listen(
+    context: "SparkContext", credentials: Credentials, on_channel: ChannelHandler
+) -> tuple[Server, tuple[str, int]]:
     """Start the driver's server; return it with the address that executors call.
 
     The address is Spark's own (``spark.driver.host``), at which executors reach the driver anyway;
@@ -24,7 +26,7 @@ def listen(context: "SparkContext", token: str, on_channel: ChannelHandler) -> t
     wanted = os.environ.get("TFOS_SERVER_PORT", "0")
     for port in _ports(wanted):
         try:
-            server = Server((bind, port), token, on_channel=on_channel)
+            server = Server((bind, port), credentials, on_channel=on_channel)
         except (ConnectionLost, OSError):
             continue
         return server, (advertised, int(server.port))

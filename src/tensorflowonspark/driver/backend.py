@@ -16,7 +16,7 @@ from tensorflowonspark.driver.stage import SparkStage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.plan import FeedOrder, FeedTarget, Plan
-from tensorflowonspark.transport import ChannelHandler, Server
+from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,13 +58,16 @@ class Backend(Protocol):
     def shares_terminal(self) -> bool: ...  # noqa: D102
     def hadoop_settings(self) -> dict[str, str]: ...  # noqa: D102
     def find_slots(self, needed: int, wanted: int) -> int: ...  # noqa: D102
-    def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]: ...  # noqa: D102
+    def wants_tls(self) -> bool: ...  # noqa: D102
+    def listen(  # noqa: D102
+        self, credentials: Credentials, on_channel: ChannelHandler
+    ) -> tuple[Server, tuple[str, int]]: ...
     def place(self, plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
     def feed(  # noqa: D102
         self,
         data: "DataFrame",
         targets: tuple[FeedTarget, ...],
-        token: str,
+        credentials: Credentials,
         order: FeedOrder,
         on_end: Callable[[], None],
     ) -> Job: ...
@@ -101,6 +104,10 @@ class SparkBackend:
         """Return what the nodes are to reach file systems with."""
         return hadoop_settings(self._spark)
 
+    def wants_tls(self) -> bool:
+        """Whether Spark's settings ask for encrypted connections."""
+        return spark_wants_tls(self._spark)
+
     def find_slots(self, needed: int, wanted: int) -> int:
         """Wait for task slots for so many nodes; return for how many there are some, or raise `SlotsError`."""
         if is_remote(self._spark):
@@ -111,9 +118,9 @@ class SparkBackend:
         own = self._own_nodes
         return find_slots(self._spark.sparkContext, needed - own, wanted - own) + own
 
-    def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
+    def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that executors call."""
-        return listen(self._spark.sparkContext, token, on_channel)
+        return listen(self._spark.sparkContext, credentials, on_channel)
 
     def place(self, plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
         """Start the stage that places the nodes."""
@@ -126,9 +133,9 @@ class SparkBackend:
         self,
         data: "DataFrame",
         targets: tuple[FeedTarget, ...],
-        token: str,
+        credentials: Credentials,
         order: FeedOrder,
         on_end: Callable[[], None],
     ) -> SparkJob:
         """Start a job that feeds a DataFrame to the targets."""
-        return feed_job(self._spark, data, targets, token, order, on_end)
+        return feed_job(self._spark, data, targets, credentials, order, on_end)

@@ -24,6 +24,7 @@ from tensorflowonspark.parts import Keep, Storage
 from tensorflowonspark.restarts import RestartPolicy
 from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.plan import FeedOrder
+from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,6 +84,9 @@ class Cluster:
         later are forked: in about a second instead of the seconds which the import takes. It has about 300 MB of
         memory of its own, and ends with the application, or ten minutes after its last cluster. Where forking is not
         safe, as with GPUs, and for nodes whose `environment` or modules differ, nodes start as if it was not there.
+    tls : bool, optional
+        Whether what driver, tasks and nodes send to other hosts is encrypted; by default if Spark's settings ask for
+        that. What TensorFlow sends is not: see docs/security.md.
 
     Raises
     ------
@@ -117,6 +121,7 @@ class Cluster:
         start_timeout: float = _STAGE_SECONDS,
         ps_on_driver: bool = False,
         warm_nodes: bool = True,
+        tls: bool | None = None,
     ) -> None:
         least, most = _range(workers)
         settings = Settings(
@@ -131,6 +136,7 @@ class Cluster:
             least_workers=least,
             restarts=restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
             warm_nodes=warm_nodes,
+            tls=tls,
         )
         self._set_up(SparkBackend(spark, settings.spec.ps if ps_on_driver else 0), settings)
 
@@ -385,7 +391,7 @@ class Cluster:
         silent = [str(node.role) for node in nodes if not node.answering]
         if silent:
             raise FeedError(f"the program of {', '.join(silent)} has not said what answers: call ctx.serve(function)")
-        return infer(data, schema, feed_targets(nodes), self._life.token, keep)
+        return infer(data, schema, feed_targets(nodes), self._life.credentials, keep)
 
     def hold_and_feed(self, data: "DataFrame | None", validation: str) -> None:
         """Start, with tasks that stay and feed their own nodes (for `run`)."""
@@ -450,9 +456,9 @@ class Cluster:
         return self._life.address
 
     @property
-    def token(self) -> str:
-        """The secret that all who call the driver or a node must show."""
-        return self._life.token
+    def credentials(self) -> Credentials:
+        """The secrets that all who call the driver or a node must show; there once it is started."""
+        return self._life.credentials
 
     @property
     def stop_wanted(self) -> bool:

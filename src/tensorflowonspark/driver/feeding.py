@@ -20,6 +20,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.parts import Contents, Move, PartSummary, Storage
 from tensorflowonspark.task.plan import FeedOrder, FeedTarget
 from tensorflowonspark.task.send import choose, send
+from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,18 +73,18 @@ def feed_job(
     spark: "SparkSession",
     frame: "DataFrame",
     targets: tuple[FeedTarget, ...],
-    token: str,
+    credentials: Credentials,
     order: FeedOrder,
     on_end: Callable[[], None],
 ) -> SparkJob:
     """Start the job that feeds a DataFrame to the targets."""
-    sent = frame.mapInArrow(partial(_feed_partition, targets, token, order), _RESULT_SCHEMA)
+    sent = frame.mapInArrow(partial(_feed_partition, targets, credentials, order), _RESULT_SCHEMA)
     description = f"feed {order.feed} ({order.split.value}) of {len(targets)} nodes"
     return SparkJob(spark, description, sent.collect, on_end)
 
 
 def _feed_partition(
-    targets: tuple[FeedTarget, ...], token: str, order: FeedOrder, batches: Iterator[pa.RecordBatch]
+    targets: tuple[FeedTarget, ...], credentials: Credentials, order: FeedOrder, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run in a Spark task: send its partition to a node."""
     from pyspark import TaskContext
@@ -92,7 +93,7 @@ def _feed_partition(
     assert task is not None
     partition = task.partitionId()
     target = choose(targets, partition)
-    parts = send(target, token, order, order.first_partition + partition, task.taskAttemptId(), batches)
+    parts = send(target, credentials, order, order.first_partition + partition, task.taskAttemptId(), batches)
     yield pa.RecordBatch.from_pydict({"parts": pa.array([pickle.dumps(parts)], pa.binary())})
 
 

@@ -173,7 +173,7 @@ class FeedRun:
         # Where workers have no steps together, one may have returned while others still read.
         self._targets = feed_targets([node for node in self._fed if not node.returned] or self._fed)
         self._job = self._life.feeding = self._life.backend.feed(
-            data, self._targets, self._life.token, order, on_end=self._monitor.wake
+            data, self._targets, self._life.credentials, order, on_end=self._monitor.wake
         )
 
     def _job_ended(self) -> bool:

@@ -24,7 +24,7 @@ def infer(
     data: "DataFrame",
     schema: "str | StructType",
     targets: tuple[FeedTarget, ...],
-    token: str,
+    credentials: transport.Credentials,
     keep: Sequence[str] | None,
 ) -> "DataFrame":
     """Return the DataFrame of the results, computed when Spark comes to it.
@@ -37,7 +37,7 @@ def infer(
         The columns of the results.
     targets : tuple of FeedTarget
         The nodes that answer.
-    token : str
+    credentials : Credentials
         The cluster's.
     keep : sequence of str or None
         Which columns of `data` come before the results; None for all.
@@ -65,7 +65,7 @@ def infer(
         )
     whole = StructType([*(data.schema[name] for name in kept), *results.fields])
     arrow = _arrow_schema(results).serialize().to_pybytes()
-    return data.mapInArrow(partial(_infer_partition, targets, token, kept, arrow), whole)
+    return data.mapInArrow(partial(_infer_partition, targets, credentials, kept, arrow), whole)
 
 
 def _arrow_schema(schema: "StructType") -> pa.Schema:
@@ -79,7 +79,11 @@ def _arrow_schema(schema: "StructType") -> pa.Schema:
 
 
 def _infer_partition(
-    targets: tuple[FeedTarget, ...], token: str, kept: list[str], schema: bytes, batches: Iterator[pa.RecordBatch]
+    targets: tuple[FeedTarget, ...],
+    credentials: transport.Credentials,
+    kept: list[str],
+    schema: bytes,
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Run in a Spark task: send rows to a node, yield what comes back."""
     from pyspark import TaskContext
@@ -89,7 +93,7 @@ def _infer_partition(
     partition = task.partitionId()
     target = choose(targets, partition)
     asked = answered = 0
-    with reach(target, token) as node:
+    with reach(target, credentials) as node:
         dialogue: transport.Dialogue | None = None
         try:
             for batch in batches:

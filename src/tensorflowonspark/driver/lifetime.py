@@ -45,6 +45,7 @@ class Settings:
     restarts: RestartPolicy
     least_workers: int  # `spec` has the most
     warm_nodes: bool
+    tls: bool | None = None  # None: if Spark's settings ask for it
     attempt: int = 0  # how often it was started before
     first_feed: int = 0  # that its programs are given
 
@@ -62,7 +63,7 @@ class Lifetime:
 
     def __init__(self, backend: Backend, settings: Settings) -> None:
         self.backend = backend
-        self.token = transport.new_token()
+        self.credentials = transport.Credentials("")  # made by `start`
         self.watcher = Watcher()
         self._settings = settings
         self.cluster_id = uuid.uuid4().hex
@@ -92,7 +93,9 @@ class Lifetime:
         self._order = order
         nodes = len(self._settings.spec.roles)
         self.backend.find_slots(nodes, nodes)
-        self._server, self.address = self.backend.listen(self.token, self.monitor.serve)
+        tls = self.backend.wants_tls() if self._settings.tls is None else self._settings.tls
+        self.credentials = transport.new_credentials(tls=tls)
+        self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve)
         atexit.register(self.abort)  # a program that ends without a word must not leave anything running
         Thread(target=self._look_for_silence, daemon=True).start()
         try:
@@ -107,7 +110,7 @@ class Lifetime:
     def _plan(self) -> Plan:
         return Plan(
             cluster=self.cluster_id,
-            token=self.token,
+            credentials=self.credentials,
             driver=self.address,
             spec=self._settings.spec,
             program=self._settings.program,

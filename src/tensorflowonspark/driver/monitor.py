@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, Thread, Timer
-from typing import Any
+from typing import Any, TypeGuard
 
 from tensorflowonspark.driver.blame import BROKEN, find_hung, silent, unanswered
 from tensorflowonspark.driver.nodes import Node, NodeState
@@ -119,7 +119,7 @@ class Monitor:
             self._lost(node, BROKEN)
 
     def _admit(self, hello: Any, channel: Channel) -> Node | None:
-        if not isinstance(hello, Hello) or not hmac.compare_digest(hello.cluster, self._cluster):
+        if not self._is_sound(hello):
             return None
         with self.changed:
             node = self.nodes[hello.member.number]
@@ -135,6 +135,14 @@ class Monitor:
                 self._introduce()
             self.changed.notify_all()
         return node
+
+    def _is_sound(self, hello: Any) -> TypeGuard[Hello]:
+        """Whether a first word is a hello for a node of this cluster."""
+        match hello:
+            case Hello(Member(int(number), role), str(cluster)):
+                ours = hmac.compare_digest(cluster.encode(), self._cluster.encode())
+                return ours and 0 <= number < len(self.nodes) and role == self.nodes[number].role
+        return False
 
     def _introduce(self) -> None:
         """Tell all nodes of each other, and which GPUs each has."""

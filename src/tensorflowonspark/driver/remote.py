@@ -24,7 +24,7 @@ from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.place import PROBLEM_SCHEMA, own_address, place
 from tensorflowonspark.task.plan import Plan
-from tensorflowonspark.transport import ChannelHandler, Server
+from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +40,7 @@ class _Errand:
     """What the stage is to do."""
 
     settings: Settings
+    tls: bool  # whether Spark's settings ask for it
     hadoop: dict[str, str] = field(repr=False)
     feeds: bool
     validation: str
@@ -57,7 +58,7 @@ def run_remotely(
     """
     size = len(settings.spec.roles)
     frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
-    errand = _Errand(settings, hadoop_settings(spark), data is not None, validation)
+    errand = _Errand(settings, spark_wants_tls(spark), hadoop_settings(spark), data is not None, validation)
     rows = _collected(spark, frame.mapInArrow(partial(_task, errand), _SCHEMA, barrier=True))
     pieces = [bytes(row.outcome) for row in rows if row.outcome is not None]
     problems = [f"{settings.spec.roles[row.node]} on {row.host}: {row.problem}" for row in rows if row.outcome is None]
@@ -98,13 +99,16 @@ class _OwnTasks:
         This executor's address.
     hadoop : dict
         What the client knows of file systems.
+    tls : bool
+        Whether Spark's settings ask for encrypted connections.
     """
 
     shares_terminal = False  # what the nodes print goes to the executors' log
 
-    def __init__(self, host: str, hadoop: dict[str, str]) -> None:
+    def __init__(self, host: str, hadoop: dict[str, str], tls: bool) -> None:
         self._host = host
         self._hadoop = hadoop
+        self._tls = tls
         self.plans: SimpleQueue[Plan | None] = SimpleQueue()  # where the task takes its plan from
         self.problem_here = ""
         self.ended = False
@@ -118,9 +122,13 @@ class _OwnTasks:
         """Return that there are slots: all tasks run already."""
         return wanted
 
-    def listen(self, token: str, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
+    def wants_tls(self) -> bool:
+        """Whether Spark's settings ask for encrypted connections."""
+        return self._tls
+
+    def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the server at this executor."""
-        server = Server((self._host, 0), token, on_channel=on_channel)
+        server = Server((self._host, 0), credentials, on_channel=on_channel)
         return server, (self._host, int(server.port))
 
     def place(self, plan: Plan, _data: Any, on_end: Callable[[], None]) -> "_OwnTasks":
@@ -159,7 +167,7 @@ def _task(errand: _Errand, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
         if plan is not None:
             yield from map(_with_outcome, place(plan, batches))
         return
-    carrier = _OwnTasks(own_address(task), errand.hadoop)
+    carrier = _OwnTasks(own_address(task), errand.hadoop, errand.tls)
     outcomes: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=lambda: outcomes.put(_outcome(errand, carrier)), daemon=True).start()
     plan = carrier.plans.get()

@@ -53,7 +53,7 @@ class Feeds:
         try:
             for split, contents in ((Split.TRAIN, seal.train), (Split.VALIDATION, seal.validation)):
                 if contents is not None:
-                    give(self._receiver.cache, seal.feed, split, contents, self._setup.number, self._setup.token)
+                    give(self._receiver.cache, seal.feed, split, contents, self._setup.number, self._setup.credentials)
         except Exception as error:
             # The taker waits for these rows: nobody must learn of this later, or never.
             kind = FailureKind.PEER_LOST if isinstance(error, ConnectionLost) else FailureKind.RAISED

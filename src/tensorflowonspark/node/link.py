@@ -18,6 +18,7 @@ from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
 __all__ = ["Link"]
 
 _T = TypeVar("_T")
+_LEASH_SECONDS = 1.0  # for the leash of this process (`children`), which removes its private directory as well
 
 
 class Link:
@@ -59,7 +60,6 @@ class Link:
             missed, heard = (missed + 1 if heard == self._words else 0), self._words
         with suppress(ProcessLookupError):
             os.kill(supervisor, signal.SIGKILL)
-        kill_group(os.getpid())
 
     def send(self, message: object) -> None:
         """Say something to the supervisor."""
@@ -128,6 +128,7 @@ class Link:
                 with self._changed:
                     self._take(message)
                     self._changed.notify_all()
+        time.sleep(_LEASH_SECONDS)
         kill_group(os.getpid())
 
     def _take(self, message: Any) -> None:

@@ -9,11 +9,12 @@ from tensorflowonspark import transport
 from tensorflowonspark.node.cache import Cache
 from tensorflowonspark.node.shard import Shard
 from tensorflowonspark.parts import Contents, Move, PartHeader, Split
+from tensorflowonspark.transport import Credentials
 
 __all__ = ["give", "own_rows"]
 
 
-def give(cache: Cache, feed: int, split: Split, contents: Contents, number: int, token: str) -> None:
+def give(cache: Cache, feed: int, split: Split, contents: Contents, number: int, credentials: Credentials) -> None:
     """Send the rows that this node is to give.
 
     Raises
@@ -25,7 +26,7 @@ def give(cache: Cache, feed: int, split: Split, contents: Contents, number: int,
     for move in contents.moves:
         if move.giver == number:
             shard = cache.shard(feed, split, contents.parts)
-            _send(shard, start, move, PartHeader(feed, split, _moved(number), 0, move.storage), token)
+            _send(shard, start, move, PartHeader(feed, split, _moved(number), 0, move.storage), credentials)
             start += move.rows
 
 
@@ -46,9 +47,9 @@ def _moved(giver: int) -> int:
     return -1 - giver
 
 
-def _send(shard: Shard, start: int, move: Move, header: PartHeader, token: str) -> None:
+def _send(shard: Shard, start: int, move: Move, header: PartHeader, credentials: Credentials) -> None:
     batches = list(shard.slices(start, start + move.rows))
-    connection = transport.dial_near(move.feed_socket, move.host, move.feed_port, token)
+    connection = transport.dial_near(move.feed_socket, move.host, move.feed_port, credentials)
     try:
         stream = connection.put(header, batches[0].schema)
         for batch in batches:

@@ -1,7 +1,5 @@
 """Where a node takes rows: a Unix socket for tasks on its own host, TCP for the others, one cache behind both."""
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,8 +13,6 @@ from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.parts import InferenceHeader, PartHeader, PartSummary
 
 __all__ = ["Receiver"]
-
-_SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path without its terminating zero, man 7 unix
 
 
 class Receiver:
@@ -33,9 +29,9 @@ class Receiver:
     def __init__(self, setup: NodeSetup, tell: Callable[[object], None]) -> None:
         self.cache = Cache(setup.local_directory, setup.number, tell)
         self.answerer: Answers | None = None
-        self.socket = _reachable(Path(setup.feed_socket))
-        self._near = transport.Server(self.socket, setup.token, on_put=self._take, on_dialogue=self._answer)
-        self._far = transport.Server((setup.host, 0), setup.token, on_put=self._take, on_dialogue=self._answer)
+        self.socket = transport.reachable(Path(setup.feed_socket))
+        self._near = transport.Server(self.socket, setup.credentials, on_put=self._take, on_dialogue=self._answer)
+        self._far = transport.Server((setup.host, 0), setup.credentials, on_put=self._take, on_dialogue=self._answer)
 
     @property
     def port(self) -> int:
@@ -45,21 +41,16 @@ class Receiver:
     def _take(
         self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]
     ) -> PartSummary:
+        _require(PartHeader, header)
         return self.cache.store(header, schema, items)
 
     def _answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _require(InferenceHeader, header)
         if self.answerer is None:
             raise FeedError("the program on this node has not said what answers inference: call ctx.serve(function)")
         return self.answerer.answer(header, batches)
 
 
-def _reachable(socket: Path) -> str:
-    """Return a path for a socket that is short enough for one.
-
-    The kernel takes 107 bytes, and Spark's local directories are deeper. On Linux a directory that this process has
-    open is reached through ``/proc``, by this user alone, for as long as this process lives.
-    """
-    if len(os.fsencode(socket)) <= _SOCKET_PATH_BYTES or sys.platform != "linux":
-        return str(socket)
-    descriptor = os.open(socket.parent, os.O_RDONLY | os.O_DIRECTORY)
-    return f"/proc/{os.getpid()}/fd/{descriptor}/{socket.name}"
+def _require(kind: type, header: object) -> None:
+    if not isinstance(header, kind):
+        raise FeedError(f"a sender must begin with a {kind.__name__}, and this one began with {type(header).__name__}")

@@ -24,11 +24,14 @@ from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.spec import Job, tf_config
+from tensorflowonspark.transport import MESSAGE_BYTES
 
 __all__ = ["run_node"]
 
 # What TensorFlow, or our own transport, raises in a worker whose peer is gone: a consequence, never the cause.
 _PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "ConnectionLost"}
+
+_RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # what is around the result in its message is far less than a megabyte
 
 # An error of ours in a graph, where TensorFlow has put it into one of its own.
 _OURS = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
@@ -94,12 +97,18 @@ def _outcome(setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver
 
 def _pickled(result: object) -> bytes:
     try:
-        return bytes(cloudpickle.dumps(result))
+        data = bytes(cloudpickle.dumps(result))
     except Exception as error:
         raise TypeError(
             f"the program returned a {type(result).__name__}, which can't be sent to the driver: return numbers, "
             f"arrays, or anything else that pickles ({error})"
         ) from error
+    if len(data) > _RESULT_BYTES:
+        raise ValueError(
+            f"the program returned a {type(result).__name__} of {len(data)} bytes, and no more than {_RESULT_BYTES} go "
+            "to the driver: write it to a file system (ctx.export) and return its path"
+        )
+    return data
 
 
 def _sentence(error: BaseException) -> str:

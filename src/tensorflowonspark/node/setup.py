@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from tensorflowonspark.spec import ClusterSpec, Role
+from tensorflowonspark.transport import Credentials
 
 __all__ = ["NodeSetup"]
 
@@ -15,7 +16,7 @@ class NodeSetup:
     number: int
     role: Role
     host: str
-    token: str = field(repr=False)
+    credentials: Credentials
     program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
     gpus: tuple[str, ...]
     feed_socket: str  # where it takes rows; empty if it is not fed

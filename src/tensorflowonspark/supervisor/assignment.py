@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from tensorflowonspark.spec import ClusterSpec, Role
+from tensorflowonspark.transport import Credentials
 
 __all__ = ["Assignment", "Connected", "Detach"]
 
@@ -12,7 +13,7 @@ class Assignment:
     """One node's whole order: who it is, where it belongs, what it runs."""
 
     cluster: str  # the cluster's id
-    token: str = field(repr=False)
+    credentials: Credentials
     driver: tuple[str, int]  # where the driver listens
     spec: ClusterSpec
     number: int  # the node's number

@@ -10,7 +10,6 @@ import shutil
 import signal
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -102,15 +101,17 @@ class Supervisor:
     def _start_node(self) -> None:
         order = self._assignment
         directory = order.local_directory or tempfile.gettempdir()
-        self._socket = Path(directory) / f"tfos-{uuid.uuid4().hex}" if order.role in order.spec.fed else None
-        self._logs = str(Path(directory) / f"tfos-{uuid.uuid4().hex}")  # what TensorBoard reads of remote ones
+        self._private = tempfile.mkdtemp(prefix="tfos-", dir=directory)  # which only this user can enter
+        socket = str(Path(self._private, "feed")) if order.role in order.spec.fed else ""
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
         environment = node_environment(os.environ, order.environment)
         if order.warm and order.local_directory and not order.gpus and ForkServer.is_safe(environment):
             self._fork_server = ForkServer(order.local_directory, order.jvm_pid, environment)
         fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
-        self._node, self._pipe = children.start("tensorflowonspark.node", environment, writing, leashed=True, fork=fork)
+        self._node, self._pipe = children.start(
+            "tensorflowonspark.node", environment, writing, leashed=True, private=self._private, fork=fork
+        )
         os.close(writing)
         self._output = Output(reading, name=self._name, level=order.level, echo=order.echo, pass_on=self._pass_lines)
         self._pulse = Pulse(self._node.pid, order.silence, lambda: self._send_node(WhereAreYou()))
@@ -120,10 +121,10 @@ class Supervisor:
                 number=order.number,
                 role=order.role,
                 host=order.host,
-                token=order.token,
+                credentials=order.credentials,
                 program=order.program,
                 gpus=order.gpus,
-                feed_socket=str(self._socket or ""),
+                feed_socket=socket,
                 local_directory=directory,
                 hadoop=order.hadoop,
                 silence=order.silence,
@@ -138,7 +139,7 @@ class Supervisor:
         order = self._assignment
         assert self._task is not None
         try:
-            self._driver = transport.dial(order.driver, order.token).channel()
+            self._driver = transport.dial(order.driver, order.credentials).channel()
             member = Member(order.number, order.role, order.host, port, order.gpus)
             self._driver.send(Hello(member, order.cluster, os.getpid(), order.jvm_pid))
         except transport.ConnectionLost as error:
@@ -306,7 +307,8 @@ class Supervisor:
     def _start_tensorboard(self) -> None:
         self._tensorboard, pipe = children.start("tensorflowonspark.supervisor.tensorboard", os.environ, leashed=True)
         order = self._assignment
-        pipe.send((order.tensorboard, order.host, self._logs, order.hadoop))
+        copies = str(Path(self._private, "logs"))  # of those that TensorBoard can't read where they are
+        pipe.send((order.tensorboard, order.host, copies, order.hadoop))
         self._listen_to("tensorboard", pipe.recv)
 
     def _send_node(self, message: object) -> None:
@@ -328,12 +330,10 @@ class Supervisor:
         children.kill_group(self._node.pid)
         self._node.wait()
         self._output.tail(_OUTPUT_SECONDS)
-        if self._socket is not None:
-            self._socket.unlink(missing_ok=True)
         if self._tensorboard is not None:
             children.kill_group(self._tensorboard.pid)
             self._tensorboard.wait()
-            shutil.rmtree(self._logs, ignore_errors=True)
+        shutil.rmtree(self._private, ignore_errors=True)
         if self._driver is not None:
             self._driver.close()
 

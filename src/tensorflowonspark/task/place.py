@@ -92,7 +92,7 @@ def start_supervisor(
     role = plan.spec.roles[number]
     order = Assignment(
         cluster=plan.cluster,
-        token=plan.token,
+        credentials=plan.credentials,
         driver=plan.driver,
         spec=plan.spec,
         number=number,
@@ -146,7 +146,7 @@ def _hold(plan: Plan, role: Role, number: int, host: str, pipe: Connection, batc
     ready = next_word(pipe)
     if plan.feed is not None and isinstance(ready, Ready) and ready.feed_socket:
         target = FeedTarget(number, str(role), host, ready)
-        parts = send(target, plan.token, plan.feed, number, 0, batches)
+        parts = send(target, plan.credentials, plan.feed, number, 0, batches)
         pipe.send(Stored(plan.feed.feed, parts))
     with suppress(EOFError, OSError):
         while True:

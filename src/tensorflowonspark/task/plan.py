@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from tensorflowonspark.messages import Ready
 from tensorflowonspark.parts import Split, Storage
 from tensorflowonspark.spec import ClusterSpec
+from tensorflowonspark.transport import Credentials
 
 __all__ = ["FeedOrder", "FeedTarget", "Plan"]
 
@@ -25,7 +26,7 @@ class Plan:
     """All that a task must know to place its node."""
 
     cluster: str
-    token: str = field(repr=False)
+    credentials: Credentials
     driver: tuple[str, int]
     spec: ClusterSpec
     program: bytes = field(repr=False)

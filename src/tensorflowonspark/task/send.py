@@ -24,13 +24,18 @@ def choose(targets: tuple[FeedTarget, ...], partition: int) -> FeedTarget:
     return candidates[partition % len(candidates)]
 
 
-def reach(target: FeedTarget, token: str) -> closing[transport.Dialled]:
+def reach(target: FeedTarget, credentials: transport.Credentials) -> closing[transport.Dialled]:
     """Return a connection to a node, for a ``with`` block."""
-    return closing(transport.dial_near(target.ready.feed_socket, target.host, target.ready.feed_port, token))
+    return closing(transport.dial_near(target.ready.feed_socket, target.host, target.ready.feed_port, credentials))
 
 
 def send(
-    target: FeedTarget, token: str, order: FeedOrder, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]
+    target: FeedTarget,
+    credentials: transport.Credentials,
+    order: FeedOrder,
+    partition: int,
+    attempt: int,
+    batches: Iterator[pa.RecordBatch],
 ) -> tuple[PartSummary, ...]:
     """Send a partition to a node; return what the node says it has stored, for each split that has rows.
 
@@ -42,7 +47,7 @@ def send(
     sent: dict[Split, int] = {}
     senders: dict[Split, _Sender] = {}
     near = Path(target.ready.feed_socket).exists() and can_hand_over()
-    with reach(target, token) as node:
+    with reach(target, credentials) as node:
         try:
             for batch in batches:
                 for split, rows in _divided(batch, order, partition):

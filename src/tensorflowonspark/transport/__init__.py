@@ -6,18 +6,24 @@ of one partition to a node and is answered when all of it has been taken; one th
 broken off and does not count. On one host the batches need not travel: files that hold them are handed over instead
 (`handover`). A *dialogue* (``DoExchange`` with a header) sends batches and gets one back for each.
 
-Nothing is read from a peer before it has shown the cluster's token, so that unpickling is safe.
+Nothing is read from a peer before it has shown the cluster's token, so that unpickling is safe. On a Unix socket that
+is checked by the server, whose directory keeps other users out; on a TCP port by a gate before the server, or the
+port speaks TLS and both sides show the cluster's certificate.
 """
 
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.client import Dialled, Dialogue, PutStream, dial, dial_near
-from tensorflowonspark.transport.common import ConnectionLost, new_token
+from tensorflowonspark.transport.common import MESSAGE_BYTES, ConnectionLost
+from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server
+from tensorflowonspark.transport.sockets import reachable
 
 __all__ = [
+    "MESSAGE_BYTES",
     "Channel",
     "ChannelHandler",
     "ConnectionLost",
+    "Credentials",
     "Dialled",
     "Dialogue",
     "Mapped",
@@ -25,5 +31,7 @@ __all__ = [
     "Server",
     "dial",
     "dial_near",
-    "new_token",
+    "new_credentials",
+    "reachable",
+    "spark_wants_tls",
 ]

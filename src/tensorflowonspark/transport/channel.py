@@ -1,13 +1,12 @@
 """A two-way stream of messages, whose end is how either side learns that the other is gone."""
 
-import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
-from tensorflowonspark.transport.common import ConnectionLost, told
+from tensorflowonspark.transport.common import MESSAGE_BYTES, ConnectionLost, packed, told, unpacked
 
 __all__ = ["Channel"]
 
@@ -31,8 +30,10 @@ class Channel:
         ------
         ConnectionLost
             If the channel is closed, on whichever side.
+        ValueError
+            If the message is too large for one.
         """
-        data = pickle.dumps(message)
+        data = packed(message, MESSAGE_BYTES)
         with self._lock:
             # Writing to a stream whose call has ended crashes the process: hence the lock and the check.
             if self._writer is None:
@@ -48,14 +49,15 @@ class Channel:
         Raises
         ------
         ConnectionLost
-            If the other side closed the channel, or is gone.
+            If the other side closed the channel, is gone, or sent what is no message.
         """
         try:
-            return pickle.loads(self._reader.read_chunk().app_metadata)
+            data = self._reader.read_chunk().app_metadata
         except StopIteration:
             raise ConnectionLost("the other side closed the channel") from None
         except (pa.ArrowException, OSError) as error:
             raise ConnectionLost(told(error)) from error
+        return unpacked(data, MESSAGE_BYTES)
 
     def close(self) -> None:
         """Say that no more will be sent; the other side's ``receive`` ends."""

@@ -1,6 +1,5 @@
 """The end that calls."""
 
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,12 +11,18 @@ from tensorflowonspark.handover import Piece
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.common import (
     END_MARK,
+    HEADER_BYTES,
+    MESSAGE_BYTES,
     TAKEN,
     TOKEN_HEADER,
     ConnectionLost,
+    bearer,
     connection_errors,
     location,
+    packed,
+    unpacked,
 )
+from tensorflowonspark.transport.credentials import CERTIFIED_NAME, Credentials
 
 __all__ = ["Dialled", "Dialogue", "PutStream", "dial", "dial_near"]
 
@@ -30,7 +35,7 @@ class PutStream:
     """The sending end of one partition's batches."""
 
     def __init__(self, client: flight.FlightClient, header: object, schema: pa.Schema, token: str) -> None:
-        descriptor = flight.FlightDescriptor.for_command(pickle.dumps(header))
+        descriptor = flight.FlightDescriptor.for_command(packed(header, HEADER_BYTES))
         with connection_errors():
             self._writer, self._answers = client.do_put(descriptor, schema, _options(token))
 
@@ -43,7 +48,7 @@ class PutStream:
     def hand_over(self, piece: Piece) -> bool:
         """Hand over a file; return whether the receiver could open it. Waits until it has."""
         with connection_errors():
-            self._writer.write_metadata(pickle.dumps(piece))
+            self._writer.write_metadata(packed(piece, HEADER_BYTES))
             answer = self._answers.read()
         if answer is None:
             self._raise_refusal()
@@ -58,7 +63,7 @@ class PutStream:
         if answer is None:
             self._raise_refusal()
         with connection_errors():
-            result = pickle.loads(answer)
+            result = unpacked(answer.to_pybytes(), MESSAGE_BYTES)
             self._writer.close()
             return result
 
@@ -76,7 +81,7 @@ class Dialogue:
     """
 
     def __init__(self, client: flight.FlightClient, header: object, schema: pa.Schema, token: str) -> None:
-        descriptor = flight.FlightDescriptor.for_command(pickle.dumps(header))
+        descriptor = flight.FlightDescriptor.for_command(packed(header, HEADER_BYTES))
         with connection_errors():
             self._writer, self._reader = client.do_exchange(descriptor, _options(token))
             self._writer.begin(schema)
@@ -116,9 +121,20 @@ class Dialogue:
 class Dialled:
     """A connection to a server; it is made by the first call on it."""
 
-    def __init__(self, location: str, token: str) -> None:
-        self._client = flight.FlightClient(location, generic_options=_KEEPALIVE)
-        self._token = token
+    def __init__(self, address: str | tuple[str, int], credentials: Credentials) -> None:
+        self._token = credentials.token
+        own = credentials.certificate.encode()
+        if own and not isinstance(address, str):
+            self._client = flight.FlightClient(
+                location(address, tls=True),
+                tls_root_certs=own,
+                cert_chain=own,
+                private_key=credentials.key.encode(),
+                override_hostname=CERTIFIED_NAME,
+                generic_options=_KEEPALIVE,
+            )
+        else:
+            self._client = flight.FlightClient(location(address), generic_options=_KEEPALIVE)
 
     def channel(self) -> Channel:
         """Open a channel."""
@@ -139,14 +155,14 @@ class Dialled:
         self._client.close()
 
 
-def dial(address: str | tuple[str, int], token: str) -> Dialled:
+def dial(address: str | tuple[str, int], credentials: Credentials) -> Dialled:
     """Return a connection to a Unix socket's path, or to a host and port."""
-    return Dialled(location(address), token)
+    return Dialled(address, credentials)
 
 
-def dial_near(socket: str, host: str, port: int, token: str) -> Dialled:
+def dial_near(socket: str, host: str, port: int, credentials: Credentials) -> Dialled:
     """Return a connection to a node: through its Unix socket if that is on this host, and else over TCP."""
-    return dial(socket if socket and Path(socket).exists() else (host, port), token)
+    return Dialled(socket if socket and Path(socket).exists() else (host, port), credentials)
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -163,4 +179,4 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _options(token: str) -> flight.FlightCallOptions:
-    return flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), f"Bearer {token}".encode())])
+    return flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), bearer(token))])

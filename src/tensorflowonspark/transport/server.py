@@ -1,7 +1,6 @@
 """The end that is called: nothing is read from a peer before it has shown the token."""
 
 import hmac
-import pickle
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,12 +13,20 @@ from tensorflowonspark.handover import Piece, open_piece
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.common import (
     END_MARK,
+    HEADER_BYTES,
+    MESSAGE_BYTES,
     NOT_REACHED,
     TAKEN,
     TOKEN_HEADER,
     ConnectionLost,
+    bearer,
     location,
+    packed,
+    unpacked,
 )
+from tensorflowonspark.transport.credentials import Credentials
+from tensorflowonspark.transport.gate import Gate
+from tensorflowonspark.transport.sockets import HiddenSocket
 
 __all__ = ["ChannelHandler", "DialogueHandler", "Mapped", "PutHandler", "Server"]
 
@@ -41,11 +48,14 @@ class Mapped:
 class Server(flight.FlightServerBase):
     """Listens on one address, a Unix socket's path or a host and port, from its making until ``close``.
 
+    A Unix socket is protected by its directory and the token; a port by TLS, of which both sides show the certificate,
+    and the token, or by a `Gate` that asks for the token before the server hears anything.
+
     Parameters
     ----------
     address : str or (str, int)
         Path, or host and port; port 0 takes a free one.
-    token : str
+    credentials : Credentials
         What a peer must show.
     on_channel : callable, optional
         Called with each new channel, in a thread of its own; the channel ends when it returns.
@@ -58,21 +68,44 @@ class Server(flight.FlightServerBase):
     def __init__(
         self,
         address: str | tuple[str, int],
-        token: str,
+        credentials: Credentials,
         *,
         on_channel: ChannelHandler | None = None,
         on_put: PutHandler | None = None,
         on_dialogue: DialogueHandler | None = None,
     ) -> None:
-        super().__init__(location(address), middleware={"token": _TokenCheck(token)})
+        self._gate: Gate | None = None
+        self._hidden: HiddenSocket | None = None
+        checks = {"token": _TokenCheck(credentials.token)}
+        if isinstance(address, str):
+            super().__init__(location(address), middleware=checks)
+        elif credentials.certificate:
+            own = credentials.certificate.encode()
+            super().__init__(
+                location(address, tls=True),
+                tls_certificates=[(own, credentials.key.encode())],
+                verify_client=True,
+                root_certificates=own,
+                middleware=checks,
+            )
+        else:
+            self._gate = Gate(address, credentials.token)
+            self._hidden = HiddenSocket()
+            super().__init__(location(self._hidden.path), middleware=checks)
+            self._gate.open(self._hidden.hide())
         self._on_channel = on_channel
         self._on_put = on_put
         self._on_dialogue = on_dialogue
 
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        return self._gate.port if self._gate is not None else int(super().port)
+
     def do_exchange(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve one channel or dialogue (called by Flight)."""
         if descriptor.command:
-            self._converse(pickle.loads(descriptor.command), reader, writer)
+            self._converse(unpacked(descriptor.command, HEADER_BYTES), reader, writer)
             return
         if self._on_channel is None:
             raise flight.FlightUnauthorizedError("this server has no channels")
@@ -96,21 +129,27 @@ class Server(flight.FlightServerBase):
         """Take one partition's batches (called by Flight)."""
         if self._on_put is None:
             raise flight.FlightUnauthorizedError("this server takes no rows")
-        answer = self._on_put(pickle.loads(descriptor.command), reader.schema, _until_end_mark(reader, writer))
-        writer.write(pickle.dumps(answer))
+        answer = self._on_put(
+            unpacked(descriptor.command, HEADER_BYTES), reader.schema, _until_end_mark(reader, writer)
+        )
+        writer.write(packed(answer, MESSAGE_BYTES))
 
     def close(self) -> None:
         """Stop listening; calls that don't end are given up after two seconds, never waited for."""
+        if self._gate is not None:
+            self._gate.close()
         closer = threading.Thread(target=self.shutdown, daemon=True)
         closer.start()
         closer.join(_CLOSING_SECONDS)
+        if self._hidden is not None:
+            self._hidden.close()
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):
     """Refuses every call that does not carry the token."""
 
     def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
+        self._expected = bearer(token)
 
     def start_call(self, _info: Any, headers: dict[str, list[str]]) -> None:
         shown = headers.get(TOKEN_HEADER, [""])[0].encode()
@@ -131,7 +170,9 @@ def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mappe
             word = chunk.app_metadata.to_pybytes()
             if word == END_MARK:
                 return
-            piece: Piece = pickle.loads(word)
+            piece = unpacked(word, HEADER_BYTES)
+            if not isinstance(piece, Piece):
+                raise ConnectionLost(f"the sender said {type(piece).__name__} where a file was to be handed over")
             try:
                 mapped = [Mapped(open_piece(piece), piece.size)]
             except OSError:

@@ -150,7 +150,7 @@ class TFCluster:
         """
         self._require_feeding("inference", qname)
         targets = feed_targets(self._cluster.fed)
-        return answered(_as_rdd(dataRDD), targets, self._cluster.token, qname, feed_timeout)
+        return answered(_as_rdd(dataRDD), targets, self._cluster.credentials, qname, feed_timeout)
 
     def _require_feeding(self, verb: str, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:

@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["answered"]
 
 
-def answered(rdd: "RDD[Any]", targets: tuple[FeedTarget, ...], token: str, queue: str, timeout: float) -> "RDD[Any]":
+def answered(
+    rdd: "RDD[Any]", targets: tuple[FeedTarget, ...], credentials: transport.Credentials, queue: str, timeout: float
+) -> "RDD[Any]":
     """Return the RDD of the results, computed when Spark comes to it."""
-    return from_pickles(to_pickles(rdd), partial(_partition, targets, token, queue, timeout))
+    return from_pickles(to_pickles(rdd), partial(_partition, targets, credentials, queue, timeout))
 
 
 def _partition(
-    targets: tuple[FeedTarget, ...], token: str, queue: str, timeout: float, pickles: Iterator[bytes]
+    targets: tuple[FeedTarget, ...],
+    credentials: transport.Credentials,
+    queue: str,
+    timeout: float,
+    pickles: Iterator[bytes],
 ) -> Iterator[bytes]:
     """Run in a Spark task."""
     from pyspark import TaskContext
@@ -34,7 +40,7 @@ def _partition(
     partition = task.partitionId()
     target = choose(targets, partition)
     try:
-        with reach(target, token) as node:
+        with reach(target, credentials) as node:
             dialogue: transport.Dialogue | None = None
             for batch in in_batches(pickles, queue):
                 dialogue = dialogue or node.dialogue(RowsHeader(partition, b"", queue, timeout), batch.schema)

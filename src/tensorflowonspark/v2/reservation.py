@@ -41,7 +41,7 @@ class Client:
     def __init__(self, server_addr: tuple[str, int]) -> None:
         self.server_addr = (str(server_addr[0]), int(server_addr[1]))
         try:
-            key = _key_file(self.server_addr).read_text()
+            key = transport.Credentials.from_text(_key_file(self.server_addr).read_text())
         except OSError as error:
             raise ClusterError(
                 f"no cluster of yours listens at {self.server_addr[0]}:{self.server_addr[1]} ({error.strerror}: "
@@ -89,7 +89,7 @@ class StopSwitch:
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
             self._file.unlink(missing_ok=True)  # of a driver that was killed
             with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(cluster.token)
+                file.write(cluster.credentials.to_text())
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home, as in some containers
             _log.warning("the cluster can't be stopped from outside: %s", error)
         atexit.register(self.close)  # a driver may end without `TFCluster.shutdown`

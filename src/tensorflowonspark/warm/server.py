@@ -35,6 +35,7 @@ class _Request:
     connection: socket.socket
     descriptors: list[int]
     outfit: Outfit
+    private: str  # its directory
 
 
 class Server:
@@ -94,13 +95,14 @@ class Server:
         connection, _ = listener.accept()
         connection.settimeout(_ASK_SECONDS)
         descriptors: list[int] = []
-        with suppress(OSError, ValueError, TypeError):
+        with suppress(OSError, ValueError, TypeError, KeyError):
             if is_own_peer(connection):
                 _, descriptors, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
-                outfit = Outfit(**json.loads(connection.makefile("rb").readline()))
+                wanted = json.loads(connection.makefile("rb").readline())
+                outfit = Outfit(**wanted["outfit"])
                 refusal = self._refusal(outfit)
                 if not refusal and len(descriptors) == _DESCRIPTORS:
-                    return _Request(connection, descriptors, outfit)
+                    return _Request(connection, descriptors, outfit, wanted["private"])
                 _say(connection, {"refusal": refusal})
                 if refusal and not descriptors:
                     self._retire()
@@ -144,7 +146,10 @@ class Server:
         pipe, leash, output = request.descriptors
         program = str(Path(run.__file__).with_name("__main__.py"))
         begin_afresh(
-            {**request.outfit.environment, **self._set_by_imports}, [program, str(pipe), str(leash)], self._path, output
+            {**request.outfit.environment, **self._set_by_imports},
+            [program, request.private, str(pipe), str(leash)],
+            self._path,
+            output,
         )
 
     def _reap(self) -> None:

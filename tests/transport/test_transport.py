@@ -8,30 +8,35 @@ import time
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.transport import ConnectionLost, Server, dial, new_token
+from tensorflowonspark.transport import ConnectionLost, Credentials, Server, dial, new_credentials
+
+
+@pytest.fixture(params=["unix", "tcp", "tls"])
+def way(request):
+    return request.param
 
 
 @pytest.fixture
-def token():
-    return new_token()
+def credentials(way):
+    return new_credentials(tls=way == "tls")
 
 
-@pytest.fixture(params=["unix", "tcp"])
-def address(request, tmp_path):
-    return str(tmp_path / "socket") if request.param == "unix" else ("127.0.0.1", 0)
+@pytest.fixture
+def address(way, tmp_path):
+    return str(tmp_path / "socket") if way == "unix" else ("127.0.0.1", 0)
 
 
 def _reached(server, address):
     return address if isinstance(address, str) else ("127.0.0.1", server.port)
 
 
-def test_messages_go_both_ways_in_order(address, token):
+def test_messages_go_both_ways_in_order(address, credentials):
     def echo(channel):
         for _ in range(100):
             channel.send(("echo", channel.receive()))
 
-    server = Server(address, token, on_channel=echo)
-    channel = dial(_reached(server, address), token).channel()
+    server = Server(address, credentials, on_channel=echo)
+    channel = dial(_reached(server, address), credentials).channel()
     for number in range(100):
         channel.send({"number": number})
     assert [channel.receive() for _ in range(100)] == [("echo", {"number": number}) for number in range(100)]
@@ -40,18 +45,19 @@ def test_messages_go_both_ways_in_order(address, token):
 
 
 @pytest.mark.parametrize("shown", ["", "wrong", "Bearer"])
-def test_without_the_token_nothing_is_read(address, token, shown):
+def test_without_the_token_nothing_is_read(address, credentials, shown):
     seen = []
-    server = Server(address, token, on_channel=lambda channel: seen.append(channel.receive()))
+    server = Server(address, credentials, on_channel=lambda channel: seen.append(channel.receive()))
+    stranger = Credentials(shown, credentials.certificate, credentials.key)
     with pytest.raises(ConnectionLost, match="does not know you"):
-        dial(_reached(server, address), shown).channel().receive()
+        dial(_reached(server, address), stranger).channel().receive()
     with pytest.raises(ConnectionLost):
-        dial(_reached(server, address), shown).put("header", pa.schema([("x", pa.int64())])).finish()
+        dial(_reached(server, address), stranger).put("header", pa.schema([("x", pa.int64())])).finish()
     assert seen == []
     server.close()
 
 
-def test_either_side_hears_of_the_others_end(token):
+def test_either_side_hears_of_the_others_end(credentials):
     heard = threading.Event()
 
     def listen(channel):
@@ -62,8 +68,8 @@ def test_either_side_hears_of_the_others_end(token):
             channel.send("into the void")
         heard.set()
 
-    server = Server(("127.0.0.1", 0), token, on_channel=listen)
-    channel = dial(("127.0.0.1", server.port), token).channel()
+    server = Server(("127.0.0.1", 0), credentials, on_channel=listen)
+    channel = dial(("127.0.0.1", server.port), credentials).channel()
     channel.close()
     assert heard.wait(5)
     with pytest.raises(ConnectionLost):
@@ -71,7 +77,7 @@ def test_either_side_hears_of_the_others_end(token):
     server.close()
 
 
-def test_a_killed_peer_is_noticed_at_once(token):
+def test_a_killed_peer_is_noticed_at_once(credentials):
     ended = []
 
     def listen(channel):
@@ -80,14 +86,15 @@ def test_a_killed_peer_is_noticed_at_once(token):
             channel.receive()
         ended.append(time.monotonic())
 
-    server = Server(("127.0.0.1", 0), token, on_channel=listen)
+    server = Server(("127.0.0.1", 0), credentials, on_channel=listen)
     program = (
-        "import sys, time; from tensorflowonspark.transport import dial\n"
-        f"c = dial(('127.0.0.1', {server.port}), sys.stdin.readline().strip()).channel(); c.send(1)\n"
+        "import sys, time; from tensorflowonspark.transport import Credentials, dial\n"
+        "known = Credentials.from_text(sys.stdin.readline())\n"
+        f"c = dial(('127.0.0.1', {server.port}), known).channel(); c.send(1)\n"
         "print(flush=True); time.sleep(60)"
     )
     peer = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    peer.stdin.write(f"{token}\n")
+    peer.stdin.write(f"{credentials.to_text()}\n")
     peer.stdin.flush()
     peer.stdout.readline()
     killed = time.monotonic()
@@ -100,21 +107,21 @@ def test_a_killed_peer_is_noticed_at_once(token):
     server.close()
 
 
-def test_a_partition_is_taken_whole(address, token):
+def test_a_partition_is_taken_whole(address, credentials):
     batches = [pa.record_batch({"x": list(range(start, start + 10))}) for start in range(0, 100, 10)]
 
     def take(header, schema, stream):
         return header, schema.names, [value for batch in stream for value in batch["x"].to_pylist()]
 
-    server = Server(address, token, on_put=take)
-    stream = dial(_reached(server, address), token).put(("feed", 3), batches[0].schema)
+    server = Server(address, credentials, on_put=take)
+    stream = dial(_reached(server, address), credentials).put(("feed", 3), batches[0].schema)
     for batch in batches:
         stream.write(batch)
     assert stream.finish() == (("feed", 3), ["x"], list(range(100)))
     server.close()
 
 
-def test_a_partition_that_breaks_off_does_not_count(token):
+def test_a_partition_that_breaks_off_does_not_count(credentials):
     outcome = []
 
     def take(header, schema, stream):
@@ -124,8 +131,8 @@ def test_a_partition_that_breaks_off_does_not_count(token):
             outcome.append(str(error))
             raise
 
-    server = Server(("127.0.0.1", 0), token, on_put=take)
-    connection = dial(("127.0.0.1", server.port), token)
+    server = Server(("127.0.0.1", 0), credentials, on_put=take)
+    connection = dial(("127.0.0.1", server.port), credentials)
     stream = connection.put("header", pa.schema([("x", pa.int64())]))
     stream.write(pa.record_batch({"x": [1, 2]}))
     stream._writer.done_writing()  # as when the sender's process ends
@@ -135,17 +142,17 @@ def test_a_partition_that_breaks_off_does_not_count(token):
     server.close()
 
 
-def test_what_the_receiver_raises_reaches_the_sender(token):
+def test_what_the_receiver_raises_reaches_the_sender(credentials):
     def refuse(header, schema, stream):
         raise ValueError("no room for these rows")
 
-    server = Server(("127.0.0.1", 0), token, on_put=refuse)
-    stream = dial(("127.0.0.1", server.port), token).put("header", pa.schema([("x", pa.int64())]))
+    server = Server(("127.0.0.1", 0), credentials, on_put=refuse)
+    stream = dial(("127.0.0.1", server.port), credentials).put("header", pa.schema([("x", pa.int64())]))
     with pytest.raises(ConnectionLost, match="no room for these rows"):
         stream.finish()
     server.close()
 
 
-def test_an_address_where_no_one_listens(token):
+def test_an_address_where_no_one_listens(credentials):
     with pytest.raises(ConnectionLost):
-        dial(("127.0.0.1", 1), token).channel().receive()
+        dial(("127.0.0.1", 1), credentials).channel().receive()

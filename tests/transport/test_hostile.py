@@ -1,0 +1,255 @@
+"""Garbage, floods and replays at every port of ours: nothing is unpickled, nothing grows, nobody is disturbed."""
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import hostile
+import psutil
+import pyarrow as pa
+import pytest
+
+import tensorflowonspark as tfos
+from programs import small_frame, small_model
+from tensorflowonspark.transport import ConnectionLost, Server, dial, new_credentials
+
+_RUN = "import json, sys; import hostile; hostile.messages(**json.load(sys.stdin))"
+_SERVER_MEGABYTES = 64  # that a server may grow by; the messages of one run, taken together, have some hundred
+_NODE_MEGABYTES = 150  # that a node which trains may: TensorFlow's own growth over several feeds is in it
+
+
+def attack(addresses, seed, count, token=""):
+    """Start a process that sends hostile messages; return it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _RUN], stdin=subprocess.PIPE, text=True, cwd=Path(__file__).parent
+    )
+    orders = {"seed": seed, "count": count, "token": token}
+    process.stdin.write(
+        json.dumps({**orders, "addresses": [each if isinstance(each, str) else list(each) for each in addresses]})
+    )
+    process.stdin.close()
+    return process
+
+
+class Sizes:
+    """How much memory processes have at the most while this is watched, beyond what they had at its begin."""
+
+    def __init__(self, pids):
+        self._processes = [psutil.Process(pid) for pid in pids]
+        self._first = [self._size(each) for each in self._processes]
+        self.grown = [0.0] * len(pids)  # megabytes
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _size(self, process):
+        return process.memory_info().rss / 2**20
+
+    def _watch(self):
+        while not self._over.wait(0.02):
+            for number, process in enumerate(self._processes):
+                self.grown[number] = max(self.grown[number], self._size(process) - self._first[number])
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+
+class Guarded:
+    """Servers of all three kinds, and what reaches their handlers."""
+
+    def __init__(self, directory):
+        self.seen = []
+        self.servers = []
+        self.known = [new_credentials(), new_credentials(), new_credentials(tls=True)]
+        self.addresses = []
+        for address, known in zip([f"{directory}/socket", ("127.0.0.1", 0), ("127.0.0.1", 0)], self.known, strict=True):
+            server = Server(address, known, on_channel=self.channel, on_put=self.put, on_dialogue=self.dialogue)
+            self.servers.append(server)
+            self.addresses.append(address if isinstance(address, str) else ("127.0.0.1", server.port))
+
+    def channel(self, channel):
+        word = channel.receive()
+        self.seen.append(word)
+        channel.send(word)
+
+    def put(self, header, schema, items):
+        self.seen.append(header)
+        return sum(batch.num_rows for batch in items)
+
+    def dialogue(self, header, batches):
+        self.seen.append(header)
+        yield from batches
+
+    def answer(self):
+        """Ask each for what it is there for."""
+        batch = pa.record_batch({"x": [1, 2, 3]})
+        for address, known in zip(self.addresses, self.known, strict=True):
+            connection = dial(address, known)
+            channel = connection.channel()
+            channel.send("hello")
+            assert channel.receive() == "hello"
+            channel.close()
+            stream = connection.put("rows", batch.schema)
+            stream.write(batch)
+            assert stream.finish() == 3
+            connection.close()
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    made = Guarded(tmp_path)
+    yield made
+    for server in made.servers:
+        server.close()
+
+
+def test_strangers_reach_no_handler_and_take_no_memory(guarded):
+    guarded.answer()
+    guarded.seen.clear()
+    with Sizes([psutil.Process().pid]) as sizes:
+        strangers = attack(guarded.addresses, seed=1, count=1500)
+        while strangers.poll() is None:
+            guarded.answer()  # while they are at it
+            time.sleep(0.1)
+    assert strangers.returncode == 0
+    assert set(guarded.seen) == {"hello", "rows"}
+    assert sizes.grown[0] < _SERVER_MEGABYTES
+
+
+def test_a_stranger_is_cut_off_after_some_kilobytes(guarded):
+    """gRPC would take the whole message first, whoever sends it."""
+    for address in guarded.addresses[1:]:  # a Unix socket is out of a stranger's reach
+        sent = 0
+        with hostile.connected(address) as peer, pytest.raises(ConnectionError):
+            peer.settimeout(5)
+            peer.sendall(hostile.PREFACE + hostile.frame(4, 0, 0, b"") + hostile.call(b"/x/DoGet"))
+            while sent < 512 << 20:
+                peer.sendall(hostile.frame(0, 0, 1, bytes(16 << 10)) * 64)
+                sent += 1 << 20
+        assert sent < 16 << 20  # what the kernel's buffers hold
+
+
+def _hung_up(peer):
+    try:
+        return peer.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def test_more_strangers_than_the_gate_lets_wait_keep_nobody_out(guarded):
+    held = [socket.create_connection(guarded.addresses[1], timeout=5) for _ in range(200)]
+    guarded.answer()
+    assert _hung_up(held[0])  # the oldest had to go
+    held[-1].settimeout(0.1)
+    assert not _hung_up(held[-1])
+    for peer in held:
+        peer.close()
+
+
+def test_who_says_nothing_is_not_waited_for(guarded, monkeypatch):
+    monkeypatch.setattr("tensorflowonspark.transport.gate._STRANGER_SECONDS", 0.3)
+    with hostile.connected(guarded.addresses[1]) as silent:
+        silent.settimeout(5)
+        assert _hung_up(silent)
+
+
+def test_nonsense_of_one_who_has_the_token_is_an_error_to_that_one_alone(guarded):
+    with Sizes([psutil.Process().pid]) as sizes:
+        for address, known in zip(guarded.addresses[:2], guarded.known, strict=False):
+            attack([address], seed=2, count=300, token=known.token).wait()
+    guarded.answer()
+    assert sizes.grown[0] < _SERVER_MEGABYTES
+
+
+def test_what_is_no_message_is_named(guarded):
+    channel = dial(guarded.addresses[1], guarded.known[1]).channel()
+    channel._writer.write_metadata(b"no pickle")
+    with pytest.raises(ConnectionLost, match="9 bytes that are no message"):
+        channel.receive()
+
+
+def test_a_message_that_is_too_large_is_refused_by_both_sides(guarded, monkeypatch):
+    for module in ("channel", "server", "client"):
+        monkeypatch.setattr(f"tensorflowonspark.transport.{module}.MESSAGE_BYTES", 1000)
+    channel = dial(guarded.addresses[1], guarded.known[1]).channel()
+    with pytest.raises(ValueError, match="str has 1018 bytes, and a message has between 1 and 1000"):
+        channel.send("x" * 1000)
+    channel._writer.write_metadata(pickle.dumps("x" * 1000))
+    with pytest.raises(ConnectionLost, match="what the other side sent has 1018 bytes"):
+        channel.receive()
+
+
+def train_again_and_again(args, ctx):
+    """Train the same model anew with each feed; return what came of each."""
+    import keras
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    results = []
+    for feed in ctx.feeds():
+        keras.utils.set_random_seed(3)
+        with strategy.scope():
+            model = small_model()
+        history = model.fit(feed.dataset(16, features="features", label="label"), epochs=args, verbose=0)
+        results.append((feed.rows, history.history["loss"]))
+    return results
+
+
+def _ports(cluster):
+    """Return every address of ours that a cluster has."""
+    nodes = [node.ready for node in cluster.nodes]
+    return [cluster.address, *(("127.0.0.1", each.feed_port) for each in nodes), *(each.feed_socket for each in nodes)]
+
+
+def _trained_under_attack(spark, count, attackers, **settings):
+    """Feed a cluster again and again for as long as it is attacked; return by how many megabytes each process grew."""
+    data = small_frame(spark, [60, 20, 0, 50]).cache()
+    with tfos.Cluster(spark, train_again_and_again, 2, workers=2, **settings) as cluster:
+        cluster.train(data)
+        cluster.train(data)  # TensorFlow has what it needs now
+        pids = [os.getpid(), *(node.pid for node in cluster.nodes)]
+        pids += [psutil.Process(node.pid).children()[0].pid for node in cluster.nodes]
+        feeds = 0
+        with Sizes(pids) as sizes:
+            crowd = [attack(_ports(cluster), seed, count // attackers) for seed in range(attackers)]
+            while any(each.poll() is None for each in crowd):
+                cluster.train(data)
+                feeds += 1
+        assert [each.returncode for each in crowd] == [0] * attackers
+        results = cluster.shutdown()
+    assert feeds
+    for trained in results.values():
+        rows, losses = trained[0]
+        assert len(trained) == feeds + 2
+        for other_rows, other_losses in trained:
+            assert other_rows == rows
+            assert other_losses == pytest.approx(losses, rel=1e-4)
+    return sizes.grown
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_cluster_trains_on_as_if_nobody_had_called(spark, tls):
+    grown = _trained_under_attack(spark, 600, 1, tls=tls)
+    assert max(grown) < _NODE_MEGABYTES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)  # on a machine with other work to do
+@pytest.mark.masters("local")
+def test_ten_thousand_hostile_messages(spark):
+    grown = _trained_under_attack(spark, 10_000, 2)
+    print(f"grown by {', '.join(f'{each:.0f}' for each in grown)} MB")
+    assert max(grown) < _NODE_MEGABYTES
