@@ -2,12 +2,19 @@
 
 import os
 import signal
+import socket
+import tempfile
 import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
 import tensorflowonspark as tfos
 from processes import node_of
+from tensorflowonspark.messages import Members
 
 pytestmark = pytest.mark.masters("local")
 
@@ -132,3 +139,70 @@ def test_a_stopped_node_is_told_not_those_that_lost_it(spark):
 
     with pytest.raises(tfos.NodeError, match="worker:1 on .* is stopped"):
         tfos.run(spark, program, workers=2, silence_timeout=60)
+
+
+class Proxy:
+    """Passes bytes on to a node's TensorFlow, until it drops them without a word, as a broken network does."""
+
+    def __init__(self, address):
+        self._target = address
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.drops = False
+        Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            outer, _ = self._listener.accept()
+            inner = socket.create_connection(self._target)
+            for source, sink in ((outer, inner), (inner, outer)):
+                Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source, sink):
+        with suppress(OSError):
+            while came := source.recv(1 << 16):
+                while self.drops:
+                    time.sleep(0.1)
+                sink.sendall(came)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_network_that_drops_packets_between_two_nodes(spark, monkeypatch):
+    """Both nodes and the driver hear each other's supervisors: nobody is dead, and yet nothing goes on."""
+    proxies = []
+
+    def introduce(monitor):
+        members = [node.member for node in monitor.nodes]
+        proxies.extend(Proxy((member.host, member.port)) for member in members)
+        for own in members:
+            seen = [
+                each if each == own else replace(each, port=proxy.port)
+                for each, proxy in zip(members, proxies, strict=True)
+            ]
+            monitor.tell(own.number, Members(tuple(seen)))
+
+    def program(path, ctx):
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        add = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None))
+        while True:
+            add()
+            Path(path).touch()
+            time.sleep(0.1)
+
+    monkeypatch.setattr("tensorflowonspark.driver.monitor.Monitor._introduce", introduce)
+    with tempfile.TemporaryDirectory() as directory, pytest.raises(tfos.NodeError) as caught:
+        begun = Path(directory, "begun")
+        with tfos.Cluster(spark, program, str(begun), workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
+            while not begun.exists():
+                cluster.check()
+                time.sleep(0.1)
+            for proxy in proxies:
+                proxy.drops = True
+            begin = time.monotonic()
+            cluster.join()
+    assert time.monotonic() - begin < _SILENCE_SECONDS + _MARGIN_SECONDS
+    assert caught.value.cause in ("hung", "peer_lost")
+    assert "the network between the workers may drop packets" in caught.value.advice

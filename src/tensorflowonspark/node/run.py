@@ -124,6 +124,8 @@ def _sentence(error: BaseException) -> str:
 def _advice(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name} in the executors' Python ({sys.executable}), or ship it with --py-files"
+    if type(error).__name__ in _PEER_ERRORS:  # told only if no other node has failed
+        return "all nodes are there: the network between the workers may drop packets, or a worker left its loop early"
     if isinstance(error, MemoryError):
         return "use a smaller batch_size or model, or give the executors more memory (spark.executor.memoryOverhead)"
     return ""
