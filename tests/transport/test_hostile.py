@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import tensorflowonspark as tfos
+from processes import node_of
 from programs import small_frame, small_model
 from tensorflowonspark.transport import ConnectionLost, Server, dial, new_credentials
 
@@ -220,7 +221,7 @@ def _trained_under_attack(spark, count, attackers, **settings):
         cluster.train(data)
         cluster.train(data)  # TensorFlow has what it needs now
         pids = [os.getpid(), *(node.pid for node in cluster.nodes)]
-        pids += [psutil.Process(node.pid).children()[0].pid for node in cluster.nodes]
+        pids += [node_of(cluster, node.number).pid for node in cluster.nodes]
         feeds = 0
         with Sizes(pids) as sizes:
             crowd = [attack(_ports(cluster), seed, count // attackers) for seed in range(attackers)]

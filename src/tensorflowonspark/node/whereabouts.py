@@ -10,7 +10,7 @@ from tensorflowonspark.messages import WaitsFor, Whereabouts
 __all__ = ["whereabouts"]
 
 _TENSORFLOW = str(Path("tensorflow", "python"))
-_OWN = str(Path(__file__).parent)
+_OWN = str(Path(__file__).parents[1])
 _FILES = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/")
 
 
