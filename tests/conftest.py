@@ -81,7 +81,7 @@ def spark(request):
         yield session
         session.stop()
         end = time.monotonic() + _GONE_SECONDS
-        while (servers := fork_servers(scratch)) and time.monotonic() < end:
+        while (servers := fork_servers()) and time.monotonic() < end:
             time.sleep(0.05)
         assert not servers, f"these outlive their application: {servers}"
 

@@ -34,14 +34,20 @@ def is_fork_server(process):
         return False
 
 
-def fork_servers(directory=""):
-    """Return the fork servers of this test run, below one of Spark's local directories if that is given."""
+def fork_servers():
+    """Return the fork servers that executors of this test run have."""
     run = os.environ["TFOS_TEST_RUN"]
     found = []
     for process in filter(is_fork_server, psutil.process_iter()):
         with suppress(psutil.Error):
             environment = process.environ()
-            ours = environment.get("TFOS_TEST_RUN") == run and process.status() != psutil.STATUS_ZOMBIE
-            if ours and environment.get("SPARK_LOCAL_DIRS", "").startswith(directory):
+            ours = environment.get("TFOS_TEST_RUN") == run and "SPARK_LOCAL_DIRS" in environment
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def listens(server):
+    """Tell whether a fork server takes requests; it holds a file open in the directory of its socket."""
+    locks = [os.readlink(path) for path in Path(f"/proc/{server.pid}/fd").iterdir() if path.exists()]
+    return any(Path(lock).with_name("socket").exists() for lock in locks if lock.endswith("/server"))

@@ -6,8 +6,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import suppress
-from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -15,9 +13,8 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
-from processes import fork_servers, is_fork_server, node_of
+from processes import fork_servers, is_fork_server, listens, node_of
 from programs import fit, small_frame, wait_for
-from tensorflowonspark.warm.home import Home
 
 _UP_SECONDS = 4.0  # two are promised on a machine that does nothing else
 _DEATH_SECONDS = 5.0
@@ -45,20 +42,10 @@ def import_and_sleep(args, ctx):
 @pytest.fixture
 def warm(spark):
     """See to it that the executor has its fork server; return the server's process."""
-    directory = spark.conf.get("spark.local.dir")
-    if not fork_servers(directory):
+    if not fork_servers():
         tfos.run(spark, look)
-
-    def listening():
-        for path, _, names in os.walk(directory):
-            if "tfos-warm-" in path and "socket" in names:
-                with suppress(ConnectionRefusedError):  # one that was killed has left it behind
-                    Home(Path(path), make=False).connect(1.0).close()
-                    return True
-        return False
-
-    wait_for(listening)
-    [server] = fork_servers(directory)
+    [server] = fork_servers()
+    wait_for(lambda: listens(server))
     return server
 
 
@@ -105,12 +92,12 @@ def test_tf_keras_and_other_environments_get_fresh_nodes(spark, warm):
 
 @pytest.mark.masters("local")
 def test_a_cluster_without_tensorflow_starts_no_fork_server(spark):
-    for server in fork_servers(spark.conf.get("spark.local.dir")):
+    for server in fork_servers():
         server.kill()
         server.wait(5)
     assert tfos.run(spark, lambda args, ctx: "tensorflow" in sys.modules) == {"worker:0": False}
     tfos.run(spark, look, warm_nodes=False)
-    assert not fork_servers(spark.conf.get("spark.local.dir"))
+    assert not fork_servers()
 
 
 @pytest.mark.masters("local")

@@ -57,6 +57,7 @@ def test_a_socket_that_was_left_behind_is_replaced(tmp_path):
     home.listen().close()
     with pytest.raises(ConnectionRefusedError):
         home.connect(1.0)
+    home.hide()
     with home.listen(), home.connect(1.0) as connection:
         assert connection.family == socket.AF_UNIX
     home.close()

@@ -20,6 +20,7 @@ def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
     lock = home.lock(SERVER)
     if lock is None:  # another one was faster
         return False
+    home.hide()
 
     def end() -> None:
         home.remove()

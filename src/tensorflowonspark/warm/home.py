@@ -80,8 +80,7 @@ class Home:
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor)
 
     def listen(self) -> socket.socket:
-        """Return a socket that listens here, in place of one that may have been left behind."""
-        self.hide()
+        """Return a socket that listens here."""
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self._address)
         listener.listen()
@@ -107,7 +106,7 @@ class Home:
         return connection
 
     def hide(self) -> None:
-        """Remove the socket, so that nobody connects any more."""
+        """Remove the socket, so that nobody connects any more; who was killed has left one behind."""
         with suppress(FileNotFoundError):
             os.unlink(_SOCKET, dir_fd=self._descriptor)
 
