@@ -108,12 +108,11 @@ def one_round(spark, draw, masters_executors):
 
 
 def wait_until_clean(spark, what):
+    tracker = spark.sparkContext.statusTracker()
     end = time.monotonic() + _GONE_SECONDS
-    while (left := left_behind()) and time.monotonic() < end:
+    while (left := left_behind() + [f"job {job}" for job in tracker.getActiveJobsIds()]) and time.monotonic() < end:
         time.sleep(0.05)
     assert not left, f"left behind after {what}: {left}"
-    jobs = spark.sparkContext.statusTracker().getActiveJobsIds()
-    assert not jobs, f"Spark jobs left after {what}: {jobs}"
 
 
 @pytest.mark.slow
