@@ -155,9 +155,9 @@ def test_a_fork_server_that_is_killed_does_not_disturb_a_training(spark, warm):
     def program(args, ctx):
         return is_warm(), fit(args, ctx)
 
-    with tfos.Cluster(spark, program, {"batch_size": 16, "epochs": 30}, workers=2) as cluster:
+    with tfos.Cluster(spark, program, {"batch_size": 16, "epochs": 8}, workers=2) as cluster:
         Thread(target=kill_in_the_third_epoch, args=(cluster,), daemon=True).start()
-        cluster.train(small_frame(spark, [400, 400]))
+        cluster.train(small_frame(spark, [100, 100]))
         results = cluster.join()
     assert not warm.is_running()
     for began, result in results.values():
