@@ -9,7 +9,7 @@ broken off and does not count. On one host the batches need not travel: files th
 Nothing is read from a peer before it has shown the cluster's token, so that unpickling is safe.
 """
 
-from tensorflowonspark.transport.channel import Channel
+from tensorflowonspark.transport.channel import Channel, Packed
 from tensorflowonspark.transport.client import Dialled, Dialogue, PutStream, dial, dial_near
 from tensorflowonspark.transport.common import ConnectionLost, new_token
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server
@@ -21,6 +21,7 @@ __all__ = [
     "Dialled",
     "Dialogue",
     "Mapped",
+    "Packed",
     "PutStream",
     "Server",
     "dial",

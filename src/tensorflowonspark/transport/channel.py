@@ -9,7 +9,20 @@ import pyarrow as pa
 
 from tensorflowonspark.transport.common import ConnectionLost, told
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "Packed"]
+
+
+class Packed:
+    """A message to many, which is pickled once and not for each: that all know of all takes the most time then.
+
+    Parameters
+    ----------
+    message : object
+        The message.
+    """
+
+    def __init__(self, message: object) -> None:
+        self.data = pickle.dumps(message)
 
 
 class Channel:
@@ -25,14 +38,14 @@ class Channel:
         self._lock = threading.Lock()
 
     def send(self, message: object) -> None:
-        """Send one message.
+        """Send one message, or what is in a `Packed`.
 
         Raises
         ------
         ConnectionLost
             If the channel is closed, on whichever side.
         """
-        data = pickle.dumps(message)
+        data = message.data if isinstance(message, Packed) else pickle.dumps(message)
         with self._lock:
             # Writing to a stream whose call has ended crashes the process: hence the lock and the check.
             if self._writer is None:
