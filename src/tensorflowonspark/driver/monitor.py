@@ -7,7 +7,7 @@ under one lock, and whoever waits for something is woken by each change.
 import hmac
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import Condition, Thread, Timer
 from typing import Any, TypeGuard
@@ -18,6 +18,7 @@ from tensorflowonspark.driver.ownreads import OwnReads
 from tensorflowonspark.driver.watcher import Watcher
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError
 from tensorflowonspark.messages import (
+    Alive,
     Answering,
     Check,
     Checked,
@@ -41,9 +42,9 @@ from tensorflowonspark.messages import (
     Welcome,
 )
 from tensorflowonspark.parts import OwnRead, Seal, Stored
-from tensorflowonspark.spec import ClusterSpec, Job
+from tensorflowonspark.spec import ClusterSpec, Job, Role
 from tensorflowonspark.task.gpus import divide
-from tensorflowonspark.transport import Channel, ConnectionLost
+from tensorflowonspark.transport import Channel, ConnectionLost, Packed
 
 __all__ = ["Monitor"]
 
@@ -81,6 +82,9 @@ class Monitor:
     ) -> None:
         self.spec = spec
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
+        # Asked for at each word of each node: so they are found once.
+        self._fed = self._nodes_of(spec.fed)
+        self._trainers = self._nodes_of(spec.trainers)
         self.tensorboard_url: str | None = None
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
         self.stop_wanted = False  # somebody asked for the end of a stream
@@ -111,8 +115,9 @@ class Monitor:
             return  # the end of this call closes the channel, and with it the supervisor's node
         try:
             while True:
-                self._hear(node, channel.receive())
+                message = channel.receive()
                 node.heard = time.monotonic()
+                self._hear(node, message)
         except ConnectionLost:
             pass
         finally:
@@ -154,6 +159,8 @@ class Monitor:
         self.tell_all(Members(final))
 
     def _hear(self, node: Node, message: Any) -> None:
+        if isinstance(message, Alive):
+            return  # that it was heard is all that it says, and nobody waits for that
         if isinstance(message, Lines):
             self._watcher.show(str(node.role), message.lines)
             return
@@ -347,12 +354,13 @@ class Monitor:
 
     def tell_all(self, message: object) -> None:
         """Say something to all nodes."""
+        packed = Packed(message)
         for node in self.nodes:
-            self.tell(node.number, message)
+            self.tell(node.number, packed)
 
     def fed(self) -> list[Node]:
         """Return the nodes that are fed, but for those that were lost."""
-        return [node for node in self.nodes if node.role in self.spec.fed and not node.lost]
+        return [node for node in self._fed if not node.lost]
 
     def readers(self) -> list[Node]:
         """Return the nodes whose programs read what is fed: with a ParameterServerStrategy the chief, for all.
@@ -375,7 +383,11 @@ class Monitor:
 
     def trainers(self) -> list[Node]:
         """Return the nodes that train."""
-        return [node for node in self.nodes if node.role in self.spec.trainers]
+        return list(self._trainers)
+
+    def _nodes_of(self, roles: Iterable[Role]) -> list[Node]:
+        wanted = set(roles)
+        return [node for node in self.nodes if node.role in wanted]
 
 
 def _later(seconds: float, act: Callable[[], None]) -> None:

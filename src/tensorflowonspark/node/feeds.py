@@ -38,7 +38,8 @@ class Feeds:
         self._setup = setup
         self._link = link
         self._receiver = receiver
-        self._numbers = [setup.spec.roles.index(role) for role in setup.spec.fed]
+        numbers = {role: number for number, role in enumerate(setup.spec.roles)}
+        self._numbers = [numbers[role] for role in setup.spec.fed]
         self._asked = setup.first_feed
         self._open: Feed | None = None  # the last one that the program was given
         self._reported = 0.0

@@ -11,7 +11,7 @@ is checked by the server, whose directory keeps other users out; on a TCP port b
 port speaks TLS and both sides show the cluster's certificate.
 """
 
-from tensorflowonspark.transport.channel import Channel
+from tensorflowonspark.transport.channel import Channel, Packed
 from tensorflowonspark.transport.client import Dialled, Dialogue, PutStream, dial, dial_near
 from tensorflowonspark.transport.common import MESSAGE_BYTES, ConnectionLost
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
@@ -27,6 +27,7 @@ __all__ = [
     "Dialled",
     "Dialogue",
     "Mapped",
+    "Packed",
     "PutStream",
     "Server",
     "dial",

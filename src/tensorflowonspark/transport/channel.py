@@ -8,7 +8,20 @@ import pyarrow as pa
 
 from tensorflowonspark.transport.common import MESSAGE_BYTES, ConnectionLost, packed, told, unpacked
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "Packed"]
+
+
+class Packed:
+    """A message to many, which is pickled once and not for each: that all know of all takes the most time then.
+
+    Parameters
+    ----------
+    message : object
+        The message.
+    """
+
+    def __init__(self, message: object) -> None:
+        self.data = packed(message, MESSAGE_BYTES)
 
 
 class Channel:
@@ -24,7 +37,7 @@ class Channel:
         self._lock = threading.Lock()
 
     def send(self, message: object) -> None:
-        """Send one message.
+        """Send one message, or what is in a `Packed`.
 
         Raises
         ------
@@ -33,7 +46,7 @@ class Channel:
         ValueError
             If the message is too large for one.
         """
-        data = packed(message, MESSAGE_BYTES)
+        data = message.data if isinstance(message, Packed) else packed(message, MESSAGE_BYTES)
         with self._lock:
             # Writing to a stream whose call has ended crashes the process: hence the lock and the check.
             if self._writer is None:
