@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow chaos matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord clean
+.PHONY: demo test slow chaos matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -56,6 +56,14 @@ benchmark-inference: $(STAMP)
 # TFRecord files read and written, beside others and TensorFlow alone (docs/benchmarks/tfrecord.md). Needs Maven.
 benchmark-tfrecord: $(STAMP)
 	$(BIN)/python benchmarks/tfrecord.py $(ARGS)
+
+# The driver with up to 1,000 nodes, which are played (docs/benchmarks/scale.md).
+benchmark-scale: $(STAMP)
+	$(BIN)/python benchmarks/scale.py $(ARGS)
+
+# From the death of a node to the error, and to the next step of the training (docs/benchmarks/recovery.md).
+benchmark-recovery: $(STAMP)
+	$(BIN)/python benchmarks/recovery.py $(ARGS)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

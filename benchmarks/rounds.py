@@ -11,6 +11,8 @@ import sys
 from datetime import date
 from importlib.metadata import version
 
+_BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
+
 
 def contend(run_round):
     """Run rounds on demand, in a contender's process: a line in, a line with its seconds out."""
@@ -79,6 +81,12 @@ def table(head, rows):
     lines = [f"| {' | '.join(line)} |" for line in (head, *rows)]
     lines.insert(1, "|---" * len(head) + "|")
     return "\n".join(lines)
+
+
+def put_into(page, told):
+    """Put a report into a page, in the place of the last one: what stands between two marks."""
+    before, rest = page.read_text().split(_BEGIN, 1)
+    page.write_text(f"{before}{_BEGIN}\n{told}\n{_END}{rest.split(_END, 1)[1]}")
 
 
 def share(part):

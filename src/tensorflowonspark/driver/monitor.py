@@ -282,10 +282,14 @@ class Monitor:
                 return
             self._failed = True
             self._stopping = True
-            self.tell_all(Stop(grace_seconds=0.0))
             self.changed.notify_all()
-        # It asks Spark to cancel jobs, which takes its time: not in the thread that hears a node, nor under the lock.
-        Thread(target=self._on_failure, daemon=True).start()
+        # The driver's program comes first: the ends of many nodes would keep it from the lock. And to ask Spark to
+        # cancel jobs takes its time, which the thread that hears a node must not wait for.
+        Thread(target=self._end_all, daemon=True).start()
+
+    def _end_all(self) -> None:
+        self.tell_all(Stop(grace_seconds=0.0))
+        self._on_failure()
 
     def failure(self) -> NodeError | None:
         """Return the first cause of the cluster's failure, once it is certain."""
