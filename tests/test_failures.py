@@ -93,8 +93,9 @@ def test_a_supervisor_that_is_killed(spark):
         assert seconds < _ERROR_SECONDS
         raise error
     # No one was there to remove the socket of its node; it lies in Spark's own directory and would go with it.
-    for socket in Path(spark.conf.get("spark.local.dir")).rglob("tfos-*"):
-        socket.unlink()
+    for path in Path(spark.conf.get("spark.local.dir")).rglob("tfos-*"):
+        if path.is_socket():
+            path.unlink()
 
 
 @pytest.mark.masters("local")
