@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -138,10 +139,9 @@ def test_nodes_die_with_their_supervisors(spark, warm):
         cluster.join()
     assert warm.is_running()
     # No one was there to remove the socket of its node; it lies in Spark's own directory and would go with it.
-    for path, _, names in os.walk(spark.conf.get("spark.local.dir")):
-        for name in names:
-            if name.startswith("tfos-"):
-                os.unlink(os.path.join(path, name))
+    for path in Path(spark.conf.get("spark.local.dir")).rglob("tfos-*"):
+        if path.is_socket():
+            path.unlink()
 
 
 @pytest.mark.masters("local")

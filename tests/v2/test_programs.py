@@ -9,6 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from programs import wait_for
 from standalone import standalone_cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "v2"
@@ -75,7 +76,7 @@ def submit(program, master, directory, **environment):
     said = f"{ended.stdout}\n{ended.stderr[-8000:]}"
     assert ended.returncode == 0, said
     assert re.search(PROGRAMS[program], ended.stdout, re.MULTILINE), said
-    assert not list(scratch.rglob("tfos-*"))
+    wait_for(lambda: not list(scratch.rglob("tfos-*")), 10)  # the JVM ends last, and the fork server with it
 
 
 def test_a_program_on_one_machine(tmp_path):
