@@ -7,23 +7,22 @@ under one lock, and whoever waits for something is woken by each change.
 import hmac
 import logging
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from threading import Condition, Thread, Timer
+from collections.abc import Callable
+from threading import Condition, Thread
 from typing import Any, TypeGuard
 
-from tensorflowonspark.driver.blame import BROKEN, find_hung, silent, unanswered
+from tensorflowonspark.driver.blame import BROKEN, find_hung, silent
+from tensorflowonspark.driver.failures import Failures
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.ownreads import OwnReads
+from tensorflowonspark.driver.roster import Roster
 from tensorflowonspark.driver.watcher import Watcher
-from tensorflowonspark.errors import ClusterError, FeedError, NodeError
+from tensorflowonspark.errors import ClusterError, NodeError
 from tensorflowonspark.messages import (
     Alive,
     Answering,
-    Check,
     Checked,
     Failed,
-    FailureKind,
     FeedWanted,
     Hello,
     Idle,
@@ -41,21 +40,17 @@ from tensorflowonspark.messages import (
     TensorBoardUp,
     Welcome,
 )
-from tensorflowonspark.parts import OwnRead, Seal, Stored
-from tensorflowonspark.spec import ClusterSpec, Job, Role
+from tensorflowonspark.parts import OwnRead, Stored
+from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.gpus import divide
-from tensorflowonspark.transport import Channel, ConnectionLost, Packed
+from tensorflowonspark.transport import Channel, ConnectionLost
 
 __all__ = ["Monitor"]
 
 _log = logging.getLogger(__name__)
 
-# How long a failure that looks like another's consequence waits for its cause to be told.
-_CAUSE_SECONDS = 1.0
-_CHECK_SECONDS = 1.5  # more, for supervisors to answer whether it is their node
 
-
-class Monitor:
+class Monitor(Roster):
     """Knows all nodes of one cluster.
 
     Parameters
@@ -80,11 +75,7 @@ class Monitor:
         silence: float,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        self.spec = spec
-        self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
-        # Asked for at each word of each node: so they are found once.
-        self._fed = self._nodes_of(spec.fed)
-        self._trainers = self._nodes_of(spec.trainers)
+        super().__init__(spec)
         self.tensorboard_url: str | None = None
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
         self.stop_wanted = False  # somebody asked for the end of a stream
@@ -96,8 +87,7 @@ class Monitor:
         self._watcher = watcher
         self._silence = silence
         self._on_failure = on_failure
-        self._failures: list[tuple[Node, Failed]] = []
-        self._losses: list[tuple[Node, Failed]] = []  # that the others can do without
+        self._failures = Failures(self, self.changed, self._conclude)
         self._failed = False  # the first cause is certain
         self._stopping = False
 
@@ -129,7 +119,7 @@ class Monitor:
         with self.changed:
             node = self.nodes[hello.member.number]
             # A second supervisor for a node is one of a repeated stage, whose cluster has already failed.
-            if self._stopping or self._failures or node.state is not NodeState.AWAITED:
+            if self._stopping or self._failures.begun or node.state is not NodeState.AWAITED:
                 return None
             node.member, node.channel = hello.member, channel
             node.pid, node.jvm_pid = hello.pid, hello.jvm_pid
@@ -234,46 +224,10 @@ class Monitor:
         if state.value > node.state.value:
             node.state = state
 
-    # ---- failures
-
     def _note_failure(self, node: Node, failure: Failed) -> None:
-        if self._stopping or node.lost:
-            return
-        self._move(node, NodeState.FAILED)
-        if self._can_lose(node, failure):
-            node.lost = True
-            self._losses.append((node, failure))
-            held = f"; with it went {node.holds}" if node.holds else ""
-            _log.warning("%s on %s failed: %s. The others train on%s", node.role, node.host, failure.reason, held)
-            return
-        last = bool(self._losses) and node.serving
-        self._failures.append(self._losses[0] if last else (node, failure))
-        if failure.kind is not FailureKind.PEER_LOST:
-            self._conclude()
-        elif len(self._failures) == 1:
-            self.tell_all(Check())
-            _later(_CAUSE_SECONDS, self._conclude_if_checked)
-
-    def _can_lose(self, node: Node, failure: Failed) -> bool:
-        """Whether the others can do without a node: workers of asynchronous training can, as long as one is left."""
-        died = failure.kind not in (FailureKind.RAISED, FailureKind.PEER_LOST)
-        return died and node.serving and node.role.job is Job.WORKER and len(self.fed()) > 1
-
-    def _conclude_if_checked(self) -> None:
-        """Settle what failed first, once all who might be the cause have said that they are not."""
-        if self._unchecked():
-            _later(_CHECK_SECONDS, self._blame_unchecked)
-        else:
-            self._conclude()
-
-    def _blame_unchecked(self) -> None:
-        with self.changed:
-            for node in self._unchecked():
-                self._failures.append((node, unanswered(self._failures[0][0])))
-        self._conclude()
-
-    def _unchecked(self) -> list[Node]:
-        return [node for node in self.nodes if node.channel is not None and not node.checked]
+        if not self._stopping:
+            self._move(node, NodeState.FAILED)
+            self._failures.note(node, failure)
 
     def _conclude(self) -> None:
         """Settle what failed first, and end everything else."""
@@ -294,13 +248,7 @@ class Monitor:
     def failure(self) -> NodeError | None:
         """Return the first cause of the cluster's failure, once it is certain."""
         with self.changed:
-            if not self._failed:
-                return None
-            node, failed = min(self._failures, key=lambda each: each[1].kind.value)
-        cause = failed.kind.name.lower()
-        return NodeError(
-            str(node.role), node.host, failed.reason, failed.advice, failed.traceback, failed.output, cause
-        )
+            return self._failures.first() if self._failed else None
 
     # ---- what the driver does
 
@@ -346,55 +294,3 @@ class Monitor:
             if not self._stopping:
                 self._stopping = True
                 self.tell_all(Stop(grace_seconds))
-
-    def tell(self, number: int, message: object) -> None:
-        """Say something to one node; if it is gone, its end will be noticed."""
-        channel = self.nodes[number].channel
-        if isinstance(message, Seal):
-            self.nodes[number].feed_given = message.feed
-        if channel is not None:
-            with suppress(ConnectionLost):
-                channel.send(message)
-
-    def tell_all(self, message: object) -> None:
-        """Say something to all nodes."""
-        packed = Packed(message)
-        for node in self.nodes:
-            self.tell(node.number, packed)
-
-    def fed(self) -> list[Node]:
-        """Return the nodes that are fed, but for those that were lost."""
-        return [node for node in self._fed if not node.lost]
-
-    def readers(self) -> list[Node]:
-        """Return the nodes whose programs read what is fed: with a ParameterServerStrategy the chief, for all.
-
-        Raises
-        ------
-        FeedError
-            If workers serve, and there is no chief.
-        """
-        serving = [str(node.role) for node in self.fed() if node.serving]
-        if not serving:
-            return self.fed()
-        chief = [node for node in self.nodes if node.role == self.spec.chief_role]
-        if chief[0].serving:
-            raise FeedError(
-                f"{', '.join(serving)} serves a ParameterServerStrategy (ctx.join_server), and there is no chief to "
-                "read what is fed: make the cluster with chief=True"
-            )
-        return [node for node in self.fed() if not node.serving] + chief
-
-    def trainers(self) -> list[Node]:
-        """Return the nodes that train."""
-        return list(self._trainers)
-
-    def _nodes_of(self, roles: Iterable[Role]) -> list[Node]:
-        wanted = set(roles)
-        return [node for node in self.nodes if node.role in wanted]
-
-
-def _later(seconds: float, act: Callable[[], None]) -> None:
-    timer = Timer(seconds, act)
-    timer.daemon = True
-    timer.start()
