@@ -1,12 +1,10 @@
 """The cluster, as the user's program in the driver sees it."""
 
-import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import cloudpickle
-
+from tensorflowonspark.driver.arguments import Function, pickled_program, positive, range_of, result_of
 from tensorflowonspark.driver.attempts import Attempts
 from tensorflowonspark.driver.backend import Backend, SparkBackend
 from tensorflowonspark.driver.feeding import check_frame, feed_targets
@@ -18,7 +16,7 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.streamrun import StreamRun
 from tensorflowonspark.driver.structured import StreamingFeed
 from tensorflowonspark.driver.watcher import parse_level
-from tensorflowonspark.errors import ClusterError, FeedError, SpecError
+from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.messages import NoMoreFeeds
 from tensorflowonspark.parts import Keep, Storage
 from tensorflowonspark.restarts import RestartPolicy
@@ -30,12 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "Function"]
 
 _SILENCE_SECONDS = 30.0
 _STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
 
-Function = Callable[[Any, Any], Any]
 _Run = TypeVar("_Run", bound=FeedRun)
 
 
@@ -123,15 +120,15 @@ class Cluster:
         warm_nodes: bool = True,
         tls: bool | None = None,
     ) -> None:
-        least, most = _range(workers)
+        least, most = range_of(workers)
         settings = Settings(
             spec=ClusterSpec(workers=most, ps=ps, chief=chief, evaluator=evaluator),
-            program=_pickled_program(function, args),
+            program=pickled_program(function, args),
             hold=hold,
             tensorboard=tensorboard,
             environment={str(name): str(value) for name, value in (environment or {}).items()},
             level=parse_level(log_level),
-            silence=_positive("silence_timeout", silence_timeout),
+            silence=positive("silence_timeout", silence_timeout),
             start_timeout=start_timeout,
             least_workers=least,
             restarts=restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
@@ -439,7 +436,7 @@ class Cluster:
         if not self._monitor.wait(lambda: all(node.returned or node.serving for node in trainers), timeout):
             running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not each.returned)
             raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {running}")
-        return {str(node.role): _result(node) for node in trainers if node.returned}
+        return {str(node.role): result_of(node) for node in trainers if node.returned}
 
     def check(self) -> None:
         """Raise what ended a node, if one has failed."""
@@ -479,40 +476,3 @@ class Cluster:
     def nodes(self) -> list[Node]:
         """What is known of each node."""
         return self._monitor.nodes
-
-
-def _result(node: Node) -> Any:
-    try:
-        return pickle.loads(node.result)
-    except Exception as error:
-        raise ClusterError(
-            f"what the program returned on {node.role} can't be read in the driver ({type(error).__name__}: {error}): "
-            "return numbers or numpy arrays, or install here what it needs"
-        ) from error
-
-
-def _range(workers: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the least and the most workers that are asked for."""
-    if not isinstance(workers, (tuple, list)):
-        return workers, workers
-    if len(workers) != 2 or not all(isinstance(each, int) for each in workers) or not 1 <= workers[0] <= workers[1]:  # noqa: PLR2004
-        raise SpecError(f"workers={workers!r}: expected a number, or the least and the most, as in (2, 8)")
-    return workers[0], workers[1]
-
-
-def _positive(name: str, seconds: float) -> float:
-    if not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise SpecError(f"{name}={seconds!r}: expected seconds above 0")
-    return float(seconds)
-
-
-def _pickled_program(function: Function, args: Any) -> bytes:
-    if not callable(function):
-        raise SpecError(f"function={function!r}: expected a function of (args, ctx)")
-    try:
-        return bytes(cloudpickle.dumps((function, args)))
-    except Exception as error:
-        raise SpecError(
-            f"the function or its args can't be shipped to the nodes: {error}. Open connections, sessions and models "
-            "belong inside the function"
-        ) from error
