@@ -82,9 +82,10 @@ class Supervisor:
         """Run until the node is gone and nothing of it is left."""
         try:
             reservation = reserve_port()
-        except OSError as error:
+        except (OSError, OverflowError, ValueError) as error:
             assert self._task is not None
-            reason = f"it can't have port {os.environ.get('TENSORFLOW_PORT')} ({error.strerror})"
+            why = (isinstance(error, OSError) and error.strerror) or error
+            reason = f"it can't have port {os.environ.get('TENSORFLOW_PORT')} ({why})"
             self._task.send(Failed(FailureKind.LOST, reason, "unset TENSORFLOW_PORT, or place one node per host"))
             return
         with reservation as port:
