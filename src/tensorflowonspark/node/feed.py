@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -64,7 +65,7 @@ class Feed:
             raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {contents.rows[number]}")
         self._report = report
         self.validation = validation
-        self._made: list[Epochs] = []  # as long as none has begun: begin_at
+        self._made: WeakSet[Epochs] = WeakSet()  # since the last begin_at
 
     @property
     def rows(self) -> int | None:
@@ -223,7 +224,7 @@ class Feed:
         epoch, step : int
             How many epochs were complete, and how many steps of the next one were taken.
         """
-        made, self._made = self._made, []
+        made, self._made = list(self._made), WeakSet()
         for each in made:
             each.begin_at(epoch, step)
         return bool(made)
@@ -259,5 +260,5 @@ class Feed:
         plan = plan_epoch(self._rows, batch_size, self._index)
         epochs = Epochs(self._source, selection, plan, self._report, seed, on_epoch_end)
         epochs.begin_at(*divmod(int(first_step), max(1, plan.steps)))
-        self._made.append(epochs)
+        self._made.add(epochs)
         return epochs
