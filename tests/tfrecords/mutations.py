@@ -9,6 +9,9 @@ from tensorflowonspark.tfrecords.examples import Records
 from tensorflowonspark.tfrecords.spans import PADDING_BYTES, BadRecords, Spans
 from tensorflowonspark.tfrecords.values import BYTES, FLOAT, INT64, read_values
 
+# Fields with other fields in them, which Protocol Buffers had before messages: some of them are no whole group.
+GROUPS = [b"\x13\x14", b"\x13\x08\x05\x14", b"\x1b\x13\x12\x02ab\x14\x1c", b"\x13\x1b\x14\x1c", b"\x13", b"\x14"]
+
 
 class NotJudged(Exception):
     pass
@@ -55,11 +58,11 @@ def wholly_read(message):
 
 
 def mutated(message, rng):
-    """Return a message with some of its bytes changed, left out, doubled or put in."""
+    """Return a message with some of its bytes changed, left out, doubled or put in; sometimes they are a group."""
     data = bytearray(message)
     for _ in range(rng.integers(1, 4)):
         at = int(rng.integers(0, max(1, len(data))))
-        how = rng.integers(0, 5)
+        how = rng.integers(0, 6)
         if how == 0 and data:
             data[at % len(data)] = rng.integers(0, 256)
         elif how == 1 and data:
@@ -68,6 +71,8 @@ def mutated(message, rng):
             del data[at : at + int(rng.integers(1, 9))]
         elif how == 3:
             data[at:at] = data[at : at + int(rng.integers(1, 33))]
-        else:
+        elif how == 4:
             data[at:at] = rng.bytes(int(rng.integers(1, 5)))
+        else:
+            data[at:at] = GROUPS[int(rng.integers(0, len(GROUPS)))]
     return bytes(data)

@@ -40,7 +40,7 @@ def example(rng):
             values.extend(
                 [int(value) >> int(rng.integers(0, 63)) for value in rng.integers(-(2**63), 2**63 - 1, count)]
             )
-    return message.SerializeToString()
+    return message.SerializeToString(deterministic=True)  # else a map's order is another one each time
 
 
 def rows_of(path, data, options=PERMISSIVE):
@@ -141,6 +141,18 @@ def test_every_cut_and_every_bit(tmp_path):
             rows_of(path, bytes(damaged), Options())
         record = sum(end <= bit // 8 for end in ends)
         assert [0, *ends][record] <= caught.value.offset <= bit // 8
+
+
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("depth", [1, 2, 100, 101])
+def test_groups_are_skipped(tmp_path, count, depth):
+    message = example(np.random.default_rng(1))
+    message += b"\x13" * depth + b"\x14" * depth
+    rows = rows_of(tmp_path / "file", framed(pa.array([message] * count, pa.binary())))
+    assert len(rows) == count
+    for row in rows:
+        assert (row["why"] is None) == (depth <= 100)
+        assert agree(row, message)
 
 
 def test_a_length_of_two_gigabytes(tmp_path):

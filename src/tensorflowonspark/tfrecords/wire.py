@@ -17,9 +17,12 @@ from tensorflowonspark.tfrecords.spans import BadRecords, Ints, Spans
 
 __all__ = ["FEW_MESSAGES", "FOUR_BYTES", "LENGTH", "VARINT", "Fields", "fields", "lengths", "varints"]
 
-VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # the wire types
+VARINT, EIGHT_BYTES, LENGTH, BEGIN_GROUP, END_GROUP, FOUR_BYTES = range(6)  # the wire types
 _LONGEST_VARINT = 10
 _TOO_LONG = np.int64(1) << 40  # stands for any length that is longer than all there is
+_DEEPEST_GROUP = 100  # in each other, as in Protocol Buffers
+_SIZES = {EIGHT_BYTES: 8, FOUR_BYTES: 4, BEGIN_GROUP: 0, END_GROUP: 0}  # of wire types, behind the tag
+_NOWHERE = 1 << 62  # stands for a position behind all others
 _MORE = 0x80  # the bit of a varint's byte that says that more follow
 FEW_MESSAGES = 12  # from which on a plain loop is faster than numpy's calls
 
@@ -122,16 +125,18 @@ def fields(data: npt.NDArray[np.uint8], messages: Spans) -> Fields:
     steps: list[tuple[Ints, Ints, Ints, Ints, Ints]] = []
     active = np.flatnonzero(messages.start < messages.end)
     at = messages.start[active]
+    odd: list[tuple[Ints, Ints]] = []
     while active.size > FEW_MESSAGES or (active.size and not steps):
         number, kind, begin, stop = _one_field(data, at)
         good = (stop >= 0) & (stop <= messages.end[active]) & (number > 0)
         if not good.all():
-            bad.update(zip(messages.record[active[~good]].tolist(), at[~good].tolist(), strict=True))
+            odd.append((active[~good], at[~good]))
             active, number, kind, begin, stop = active[good], number[good], kind[good], begin[good], stop[good]
         steps.append((active, number, kind, begin, stop))
         further = stop < messages.end[active]
         active, at = active[further], stop[further]
-    for message, position in zip(active.tolist(), at.tolist(), strict=True):
+    odd.append((active, at))
+    for message, position in zip(*(np.concatenate(each).tolist() for each in zip(*odd, strict=True)), strict=True):
         table, stopped = _rest(memoryview(data.data), position, int(messages.end[message]))
         steps.append((np.full(len(table), message), *table.T))
         if stopped >= 0:
@@ -143,7 +148,7 @@ def fields(data: npt.NDArray[np.uint8], messages: Spans) -> Fields:
 
 
 def _one_field(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return number, wire type, begin and end of one field of each; the end is -1 where there is none."""
+    """Return number, wire type, begin and end of one field of each; the end is -1 of what is none, or a group."""
     tag, begin = varints(data, at)
     kind = (tag & np.uint64(7)).astype(np.int64)
     number = (tag >> np.uint64(3)).astype(np.int64)
@@ -162,26 +167,43 @@ def _one_field(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, Ints,
 
 
 def _rest(view: memoryview, at: int, end: int) -> tuple[Ints, int]:
-    """Read the rest of one message, field by field: for the few that have many more fields than the others.
+    """Read the rest of one message, field by field: for the few that have many more fields, or odd ones.
 
-    Returns number, wire type, begin and end of each, and where one can't be read, or -1.
+    A group, which begins with a field and ends with another, is skipped as unknown, since no message here has any;
+    what is in it counts as little for Protocol Buffers, who take even fields with the number 0 there.
+
+    Returns number, wire type, begin and end of each field, and where one can't be read, or -1.
     """
     found: list[tuple[int, int, int, int]] = []
-    stopped = -1
-    while at < end and stopped < 0:
-        tag, begin = _varint(view, at)
-        number, kind = tag >> 3, tag & 7
-        if kind == LENGTH:
-            length, begin = _varint(view, begin)
-            stop = begin + length
-        else:
-            stop = {VARINT: _varint(view, begin)[1], EIGHT_BYTES: begin + 8, FOUR_BYTES: begin + 4}.get(kind, end + 1)
-        if stop > end or number == 0 or tag >> 32:
-            stopped = at
-        else:
+    groups: list[int] = []  # the numbers of those in which `at` is
+    while at < end:
+        number, kind, begin, stop = _field(view, at)
+        if stop > end or (number == 0 and not groups):
+            break
+        if kind == END_GROUP and not (groups and groups.pop() == number):
+            break
+        if kind == BEGIN_GROUP and len(groups) == _DEEPEST_GROUP:
+            break
+        if kind == BEGIN_GROUP:
+            groups.append(number)
+        elif kind != END_GROUP and not groups:
             found.append((number, kind, begin, stop))
         at = stop
-    return np.array(found, np.int64).reshape(-1, 4), stopped
+    return np.array(found, np.int64).reshape(-1, 4), at if at < end or groups else -1
+
+
+def _field(view: memoryview, at: int) -> tuple[int, int, int, int]:
+    """Return number, wire type, begin and end of the field at a position: its end is nowhere if it can't be read."""
+    tag, begin = _varint(view, at)
+    number, kind = tag >> 3, tag & 7
+    if tag >> 32:
+        return number, kind, begin, _NOWHERE
+    if kind == LENGTH:
+        length, begin = _varint(view, begin)
+        return number, kind, begin, begin + length
+    if kind == VARINT:
+        return number, kind, begin, _varint(view, begin)[1]
+    return number, kind, begin, begin + _SIZES.get(kind, _NOWHERE)
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
