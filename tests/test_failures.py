@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from processes import node_of
+from programs import wait_for
 
 _ERROR_SECONDS = 5.0  # the promise: from a death to the driver's error
 
@@ -92,6 +94,27 @@ def test_a_supervisor_that_is_killed(spark):
         assert "the connection to its supervisor broke" in error.reason
         assert seconds < _ERROR_SECONDS
         raise error
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize("victim", ["node", "supervisor"])
+def test_temporary_files_go_with_their_node(spark, tmp_path, victim):
+    def program(args, ctx):
+        from tensorflowonspark.task.host import local_directory
+
+        assert local_directory() == ctx.scratch
+        Path(tempfile.mkdtemp(dir=ctx.scratch), "half").write_text("a checkpoint")
+        Path(args).write_text(ctx.scratch)
+        time.sleep(3600)
+
+    told = tmp_path / "scratch"
+    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, program, str(told)) as cluster:
+        wait_for(lambda: told.exists() and told.read_text())
+        scratch = Path(told.read_text())
+        assert list(scratch.glob("*/half"))
+        (node_of(cluster, 0) if victim == "node" else psutil.Process(cluster.nodes[0].pid)).kill()
+        cluster.join()
+    wait_for(lambda: not scratch.exists())
 
 
 @pytest.mark.masters("local")

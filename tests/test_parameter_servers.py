@@ -90,7 +90,7 @@ def kill(cluster, number):
 
 
 def warnings_in(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "tensorflowonspark.driver.monitor"]
+    return [record.getMessage() for record in caplog.records if record.name.startswith("tensorflowonspark.driver.")]
 
 
 @pytest.mark.slow

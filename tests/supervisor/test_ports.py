@@ -1,9 +1,14 @@
 import errno
 import socket
+from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
 
+from tensorflowonspark.messages import FailureKind
+from tensorflowonspark.spec import Job, Role
 from tensorflowonspark.supervisor.ports import reserve_port
+from tensorflowonspark.supervisor.supervise import Supervisor
 
 
 def test_nobody_else_gets_a_reserved_port():
@@ -28,3 +33,18 @@ def test_connections_go_to_the_one_that_listens():
         for _ in range(20):
             with socket.create_connection(server.getsockname(), timeout=5):
                 server.accept()[0].close()
+
+
+@pytest.mark.parametrize(("wanted", "why"), [("8471/tcp", "invalid literal"), ("70000", "0-65535"), (None, "in use")])
+def test_a_port_that_can_not_be_had_is_told(monkeypatch, wanted, why):
+    with socket.socket() as other:
+        other.bind(("", 0))
+        port = wanted or str(other.getsockname()[1])
+        monkeypatch.setenv("TENSORFLOW_PORT", port)
+        task, supervisor = Pipe()
+        Supervisor(SimpleNamespace(role=Role(Job.WORKER, 0)), supervisor).run()
+    word = task.recv()
+    assert word.kind is FailureKind.LOST
+    assert f"it can't have port {port} (" in word.reason
+    assert why in word.reason
+    assert word.advice.startswith("unset TENSORFLOW_PORT")

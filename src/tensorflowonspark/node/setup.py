@@ -20,7 +20,7 @@ class NodeSetup:
     program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
     gpus: tuple[str, ...]
     feed_socket: str  # where it takes rows; empty if it is not fed
-    local_directory: str  # for temporary files: Spark's own, which goes with the executor
+    local_directory: str  # for temporary files: one of its own, which goes with it
     hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # settings of file systems
     silence: float = 30.0  # seconds without a word from the supervisor after which that is given up
     supervisor: int = 0  # its pid

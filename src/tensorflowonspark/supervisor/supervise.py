@@ -48,6 +48,7 @@ from tensorflowonspark.supervisor.forking import ForkServer
 from tensorflowonspark.supervisor.output import Output
 from tensorflowonspark.supervisor.ports import reserve_port
 from tensorflowonspark.supervisor.pulse import Pulse
+from tensorflowonspark.task.host import LOCAL_DIRECTORIES
 
 __all__ = ["Supervisor"]
 
@@ -101,12 +102,12 @@ class Supervisor:
 
     def _start_node(self) -> None:
         order = self._assignment
-        directory = order.local_directory or tempfile.gettempdir()
-        self._private = tempfile.mkdtemp(prefix="tfos-", dir=directory)  # which only this user can enter
+        # Only this user can enter it, and all that the node keeps there goes with it, however it ends.
+        self._private = tempfile.mkdtemp(prefix="tfos-", dir=order.local_directory or None)
         socket = str(Path(self._private, "feed")) if order.role in order.spec.fed else ""
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
-        environment = node_environment(os.environ, order.environment)
+        environment = {**node_environment(os.environ, order.environment), LOCAL_DIRECTORIES: self._private}
         if order.warm and order.local_directory and not order.gpus and ForkServer.is_safe(environment):
             self._fork_server = ForkServer(order.local_directory, order.jvm_pid, environment)
         fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
@@ -126,7 +127,7 @@ class Supervisor:
                 program=order.program,
                 gpus=order.gpus,
                 feed_socket=socket,
-                local_directory=directory,
+                local_directory=self._private,
                 hadoop=order.hadoop,
                 silence=order.silence,
                 supervisor=os.getpid(),

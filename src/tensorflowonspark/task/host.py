@@ -2,7 +2,9 @@
 
 import os
 
-__all__ = ["given_address", "local_directory"]
+__all__ = ["LOCAL_DIRECTORIES", "given_address", "local_directory"]
+
+LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 
 
 def given_address() -> str:
@@ -12,5 +14,5 @@ def given_address() -> str:
 
 
 def local_directory() -> str:
-    """Return where Spark keeps temporary files, which go with the executor; none outside of executors."""
-    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+    """Return where temporary files belong: on an executor Spark's own, which goes with it; in a node one of its own."""
+    return os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
