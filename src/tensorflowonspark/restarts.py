@@ -4,20 +4,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.messages import FailureKind
 
 __all__ = ["RestartPolicy"]
 
-_CAUSES = (
-    "out_of_memory",
-    "killed",
-    "exited",
-    "executor_lost",
-    "lost",
-    "stopped",
-    "hung",
-    "raised",
-    "peer_lost",
-)
+_CAUSES = tuple(kind.name.lower() for kind in FailureKind)
 
 
 @dataclass(frozen=True)
@@ -68,4 +59,4 @@ class RestartPolicy:
 
     def delay(self, restart: int) -> float:
         """Return the seconds to wait before restart number `restart`, from 0."""
-        return min(self.max_backoff, self.backoff * 2.0 ** (restart - 1)) if restart else 0.0
+        return float(min(self.max_backoff, self.backoff * 2 ** (restart - 1))) if restart else 0.0
