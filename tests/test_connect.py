@@ -48,6 +48,7 @@ def test_settings_of_file_systems(address, tmp_path):
     assert process.returncode == 0, output
 
 
+@pytest.mark.slow
 def test_a_client_that_is_interrupted_leaves_nothing(address, tmp_path):
     process = client(address, tmp_path, "wait")
     wait_for((tmp_path / "begun").exists, 60)

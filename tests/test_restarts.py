@@ -60,7 +60,14 @@ def fit(args, ctx):
 
 
 @local
-@pytest.mark.parametrize(("keras", "every"), [(3, None), (3, 3), (2, 3)], ids=["epochs", "steps", "tf_keras"])
+@pytest.mark.parametrize(
+    ("keras", "every"),
+    [
+        pytest.param(3, 3, id="steps"),
+        pytest.param(3, None, id="epochs", marks=pytest.mark.slow),
+        pytest.param(2, 3, id="tf_keras", marks=pytest.mark.slow),
+    ],
+)
 def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, keras, every):
     environment = {"TF_USE_LEGACY_KERAS": "1"} if keras == 2 else {}
     settings = {"workers": 2, "data": points(spark), "environment": environment}
@@ -106,8 +113,6 @@ def test_a_loop_goes_on_with_the_step_that_comes_next(spark, tmp_path):
 
 def rows_of_feeds(args, ctx):
     """Note what each feed brings; be killed with the second one."""
-    import tensorflow as tf
-
     found = []
     checkpoint = ctx.checkpoint(args) if args else None
     for feed in ctx.feeds():
@@ -116,6 +121,8 @@ def rows_of_feeds(args, ctx):
             killed_in(args, ctx)
             time.sleep(3600 if ctx.attempt == 0 else 0)
         if checkpoint:
+            import tensorflow as tf
+
             checkpoint.save(tf.train.Checkpoint(seen=tf.Variable(1)), len(found))
     return ctx.attempt, found
 
@@ -138,6 +145,7 @@ def test_with_checkpoints_those_since_the_last_one_do(spark, tmp_path):
     assert found == {"worker:0": (1, [10, 20, 30]), "worker:1": (1, [10, 20, 30])}
 
 
+@pytest.mark.slow
 @local
 def test_a_feed_that_was_complete_before_the_last_checkpoint_does_not_come_again(spark, tmp_path):
     def program(args, ctx):
@@ -169,6 +177,7 @@ def test_a_failure_after_the_last_feed(spark):
         assert cluster.shutdown() == {"worker:0": [10, 20], "worker:1": [10, 20]}
 
 
+@pytest.mark.slow
 @local
 def test_a_stream_comes_again_as_a_whole_or_not_at_all(spark, tmp_path):
     def program(directory, ctx):

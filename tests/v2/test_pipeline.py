@@ -263,6 +263,7 @@ def test_a_model_of_tensorflow_1_with_two_graphs(spark, tmp_path):
         stage.setTagSet("gpu").transform(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_names_of_keras_2_in_models_of_both(spark, tmp_path, library):
     keras = pytest.importorskip(library)

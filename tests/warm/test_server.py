@@ -193,6 +193,7 @@ def test_one_that_fits_stays(shared):
     assert shared.servers() == before
 
 
+@pytest.mark.slow
 def test_of_several_one_becomes_the_server_and_what_it_replaces_ends_with_its_nodes(executor):
     threads = [Thread(target=executor.fork_server().ensure) for _ in range(4)]
     for thread in threads:
@@ -233,6 +234,7 @@ def test_a_server_that_is_killed_disturbs_nobody_and_is_replaced(executor):
     wait_for(lambda: Node(executor.fork_server(), lambda args, ctx: 1).forked, _IMPORT_SECONDS)
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_holds_nobody_up(executor):
     server = executor.started()
     [process] = executor.servers()
@@ -265,6 +267,7 @@ def test_it_ends_when_sparks_directory_is_gone(executor):
     wait_for(lambda: not executor.servers(), 5)
 
 
+@pytest.mark.slow
 def test_it_ends_when_no_cluster_has_been_there_for_long(executor):
     program = (
         "import os, sys, time\n"
