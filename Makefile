@@ -12,7 +12,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
 
-# The tests that take half a minute and more.
+# The tests that take long.
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
