@@ -51,6 +51,7 @@ def test_a_node_that_is_stopped(spark):
     assert "is stopped (SIGSTOP, or a debugger)" in caught.value.reason
 
 
+@pytest.mark.slow
 def test_native_code_that_holds_python(spark):
     def program(args, ctx):
         import ctypes
@@ -98,6 +99,7 @@ def test_a_worker_that_takes_fewer_steps(spark):
     assert "add()" in error.traceback
 
 
+@pytest.mark.slow
 def test_who_computes_or_waits_with_reason_lives(spark):
     """One waits for the other's computation, then the program waits for a feed, and for nothing in particular."""
 

@@ -59,15 +59,9 @@ def fit(args, ctx):
     return ctx.attempt, epochs, [value.tolist() for value in model.get_weights()]
 
 
+@pytest.mark.slow
 @local
-@pytest.mark.parametrize(
-    ("keras", "every"),
-    [
-        pytest.param(3, 3, id="steps"),
-        pytest.param(3, None, id="epochs", marks=pytest.mark.slow),
-        pytest.param(2, 3, id="tf_keras", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("keras", "every"), [(3, None), (3, 3), (2, 3)], ids=["epochs", "steps", "tf_keras"])
 def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, keras, every):
     environment = {"TF_USE_LEGACY_KERAS": "1"} if keras == 2 else {}
     settings = {"workers": 2, "data": points(spark), "environment": environment}
@@ -138,6 +132,7 @@ def test_without_checkpoints_all_feeds_come_again(spark):
     assert trained(spark, "") == {"worker:0": (1, [10, 20, 30]), "worker:1": (1, [10, 20, 30])}
 
 
+@pytest.mark.slow
 @local
 def test_with_checkpoints_those_since_the_last_one_do(spark, tmp_path):
     """It was written when the program was through with the first feed, before it asked for the second."""

@@ -55,6 +55,7 @@ def test_the_second_cluster_is_up_at_once_with_tensorflow(spark, warm):
         assert cluster.join() == {"worker:0": (True, 6), "worker:1": (True, 6)}
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_training_is_the_same_as_with_fresh_nodes(spark, warm):
     weights = []

@@ -241,7 +241,8 @@ def _trained_under_attack(spark, count, attackers, **settings):
 
 
 @pytest.mark.masters("local")
-@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "tls"])
+@pytest.mark.slow
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_a_cluster_trains_on_as_if_nobody_had_called(spark, tls):
     grown = _trained_under_attack(spark, 600, 1, tls=tls)
     assert max(grown) < _NODE_MEGABYTES

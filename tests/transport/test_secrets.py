@@ -65,6 +65,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_the_secret_is_nowhere_to_be_read(tmp_path):
     with open(tmp_path / "output", "wb") as output:

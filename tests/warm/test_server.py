@@ -215,6 +215,7 @@ def test_of_several_one_becomes_the_server_and_what_it_replaces_ends_with_its_no
     assert node.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_disturbs_nobody_and_is_replaced(executor):
     server = executor.started()
     node = Node(server, lambda args, ctx: sys.stdin.readline() or "ends by itself")
