@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import IO, Protocol
@@ -18,6 +18,26 @@ from typing import IO, Protocol
 __all__ = ["UNKNOWN_EXIT", "Process", "kill_group", "parent_pipe", "start"]
 
 UNKNOWN_EXIT = 1 << 16  # in place of an exit code, which has fewer bits: nobody was left to hear of it
+
+# What ends a process when the one that started it is gone: it waits for the end of a pipe that this one alone holds
+# open. One that is stopped is not gone, and can't end itself: it is killed when it was found so a few times in a row.
+_LEASH = """
+parent=$1 child=$2 private=$3 looks=$4 beat=$5
+{
+    times=0
+    while sleep "$beat" && read -r status < "/proc/$parent/stat"; do
+        case $status in *") T "* | *") t "*) times=$((times + 1)) ;; *) times=0 ;; esac
+        [ "$times" -lt "$looks" ] || kill -KILL "$parent"
+    done
+} < /dev/null &
+read -r _
+if [ -z "$private" ] || [ -d "$private" ]; then  # else the parent had done all that there was to do
+    kill -KILL -- "-$child"
+    [ -z "$private" ] || rm -rf "$private"
+fi
+kill -KILL 0
+"""
+_LOOKS = 4
 
 
 class Process(Protocol):
@@ -34,9 +54,9 @@ def start(
     environment: Mapping[str, str],
     output: int | IO[bytes] | None = None,
     *,
-    leashed: bool = False,
+    leash: float = 0.0,
     private: str = "",
-    fork: Callable[[Sequence[int], str], Process | None] | None = None,
+    fork: Callable[[int], Process | None] | None = None,
 ) -> tuple[Process, Connection]:
     """Start ``python -m module`` in a session of its own and return it with the parent's end of the pipe.
 
@@ -49,51 +69,52 @@ def start(
     output : int or file, optional
         Where standard output and standard error go together (as for ``subprocess``); by default both go to this
         process's standard error.
-    leashed : bool
-        Whether the kernel is to kill the process, with all that it has started in turn, when this one is gone.
+    leash : float
+        If the process, with all that it starts in turn, is to be killed when this one is gone: the seconds after which
+        this one counts as gone, and is killed, when someone has stopped it (SIGSTOP).
     private : str
-        A directory that is to go with it then: its path is seen by everybody on the host, its contents are not.
+        A directory that is to go with it then: its path is seen by everybody on the host, its contents are not. This
+        process removes it as the last thing that it does.
     fork : callable, optional
-        A shorter way to the same process: it takes the descriptors that are the process's arguments and its private
-        directory, and returns the process, or None if there is no such way.
+        A shorter way to the same process: it takes the descriptor that is the process's argument, and returns the
+        process, or None if there is no such way.
     """
     ours, theirs = socket.socketpair()
-    # The writing end stays open, and nobody else's, for as long as this process lives.
-    passed = [theirs.fileno(), *([os.pipe()[0]] if leashed else [])]
-    try:
-        process: Process | None = fork(passed, private) if fork else None
+    passed = theirs.fileno()
+    with theirs:
+        process: Process | None = fork(passed) if fork else None
         process = process or subprocess.Popen(
-            [sys.executable, "-u", "-m", module, private, *map(str, passed)],
+            [sys.executable, "-u", "-m", module, str(passed)],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=sys.__stderr__ if output is None else output,
             stderr=None if output is None else subprocess.STDOUT,
-            pass_fds=passed,
+            pass_fds=[passed],
             start_new_session=True,
         )
-    finally:
-        theirs.close()
-        for descriptor in passed[1:]:
-            os.close(descriptor)
+    if leash:
+        _put_on_leash(process.pid, leash, private)
     return process, Connection(ours.detach())
 
 
-def parent_pipe() -> Connection:
-    """Return the child's end of the pipe, which its own children don't inherit; put it on its leash, if it has one.
+def _put_on_leash(child: int, seconds: float, private: str) -> None:
+    """Have a process ended with this one; a shell sees to it, which needs no word from either, as both may hang."""
+    reading, _ = os.pipe()  # the writing end stays open, and nobody else's, for as long as this process lives
+    words = [str(os.getpid()), str(child), private, str(_LOOKS), str(seconds / _LOOKS)]
+    subprocess.Popen(
+        ["/bin/sh", "-c", _LEASH, "leash", *words],
+        stdin=reading,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(reading)
 
-    On the leash is the whole process group: a shell in it waits for the end of a pipe that only the parent holds open,
-    removes its private directory, and kills the group. It needs no word from the child, which may hang.
-    """
-    private, pipe, *leash = sys.argv[1], *map(int, sys.argv[2:])
+
+def parent_pipe() -> Connection:
+    """Return the child's end of the pipe, which its own children don't inherit."""
+    pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
-    if leash:
-        subprocess.Popen(
-            ["/bin/sh", "-c", 'read _; [ -z "$0" ] || rm -rf "$0"; kill -KILL 0', private],
-            stdin=leash[0],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(leash[0])
     return Connection(pipe)
 
 

@@ -90,7 +90,6 @@ class Node:
             "tensorflowonspark.node",
             {**server._outfit.environment},
             writing,
-            leashed=True,
             fork=partial(server.fork, output=writing),
         )
         os.close(writing)
@@ -118,9 +117,7 @@ class Node:
 
     def stop(self):
         self._pipe.send(Stop(1.0))
-        code = self.process.wait()
-        children.kill_group(self.process.pid)  # its leash
-        return code
+        return self.process.wait()
 
 
 def describe(args, ctx):

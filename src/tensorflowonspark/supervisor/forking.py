@@ -64,15 +64,13 @@ class ForkServer:
             and not any(Path(device).exists() for device in _GPU_DEVICES)
         )
 
-    def fork(self, descriptors: Sequence[int], private: str, output: int) -> "ForkedProcess | None":
+    def fork(self, pipe: int, output: int) -> "ForkedProcess | None":
         """Return a new node; None if there is no server, or it can't fork one that is like a fresh process.
 
         Parameters
         ----------
-        descriptors : sequence of int
-            What the node finds in its arguments (`children.parent_pipe`): its pipe and its leash.
-        private : str
-            Its directory, which goes with it.
+        pipe : int
+            The descriptor that the node finds in its arguments (`children.parent_pipe`).
         output : int
             Where its output goes.
         """
@@ -83,7 +81,7 @@ class ForkServer:
         process = None
         with suppress(OSError, ValueError):
             answers = connection.makefile("rb")
-            answer = self._ask(connection, answers, [*descriptors, output], private)
+            answer = self._ask(connection, answers, [pipe, output])
             if "pid" in answer:
                 connection.sendall(GO)
                 process = ForkedProcess(answer["pid"], connection, answers)
@@ -117,12 +115,9 @@ class ForkServer:
         if self._share is None:
             self._share = home.share(USERS)
 
-    def _ask(
-        self, connection: socket.socket, answers: Any, descriptors: Sequence[int], private: str = ""
-    ) -> dict[str, Any]:
+    def _ask(self, connection: socket.socket, answers: Any, descriptors: Sequence[int]) -> dict[str, Any]:
         socket.send_fds(connection, [b"\0"], descriptors)
-        wanted = {"outfit": asdict(self._outfit), "private": private}
-        connection.sendall(json.dumps(wanted).encode() + b"\n")
+        connection.sendall(json.dumps(asdict(self._outfit)).encode() + b"\n")
         answer = json.loads(answers.readline())
         return answer if isinstance(answer, dict) else {}
 

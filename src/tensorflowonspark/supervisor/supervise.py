@@ -112,7 +112,7 @@ class Supervisor:
             self._fork_server = ForkServer(order.local_directory, order.jvm_pid, environment)
         fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
         self._node, self._pipe = children.start(
-            "tensorflowonspark.node", environment, writing, leashed=True, private=self._private, fork=fork
+            "tensorflowonspark.node", environment, writing, leash=order.silence, private=self._private, fork=fork
         )
         os.close(writing)
         self._output = Output(reading, name=self._name, level=order.level, echo=order.echo, pass_on=self._pass_lines)
@@ -307,8 +307,10 @@ class Supervisor:
         killer.start()
 
     def _start_tensorboard(self) -> None:
-        self._tensorboard, pipe = children.start("tensorflowonspark.supervisor.tensorboard", os.environ, leashed=True)
         order = self._assignment
+        self._tensorboard, pipe = children.start(
+            "tensorflowonspark.supervisor.tensorboard", os.environ, leash=order.silence
+        )
         copies = str(Path(self._private, "logs"))  # of those that TensorBoard can't read where they are
         pipe.send((order.tensorboard, order.host, copies, order.hadoop))
         self._listen_to("tensorboard", pipe.recv)
@@ -335,9 +337,9 @@ class Supervisor:
         if self._tensorboard is not None:
             children.kill_group(self._tensorboard.pid)
             self._tensorboard.wait()
-        shutil.rmtree(self._private, ignore_errors=True)
         if self._driver is not None:
             self._driver.close()
+        shutil.rmtree(self._private, ignore_errors=True)  # at the end, as the leash wants it
 
 
 def node_environment(inherited: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ __all__ = ["Server"]
 
 _ASK_SECONDS = 1.0  # for who has connected to say what it wants
 _LOOK_SECONDS = 1.0  # between looks at whether the server is still wanted
-_DESCRIPTORS = 3  # the node's pipe, its leash, its output
+_DESCRIPTORS = 2  # the node's pipe, its output
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,6 @@ class _Request:
     connection: socket.socket
     descriptors: list[int]
     outfit: Outfit
-    private: str  # its directory
 
 
 class Server:
@@ -98,11 +97,10 @@ class Server:
         with suppress(OSError, ValueError, TypeError, KeyError):
             if is_own_peer(connection):
                 _, descriptors, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
-                wanted = json.loads(connection.makefile("rb").readline())
-                outfit = Outfit(**wanted["outfit"])
+                outfit = Outfit(**json.loads(connection.makefile("rb").readline()))
                 refusal = self._refusal(outfit)
                 if not refusal and len(descriptors) == _DESCRIPTORS:
-                    return _Request(connection, descriptors, outfit, wanted["private"])
+                    return _Request(connection, descriptors, outfit)
                 _say(connection, {"refusal": refusal})
                 if refusal and not descriptors:
                     self._retire()
@@ -143,11 +141,11 @@ class Server:
         if not wanted:  # who asked has gone another way meanwhile
             os._exit(0)
         request.connection.close()
-        pipe, leash, output = request.descriptors
+        pipe, output = request.descriptors
         program = str(Path(run.__file__).with_name("__main__.py"))
         begin_afresh(
             {**request.outfit.environment, **self._set_by_imports},
-            [program, request.private, str(pipe), str(leash)],
+            [program, str(pipe)],
             self._path,
             output,
         )
