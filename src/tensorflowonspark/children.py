@@ -32,7 +32,7 @@ parent=$1 child=$2 private=$3 looks=$4 beat=$5
 } < /dev/null &
 read -r _
 if [ -z "$private" ] || [ -d "$private" ]; then  # else the parent had done all that there was to do
-    kill -KILL -- "-$child"
+    kill -KILL "-$child"
     [ -z "$private" ] || rm -rf "$private"
 fi
 kill -KILL 0
