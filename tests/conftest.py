@@ -10,13 +10,12 @@ import uuid
 from contextlib import ExitStack
 
 import cloudpickle
-import psutil
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 
 import hadoop
 import programs
-from processes import fork_servers, is_fork_server
+from processes import fork_servers, our_processes
 from standalone import standalone_cluster
 from tensorflowonspark import storage
 
@@ -142,22 +141,6 @@ def bucket(s3, hadoop_free, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     return {**S3_KEYS, "fs.s3a.endpoint": s3}
-
-
-def our_processes():
-    """Return the supervisors, nodes and TensorBoards of this test run; fork servers stay as long as their session."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status", "environ"]):
-        line = " ".join(process.info["cmdline"] or [])
-        ours = (process.info["environ"] or {}).get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]
-        if (
-            ours
-            and ("-m tensorflowonspark." in line or "kill -KILL 0" in line)
-            and process.info["status"] != psutil.STATUS_ZOMBIE
-            and not is_fork_server(process)
-        ):
-            found.append(f"{process.pid}: {line}")
-    return found
 
 
 def left_behind():

@@ -47,7 +47,27 @@ def fork_servers():
     return found
 
 
+def our_processes():
+    """Return the supervisors, nodes and TensorBoards of this test run; fork servers stay as long as their session."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status", "environ"]):
+        line = " ".join(process.info["cmdline"] or [])
+        ours = (process.info["environ"] or {}).get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]
+        if (
+            ours
+            and ("-m tensorflowonspark." in line or "kill -KILL 0" in line)
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+            and not is_fork_server(process)
+        ):
+            found.append(f"{process.pid}: {line}")
+    return found
+
+
 def listens(server):
     """Tell whether a fork server takes requests; it holds a file open in the directory of its socket."""
-    locks = [os.readlink(path) for path in Path(f"/proc/{server.pid}/fd").iterdir() if path.exists()]
-    return any(Path(lock).with_name("socket").exists() for lock in locks if lock.endswith("/server"))
+    for path in Path(f"/proc/{server.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has closed it meanwhile
+            lock = Path(os.readlink(path))
+            if lock.name == "server" and lock.with_name("socket").exists():
+                return True
+    return False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import our_processes
+from processes import our_processes
 from programs import wait_for
 
 HERE = Path(__file__).parent

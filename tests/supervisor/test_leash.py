@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import our_processes
+from processes import our_processes
 from programs import wait_for
 
 _PARENT = """
