@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow chaos matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery clean
+.PHONY: demo test slow chaos matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery benchmark-revisions clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -64,6 +64,10 @@ benchmark-scale: $(STAMP)
 # From the death of a node to the error, and to the next step of the training (docs/benchmarks/recovery.md).
 benchmark-recovery: $(STAMP)
 	$(BIN)/python benchmarks/recovery.py $(ARGS)
+
+# This work tree beside an older revision, whatever the other benchmarks measure (docs/benchmarks/revisions.md).
+benchmark-revisions: $(STAMP)
+	$(BIN)/python benchmarks/revisions.py $(ARGS)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
