@@ -61,6 +61,9 @@ class PlayedStage:
     def problems(self):
         return []
 
+    def data_problem(self):
+        return None
+
     def cancel(self):
         pass
 

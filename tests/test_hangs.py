@@ -14,6 +14,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from processes import node_of
+from programs import wait_for
 from tensorflowonspark.messages import Members
 
 pytestmark = pytest.mark.masters("local")
@@ -49,6 +50,38 @@ def test_a_node_that_is_stopped(spark):
     assert time.monotonic() - begin < _SILENCE_SECONDS + _MARGIN_SECONDS
     assert caught.value.node == "worker:1"
     assert "is stopped (SIGSTOP, or a debugger)" in caught.value.reason
+
+
+def test_a_worker_that_computes_before_it_makes_its_strategy(spark):
+    """The other one waits for it in TensorFlow, with Python's lock, and can't even answer that it does."""
+
+    def program(seconds, ctx):
+        import tensorflow as tf
+
+        end = time.monotonic() + seconds
+        while ctx.index == 0 and time.monotonic() < end:
+            pass
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        add = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None))
+        return float(add())
+
+    results = tfos.run(spark, program, 3 * _SILENCE_SECONDS, workers=2, silence_timeout=_SILENCE_SECONDS)
+    assert results == {"worker:0": 2.0, "worker:1": 2.0}
+
+
+def test_a_node_that_is_stopped_while_it_waits(spark):
+    """It has answered that it waits for a feed, with good reason, and is stopped only then."""
+
+    def program(args, ctx):
+        ctx.feed()
+
+    with pytest.raises(tfos.NodeError, match="worker:0 on .* is stopped") as caught:
+        with tfos.Cluster(spark, program, silence_timeout=1.0) as cluster:
+            wait_for(lambda: cluster.nodes[0].idle)
+            node_of(cluster, 0).send_signal(signal.SIGSTOP)
+            wait_for(lambda: cluster._monitor.failure(), seconds=1.0 + _MARGIN_SECONDS)
+            cluster.check()
+    assert caught.value.cause == "stopped"
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ __all__ = [
     "Failed",
     "FailureKind",
     "FeedWanted",
+    "FirstCause",
     "Hello",
     "Idle",
     "Lines",
@@ -25,6 +26,7 @@ __all__ = [
     "Members",
     "Moving",
     "NoMoreFeeds",
+    "NodeLost",
     "Progress",
     "Ready",
     "Returned",
@@ -180,10 +182,10 @@ class Whereabouts:
 
 @dataclass(frozen=True)
 class Idle:
-    """The node has used no processor time for so long."""
+    """The node has used no processor time for so long; without `where` it has not answered where it is either."""
 
     seconds: float
-    where: Whereabouts
+    where: Whereabouts | None
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,9 @@ class Moving:
 
 @dataclass(frozen=True)
 class Checked:
-    """The answer to a `Check`: supervisor and node are there, or their failure has been told."""
+    """The answer to a `Check` of this number: supervisor and node are there, or their failure has been sent."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -201,6 +205,23 @@ class TensorBoardUp:
     """TensorBoard answers at this address."""
 
     url: str
+
+
+# ---- from a Spark task to the driver, and back
+
+
+@dataclass(frozen=True)
+class NodeLost:
+    """A task that feeds or asks a node has lost it, and wants to know why."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class FirstCause:
+    """The failure of the cluster, as its error reads; empty if all nodes are there."""
+
+    error: str
 
 
 # ---- from the node to its supervisor alone
@@ -228,7 +249,9 @@ class Members:
 
 @dataclass(frozen=True)
 class Check:
-    """Another node has lost sight of one: look whether it is this one."""
+    """Somebody has lost a node: look whether it is this one. Later questions have higher numbers."""
+
+    number: int
 
 
 @dataclass(frozen=True)

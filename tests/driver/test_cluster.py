@@ -81,7 +81,7 @@ class FakeNode:
             message = self._channel.receive()
             self.heard.append(message)
             if isinstance(message, Check):
-                self.say(Checked())
+                self.say(Checked(message.number))
             if isinstance(message, kind):
                 return message
             if isinstance(message, Stop):
@@ -127,6 +127,9 @@ class FakeStage:
 
     def problems(self):
         return self._problems
+
+    def data_problem(self):
+        return None
 
     def cancel(self):
         pass

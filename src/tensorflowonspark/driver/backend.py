@@ -13,7 +13,7 @@ from tensorflowonspark.driver.here import OwnNodes
 from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.driver.slots import find_slots
 from tensorflowonspark.driver.stage import SparkStage
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.plan import FeedOrder, FeedTarget, Plan
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
@@ -47,6 +47,7 @@ class Stage(Protocol):
     @property
     def ended(self) -> bool: ...  # noqa: D102
     def problems(self) -> list[str]: ...  # noqa: D102
+    def data_problem(self) -> FeedError | None: ...  # noqa: D102
     def cancel(self) -> None: ...  # noqa: D102
     def wait(self, seconds: float) -> None: ...  # noqa: D102
 

@@ -210,6 +210,8 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if not self._life.is_own_process:
+            return  # a forked child leaves the block; the cluster is its parent's
         if kind is None:
             self.shutdown()
         else:
@@ -347,6 +349,7 @@ class Cluster:
         return run
 
     def _require_running(self) -> None:
+        self._life.require_own_process()
         if not self._life.running:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
 
@@ -388,7 +391,7 @@ class Cluster:
         silent = [str(node.role) for node in nodes if not node.answering]
         if silent:
             raise FeedError(f"the program of {', '.join(silent)} has not said what answers: call ctx.serve(function)")
-        return infer(data, schema, feed_targets(nodes), self._life.credentials, keep)
+        return infer(data, schema, feed_targets(nodes, self._life.address), self._life.credentials, keep)
 
     def hold_and_feed(self, data: "DataFrame | None", validation: str) -> None:
         """Start, with tasks that stay and feed their own nodes (for `run`)."""
@@ -426,6 +429,7 @@ class Cluster:
         ClusterError
             If the time was over first; it names the nodes that still run.
         """
+        self._life.require_own_process()
         if not self._life.started:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         return self._attempts.surviving(lambda: self._join(timeout))
@@ -440,6 +444,7 @@ class Cluster:
 
     def check(self) -> None:
         """Raise what ended a node, if one has failed."""
+        self._life.require_own_process()
         self._monitor.wait(lambda: True)
 
     @property

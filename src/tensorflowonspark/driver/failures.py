@@ -38,6 +38,7 @@ class Failures:
         self._conclude = conclude
         self._failures: list[tuple[Node, Failed]] = []
         self._losses: list[tuple[Node, Failed]] = []  # that the others can do without
+        self._check = 0  # the number of the last one
 
     @property
     def begun(self) -> bool:
@@ -59,8 +60,18 @@ class Failures:
         if failure.kind is not FailureKind.PEER_LOST:
             self._conclude()
         elif len(self._failures) == 1:
-            self._roster.tell_all(Check())
-            _later(_CAUSE_SECONDS, self._conclude_if_checked)
+            check = self.check()
+            _later(_CAUSE_SECONDS, lambda: self._conclude_if_checked(check))
+
+    def check(self) -> int:
+        """Ask all supervisors to look at their nodes (under the lock); return the question's number."""
+        self._check += 1
+        self._roster.tell_all(Check(self._check))
+        return self._check
+
+    def unchecked(self, check: int) -> list[Node]:
+        """Return the nodes whose supervisors have not answered a question."""
+        return [node for node in self._roster.nodes if node.channel is not None and node.checked < check]
 
     def first(self) -> NodeError:
         """Return the one that is most likely the cause."""
@@ -73,21 +84,18 @@ class Failures:
         died = failure.kind not in (FailureKind.RAISED, FailureKind.PEER_LOST)
         return died and node.serving and node.role.job is Job.WORKER and len(self._roster.fed()) > 1
 
-    def _conclude_if_checked(self) -> None:
+    def _conclude_if_checked(self, check: int) -> None:
         """Settle what failed first, once all who might be the cause have said that they are not."""
-        if self._unchecked():
-            _later(_CHECK_SECONDS, self._blame_unchecked)
+        if self.unchecked(check):
+            _later(_CHECK_SECONDS, lambda: self._blame_unchecked(check))
         else:
             self._conclude()
 
-    def _blame_unchecked(self) -> None:
+    def _blame_unchecked(self, check: int) -> None:
         with self._changed:
-            for node in self._unchecked():
+            for node in self.unchecked(check):
                 self._failures.append((node, unanswered(self._failures[0][0])))
         self._conclude()
-
-    def _unchecked(self) -> list[Node]:
-        return [node for node in self._roster.nodes if node.channel is not None and not node.checked]
 
 
 def _later(seconds: float, act: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from tensorflowonspark.columns import arrow_type, check_schema, parse_schema
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.parts import InferenceHeader
 from tensorflowonspark.task.plan import FeedTarget
-from tensorflowonspark.task.send import choose, reach
+from tensorflowonspark.task.send import choose, loss, reach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -110,7 +110,6 @@ def _infer_partition(
             if dialogue is not None:
                 dialogue.close()
         except transport.ConnectionLost as error:
-            raise FeedError(
-                f"partition {partition}: {target.name} on {target.host} did not answer after {answered} rows (results "
-                f"can be computed only while the cluster lives, inside its with block): {error}"
-            ) from error
+            words = f"partition {partition}: {target.name} on {target.host} did not answer after {answered} rows"
+            note = "results can be computed only while the cluster lives, inside its with block"
+            raise loss(target, credentials, f"{words} ({note})", error) from error

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ class Lifetime:
         self._server: transport.Server | None = None
         self._stage: Stage | None = None
         self._closed = False
+        self._owner = os.getpid()
         self._over = Event()
 
     @property
@@ -86,8 +88,22 @@ class Lifetime:
         """Whether it was started, and not closed since."""
         return self.started and not self._closed
 
+    def require_own_process(self) -> None:
+        """Raise `ClusterError` in a forked child of the driver: what it ends or feeds would be its parent's."""
+        if not self.is_own_process:
+            raise ClusterError(
+                f"process {os.getpid()} is a forked child of the driver {self._owner}, in which the cluster lives: use "
+                "the cluster there"
+            )
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process that has made the cluster, and not a forked child of it."""
+        return os.getpid() == self._owner
+
     def start(self, data: "DataFrame | None" = None, order: "FeedOrder | None" = None) -> None:
         """Bring all nodes up; with `data`, their tasks begin to feed them, as `order` says."""
+        self.require_own_process()
         if self.started:
             raise ClusterError("the cluster was started before: make a new one")
         self._order = order
@@ -142,6 +158,9 @@ class Lifetime:
         assert self._stage is not None
         problems = self._stage.problems() if self._stage.ended else []
         if problems:
+            data_problem = self._stage.data_problem()
+            if data_problem is not None:
+                raise data_problem
             raise StartError("the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems))
         if self._stage.ended and self._order is not None and len(self._awaited()) == len(self.monitor.nodes):
             raise FeedError("the DataFrame has no rows: there is nothing to train on")  # so Spark ran no task
@@ -162,15 +181,15 @@ class Lifetime:
 
     def _look_for_silence(self) -> None:
         while not self._over.wait(self._settings.silence / _LOOKS):
-            self.monitor.find_silent()
+            self.monitor.look_around()
 
     def abort(self) -> None:
         """End everything, now."""
         self.close(0.0)
 
     def close(self, grace_seconds: float) -> None:
-        """End everything that was started; never raises, never waits for long."""
-        if self._closed:
+        """End everything that was started; never raises, never waits for long, does nothing in a forked child."""
+        if self._closed or not self.is_own_process:
             return
         self._closed = True
         atexit.unregister(self.abort)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.lifetime import Settings
-from tensorflowonspark.driver.stage import spark_problem
+from tensorflowonspark.driver.stage import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.place import PROBLEM_SCHEMA, own_address, place
@@ -59,7 +59,7 @@ def run_remotely(
     size = len(settings.spec.roles)
     frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
     errand = _Errand(settings, spark_wants_tls(spark), hadoop_settings(spark), data is not None, validation)
-    rows = _collected(spark, frame.mapInArrow(partial(_task, errand), _SCHEMA, barrier=True))
+    rows = _collected(spark, frame.mapInArrow(partial(_task, errand), _SCHEMA, barrier=True), data is not None)
     pieces = [bytes(row.outcome) for row in rows if row.outcome is not None]
     problems = [f"{settings.spec.roles[row.node]} on {row.host}: {row.problem}" for row in rows if row.outcome is None]
     if problems:
@@ -72,14 +72,14 @@ def run_remotely(
     return dict(outcome)
 
 
-def _collected(spark: "SparkSession", frame: "DataFrame") -> list[Any]:
+def _collected(spark: "SparkSession", frame: "DataFrame", feeds: bool) -> list[Any]:
     """Return the stage's rows; if the wait for them is broken off, so is the stage."""
     tag = f"tensorflowonspark-{uuid.uuid4().hex}"
     spark.addTag(tag)
     try:
         return list(frame.collect())
     except Exception as error:
-        raise ClusterError(spark_problem(error)) from error
+        raise stage_error(error, feeds) from error
     except BaseException:
         spark.interruptTag(tag)
         raise
@@ -149,6 +149,9 @@ class _OwnTasks:
         """Note that this task is done with its own node."""
         self.problem_here, self.ended = problem, True
         self.on_end()
+
+    def data_problem(self) -> None:
+        """Return nothing: the client sees why Spark fails."""
 
     def cancel(self) -> None:
         """Do nothing: the tasks end with their nodes."""

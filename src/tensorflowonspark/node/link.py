@@ -9,15 +9,30 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from tensorflowonspark.children import kill_group
-from tensorflowonspark.messages import BEATS, Member, Members, NoMoreFeeds, Stop, WaitsFor, WhereAreYou
+from tensorflowonspark.errors import ClusterError
+from tensorflowonspark.messages import (
+    BEATS,
+    Alive,
+    Member,
+    Members,
+    NoMoreFeeds,
+    Progress,
+    Stop,
+    TensorFlowImported,
+    WaitsFor,
+    WhereAreYou,
+)
 from tensorflowonspark.node.whereabouts import whereabouts
 from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
 
 __all__ = ["Link"]
 
 _T = TypeVar("_T")
+_REPORTS = (Progress, TensorFlowImported)
+_links: "WeakSet[Link]" = WeakSet()
 _LEASH_SECONDS = 1.0  # for the leash of this process (`children`), which removes its private directory as well
 
 
@@ -32,9 +47,10 @@ class Link:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
+        self._owner = os.getpid()
         self._words = 0  # that were heard
-        self._sending = Lock()
-        self._changed = Condition()
+        self._renew_locks()
+        _links.add(self)
         self._members: tuple[Member, ...] = ()
         self._seals: dict[int, Seal] = {}
         self._confirmed: dict[int, deque[Confirmed]] = defaultdict(deque)
@@ -45,6 +61,18 @@ class Link:
         self._waits: list[WaitsFor] = []
         self._on_seal: Callable[[Seal], None] | None = None
         Thread(target=self._listen, daemon=True).start()
+
+    def _renew_locks(self) -> None:
+        """Make the locks anew: in a forked child the thread that held one at the fork is missing."""
+        self._sending = Lock()
+        self._changed = Condition()
+
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._owner:
+            raise ClusterError(
+                f"process {os.getpid()} is a forked child of the node's process {self._owner}, which alone talks to "
+                "the cluster: call ctx there, and hand the child what it needs"
+            )
 
     def watch(self, supervisor: int, silence: float) -> None:
         """End the supervisor, and so this process too, if it is not heard for so many seconds: someone stopped it.
@@ -62,7 +90,17 @@ class Link:
             os.kill(supervisor, signal.SIGKILL)
 
     def send(self, message: object) -> None:
-        """Say something to the supervisor."""
+        """Say something to the supervisor.
+
+        Raises
+        ------
+        ClusterError
+            If this is a forked child of the node: a driver that heard it would take it for the node. (What the child
+            only reports is dropped.)
+        """
+        if os.getpid() != self._owner and isinstance(message, _REPORTS):
+            return
+        self._require_own_process()
         with self._sending, suppress(OSError):  # if it is gone, so is this process in a moment
             self._pipe.send(message)
 
@@ -91,6 +129,8 @@ class Link:
         with self._changed:
             words = self._confirmed[feed]
         with self._waiting_for(WaitsFor.ROWS), self._changed:
+            if not words:
+                self._require_own_process()
             self._changed.wait_for(lambda: words, seconds)
             return words.popleft() if words else None
 
@@ -105,6 +145,7 @@ class Link:
     def _wait(self, find: Callable[[], _T | None]) -> _T:
         with self._waiting_for(WaitsFor.FEED), self._changed:
             while (found := find()) is None:
+                self._require_own_process()
                 self._changed.wait()
             return found
 
@@ -121,6 +162,8 @@ class Link:
             while True:
                 message = self._pipe.recv()
                 self._words += 1
+                if isinstance(message, Alive):
+                    continue  # it wakes nobody: a main thread that wakes up is a sign of life
                 if isinstance(message, WhereAreYou):
                     waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
                     self.send(whereabouts(waits, self.in_epoch))
@@ -146,3 +189,11 @@ class Link:
             self._no_more_feeds = True
         elif isinstance(message, Stop):
             self._stopped = True
+
+
+def _renew_locks_in_child() -> None:
+    for link in list(_links):
+        link._renew_locks()
+
+
+os.register_at_fork(after_in_child=_renew_locks_in_child)

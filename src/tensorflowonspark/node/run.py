@@ -20,6 +20,7 @@ from tensorflowonspark import keras, storage
 from tensorflowonspark.handover import allow_many_files
 from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned, TensorFlowImported
 from tensorflowonspark.node.context import Context
+from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.setup import NodeSetup
@@ -40,6 +41,7 @@ _OURS = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 def run_node(pipe: Connection) -> None:
     """Run this process as a node; never returns normally before the cluster ends."""
     setup: NodeSetup = pipe.recv()
+    keep_exit_functions()
     allow_many_files()
     storage.use(setup.hadoop)
     link = Link(pipe)
@@ -76,10 +78,12 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
 def _outcome(setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> Returned | Failed:
     """Run the user's function; its result or its failure."""
     try:
-        function, args = cloudpickle.loads(setup.program)
+        with children_end_here():
+            function, args = cloudpickle.loads(setup.program)
         context = Context(setup, members, link, receiver)
         try:
-            result = function(args, context)
+            with children_end_here():
+                result = function(args, context)
         except BaseException:
             with suppress(OSError, RuntimeError):  # the program's own error is the one to tell
                 context.close()

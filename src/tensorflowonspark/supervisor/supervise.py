@@ -4,6 +4,7 @@ Threads only listen (to the task, the node, the driver, the executor's end, the 
 into one inbox; everything is decided in one place, in one thread, in order.
 """
 
+import math
 import os
 import queue
 import shutil
@@ -17,6 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
+
+import psutil
 
 from tensorflowonspark import children, transport
 from tensorflowonspark.ends import watch_process
@@ -41,7 +44,7 @@ from tensorflowonspark.messages import (
     WhereAreYou,
 )
 from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Stored
+from tensorflowonspark.parts import Confirmed, FeedFailed, PassesEnded, Seal, Stored
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
 from tensorflowonspark.supervisor.exits import explain, out_of_memory_kills
 from tensorflowonspark.supervisor.forking import ForkServer
@@ -53,6 +56,7 @@ from tensorflowonspark.task.host import LOCAL_DIRECTORIES
 __all__ = ["Supervisor"]
 
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
+_ANSWER_SECONDS = 0.5  # for the node to answer while the driver waits; native code may keep it from that
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
 _ENDED = object()  # in the inbox: the source has ended
 
@@ -77,6 +81,10 @@ class Supervisor:
         self._tensorboard: children.Process | None = None
         self._fork_server: ForkServer | None = None
         self._spoken = False  # the node has said how its program ended
+        self._failed = False  # by a failure, which the driver knows
+        self._exited = False
+        self._check: Check | None = None  # which the driver has not got the answer to
+        self._check_until = 0.0
         self._stopping = False
 
     def run(self) -> None:
@@ -195,12 +203,14 @@ class Supervisor:
         going_on = True
         while going_on:
             try:
-                source, message = self._inbox.get(timeout=min(beat, self._pulse.interval))
+                source, message = self._inbox.get(timeout=min(beat, self._pulse.interval, self._until_checked()))
             except queue.Empty:
                 pass
             else:
                 going_on = handlers[source](message)
             self._look_after_node()
+            if self._check is not None and not self._until_checked():
+                self._end_check()
             if time.monotonic() - spoke > beat:
                 spoke = time.monotonic()
                 self._tell_driver(Alive())
@@ -217,7 +227,7 @@ class Supervisor:
     def _on_task(self, message: Any) -> bool:
         if isinstance(message, Detach):
             self._task = None
-        elif isinstance(message, Stored):
+        elif isinstance(message, (Stored, FeedFailed)):
             self._tell_driver(message)
         elif message is _ENDED and self._task is not None:
             # A node that dies while it is fed ends its task too: its own end says more, and comes in a moment.
@@ -239,12 +249,14 @@ class Supervisor:
             return True  # the process's exit says more
         if isinstance(message, Whereabouts):
             self._pulse.answered(message)
+            self._end_check()
             return True
         if isinstance(message, TensorFlowImported):
             if self._fork_server is not None:  # the next node on this executor need not import it any more
                 self._fork_server.ensure()
             return True
         self._spoken = self._spoken or isinstance(message, (Returned, Failed))
+        self._failed = self._failed or isinstance(message, Failed)
         if isinstance(message, Ready) and self._task is not None:
             with suppress(OSError):
                 self._task.send(message)
@@ -257,22 +269,46 @@ class Supervisor:
         if isinstance(message, Stop):
             self._stop(message)
         elif isinstance(message, Check):
-            stopped = self._pulse.stopped()
-            if stopped is not None:
-                self._fail(stopped.kind, stopped.reason, stopped.advice)
-            self._tell_driver(Checked())
+            self._begin_check(message)
         elif isinstance(message, (Members, Seal, Confirmed, PassesEnded, NoMoreFeeds)):
             self._send_node(message)
             if isinstance(message, Members) and self._assignment.tensorboard:
                 self._start_tensorboard()
         return True
 
+    def _begin_check(self, check: Check) -> None:
+        """Look whether the node is there: it answers, or has time to, but if its process has ended that comes first."""
+        if self._check is None:
+            self._check_until = time.monotonic() + _ANSWER_SECONDS
+        self._check = check
+        if self._exited:
+            self._end_check()
+        self._send_node(WhereAreYou())
+
+    def _until_checked(self) -> float:
+        return max(0.0, self._check_until - time.monotonic()) if self._check is not None else math.inf
+
+    def _end_check(self) -> None:
+        if self._check is None:
+            return
+        if (not self._exited and _has_ended(self._node.pid)) or _has_ended(self._assignment.jvm_pid):
+            self._check_until = time.monotonic() + _ANSWER_SECONDS  # the thread that waits for its end is about to tell
+            return
+        check, self._check = self._check, None
+        stopped = self._pulse.stopped()
+        if stopped is not None:
+            self._fail(stopped.kind, stopped.reason, stopped.advice)
+        self._tell_driver(Checked(check.number))
+
     def _on_exit(self, exit_code: int) -> bool:
+        self._exited = True
         if self._stopping:
             return False
-        if not self._spoken:
+        if not self._failed:
             self._output.tail(_OUTPUT_SECONDS)  # the reason is often in its last lines, and they come first
-            self._fail(*explain(exit_code, out_of_memory_kills() - self._memory_kills))
+            kills = out_of_memory_kills() - self._memory_kills
+            self._fail(*explain(exit_code, kills, returned=self._spoken))
+        self._end_check()
         return True  # the driver will say stop, or be gone
 
     def _on_executor_end(self, _message: Any) -> bool:
@@ -340,6 +376,14 @@ class Supervisor:
         if self._driver is not None:
             self._driver.close()
         shutil.rmtree(self._private, ignore_errors=True)  # at the end, as the leash wants it
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process has ended, even if the one that started it has not waited for it yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def node_environment(inherited: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:

@@ -12,8 +12,9 @@ import psutil
 import pyarrow as pa
 
 from tensorflowonspark import children
+from tensorflowonspark.errors import FeedError
 from tensorflowonspark.messages import Failed, FailureKind, Ready
-from tensorflowonspark.parts import Stored
+from tensorflowonspark.parts import FeedFailed, Stored
 from tensorflowonspark.spec import Role
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
 from tensorflowonspark.task.gpus import task_gpus
@@ -145,9 +146,13 @@ def _hold(plan: Plan, role: Role, number: int, host: str, pipe: Connection, batc
     """Feed the node from this task's own partition, then wait until it has ended; the driver hears of its fate."""
     ready = next_word(pipe)
     if plan.feed is not None and isinstance(ready, Ready) and ready.feed_socket:
-        target = FeedTarget(number, str(role), host, ready)
-        parts = send(target, plan.credentials, plan.feed, number, 0, batches)
-        pipe.send(Stored(plan.feed.feed, parts))
+        target = FeedTarget(number, str(role), host, ready, plan.driver)
+        try:
+            parts = send(target, plan.credentials, plan.feed, number, 0, batches)
+        except FeedError as error:  # raised, it would reach the driver as the end of some task
+            pipe.send(FeedFailed(plan.feed.feed, str(error)))
+        else:
+            pipe.send(Stored(plan.feed.feed, parts))
     with suppress(EOFError, OSError):
         while True:
             pipe.recv()

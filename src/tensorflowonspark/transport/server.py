@@ -1,7 +1,10 @@
 """The end that is called: nothing is read from a peer before it has shown the token."""
 
+import ctypes
 import hmac
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +34,7 @@ from tensorflowonspark.transport.sockets import HiddenSocket
 __all__ = ["ChannelHandler", "DialogueHandler", "Mapped", "PutHandler", "Server"]
 
 _CLOSING_SECONDS = 2.0
+_servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
 
 PutHandler = Callable[[Any, pa.Schema, Iterator["pa.RecordBatch | Mapped"]], Any]
 DialogueHandler = Callable[[Any, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -74,6 +78,7 @@ class Server(flight.FlightServerBase):
         on_put: PutHandler | None = None,
         on_dialogue: DialogueHandler | None = None,
     ) -> None:
+        _servers.add(self)
         self._gate: Gate | None = None
         self._hidden: HiddenSocket | None = None
         checks = {"token": _TokenCheck(credentials.token)}
@@ -180,3 +185,15 @@ def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mappe
                 continue
             yield mapped.pop()  # and keep no hold of it here: it may be let go while the next is waited for
             writer.write(TAKEN)  # the receiver has put it where it belongs, and the sender may go on
+
+
+def _leave_to_parent() -> None:
+    """Keep a forked child from ending the servers of its parent, as it would where it ends: it waits for ever there."""
+    for server in list(_servers):
+        for reference in weakref.getweakrefs(server):
+            if isinstance(reference.__callback__, weakref.finalize):
+                reference.__callback__.detach()  # pyarrow's own, which shuts the server down
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # nor is it taken down with its last reference
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -149,7 +149,7 @@ class TFCluster:
             The queue of the nodes.
         """
         self._require_feeding("inference", qname)
-        targets = feed_targets(self._cluster.fed)
+        targets = feed_targets(self._cluster.fed, self._cluster.address)
         return answered(_as_rdd(dataRDD), targets, self._cluster.credentials, qname, feed_timeout)
 
     def _require_feeding(self, verb: str, qname: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.node.forks import children_end_here
 from tensorflowonspark.spec import Job
 
 from ._inlet import Inlet
@@ -74,7 +75,8 @@ def _call(program: Program, ctx: TFNodeContext) -> None:
         sys.argv = program.args  # for programs that parse it again on each node
     limit_gpus(_num_gpus(program.args))
     try:
-        program.function(program.args, ctx)
+        with children_end_here():
+            program.function(program.args, ctx)
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
