@@ -9,7 +9,7 @@ from tensorflowonspark.driver.attempts import Attempts
 from tensorflowonspark.driver.backend import Backend, SparkBackend
 from tensorflowonspark.driver.feeding import check_frame, feed_targets
 from tensorflowonspark.driver.feedrun import FeedRun, FeedSettings
-from tensorflowonspark.driver.inference import infer
+from tensorflowonspark.driver.inference import infer, wait_for_answers
 from tensorflowonspark.driver.lifetime import GRACE_SECONDS, Lifetime, Settings
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
@@ -354,7 +354,12 @@ class Cluster:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
 
     def inference(
-        self, data: "DataFrame", schema: "str | StructType", *, keep: Sequence[str] | None = None
+        self,
+        data: "DataFrame",
+        schema: "str | StructType",
+        *,
+        keep: Sequence[str] | None = None,
+        timeout: float = 600.0,
     ) -> "DataFrame":
         """Return a DataFrame with what the nodes answer for each row: their programs said how with ``ctx.serve``.
 
@@ -369,11 +374,14 @@ class Cluster:
             The columns of the results, as in ``"prediction int, scores array<float>"``. Other results are an error.
         keep : sequence of str, optional
             Which columns of `data` come before the results; by default all.
+        timeout : float
+            Seconds for the programs to come to their ``ctx.serve``.
 
         Raises
         ------
         FeedError
-            If the rows can't be sent, or a program has not said what answers.
+            If the rows can't be sent, or a program does not call ``ctx.serve``: it has returned, waits for rows, or the
+            time is over.
         NodeError
             If a node failed.
 
@@ -386,11 +394,7 @@ class Cluster:
         [Row(id=0, tenfold=0), Row(id=1, tenfold=10), Row(id=2, tenfold=20)]
         """
         self._require_running()
-        nodes = self._monitor.fed()
-        self._monitor.wait(lambda: all(node.answering or node.returned or node.serving for node in nodes))
-        silent = [str(node.role) for node in nodes if not node.answering]
-        if silent:
-            raise FeedError(f"the program of {', '.join(silent)} has not said what answers: call ctx.serve(function)")
+        nodes = wait_for_answers(self._monitor, positive("timeout", timeout))
         return infer(data, schema, feed_targets(nodes, self._life.address), self._life.credentials, keep)
 
     def hold_and_feed(self, data: "DataFrame | None", validation: str) -> None:

@@ -169,14 +169,11 @@ class Monitor(Roster):
             self._note(node, message)
             if isinstance(message, SavedIn):
                 self.saved_in = message.feed
+            if isinstance(message, TensorBoardUp):
+                self.tensorboard_url = message.url
             if isinstance(message, (Idle, Moving)):
                 node.idle = message if isinstance(message, Idle) else None
-            if isinstance(message, (Idle, FeedWanted, Returned)):
-                self._find_hung()
-            if isinstance(message, (OwnRead, Returned)):
-                failure = self._own_reads.hear(node, message, self.fed())
-                if failure is not None:
-                    self._note_failure(node, failure)
+            self._judge(node, message)
             if self.on_feed is not None:
                 self.on_feed(node, message)
             self.changed.notify_all()
@@ -202,10 +199,17 @@ class Monitor(Roster):
                 self._move(node, NodeState.RETURNED)
             case FeedFailed():
                 node.feed_failed = message.reason
-            case TensorBoardUp():
-                self.tensorboard_url = message.url
             case Failed():
                 self._note_failure(node, message)
+
+    def _judge(self, node: Node, message: Any) -> None:
+        """Give up nodes that can't go on, now that one has said this."""
+        if isinstance(message, (Idle, FeedWanted, Returned)):
+            self._find_hung()
+        if isinstance(message, (OwnRead, Returned)):
+            failure = self._own_reads.hear(node, message, self.fed())
+            if failure is not None:
+                self._note_failure(node, failure)
 
     def look_around(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""

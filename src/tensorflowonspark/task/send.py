@@ -44,13 +44,17 @@ def loss(target: FeedTarget, credentials: transport.Credentials, words: str, err
     error : Exception
         The end of the connection, in case the driver does not know more.
     """
-    cause = ""
-    if target.driver[1]:
-        with suppress(transport.ConnectionLost), closing(transport.dial(target.driver, credentials)) as driver:
-            with closing(driver.channel()) as channel:
-                channel.send(NodeLost(target.number))
-                cause = channel.receive().error
+    cause = _cause(target, credentials) if target.driver[1] else ""
     return FeedError(f"{words}: {cause or error}")
+
+
+def _cause(target: FeedTarget, credentials: transport.Credentials) -> str:
+    """Ask the driver why a node is gone; return nothing if the node is there, or the driver is gone as well."""
+    with suppress(transport.ConnectionLost), closing(transport.dial(target.driver, credentials)) as driver:
+        channel = driver.channel()
+        channel.send(NodeLost(target.number))
+        return str(channel.receive().error)
+    return ""
 
 
 def send(
