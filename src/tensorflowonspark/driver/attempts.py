@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tensorflowonspark.driver.backend import Backend
+from tensorflowonspark.driver.console import CONSOLE
 from tensorflowonspark.driver.lifetime import Lifetime, Settings
 from tensorflowonspark.errors import ClusterError, NodeError, SlotsError, StartError
 
@@ -43,7 +44,9 @@ class Restarts:
             raise error
         delay = policy.delay(self.made)
         self.made += 1
-        _log.warning(
+        CONSOLE.log(
+            _log,
+            logging.WARNING,
             "%s\nAll nodes are started again%s (restart %d of %d)",
             str(error).partition("\n")[0],
             f" in {delay:g} s" if delay else "",
@@ -132,7 +135,7 @@ class Attempts:
         nodes = len(spec.roles)
         slots = self._backend.find_slots(nodes - spec.workers + least, nodes)
         workers = spec.workers - (nodes - slots)
-        _log.info("there are slots for %d workers", workers)
+        CONSOLE.log(_log, logging.INFO, "there are slots for %d workers", workers)
         self.life = self._next_life(replace(self._settings, spec=replace(spec, workers=workers)))
 
     def _next_life(self, settings: Settings) -> Lifetime:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from threading import Condition, Timer
 
 from tensorflowonspark.driver.blame import unanswered
+from tensorflowonspark.driver.console import CONSOLE
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.roster import Roster
 from tensorflowonspark.errors import NodeError
@@ -53,7 +54,8 @@ class Failures:
             node.lost = True
             self._losses.append((node, failure))
             held = f"; with it went {node.holds}" if node.holds else ""
-            _log.warning("%s on %s failed: %s. The others train on%s", node.role, node.host, failure.reason, held)
+            text = "%s on %s failed: %s. The others train on%s"
+            CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason, held)
             return
         last = bool(self._losses) and node.serving
         self._failures.append(self._losses[0] if last else (node, failure))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
 from tensorflowonspark.driver.backend import Backend, Job, Stage
+from tensorflowonspark.driver.console import CONSOLE
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.watcher import Watcher
@@ -200,7 +201,8 @@ class Lifetime:
         late = self.monitor.wait_until_gone(grace_seconds + _GOODBYE_SECONDS)
         if late:
             names = ", ".join(f"{node.role} on {node.host}" for node in late)
-            _log.warning("%s did not confirm its end; it ends by itself when it notices that the driver hung up", names)
+            text = "%s did not confirm its end; it ends by itself when it notices that the driver hung up"
+            CONSOLE.log(_log, logging.WARNING, text, names)
         if self._stage is not None:
             self._stage.wait(_STAGE_END_SECONDS)
             self._stage.cancel()
