@@ -132,6 +132,21 @@ def test_a_worker_that_takes_fewer_steps(spark):
     assert "add()" in error.traceback
 
 
+def test_a_worker_that_waits_in_a_thread_of_its_strategy(spark):
+    """Eagerly, a replica runs in a thread, for which the main one waits with Python's means."""
+
+    def program(args, ctx):
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        if ctx.index == 1:
+            strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0)))
+
+    error, _ = fails(spark, program)
+    assert error.node == "worker:1"
+    assert "waits in TensorFlow" in error.reason
+
+
 @pytest.mark.slow
 def test_who_computes_or_waits_with_reason_lives(spark):
     """One waits for the other's computation, then the program waits for a feed, and for nothing in particular."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorflowonspark.driver.console import CONSOLE, Console
+from tensorflowonspark.console import CONSOLE, Console
 from tensorflowonspark.driver.watcher import Watcher, parse_level
 from tensorflowonspark.messages import Progress
 

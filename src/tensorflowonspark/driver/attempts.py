@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.driver.backend import Backend
-from tensorflowonspark.driver.console import CONSOLE
 from tensorflowonspark.driver.lifetime import Lifetime, Settings
 from tensorflowonspark.errors import ClusterError, NodeError, SlotsError, StartError
 

@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable
 from threading import Condition, Timer
 
+from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.driver.blame import unanswered
-from tensorflowonspark.driver.console import CONSOLE
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.roster import Roster
 from tensorflowonspark.errors import NodeError

@@ -10,8 +10,8 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
+from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.driver.backend import Backend, Job, Stage
-from tensorflowonspark.driver.console import CONSOLE
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.watcher import Watcher

@@ -9,7 +9,7 @@ from typing import IO, Any, NoReturn
 
 from tqdm import tqdm
 
-from tensorflowonspark.driver.console import CONSOLE, outlets
+from tensorflowonspark.console import CONSOLE, outlets
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.supervisor.output import level_of

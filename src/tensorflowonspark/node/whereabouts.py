@@ -11,6 +11,7 @@ __all__ = ["whereabouts"]
 
 _TENSORFLOW = str(Path("tensorflow", "python"))
 _OWN = str(Path(__file__).parents[1])
+_STANDARD = tuple(str(Path(threading.__file__).with_name(name)) for name in ("threading.py", "queue.py", "concurrent"))
 _FILES = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/")
 
 
@@ -26,7 +27,9 @@ def whereabouts(waits_for: WaitsFor, in_epoch: bool) -> Whereabouts:
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()
-    in_tensorflow = bool(stack) and _TENSORFLOW in stack[-1].filename
+    # A strategy runs functions in threads of its own, and waits for these with Python's means.
+    waiting = next((each.filename for each in reversed(stack) if not each.filename.startswith(_STANDARD)), "")
+    in_tensorflow = _TENSORFLOW in waiting
     first = next((at for at, each in enumerate(stack) if _is_users(each.filename)), 0)
     if any(part in each.filename for each in stack for part in _FILES):
         waits_for = WaitsFor.STORAGE

@@ -26,6 +26,9 @@ _IDLE_SHARE = 0.03
 _IDLE_SECONDS = 0.05
 _ASKED_AFTER = 0.7  # of the time that a process may be idle
 _LOOKS = 10  # in that time
+# In a row, at which a thread wants the processor, until the process counts as busy: one that wakes up now and then, as
+# some of TensorFlow's do while nothing moves, is found waiting for its turn too, on a host that is overloaded.
+_LOOKS_WANTING = 3
 
 
 class Pulse:
@@ -52,6 +55,7 @@ class Pulse:
         self._where: Whereabouts | None = None
         self._told: Idle | None = None
         self._stopped_since: float | None = None
+        self._wanting = 0  # at how many looks in a row a thread wanted the processor
 
     @property
     def interval(self) -> float:
@@ -74,14 +78,15 @@ class Pulse:
         self._stopped_since = None
         used, awoken = self._time_used(), self._wakings()
         allowed = _IDLE_SECONDS + _IDLE_SHARE * (now - self._idle_since)
-        if awoken != self._awoken or not 0 <= used - self._used < allowed or _runs(self._pid):
+        self._wanting = self._wanting + 1 if _wants_processor(self._pid) else 0
+        if awoken != self._awoken or not 0 <= used - self._used < allowed or self._wanting >= _LOOKS_WANTING:
             self._used, self._awoken = used, awoken
             return self._revived(now)
         idle = now - self._idle_since
         if not self._asked and idle > self._patience * _ASKED_AFTER:
             self._asked, self._where = True, None
             self._ask()
-        if idle < self._patience or (self._told is not None and self._told.where is self._where):
+        if idle < self._patience or self._wanting or (self._told is not None and self._told.where is self._where):
             return None
         self._told = Idle(idle, self._where)
         return self._told
@@ -131,7 +136,7 @@ class Pulse:
         return Moving() if was_told else None
 
 
-def _runs(pid: int) -> bool:
+def _wants_processor(pid: int) -> bool:
     """Tell whether a thread of a process wants the processor, or waits for a disk (on Linux; elsewhere nobody tells).
 
     On a host that is overloaded it may get next to nothing. Source: man 5 proc_pid_stat.

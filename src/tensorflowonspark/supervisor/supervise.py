@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from tensorflowonspark import children, transport
+from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.ends import watch_process
 from tensorflowonspark.messages import (
     BEATS,
@@ -370,6 +371,7 @@ class Supervisor:
         children.kill_group(self._node.pid)
         self._node.wait()
         self._output.tail(_OUTPUT_SECONDS)
+        CONSOLE.drain()
         if self._tensorboard is not None:
             children.kill_group(self._tensorboard.pid)
             self._tensorboard.wait()

@@ -1,8 +1,9 @@
-"""The user's terminal: a thread of its own writes to it, so that nothing else waits for a reader who has stopped.
+"""Terminals and logs: a thread of its own writes to them, so that nothing else waits for a reader who has stopped.
 
 Whoever writes to a terminal that is paused (Ctrl-S), to ``| less`` or to a full pipe waits until somebody reads on. The
-cluster must not: the threads that serve supervisors only put into a queue what is to be shown. While the writer goes on
-they wait for room in it; when it is stuck the oldest lines are dropped, and counted.
+cluster must not: the driver's threads that serve supervisors, and the supervisor's that reads its node's output, only
+put into a queue what is to be shown. While the writer goes on they wait for room in it; when it is stuck the oldest
+lines are dropped, and counted.
 """
 
 import logging
@@ -28,7 +29,7 @@ _POLL_MILLISECONDS = 100
 
 @dataclass(frozen=True)
 class _Entry:
-    act: Callable[[], None]
+    act: Callable[[], object]
     streams: Callable[[], Iterator[Any]]
     lines: int
     size: int
@@ -56,7 +57,9 @@ class Console:
         self._moved = time.monotonic()  # when the writer last went on
         self._thread: Thread | None = None
 
-    def put(self, act: Callable[[], None], streams: Callable[[], Iterator[Any]], lines: int = 0, size: int = 0) -> None:
+    def put(
+        self, act: Callable[[], object], streams: Callable[[], Iterator[Any]], lines: int = 0, size: int = 0
+    ) -> None:
         """Have something written.
 
         Parameters
