@@ -123,7 +123,7 @@ def test_a_node_fails_while_it_is_fed(spark, program, cache, words):
 )
 def test_a_node_fails_while_it_answers(spark, act, end, words):
     for _ in range(ROUNDS if act is collect else 1):
-        with pytest.raises(Exception, match="partition .* of|did not answer") as caught:
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - what Spark raises
             with tfos.Cluster(spark, serves_and(end), random.uniform(0.1, 0.8), workers=2) as cluster:
                 act(cluster.inference(many_rows(spark), "double long"))
         assert words in str(caught.value)
