@@ -132,8 +132,8 @@ def test_a_worker_that_takes_fewer_steps(spark):
     assert "add()" in error.traceback
 
 
-def test_a_worker_that_waits_in_a_thread_of_its_strategy(spark):
-    """Eagerly, a replica runs in a thread, for which the main one waits with Python's means."""
+def test_a_worker_that_waits_for_an_eager_collective(spark):
+    """Eager collectives run in a pool of threads, for which the main one waits by means of the standard library."""
 
     def program(args, ctx):
         import tensorflow as tf
