@@ -9,6 +9,7 @@ lines are dropped, and counted.
 import logging
 import os
 import select
+import stat
 import sys
 import time
 from collections import deque
@@ -18,11 +19,12 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Any
 
-__all__ = ["CONSOLE", "Console", "outlets"]
+__all__ = ["CONSOLE", "Console", "Unblocked", "outlets"]
 
 _log = logging.getLogger(__name__)
 _CHARACTERS = 1 << 20  # that wait to be shown
-_STUCK_SECONDS = 1.0  # without progress, after which nobody waits for the writer
+_STUCK_SECONDS = 1.0  # that a file takes nothing, after which nobody waits for the writer
+_LOST_SECONDS = 5.0  # without progress, where nobody can tell whether somebody reads: a busy host takes its time too
 _DRAIN_SECONDS = 10.0  # for a slow terminal to show the last lines
 _POLL_MILLISECONDS = 100
 
@@ -55,6 +57,7 @@ class Console:
         self._dropped = 0
         self._busy = False
         self._moved = time.monotonic()  # when the writer last went on
+        self._unread_since: float | None = None  # when the file that it waits for was found to take nothing
         self._thread: Thread | None = None
 
     def put(
@@ -101,7 +104,9 @@ class Console:
 
     @property
     def _is_stuck(self) -> bool:
-        return time.monotonic() - self._moved > _STUCK_SECONDS
+        now = time.monotonic()
+        unread = self._unread_since is not None and now - self._unread_since > _STUCK_SECONDS
+        return unread or now - self._moved > _LOST_SECONDS
 
     def _run(self) -> None:
         while True:
@@ -109,7 +114,7 @@ class Console:
                 self._changed.wait_for(lambda: self._entries)
                 self._busy = True
                 streams = self._entries[0].streams
-            _wait_until_writable(streams)
+            self._wait_until_writable(streams)
             with self._changed:
                 self._moved = time.monotonic()
                 dropped, self._dropped = self._dropped, 0
@@ -124,6 +129,78 @@ class Console:
                 self._moved = time.monotonic()
                 self._changed.notify_all()
 
+    def _wait_until_writable(self, streams: Callable[[], Iterator[Any]]) -> None:
+        """Return when all streams take something: terminals and pipes that nobody reads do not."""
+        with suppress(Exception):  # what is no file of the system never waits
+            for stream in streams():
+                with suppress(AttributeError, OSError, ValueError):
+                    poll = select.poll()
+                    poll.register(stream.fileno(), select.POLLOUT)
+                    self.wait_for_reader(poll)
+        self._unread_since = None
+
+    def wait_for_reader(self, poll: "select.poll") -> None:
+        """Return when a file takes something."""
+        while not poll.poll(_POLL_MILLISECONDS):
+            self._unread_since = self._unread_since or time.monotonic()
+
+
+class Unblocked:
+    """A terminal or pipe that is opened once more, so that nobody who writes waits in it, with a lock of Python's file.
+
+    A terminal takes something as soon as it has room for one character; the rest of a line may have to wait. Other
+    files are written to as they are.
+
+    Parameters
+    ----------
+    file : file
+        What is written to.
+    console : Console
+        Waits for the reader.
+    """
+
+    def __init__(self, file: Any, console: Console) -> None:
+        self._file = file
+        self._console = console
+        self._descriptor = _opened_again(file)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __del__(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def write(self, text: str) -> int:
+        """Write all of a text, as its reader takes it."""
+        if self._descriptor is None:
+            return int(self._file.write(text))
+        data = text.encode(errors="replace")
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        while data:
+            try:
+                data = data[os.write(self._descriptor, data) :]
+            except BlockingIOError:
+                self._console.wait_for_reader(poll)
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing where nothing is kept back."""
+        if self._descriptor is None:
+            self._file.flush()
+
+
+def _opened_again(file: Any) -> int | None:
+    """Return another descriptor of a terminal or pipe, which never blocks; None of another file."""
+    try:
+        number = file.fileno()
+        if not (os.isatty(number) or stat.S_ISFIFO(os.fstat(number).st_mode)):
+            return None
+        return os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except (AttributeError, OSError, ValueError):
+        return None
+
 
 def outlets(logger: logging.Logger) -> Iterator[Any]:
     """Yield the files that a logger's records are written to."""
@@ -134,17 +211,6 @@ def outlets(logger: logging.Logger) -> Iterator[Any]:
         for handler in each.handlers:
             yield getattr(handler, "stream", None)
         each = each.parent if each.propagate else None
-
-
-def _wait_until_writable(streams: Callable[[], Iterator[Any]]) -> None:
-    """Return when all streams take something: terminals and pipes that nobody reads do not."""
-    with suppress(Exception):  # what is no file of the system never waits
-        for stream in streams():
-            with suppress(AttributeError, OSError, ValueError):
-                poll = select.poll()
-                poll.register(stream.fileno(), select.POLLOUT)
-                while not poll.poll(_POLL_MILLISECONDS):
-                    pass
 
 
 CONSOLE = Console()

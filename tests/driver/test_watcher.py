@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorflowonspark.console import CONSOLE, Console
+from tensorflowonspark.console import CONSOLE, Console, Unblocked
 from tensorflowonspark.driver.watcher import Watcher, parse_level
 from tensorflowonspark.messages import Progress
 
@@ -126,11 +126,11 @@ print(results, flush=True)
 """
 
 
-@pytest.mark.parametrize("with_logging", [False, True])
+@pytest.mark.parametrize("with_logging", [False, True], ids=["a terminal", "a pipe and logging"])
 def test_a_terminal_that_nobody_reads_stops_nothing(tmp_path, with_logging):
     script = tmp_path / "driver.py"
     script.write_text(_UNREAD.format(path=str(Path(__file__).parent), logging=with_logging))
-    terminal, ours = os.openpty()
+    terminal, ours = os.pipe() if with_logging else os.openpty()
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=ours, text=True) as driver:
         try:
             out, _ = driver.communicate(timeout=60)
@@ -140,3 +140,18 @@ def test_a_terminal_that_nobody_reads_stops_nothing(tmp_path, with_logging):
     os.close(ours)
     assert out == "{'worker:0': 7}\n"
     assert driver.returncode == 0
+
+
+def test_a_line_that_a_terminal_takes_in_parts_arrives_whole():
+    terminal, ours = os.openpty()
+    with os.fdopen(ours, "w") as file:
+        console = Console()
+        unblocked = Unblocked(file, console)
+        line = "x" * 20_000 + "\n"
+        console.put(partial(unblocked.write, line), lambda: iter([file]), 1, len(line))
+        came = b""
+        while not came.endswith(b"\n"):
+            came += os.read(terminal, 1000)
+        assert came.decode().rstrip() == line.rstrip()
+        assert console.drain()
+    os.close(terminal)

@@ -9,7 +9,7 @@ from typing import IO, Any, NoReturn
 
 from tqdm import tqdm
 
-from tensorflowonspark.console import CONSOLE, outlets
+from tensorflowonspark.console import CONSOLE, Unblocked, outlets
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.supervisor.output import level_of
@@ -51,7 +51,7 @@ class Watcher:
     """
 
     def __init__(self, bar: bool | None = None, stream: IO[str] | None = None) -> None:
-        self._stream = stream or sys.stderr
+        self._stream: Any = Unblocked(stream or sys.stderr, CONSOLE)
         self._draws = self._stream.isatty() if bar is None else bar
         self._logger = logging.getLogger("tensorflowonspark.nodes")
         self._now: Progress | None = None  # that is not drawn yet
