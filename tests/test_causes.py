@@ -7,19 +7,27 @@ import os
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from threading import Thread, Timer
+from types import SimpleNamespace
 
 import psutil
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
+from here import cluster_here
 from processes import node_of
 from programs import wait_for
+from tensorflowonspark.driver.feeding import feed_targets
+from tensorflowonspark.driver.inference import _infer_partition
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 ROUNDS = int(os.environ.get("TFOS_TEST_ROUNDS", "3"))
+RAISED = 'raise LookupError("the program\'s own")'
 _MORE_ROWS = 200_000_000  # than are fed before the nodes fail
 
 
@@ -64,6 +72,63 @@ def serves_and(end):
     return program
 
 
+BATCH = pa.record_batch({"id": pa.array(range(1000), pa.int64())})
+
+
+class Endless:
+    """A partition with more rows than are fed before the nodes fail."""
+
+    def __iter__(self):
+        return repeat(BATCH)
+
+
+@pytest.fixture
+def frames_need_no_check(monkeypatch):
+    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda *_: None)
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [(raises, RAISED), (is_killed, "its process was ended by SIGKILL"), (one_loses_the_other, RAISED)],
+)
+def test_a_node_fails_while_threads_feed_it(frames_need_no_check, program, words, cache):
+    for _ in range(ROUNDS):
+        with pytest.raises(tfos.NodeError) as caught:
+            with cluster_here(program, random.uniform(0, 0.6), workers=2, silence_timeout=60) as cluster:
+                cluster.train([Endless() for _ in range(4)], cache=cache)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (raises, RAISED),
+        (is_killed, "its process was ended by SIGKILL"),
+        (lambda delay, ctx: Timer(delay, is_killed, (0, ctx)).start(), "SIGKILL after its program had returned"),
+    ],
+    ids=["raises", "killed", "killed after it has returned"],
+)
+def test_a_node_fails_while_threads_ask_it(monkeypatch, end, words):
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(partitionId=lambda: 0))
+    schema = pa.schema([("double", pa.int64())]).serialize().to_pybytes()
+
+    def ask(cluster):
+        targets = feed_targets(cluster.nodes[:1], cluster.address)
+        for _ in _infer_partition(targets, cluster.credentials, [], schema, repeat(BATCH)):
+            pass
+
+    for _ in range(ROUNDS):
+        with pytest.raises(tfos.NodeError), cluster_here(serves_and(end), random.uniform(0.2, 0.8)) as cluster:
+            wait_for(lambda: cluster.nodes[0].answering)
+            with ThreadPoolExecutor(4) as tasks:
+                errors = [task.exception(60) for task in [tasks.submit(ask, cluster) for _ in range(4)]]
+            cluster.check()
+        for error in errors:
+            assert isinstance(error, tfos.FeedError)
+            assert words in str(error)
+
+
 def fails_in_spark():
     @f.udf("long")
     def bad(number):
@@ -86,9 +151,7 @@ def write(frame):
     frame.write.format("noop").mode("overwrite").save()
 
 
-RAISED = 'raise LookupError("the program\'s own")'
-
-
+@pytest.mark.slow
 @pytest.mark.masters("local")
 @pytest.mark.parametrize(
     ("program", "cache", "words"),
@@ -110,6 +173,7 @@ def test_a_node_fails_while_it_is_fed(spark, program, cache, words):
         assert words in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 @pytest.mark.parametrize("act", [collect, to_pandas, write])
 @pytest.mark.parametrize(
@@ -129,6 +193,7 @@ def test_a_node_fails_while_it_answers(spark, act, end, words):
         assert words in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_a_dataframe_that_fails(spark):
     frame = spark.range(0, 100, 1, 4).select(fails_in_spark())
@@ -140,6 +205,7 @@ def test_a_dataframe_that_fails(spark):
                 cluster.train(frame)
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_rows_that_a_held_task_can_not_feed(spark):
     frame = spark.range(100).select("id", f.when(f.col("id") < 90, f.col("id") > 50).alias("flag"))
@@ -148,6 +214,7 @@ def test_rows_that_a_held_task_can_not_feed(spark):
             tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, validation="flag", workers=2)
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_a_job_that_is_cancelled(spark):
     @f.udf("long")
@@ -166,6 +233,7 @@ def test_a_job_that_is_cancelled(spark):
                 cluster.train(frame)
 
 
+@pytest.mark.slow
 @pytest.mark.masters("standalone")
 def test_an_executor_is_lost_while_it_is_fed(spark):
     for _ in range(ROUNDS):
@@ -176,6 +244,7 @@ def test_an_executor_is_lost_while_it_is_fed(spark):
                 cluster.train(many_rows(spark))
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_a_node_that_is_stopped_while_it_is_fed(spark):
     """Its task loses it long before it has been silent for the time that was set, and asks why."""
