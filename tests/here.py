@@ -1,4 +1,4 @@
-"""A cluster of real supervisors and nodes without Spark: threads of this process feed and ask them, in place of tasks."""
+"""A cluster of real supervisors and nodes without Spark: threads of this process feed and ask them."""
 
 import tensorflowonspark as tfos
 from inprocess import Session, ThreadJob

@@ -18,6 +18,8 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
+from here import cluster_here
+from inprocess import partitions_of
 from processes import node_of
 from programs import wait_for
 
@@ -228,11 +230,10 @@ def threads_and_signals(args, ctx):
     return handled
 
 
-@pytest.mark.masters("local")
-def test_threads_and_signals_of_a_program(spark):
-    with tfos.Cluster(spark, threads_and_signals, silence_timeout=10) as cluster:
+def test_threads_and_signals_of_a_program():
+    with cluster_here(threads_and_signals, silence_timeout=10) as cluster:
         assert cluster.join() == {"worker:0": ["SIGUSR1"]}
-    with pytest.raises(KeyboardInterrupt), tfos.Cluster(spark, threads_and_signals, workers=2) as cluster:
+    with pytest.raises(KeyboardInterrupt), cluster_here(threads_and_signals, workers=2) as cluster:
         wait_for(lambda: cluster.nodes[0].returned)
         node = node_of(cluster, 1)
         raise KeyboardInterrupt
@@ -276,10 +277,10 @@ def forks(_args, ctx):
     return ends, Path(kept.name).exists(), ctx.feed().rows
 
 
-@pytest.mark.masters("local")
-def test_a_forked_child_of_a_node_speaks_for_nobody(spark, capfd):
-    with tfos.Cluster(spark, forks) as cluster:
-        cluster.train(spark.range(10))
+def test_a_forked_child_of_a_node_speaks_for_nobody(monkeypatch):
+    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda *_: None)
+    with cluster_here(forks) as cluster:
+        cluster.train(partitions_of([5, 5]), cache="memory")
         ends, kept, rows = cluster.join()["worker:0"]
     assert ends == {
         "sys.exit(0)": 0,

@@ -12,9 +12,12 @@ import traceback
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NoReturn
 
 __all__ = ["children_end_here", "keep_exit_functions"]
+
+_OWN = str(Path(__file__).parents[1])
 
 
 def keep_exit_functions() -> None:
@@ -58,7 +61,10 @@ def _end(error: BaseException | None) -> NoReturn:
             if code and not isinstance(error.code, int):
                 sys.stderr.write(f"{error.code}\n")
         elif error is not None:
-            traceback.print_exception(error)
+            frames = error.__traceback__
+            while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN):
+                frames = frames.tb_next
+            traceback.print_exception(type(error), error, frames)
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
