@@ -87,12 +87,13 @@ def frames_need_no_check(monkeypatch):
     monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda *_: None)
 
 
+@pytest.mark.usefixtures("frames_need_no_check")
 @pytest.mark.parametrize("cache", ["memory", "none"])
 @pytest.mark.parametrize(
     ("program", "words"),
     [(raises, RAISED), (is_killed, "its process was ended by SIGKILL"), (one_loses_the_other, RAISED)],
 )
-def test_a_node_fails_while_threads_feed_it(frames_need_no_check, program, words, cache):
+def test_a_node_fails_while_threads_feed_it(program, words, cache):
     for _ in range(ROUNDS):
         with pytest.raises(tfos.NodeError) as caught:
             with cluster_here(program, random.uniform(0, 0.6), workers=2, silence_timeout=60) as cluster:
@@ -244,15 +245,24 @@ def test_an_executor_is_lost_while_it_is_fed(spark):
                 cluster.train(many_rows(spark))
 
 
+class Slow:
+    """A partition that takes some seconds to compute."""
+
+    def __iter__(self):
+        for _ in range(300):
+            time.sleep(0.01)
+            yield BATCH
+
+
 @pytest.mark.slow
-@pytest.mark.masters("local")
-def test_a_node_that_is_stopped_while_it_is_fed(spark):
+@pytest.mark.usefixtures("frames_need_no_check")
+def test_a_node_that_is_stopped_while_it_is_fed():
     """Its task loses it long before it has been silent for the time that was set, and asks why."""
 
     def program(args, ctx):
         return ctx.attempt, ctx.feed().rows
 
-    cluster = tfos.Cluster(spark, program, silence_timeout=120, restarts=1)
+    cluster = cluster_here(program, silence_timeout=120, restarts=1)
     stopped = []
 
     def stop():
@@ -263,7 +273,7 @@ def test_a_node_that_is_stopped_while_it_is_fed(spark):
     Thread(target=stop).start()
     begin = time.monotonic()
     with cluster:
-        cluster.train(spark.range(0, 30_000_000, 1, 8))
-        assert cluster.join() == {"worker:0": (1, 30_000_000)}
+        cluster.train([Slow() for _ in range(4)], cache="memory")
+        assert cluster.join() == {"worker:0": (1, 1_200_000)}
     assert stopped
-    assert time.monotonic() - begin < 100
+    assert time.monotonic() - begin < 115  # below silence_timeout
