@@ -13,6 +13,7 @@ from threading import Thread
 import pytest
 
 import tensorflowonspark as tfos
+from here import cluster_here
 from processes import node_of
 from programs import wait_for
 from tensorflowonspark.messages import Members
@@ -52,7 +53,7 @@ def test_a_node_that_is_stopped(spark):
     assert "is stopped (SIGSTOP, or a debugger)" in caught.value.reason
 
 
-def test_a_worker_that_computes_before_it_makes_its_strategy(spark):
+def test_a_worker_that_computes_before_it_makes_its_strategy():
     """The other one waits for it in TensorFlow, with Python's lock, and can't even answer that it does."""
 
     def program(seconds, ctx):
@@ -65,18 +66,18 @@ def test_a_worker_that_computes_before_it_makes_its_strategy(spark):
         add = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None))
         return float(add())
 
-    results = tfos.run(spark, program, 3 * _SILENCE_SECONDS, workers=2, silence_timeout=_SILENCE_SECONDS)
-    assert results == {"worker:0": 2.0, "worker:1": 2.0}
+    with cluster_here(program, 3 * _SILENCE_SECONDS, workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
+        assert cluster.join() == {"worker:0": 2.0, "worker:1": 2.0}
 
 
-def test_a_node_that_is_stopped_while_it_waits(spark):
+def test_a_node_that_is_stopped_while_it_waits():
     """It has answered that it waits for a feed, with good reason, and is stopped only then."""
 
     def program(args, ctx):
         ctx.feed()
 
     with pytest.raises(tfos.NodeError, match="worker:0 on .* is stopped") as caught:
-        with tfos.Cluster(spark, program, silence_timeout=1.0) as cluster:
+        with cluster_here(program, silence_timeout=1.0) as cluster:
             wait_for(lambda: cluster.nodes[0].idle)
             node_of(cluster, 0).send_signal(signal.SIGSTOP)
             wait_for(lambda: cluster._monitor.failure(), seconds=1.0 + _MARGIN_SECONDS)
@@ -132,7 +133,7 @@ def test_a_worker_that_takes_fewer_steps(spark):
     assert "add()" in error.traceback
 
 
-def test_a_worker_that_waits_for_an_eager_collective(spark):
+def test_a_worker_that_waits_for_an_eager_collective():
     """Eager collectives run in a pool of threads, for which the main one waits by means of the standard library."""
 
     def program(args, ctx):
@@ -142,9 +143,11 @@ def test_a_worker_that_waits_for_an_eager_collective(spark):
         if ctx.index == 1:
             strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0)))
 
-    error, _ = fails(spark, program)
-    assert error.node == "worker:1"
-    assert "waits in TensorFlow" in error.reason
+    with pytest.raises(tfos.NodeError) as caught:
+        with cluster_here(program, workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
+            cluster.join()
+    assert caught.value.node == "worker:1"
+    assert "waits in TensorFlow" in caught.value.reason
 
 
 @pytest.mark.slow
