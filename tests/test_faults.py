@@ -151,7 +151,7 @@ FAULTS = [
     (
         "node",
         "is stopped (SIGSTOP, a debugger) for longer",
-        "`NodeError` (`stopped`); at once if it is fed or asked, or a peer's TensorFlow loses it",
+        "`NodeError` (`stopped`) then; sooner if a Spark task or a peer's TensorFlow loses it (20 to 30 s)",
         "test_hangs.py::test_a_node_that_is_stopped",
     ),
     (
