@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.passes import state_pass
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.elements import Batch, Options, Selection
+from tensorflowonspark.node.elements import Batch, Options, Selection, real_part
 from tensorflowonspark.node.epochs import Epochs
 from tensorflowonspark.node.shard import Shard
 from tensorflowonspark.node.steps import batch_shares, plan_epoch
@@ -196,7 +197,8 @@ class Feed:
         passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
 
         def epoch() -> Iterator[Any]:
-            for batch in passes():
+            for padded in passes():
+                batch = real_part(padded) if state_pass() else padded
                 values = {name: each.rows() if isinstance(each, Ragged) else each for name, each in batch[0].items()}
                 yield selection.arrange(values, selection.weights(batch))
 
