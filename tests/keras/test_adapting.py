@@ -21,6 +21,7 @@ def adapting(args, ctx):
     def column(name, batch_size=10):
         return ctx.dataset(batch_size, features=name, label="y").map(lambda x, y, w: x)
 
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
     states = {}
     for name, layers in make_layers().items():
         data = column(name)
@@ -40,7 +41,7 @@ def adapting(args, ctx):
     signature = tuple(tf.TensorSpec(shape, "float64") for shape in ((None, 3),))
     wrapped.adapt(tf.data.Dataset.from_generator(lambda: ((x,) for x, _, _ in source()), output_signature=signature))
     several = [state_of(each) for each in (labelled, by_name, generated, twice, wrapped)]
-    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+    with strategy.scope():
         inside = keras.layers.Normalization()
         lookup = keras.layers.StringLookup()
         lookup.adapt(column("word"))
