@@ -89,7 +89,7 @@ def test_images_fills_ragged_arrays_and_columns_of_any_name(spark):
     assert lookup.get_vocabulary() == [-1, 1]
     assert lookup.idf_weights_const.numpy() == pytest.approx(np.log(1 + 20 / (1 + 13)))
     holes = spark.createDataFrame([(1.0,), (None,), (2.0,)], "x double")
-    with pytest.raises(Exception, match="column 'x' holds 1 null.*declared with fill"):
+    with pytest.raises(tfos.SpecError, match="column 'x' holds 1 null.*declared with fill"):
         tfos.adapt(keras.layers.Normalization(), holes)
     assert float(tfos.adapt(keras.layers.Normalization(), holes, fill={"x": 6}).mean[0, 0]) == 3
 
@@ -143,7 +143,7 @@ def test_a_model_finds_its_columns(spark):
         (lambda: tfos.adapt(keras.layers.Dense(1), frame), "expected a Keras model, or one of Keras's layers"),
         (lambda: tfos.adapt(keras.layers.StringLookup(), frame), "say to which column"),
         (lambda: tfos.adapt(keras.layers.StringLookup(), frame, "a"), "adapts to strings, and the column 'a' has type"),
-        (lambda: tfos.adapt(keras.layers.IntegerLookup(), frame, "word"), "adapts to integers"),
+        (lambda: tfos.adapt(keras.layers.IntegerLookup(), frame, "word"), "adapts to numbers"),
         (lambda: tfos.adapt(keras.layers.StringLookup(vocabulary=["a"]), frame, "word"), "made with a vocabulary"),
         (lambda: tfos.adapt(keras.layers.Normalization(mean=0, variance=1), frame, "a"), "made with mean and variance"),
         (lambda: tfos.adapt(keras.layers.Normalization(), frame, "none"), "no column 'none'"),
@@ -151,7 +151,7 @@ def test_a_model_finds_its_columns(spark):
         (lambda: tfos.adapt(keras.layers.Normalization(), frame.where("false"), "a"), "no rows"),
         (lambda: tfos.adapt(keras.layers.Normalization(axis=0), frame, "a"), "axis 0 is that of the rows"),
     ):
-        with pytest.raises(Exception, match=message):
+        with pytest.raises(tfos.SpecError, match=message):
             wrong()
 
 

@@ -85,10 +85,11 @@ def _adapt(wrapped: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _in_batches(data: Any) -> bool:
-    """Whether it is a data set, or an iterator or generator over batches; arrays and lists are the user's own."""
+    """Whether it is a data set or gives batches in turn, as a generator; arrays and lists are the user's own."""
     import tensorflow as tf
 
-    return isinstance(data, (tf.data.Dataset, Iterator))
+    whole = isinstance(data, (np.ndarray, list, tuple)) or tf.is_tensor(data) or hasattr(data, "iloc")
+    return hasattr(data, "__iter__") and not whole
 
 
 def _batches(data: Any) -> Iterator[Any]:
@@ -111,11 +112,8 @@ def _features(batch: Any) -> Any:
 
 
 def _is_empty(batch: Any) -> bool:
-    rows = batch.nrows() if hasattr(batch, "nrows") else None
-    if rows is not None:
-        return not int(rows)
-    shape = np.shape(batch) if not hasattr(batch, "dense_shape") else tuple(np.asarray(batch.dense_shape))
-    return bool(shape) and not shape[0]
+    shape = tuple(batch.shape if hasattr(batch, "shape") else np.shape(batch))
+    return bool(shape) and shape[0] == 0
 
 
 def _refuse_caches(dataset: Any) -> None:
@@ -203,9 +201,15 @@ class _Discretization:
         return data
 
     def add(self, batch: Any) -> None:
+        self._build()
         self._layer.update_state(batch)
 
+    def _build(self) -> None:
+        if not hasattr(self._layer, "summary"):  # tf_keras has it as a variable
+            self._layer.build((None, 1))
+
     def part(self) -> list[Any]:
+        self._build()
         return [np.asarray(self._layer.summary)]
 
     def merge(self, parts: list[bytes]) -> bytes:

@@ -6,6 +6,7 @@ Spark's tasks count, the driver merges: moments for a `Normalization`, counts of
 """
 
 import pickle
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ __all__ = ["adapt", "adapted"]
 Layer = TypeVar("Layer")
 
 _ADVICE = "for adapt, nulls are declared with fill, shapes with shapes, and dtypes with casts"
+# An error of ours in a task, as Spark reports it.
+_OURS = re.compile(r"tensorflowonspark\.errors\.\w+: (.+)$", re.MULTILINE)
 _changing = RLock()  # held while a model that the user keeps is not as the user has it
 
 
@@ -113,7 +116,8 @@ def adapt(
         )
     for layer, names in work:
         _check(layer, df, names)
-    for layer, state in [(layer, _state(layer, df, names, by_column)) for layer, names in work]:
+    states = [(layer, _computed(layer, df, names, by_column)) for layer, names in work]
+    for layer, state in states:
         _set(layer, state)
     return layer_or_model
 
@@ -141,7 +145,7 @@ def adapted(
         names = _columns_of_sources(source_inputs(model, layer), given)
         if names and (family_of(layer) != "Normalization" or layer.built):  # others adapt on the nodes
             _check(layer, df, names)
-            work.append((layer, _state(layer, df, names, by_column)))
+            work.append((layer, _computed(layer, df, names, by_column)))
     with _changing:
         before = [(layer, _Undo(layer)) for layer, _ in work]
         try:
@@ -214,14 +218,14 @@ def _check(layer: Any, df: "DataFrame", columns: list[str]) -> None:
         kind = _leaf(df.schema[columns[0]].dataType).typeName()
         integers = lookup_of(layer).vocabulary_dtype == "int64"
         if kind not in (_INTEGERS if integers else _STRINGS):
-            wanted = "integers" if integers else "strings"
+            wanted = "numbers" if integers else "strings"
             raise SpecError(
                 f"the layer {layer.name!r} ({type(layer).__name__}) adapts to {wanted}, and the column {columns[0]!r} "
                 f"has type {df.schema[columns[0]].dataType.simpleString()}: cast it in Spark"
             )
 
 
-_INTEGERS = ("byte", "short", "integer", "long", "boolean")
+_INTEGERS = ("byte", "short", "integer", "long", "boolean", "float", "double", "decimal")  # cut off, as Keras does
 _STRINGS = ("string", "char", "varchar", "binary")
 
 
@@ -231,6 +235,23 @@ def _leaf(kind: Any) -> Any:
 
 def _depth(kind: Any) -> int:
     return 1 + _depth(kind.elementType) if kind.typeName() == "array" else 0
+
+
+def _computed(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Return a layer's state over all rows.
+
+    Raises
+    ------
+    SpecError
+        If a task found a value that the layer can't be given.
+    """
+    try:
+        return _state(layer, df, columns, by_column)
+    except Exception as error:
+        ours = _OURS.search(str(error))
+        if isinstance(error, SpecError) or ours is None:
+            raise
+        raise SpecError(f"the layer {layer.name!r} can't adapt: {ours[1]}") from error
 
 
 def _state(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[str, Mapping[str, Any]]) -> Any:
@@ -296,7 +317,7 @@ def _token_counts(layer: Any, frame: "DataFrame", taken: Taken) -> TokenCounts:
     if lookup.max_tokens:
         # Keras's order: the most frequent first, of equals that with the greater bytes. Rows are counted as no token.
         order = [f.col("token").isNull().desc(), f.col("count").desc(), f.col("token").desc()]
-        totals = totals.orderBy(*order).limit(lookup.max_tokens - lookup._token_start_index() + 1)
+        totals = totals.orderBy(*order).limit(max(lookup.max_tokens - lookup._token_start_index(), 0) + 1)
     found = totals.collect()
     rows = sum(row["documents"] for row in found if row.token is None)
     found = [row for row in found if row.token is not None]
@@ -342,6 +363,7 @@ class _Undo:
         if family_of(self.layer) in ("IndexLookup", "TextVectorization"):
             lookup = lookup_of(self.layer)
             self._table, self._size = lookup.lookup_table, lookup._frozen_vocab_size
+            self._weights = [name for name in ("idf_weights", "idf_weights_const") if not hasattr(lookup, name)]
 
     def __call__(self) -> None:
         family = family_of(self.layer)
@@ -354,3 +376,6 @@ class _Undo:
         else:
             lookup = lookup_of(self.layer)
             lookup.lookup_table, lookup._frozen_vocab_size = self._table, self._size
+            for name in self._weights:
+                if hasattr(lookup, name):
+                    delattr(lookup, name)

@@ -39,8 +39,9 @@ def make_dataset(
     source = passes.blocks if isinstance(passes, Epochs) and in_blocks else passes
 
     def arrays() -> Iterator[tuple[Array, ...]]:
+        real_only = state_pass()
         for batch in source():
-            yield tuple(flat_arrays(selection, real_part(batch) if state_pass() else batch))
+            yield tuple(flat_arrays(selection, real_part(batch) if real_only else batch))
 
     def missing() -> Iterator[tuple[Array, ...]]:
         """Yield the batches that a pass over the real rows alone has too few, without rows: the length is promised."""

@@ -197,8 +197,9 @@ class Feed:
         passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
 
         def epoch() -> Iterator[Any]:
+            real_only = state_pass()
             for padded in passes():
-                batch = real_part(padded) if state_pass() else padded
+                batch = real_part(padded) if real_only else padded
                 values = {name: each.rows() if isinstance(each, Ragged) else each for name, each in batch[0].items()}
                 yield selection.arrange(values, selection.weights(batch))
 
