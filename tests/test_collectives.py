@@ -37,7 +37,6 @@ def test_values_of_all_sizes_come_to_all_in_order(workers, monkeypatch):
     [
         (lambda ctx: None, "the program of worker:1 returned without A.adapt, for which worker:0 waits"),
         (lambda ctx: combining(ctx)("B.adapt", b"", b"".join), "called ..adapt, and another worker's ..adapt in its"),
-        (lambda ctx: list(ctx.feeds()), "worker:1 asked for the next feed without A.adapt, for which worker:0 waits"),
     ],
 )
 def test_one_that_does_not_come_fails_the_cluster(spark, alone, message):
@@ -68,3 +67,8 @@ def test_the_driver_knows_who_keeps_whom_waiting():
     assert shared.receive(workers[2], Returned(b""), workers) is None
     late = shared.receive(workers[0], Contribution(1, "A.adapt"), workers)
     assert "worker:2 returned without A.adapt" in late.reason
+    workers[2].returned, workers[1].feed_wanted = False, 1
+    assert shared.receive(workers[1], FeedWanted(1), workers) is None  # worker:0 has asked for no feed at all
+    workers[0].feed_wanted = 0
+    ahead = shared.receive(workers[1], FeedWanted(1), workers)
+    assert "worker:1 asked for the next feed without A.adapt, for which worker:0 waits" in ahead.reason

@@ -87,3 +87,66 @@ def test_all_workers_get_the_state_of_all_rows(spark):
     assert one["states"] == two["states"]
     assert one["history"] == two["history"]
     assert one["weights"] == two["weights"]
+
+
+def feed_after_feed(args, ctx):
+    """Adapt to a stream, to fewer rows than workers, and to what can't be adapted to."""
+    import keras
+
+    states = []
+    for feed in ctx.feeds():
+        layer = keras.layers.Normalization()
+        layer.adapt(feed.dataset(4, features="x", label="y"))
+        states.append(state_of(layer))
+        if feed.rows is None:
+            continue
+        text = keras.layers.TextVectorization(output_mode="tf_idf")
+        text.adapt(feed.dataset(4, features="text", label="y").map(lambda x, y, w: x))
+        bins = keras.layers.Discretization(num_bins=3)
+        bins.adapt(feed.dataset(4, features="x", label="y").map(lambda x, y, w: x))
+        space = keras.utils.FeatureSpace({"number": "float_normalized", "word": "string_categorical"})
+        space.adapt(feed.dataset(4, features=["number", "word"]))
+        data = feed.dataset(4, features="x", label="y").map(lambda x, y, w: x)
+        refused = []
+        for wrong in (data.cache(), feed.dataset(4, features=["x", "y"])):
+            try:
+                keras.layers.Normalization().adapt(wrong)
+            except tfos.FeedError as error:
+                refused.append(str(error))
+        states.append([*map(state_of, (text, bins, *space.preprocessors.values())), *refused])
+        # tf_keras comes last: it takes what is fed in the same way
+        import tf_keras
+
+        old = tf_keras.layers
+        layers = [old.Normalization(), old.TextVectorization(output_mode="tf_idf"), old.Discretization(num_bins=3)]
+        for layer, column in zip(layers, ("x", "text", "x"), strict=True):
+            layer.adapt(feed.dataset(4, features=column, label="y").map(lambda x, y, w: x))
+        weights = layers[1]._lookup_layer.idf_weights.numpy()
+        states.append([layers[0].mean.numpy().ravel().tolist(), layers[1].get_vocabulary(), weights.tolist(),
+                       list(layers[2].bin_boundaries), [layer.is_adapted for layer in layers]])  # fmt: skip
+    return states
+
+
+def test_streams_workers_without_rows_and_what_is_refused(spark):
+    given = rows()
+    with tfos.Cluster(spark, feed_after_feed, workers=2) as cluster:
+        cluster.train(spark.createDataFrame(given).repartition(3), cache="none")
+        cluster.train(spark.createDataFrame(given[3:4]))
+        one, two = cluster.join().values()
+    assert one == two
+    stream, single, rest, old = one
+    np.testing.assert_allclose(stream[0], adapted_alone(given)["x"][0][0], rtol=1e-5)
+    assert stream[1] != single[1] == [0, 0, 0]
+    np.testing.assert_allclose(single[0], given[3]["x"], rtol=1e-6)
+    text, bins, number, word, cached, several = rest
+    assert text[0] == ["[UNK]", "é", "ü"]
+    np.testing.assert_allclose(text[1], np.log(1.5), rtol=1e-6)
+    assert len(bins) == 2
+    assert number[0] == given[3]["number"]
+    assert word[0] == ["[UNK]", "blü"]
+    assert ".cache()" in cached
+    assert "adapt takes the values of one column, and the elements have ['x', 'y']" in several
+    np.testing.assert_allclose(old[0], given[3]["x"], rtol=1e-6)
+    assert old[1:3] == [text[0], text[1]]
+    np.testing.assert_allclose(old[3], bins, rtol=1e-5)
+    assert old[4] == [True] * 3

@@ -1,9 +1,12 @@
 """Preprocessing layers that adapt to a DataFrame: by Spark in the driver, and by the estimator."""
 
+import pickle
+
 import cloudpickle
 import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.ml.linalg import Vectors
@@ -12,71 +15,115 @@ from pyspark.sql import functions as f
 import preprocessing
 import tensorflowonspark as tfos
 from preprocessing import adapted_alone, assert_equal_states, assert_quantiles, make_layers, rows, state_of
+from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, set_tokens
 from tensorflowonspark.ml import KerasEstimator
+from tensorflowonspark.ml.counting import CountTokens, FindMoments, Splitter, _split_by_keras
+from tensorflowonspark.ml.layers import adaptable_layers, unadapted_layers
+from tensorflowonspark.ml.predict import Taken
 
 for each in (cloudpickle, spark_cloudpickle):
     each.register_pickle_by_value(preprocessing)
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+STRINGS = pa.list_(pa.string())
 QUIET = {"clusterOptions": {"log_level": "WARNING"}}
 
 
 def test_every_layer_gets_the_state_of_keras(spark):
     given = rows()
-    frame = spark.createDataFrame(given).repartition(3)
+    frame = spark.createDataFrame(given).repartition(2).cache()
     states = {}
     for column, layers in make_layers().items():
         states[column] = [state_of(tfos.adapt(layer, frame, column)) for layer in layers]
     assert_equal_states(states, adapted_alone(given), given)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+words = st.sampled_from(["", "a", "b", "B", "é", "e\u0301", "日", "a b", "[UNK]", "\U0001f600"])
+
+
+@settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.sampled_from(["", "a", "b", "B", "é", "e\u0301", "日", "a b", "[UNK]", "\U0001f600"]), min_size=1),
+    st.lists(st.lists(st.lists(words, max_size=3), max_size=4), min_size=1, max_size=3),
     st.sampled_from([None, 3, 5]),
     st.sampled_from([None, "a", ""]),
     st.sampled_from(["int", "multi_hot", "tf_idf"]),
-    st.integers(1, 4),
 )
-def test_any_words(spark, words, max_tokens, mask, mode, partitions):
+def test_any_words_in_any_tasks(tasks, max_tokens, mask, mode):
     import keras
+    import tensorflow as tf
 
-    own, whole = (keras.layers.StringLookup(max_tokens=max_tokens, mask_token=mask, output_mode=mode) for _ in range(2))
-    frame = spark.createDataFrame([(word,) for word in words], "word string").repartition(partitions)
-    if not set(words) - {mask, "[UNK]"}:
-        with pytest.raises(tfos.SpecError, match="no token to learn"):
-            tfos.adapt(own, frame)
-        return
-    whole.adapt(np.array(words, object))
-    assert state_of(tfos.adapt(own, frame)) == pytest.approx(state_of(whole), nan_ok=True) or (
-        state_of(own)[0] == state_of(whole)[0] and np.allclose(state_of(own)[1], state_of(whole)[1])
-    )
+    settings = {"max_tokens": max_tokens, "mask_token": mask, "output_mode": mode}
+    own, whole = (keras.layers.StringLookup(**settings) for _ in range(2))
+    taken = Taken(("w",), {"shapes": {"w": (None,)}})
+    parts = []
+    for task in tasks:
+        for batch in CountTokens(taken, False, mode == "tf_idf")(
+            iter([pa.record_batch([pa.array(task, STRINGS)], ["w"])])
+        ):
+            found = batch.to_pylist()
+            tokens = [row["token"] for row in found if row["token"] is not None]
+            numbers = [np.array([row[name] for row in found if row["token"] is not None], int) for name in
+                       ("count", "documents")]  # fmt: skip
+            seen = sum(row["documents"] for row in found if row["token"] is None)
+            parts.append(TokenCounts(np.array([*tokens, None], object)[:-1], *numbers, seen))
+    rows = [row for task in tasks for row in task]
+    assert sum(part.rows for part in parts) == len(rows)
+    if not {each for row in rows for each in row} - {mask, "[UNK]"}:
+        return  # Keras fails
+    set_tokens(own, TokenCounts.merged(parts))
+    whole.adapt(tf.data.Dataset.from_tensors(tf.ragged.constant(rows, ragged_rank=1, dtype=tf.string)))
+    assert state_of(own)[0] == state_of(whole)[0]
+    np.testing.assert_allclose(state_of(own)[1], state_of(whole)[1], rtol=1e-6)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=2, max_size=2), min_size=1, max_size=40),
-    st.sampled_from([-1, None]),
-    st.integers(1, 6),
+    st.lists(
+        st.text(st.sampled_from("aBÉ éß日İ\t\n\x0b\x0c\r\x1c\x85\u00a0\u2003!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")),
+        max_size=4,
+    ),
+    st.sampled_from([None, "lower", "strip_punctuation", "lower_and_strip_punctuation"]),
+    st.sampled_from([None, "whitespace"]),
 )
-def test_any_numbers(spark, values, axis, partitions):
+def test_arrow_splits_any_text_as_keras_does(texts, standardize, split):
     import keras
 
-    whole = keras.layers.Normalization(axis=axis)
-    whole.adapt(np.array(values, "f4"))
-    frame = spark.createDataFrame([(each, Vectors.dense(each), *each) for each in values], ["l", "v", "a", "b"])
-    frame = frame.repartition(partitions)
-    for columns in ("l", "v", ["a", "b"]):
-        own = tfos.adapt(keras.layers.Normalization(axis=axis), frame, columns)
-        for mine, theirs in zip(state_of(own), state_of(whole), strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-2)
-    bins = tfos.adapt(keras.layers.Discretization(num_bins=3, epsilon=0.01), frame, "l")
-    assert_quantiles(bins.bin_boundaries, np.array(values).ravel(), 3, 0.01)
+    splitter = Splitter.of(keras.layers.TextVectorization(standardize=standardize, split=split))
+    assert splitter.plain
+    for values in (np.array([*texts, "a b"], object), np.array(["a"], object)):
+        tokens, lengths = splitter.split(values)
+        own, whole = _split_by_keras(splitter.layer, values)
+        assert [each.encode() for each in tokens.to_pylist()] == list(own)
+        assert list(lengths) == list(whole)
 
 
-def test_images_fills_ragged_arrays_and_columns_of_any_name(spark):
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), max_size=5), min_size=1, max_size=4),
+    st.sampled_from([-1, None]),
+)
+def test_any_numbers_in_any_tasks(tasks, axis):
+    values = np.array([row for task in tasks for row in task])
+    taken = Taken(("a", "b"), {})
+    parts = []
+    for task in tasks:
+        batch = pa.record_batch({name: [row[place] for row in task] for place, name in enumerate("ab")})
+        batch = batch.cast(pa.schema({"a": pa.float64(), "b": pa.float64()}))
+        found = FindMoments(taken, () if axis is None else (axis,))(iter([batch]))
+        parts += [pickle.loads(each["moments"][0].as_py()) for each in found]
+    assert bool(parts) == bool(len(values))
+    if parts:
+        moments = Moments.merged(parts)
+        over = None if axis is None else 0
+        np.testing.assert_allclose(moments.mean, values.mean(over), atol=1e-9)
+        np.testing.assert_allclose(moments.variance, values.var(over), atol=1e-6)
+
+
+def test_images_fills_vectors_ragged_arrays_and_columns_of_any_name(spark):
     import keras
 
+    vectors = spark.createDataFrame([(Vectors.dense([1, 2]),), (Vectors.sparse(2, [1], [4.0]),)], ["v"])
+    assert np.asarray(tfos.adapt(keras.layers.Normalization(), vectors).mean).tolist() == [[0.5, 3.0]]
     pixels = np.random.default_rng(0).integers(0, 256, (20, 12)).astype("u1")
     given = [(bytearray(each.tobytes()), [1] * (number % 3)) for number, each in enumerate(pixels)]
     frame = spark.createDataFrame(given, "pixels binary, `a.b c` array<int>")
@@ -99,8 +146,9 @@ def structured():
     import keras
 
     layers = keras.layers
-    word, text, a, b = (keras.Input((1,), name=name, dtype=dtype) for name, dtype in
-                        (("word", "string"), ("text", "string"), ("a", "float32"), ("b", "float32")))  # fmt: skip
+    text = keras.Input((), name="text", dtype="string")
+    word, a, b = (keras.Input((1,), name=name, dtype=dtype) for name, dtype in
+                  (("word", "string"), ("a", "float32"), ("b", "float32")))  # fmt: skip
     looked = layers.StringLookup(max_tokens=8, output_mode="multi_hot", pad_to_max_tokens=True)(word)
     spoken = layers.TextVectorization(10, output_mode="tf_idf", pad_to_max_tokens=True, name="texts")(text)
     both = layers.Normalization(name="both")(layers.Concatenate()([b, a]))
@@ -117,7 +165,7 @@ def table(spark):
 
 
 def states_in(model):
-    return {type(each).__name__: state_of(each) for each in tfos.ml.layers.adaptable_layers(model)}
+    return {type(each).__name__: state_of(each) for each in adaptable_layers(model)}
 
 
 def test_a_model_finds_its_columns(spark):
@@ -168,8 +216,8 @@ def test_the_estimator_adapts_by_itself(spark):
     fitted = [
         KerasEstimator(model, validationIndicatorCol="held", **params).fit(frame) for model in (given, build)
     ]  # the same two ways: by Spark in the driver, and on the nodes
-    assert len(tfos.ml.layers.unadapted_layers(structured())) == 4
-    assert len(tfos.ml.layers.unadapted_layers(given)) == 4  # the user's own model is as it was
+    assert len(unadapted_layers(structured())) == 4
+    assert len(unadapted_layers(given)) == 4  # the user's own model is as it was
     for model in fitted:
         states = states_in(model.keras())
         for kind, state in expected.items():

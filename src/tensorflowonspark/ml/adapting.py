@@ -260,7 +260,8 @@ def _state(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[s
         option: {name: value for name, value in values.items() if name in columns}
         for option, values in by_column.items()
     }
-    frame = df.select(*[_column(name) for name in columns])
+    # By their places: of names with dots Spark makes fields when they go to Python.
+    frame = df.select(*[_column(name).alias(f"column_{place}") for place, name in enumerate(columns)])
     if family in ("IndexLookup", "TextVectorization"):
         depth = _depth(df.schema[columns[0]].dataType)
         if depth:

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError
@@ -20,15 +22,20 @@ from tensorflowonspark.ml.predict import Taken, features_of, this_partition
 __all__ = ["CountTokens", "FindMoments", "Numbers", "Splitter"]
 
 _KEPT_TOKENS = 1 << 20  # that a task holds at a time; Spark adds up what it gives out
+_STANDARDIZE = (None, "lower", "strip_punctuation", "lower_and_strip_punctuation")
+_SPLIT = (None, "whitespace")
+_PUNCTUATION = r"""[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']"""  # as Keras has it
+_WHITESPACE = r"[\t\n\v\f\r ]+"  # as TensorFlow has it
 _TEXT_ROWS = 4096  # that are split at a time
 
 
 def _values(taken: Taken, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield the columns' values as arrays, several columns side by side."""
+    """Yield the values of the columns, which come in their order, as arrays; several columns side by side."""
     partition, row = this_partition(), 0
     for batch in batches:
         if batch.num_rows:
-            features = features_of(taken, batch, partition, row)
+            named = pa.RecordBatch.from_arrays(batch.columns, list(taken.columns))
+            features = features_of(taken, named, partition, row)
             yield _side_by_side(features) if isinstance(features, Mapping) else features
         row += batch.num_rows
 
@@ -80,10 +87,21 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Splits texts into tokens as a `TextVectorization` does: by that layer's own code, in the task."""
+    """Splits texts into tokens as a `TextVectorization` does.
+
+    Attributes
+    ----------
+    library : str
+        ``keras`` or ``tf_keras``.
+    pickled : bytes
+        What the layer was made with, functions of the user's included.
+    plain : tuple, optional
+        The ways to standardize and to split where Arrow has the same functions, so that no task imports TensorFlow.
+    """
 
     library: str
-    pickled: bytes  # what the layer was made with; functions of the user's included
+    pickled: bytes
+    plain: tuple[str | None, str | None] | None = None
 
     @classmethod
     def of(cls, layer: Any) -> "Splitter":
@@ -93,10 +111,22 @@ class Splitter:
         settings = {name: getattr(layer, f"_{name}") for name in ("standardize", "split", "encoding")}
         settings["ngrams"] = getattr(layer, "_ngrams_arg", None)
         kind = None if type(layer).__module__.split(".")[0] == library else type(layer)
-        return cls(library, cloudpickle.dumps((kind, settings)))
+        ways = settings["standardize"], settings["split"]
+        is_plain = kind is None and settings["ngrams"] is None and ways[0] in _STANDARDIZE and ways[1] in _SPLIT
+        return cls(library, cloudpickle.dumps((kind, settings)), ways if is_plain else None)
 
+    def split(self, texts: Any) -> tuple[Any, npt.NDArray[np.int64]]:
+        """Return the tokens of some rows, one after the other, and how many each row has."""
+        if self.plain is not None and not isinstance(texts, Ragged) and texts.ndim == 1:
+            try:
+                return _split_by_arrow(pa.array(texts, pa.string()), *self.plain)
+            except pa.ArrowException:  # bytes that are no UTF-8
+                pass
+        return _split_by_keras(self.layer, texts)
+
+    @cached_property
     def layer(self) -> Any:
-        """Return a layer that splits."""
+        """A layer that splits."""
         prepare_tensorflow()
         kind, settings = cloudpickle.loads(self.pickled)
         return (kind or import_module(self.library).layers.TextVectorization)(**settings)
@@ -140,17 +170,19 @@ class CountTokens:
 
     def _rows_of_tokens(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
         """Yield the tokens of some rows, one after the other, and how many each row has."""
-        layer = self.splitter.layer() if self.splitter is not None else None
         for values in _values(self.taken, batches):
-            if layer is None:
+            if self.splitter is None:
                 yield _flat(values)
                 continue
             for start in range(0, len(values), _TEXT_ROWS):
-                yield _split(layer, values[start : start + _TEXT_ROWS])
+                yield self.splitter.split(values[start : start + _TEXT_ROWS])
 
     def _counted(self, tokens: Any, lengths: npt.NDArray[np.int64]) -> Iterator[tuple[Any, int, int]]:
         kind = pa.int64() if self.integers else pa.binary()
-        coded = pa.array(tokens.astype(np.int64) if self.integers else tokens, kind).dictionary_encode()
+        if isinstance(tokens, pa.Array):
+            coded = tokens.cast(kind).dictionary_encode()
+        else:
+            coded = pa.array(tokens.astype(np.int64) if self.integers else tokens, kind).dictionary_encode()
         known, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False)
         counts = np.bincount(codes, minlength=len(known))
         documents = np.zeros(len(known), np.int64)
@@ -183,7 +215,20 @@ def _flat(values: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     return values.reshape(-1), np.full(len(values), values.size // len(values))
 
 
-def _split(layer: Any, values: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+def _split_by_arrow(texts: pa.Array, standardize: str | None, split: str | None) -> tuple[Any, npt.NDArray[np.int64]]:
+    if standardize in ("lower", "lower_and_strip_punctuation"):
+        texts = pc.ascii_lower(texts)
+    if standardize in ("strip_punctuation", "lower_and_strip_punctuation"):
+        texts = pc.replace_substring_regex(texts, _PUNCTUATION, "")
+    if split is None:
+        return texts, np.ones(len(texts), np.int64)
+    tokens = pc.split_pattern_regex(texts, _WHITESPACE)
+    rows, flat = pc.list_parent_indices(tokens), tokens.flatten()
+    real = pc.not_equal(flat, "")  # what stands before a leading space
+    return flat.filter(real), np.bincount(rows.filter(real).to_numpy(), minlength=len(texts))
+
+
+def _split_by_keras(layer: Any, values: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     import tensorflow as tf
 
     if isinstance(values, Ragged):
