@@ -1,11 +1,13 @@
 """The preprocessing layers of a model: which of them have no state yet, and which columns each of them sees."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from tensorflowonspark.keras.preprocessing import family_of, is_adapted
+from tensorflowonspark.ml.recipe import library_of
 
-__all__ = ["adaptable_layers", "columns_of_inputs", "input_names", "source_inputs", "unadapted_layers"]
+__all__ = ["adaptable_layers", "columns_of_inputs", "input_names", "model_up_to", "source_inputs", "unadapted_layers"]
 
 
 def adaptable_layers(model: Any) -> list[Any]:
@@ -39,12 +41,25 @@ def source_inputs(model: Any, layer: Any) -> list[str] | None:
 
     None if it takes anything else, or is used in several places with different inputs.
     """
-    graph = getattr(model, "_functional", None) or model  # Keras 3 has a functional model in a sequential one
-    by_depth = getattr(graph, "_nodes_by_depth", None) or {}
-    nodes = [node for each in by_depth.values() for node in each]
+    graph, nodes = _graph_of(model)
     names = {id(tensor): name for tensor, name in zip(graph.inputs or [], input_names(model), strict=False)}
     found = [_sources(_inputs_of(node), nodes, names) for node in nodes if _layer_of(node) is layer]
     return found[0] if found and all(each == found[0] for each in found) else None
+
+
+def model_up_to(model: Any, layer: Any) -> Any:
+    """Return a model from the model's inputs to what a layer takes; None if Keras does not know one such place."""
+    graph, nodes = _graph_of(model)
+    found = [_inputs_of(node) for node in nodes if _layer_of(node) is layer]
+    if len(found) != 1 or len(found[0]) != 1:
+        return None
+    return import_module(library_of(model)).Model(graph.inputs, found[0][0])
+
+
+def _graph_of(model: Any) -> tuple[Any, list[Any]]:
+    graph = getattr(model, "_functional", None) or model  # Keras 3 has a functional model in a sequential one
+    by_depth = getattr(graph, "_nodes_by_depth", None) or {}
+    return graph, [node for each in by_depth.values() for node in each]
 
 
 def _sources(tensors: Sequence[Any], nodes: Sequence[Any], names: Mapping[int, str]) -> list[str] | None:

@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.artefact import Artefact, from_model, tensor_info
 from tensorflowonspark.ml.inputs import TensorInfo, column_shapes, to_inputs
-from tensorflowonspark.ml.layers import unadapted_layers
+from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
 from tensorflowonspark.ml.recipe import is_model, library_of, model_bytes, thaw
 
 if TYPE_CHECKING:
@@ -90,9 +89,11 @@ def adapt_layers(model: Any, dataset: Any) -> None:
         If a layer can't be used without a state, and it is not known which values it is given.
     """
     for layer in unadapted_layers(model):
-        features = _model_up_to(layer, model)
+        features = model_up_to(model, layer)
         if features is not None:
             layer.adapt(dataset.map(lambda x, *_, features=features: features(x)))
+        elif not getattr(model, "inputs", None) and model.layers[0] is layer and type(model).__name__ == "Sequential":
+            layer.adapt(dataset.map(lambda x, *_: x))
         elif family_of(layer) == "Normalization":
             _log.warning("the layer %r has no mean and variance: adapt it in the function that builds the model", layer)
         else:
@@ -100,19 +101,6 @@ def adapt_layers(model: Any, dataset: Any) -> None:
                 f"the layer {layer.name!r} of the model has no state, and it is not known which values it is given: "
                 "adapt it before, with tfos.adapt(layer, df, 'column') or in the function that builds the model"
             )
-
-
-def _model_up_to(layer: Any, model: Any) -> Any:
-    """Return what gives a layer's input for the model's inputs; None if that is not known."""
-    if not getattr(model, "inputs", None):
-        first = model.layers[0] if type(model).__name__ == "Sequential" else None
-        return (lambda x: x) if first is layer else None
-    if all(each is not layer for each in model.layers):
-        return None  # it is in a model within the model, whose inputs are others
-    try:
-        return import_module(library_of(model)).Model(model.inputs, layer.input)
-    except (AttributeError, ValueError):  # it is used in several places, or in none
-        return None
 
 
 def _keras() -> Any:
