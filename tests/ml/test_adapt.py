@@ -20,6 +20,7 @@ from tensorflowonspark.ml import KerasEstimator
 from tensorflowonspark.ml.counting import CountTokens, FindMoments, Splitter, _split_by_keras
 from tensorflowonspark.ml.layers import adaptable_layers, unadapted_layers
 from tensorflowonspark.ml.predict import Taken
+from tensorflowonspark.ml.recipe import freeze, thaw
 
 for each in (cloudpickle, spark_cloudpickle):
     each.register_pickle_by_value(preprocessing)
@@ -220,7 +221,8 @@ def test_the_estimator_adapts_by_itself(spark):
     frame = table(spark).withColumn("held", f.col("a") > 30)
     params = {"featuresCols": ["word", "text", "a", "b"], "labelCol": "y", "batchSize": 8, "numWorkers": 2, **QUIET}
     train = frame.where("not held")
-    expected = states_in(tfos.adapt(structured(), train))
+    # As Keras saves it: of a vocabulary that ends with an empty token the file loses this one.
+    expected = states_in(thaw(freeze(tfos.adapt(structured(), train))))
     given = structured()
     fitted = [
         KerasEstimator(model, validationIndicatorCol="held", **params).fit(frame) for model in (given, build)
