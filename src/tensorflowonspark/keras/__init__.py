@@ -6,6 +6,8 @@ that it concerns has been imported, and only if a test of that very version says
 - `repair`: the two functions of Keras's trainer that fail on several workers;
 - `fitting`: what several workers must agree on around ``fit``: statistics, callbacks that write files;
 - `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
+- `counting`, `ledger`: a warning where fewer rows reach the steps of ``fit`` than a feed gave out;
+- `predicting`: ``predict`` waits for no other worker;
 - `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
   ``tf_keras`` as well.)
 """
@@ -29,6 +31,7 @@ def install() -> None:
     """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are)."""
     wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
+    wrapt.register_post_import_hook("tensorflowonspark.keras.predicting:predict_alone", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.shards:teach_strategy", _STRATEGY)
     wrapt.register_post_import_hook("tensorflowonspark.keras.provenance:track_datasets", _DATASETS)
     for adapters in _ADAPTERS:
