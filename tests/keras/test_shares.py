@@ -203,6 +203,13 @@ def every_kind(args, ctx):
 
     ragged = tf.RaggedTensor.from_row_lengths(np.arange(16, dtype="f4") / 16, [2, 1, 3, 1, 2, 1, 2, 1, 2, 1])
     sparse = tf.sparse.from_dense(x)
+
+    def unsorted():
+        for start in range(0, 10, 4):
+            part = tf.sparse.from_dense(x[start : start + 4])
+            yield tf.SparseTensor(part.indices[::-1], part.values[::-1], part.dense_shape), y[start : start + 4]
+
+    specs = tf.SparseTensorSpec((None, 3), tf.float32), tf.TensorSpec((None,), tf.float32)
     ragged_layers = keras.Input((None,), ragged=True), keras.layers.Lambda(summed, output_shape=(1,))
     kinds = {
         "dense": (model(keras.Input((3,))), data.from_tensor_slices((x, y)).batch(4), {}),
@@ -210,6 +217,11 @@ def every_kind(args, ctx):
         "sparse": (model(keras.Input((3,), sparse=True)), data.from_tensor_slices((sparse, y)).batch(4), {}),
         "sparse tensor": (model(keras.Input((3,), sparse=True)), sparse, {"batch_size": 4}),
         "scipy": (model(keras.Input((3,), sparse=True)), scipy.sparse.csr_matrix(x), {"batch_size": 4}),
+        "unsorted": (
+            model(keras.Input((3,), sparse=True)),
+            data.from_generator(unsorted, output_signature=specs),
+            {},
+        ),
         "ragged": (model(*ragged_layers), data.from_tensor_slices((ragged, y)).batch(4), {}),
     }
     results = {}

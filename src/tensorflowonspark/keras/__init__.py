@@ -3,6 +3,7 @@
 Nothing is imported here that the user's program doesn't import: each repair is made in the moment in which the module
 that it concerns has been imported, and only if a test of that very version says that it is needed.
 
+- `startup`: a strategy may be made after TensorFlow has started;
 - `repair`: the two functions of Keras's trainer that fail on several workers;
 - `fitting`: what several workers must agree on around ``fit``: statistics, callbacks that write files;
 - `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
@@ -12,6 +13,8 @@ that it concerns has been imported, and only if a test of that very version says
   ``tf_keras`` as well.)
 """
 
+from types import ModuleType
+
 import wrapt
 
 __all__ = ["install"]
@@ -19,6 +22,7 @@ __all__ = ["install"]
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
 _STRATEGY = "tensorflow.python.distribute.distribute_lib"
+_COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
 _DATASETS = "tensorflow.python.data.ops.dataset_ops"
 _ADAPTERS = (
     "keras.src.trainers.data_adapters.generator_data_adapter",
@@ -27,8 +31,22 @@ _ADAPTERS = (
 )
 
 
-def install() -> None:
-    """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are)."""
+def install(program: bytes = b"") -> None:
+    """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are).
+
+    Parameters
+    ----------
+    program : bytes
+        The user's function, pickled.
+    """
+
+    def start(context: ModuleType) -> None:
+        from tensorflowonspark.keras.startup import start_with_collectives
+
+        start_with_collectives(context, program)
+
+    wrapt.register_post_import_hook(start, "tensorflow.python.eager.context")
+    wrapt.register_post_import_hook("tensorflowonspark.keras.startup:explain_late_strategy", _COLLECTIVES)
     wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.predicting:predict_alone", _TRAINER)
