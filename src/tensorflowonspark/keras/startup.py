@@ -5,8 +5,9 @@ names. TensorFlow refuses that once its runtime has started, as it does with the
 starts with these settings already, if the program names the strategy anywhere: it waits for no other worker, and a
 program that makes no strategy after all runs as it would have.
 
-A runtime that has started earlier than the strategy has no coordination service, since that waits for all workers;
-TensorFlow's own check of its peers' health stands in for it.
+A runtime that has started earlier than the strategy has no coordination service, since that waits for all workers. A
+worker whose peer has died may then wait for a minute, until TensorFlow's other check of its peers' health; the driver
+finds that death itself, and ends all.
 """
 
 import copy
@@ -97,8 +98,9 @@ def _configure(context: Any) -> None:
             protocol=resolver.rpc_layer or "grpc",
         )
     )
-    # The strategy would take its absence for one that is still to be started, and check no peer's health itself.
-    context.configure_coordination_service = lambda *_, **__: None
+    # The strategy would take the service for one that is still to be started, and check no peer's health itself. And it
+    # would update the server, which then forgets what other workers have already asked it for.
+    context.configure_coordination_service = context.enable_collective_ops = lambda *_, **__: None
 
 
 def explain_late_strategy(module: ModuleType) -> None:
