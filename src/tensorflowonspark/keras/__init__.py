@@ -5,6 +5,10 @@ that it concerns has been imported, and only if a test of that very version says
 
 - `repair`: the two functions of Keras's trainer that fail on several workers;
 - `fitting`: what several workers must agree on around ``fit``: statistics, callbacks that write files;
+- `optimizers`, `compiling`: gradients are summed before anything else is done with them, and outside of what XLA
+  compiles;
+- `weighting`: class weights beside sample weights;
+- `saving`: what is saved or exported is so outside of a strategy's scope, and as the model predicts;
 - `shards`: data sets that hold one worker's share already are not divided a second time;
 - `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
   ``tf_keras`` as well.)
@@ -17,10 +21,23 @@ __all__ = ["install"]
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
 _STRATEGY = "tensorflow.python.distribute.distribute_lib"
+_REPAIRS = (  # in this order: what is replaced is wrapped after that
+    ("compiling:compile_steps", _TRAINER),
+    ("weighting:multiply_class_weights", "keras.src.trainers.data_adapters.tf_dataset_adapter"),
+    ("weighting:multiply_class_weights_on_batch", _TRAINER),
+    ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),
+    ("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer"),
+    ("saving:save_outside_scope", "keras.src.saving.saving_lib"),
+    ("saving:save_hdf5_outside_scope", "keras.src.legacy.saving.legacy_h5_format"),
+    ("saving:export_for_inference", "keras.src.export.saved_model_export_archive"),
+    ("saving:export_for_inference", "tf_keras.src.export.export_lib"),
+)
 
 
 def install() -> None:
     """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are)."""
+    for function, module in _REPAIRS:
+        wrapt.register_post_import_hook(f"tensorflowonspark.keras.{function}", module)
     wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.shards:teach_strategy", _STRATEGY)

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from tensorflowonspark.keras.compiling import refuse_own_step, without_compiling
+
 __all__ = ["build_needs_repair", "reduction_needs_repair", "repair_trainer"]
 
 _log = logging.getLogger(__name__)
@@ -144,8 +146,10 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
 
     def _make_function(self: Any, step_function: Callable[..., Any]) -> Any:
         strategy = self.distribute_strategy
+        refuse_own_step(trainer, self, step_function.__name__)
         if self.steps_per_execution == 1 or not trainer._collective_all_reduce_multi_worker(strategy):
-            return original(self, step_function)
+            with without_compiling(self):
+                return original(self, step_function)
 
         @tf.autograph.experimental.do_not_convert
         def one_step(data: Any) -> Any:
