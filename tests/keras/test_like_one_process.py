@@ -41,15 +41,18 @@ class Share:
         dataset = tf.data.Dataset.from_tensor_slices(tuple(self.rows(*arrays))).batch(_BATCH // self.workers)
         return mark_shard(dataset, _BATCH // self.workers) if self.workers > 1 else dataset
 
-    def model(self, optimizer="sgd", *more, loss="mse", **settings):
+    def model(self, optimizer, outputs=1, kind=None, **settings):
         """Return a compiled model."""
         import keras
 
         keras.utils.set_random_seed(1)
         with self.strategy.scope():
-            model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "tanh"), *more, keras.layers.Dense(1)])
+            layers = [keras.Input((3,)), keras.layers.Dense(4, "tanh"), keras.layers.Dense(outputs)]
+            model = (kind or keras.Sequential)(layers)
             optimizer = optimizer() if callable(optimizer) else optimizer
-            model.compile(optimizer, loss, weighted_metrics=["mae"], **settings)
+            model.compile(optimizer, "mse", weighted_metrics=["mae"], **settings)
+            # Else Keras builds it in the first step of one process, whose graph then does so in every step.
+            model.optimizer.build(model.trainable_variables)
         return model
 
     def fitted(self, model, *arrays, **settings):
@@ -118,14 +121,244 @@ def trained(share):
     yield "eagerly", lambda: share.fitted(share.model(accumulating, run_eagerly=True))
 
 
-def outcomes(cases):
+def weighted(share):
+    """Yield what is learned with class weights; one process is given the products, as weights of rows."""
+    x, y, weights = values()
+    by_class = np.vectorize(_CLASS_WEIGHT.get)(y.astype(int)).astype("f4")
+    # Rows that fill up: no batch of the second worker is without them.
+    filled = np.where(np.arange(_ROWS) % _BATCH < 11, np.float32(1), np.float32(-0.0))
+    for name, own in {"alone": np.ones(_ROWS, "f4"), "beside weights": weights, "beside padding": filled}.items():
+
+        def learn(own=own):
+            if share.workers > 1:
+                return share.fitted(share.model("adam"), x, y, own, class_weight=_CLASS_WEIGHT)
+            return share.fitted(share.model("adam"), x, y, own * by_class)
+
+        yield (
+            f"class weights {name}",
+            lambda learn=learn, name=name: {
+                key: value for key, value in learn().items() if key == "weights" or name != "beside padding"
+            },
+        )
+
+    def of_classes(labels, by_row):
+        model = share.model("adam", outputs=labels.shape[1])
+        if share.workers > 1:
+            return share.fitted(model, x, labels, by_row, class_weight={0: 2, 1: 5})
+        return share.fitted(model, x, labels, by_row * np.where(y > 0, 5, 2).astype("f4"))
+
+    yield "class weights, one-hot", lambda: of_classes(np.eye(2, dtype="f4")[y.astype(int)], weights)
+    yield "class weights, a column", lambda: of_classes(y[:, None], weights)
+
+    def on_batch():
+        model = share.model("adam")
+        for at in range(0, _ROWS, _BATCH):
+            part = share.rows(*(each[at : at + _BATCH] for each in (x, y, weights, by_class)))
+            if share.workers > 1:
+                shown = model.train_on_batch(*part[:3], class_weight=_CLASS_WEIGHT)
+            else:
+                shown = model.train_on_batch(*part[:2], part[2] * part[3])
+        return {"weights": [np.asarray(each.numpy()) for each in model.weights], "shown": len(shown)}
+
+    yield "class weights on a batch", on_batch
+
+
+def compiled(share):
+    """Yield what XLA makes of models."""
+    import keras
+
+    x, y, weights = values()
+    accumulating = optimizers()["Adam, accumulation"]
+
+    def all_weights(model):
+        return [np.asarray(each.numpy()) for each in model.weights]
+
+    def everything(**settings):
+        model = share.model(accumulating, jit_compile=True, **settings)
+        result = share.fitted(model, validation_data=share.data(x, y, weights))
+        result["evaluated"] = np.asarray(model.evaluate(share.data(x, y, weights), verbose=0))
+        result["predicted"] = model.predict(x, batch_size=_BATCH, verbose=0)
+        first = share.rows(x[:_BATCH], y[:_BATCH], weights[:_BATCH])
+        model.train_on_batch(*first)
+        model.test_on_batch(*first)
+        assert len(model.predict_on_batch(first[0])) == _BATCH
+        return {**result, "weights": all_weights(model)}
+
+    yield "compiled", everything
+    yield "compiled, in several steps", lambda: everything(steps_per_execution=4)
+
+    def several_outputs():
+        """Masks, losses of layers, and a loss for each output, all of which Keras keeps beside its results."""
+        keras.utils.set_random_seed(1)
+        with share.strategy.scope():
+            words = keras.Input((5,), dtype="int32")
+            hidden = keras.layers.Embedding(9, 4, mask_zero=True)(words)
+            each = keras.layers.Dense(1, name="each")(hidden)
+            last = keras.layers.LSTM(3, kernel_regularizer="l2")(hidden)
+            total = keras.layers.Dense(1, name="total", activity_regularizer="l2")(last)
+            model = keras.Model(words, {"each": each, "total": total})
+            metrics = {"each": ["mae"], "total": ["mse"]}
+            model.compile("sgd", {"each": "mse", "total": "mae"}, metrics=metrics, jit_compile=True)
+        numbers = (np.arange(_ROWS * 5) ** 2 % 9).reshape(_ROWS, 5).astype("i4")
+        numbers[:, 3:] *= numbers[:, 3:] % 2  # some are masked
+        y = {"each": np.sin(numbers[..., None].astype("f4")), "total": numbers.sum(axis=1, keepdims=True).astype("f4")}
+        dataset = share.data(numbers, *y.values()).map(lambda x, *labels: (x, dict(zip(y, labels, strict=True))))
+        history = model.fit(dataset, epochs=2, verbose=0, validation_data=dataset).history
+        return {"weights": all_weights(model), **history}
+
+    yield "compiled, several outputs", several_outputs
+
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    yield "compiled, by way of an own step", lambda: share.fitted(share.model("sgd", kind=Own, jit_compile=True))
+
+    class Foreign(keras.Sequential):
+        """Has steps that XLA would have to compile as a whole."""
+
+        def train_step(self, data):
+            return {"loss": keras.ops.sum(self(data[0]))}
+
+        test_step = train_step
+
+    def refused():
+        model = share.model("sgd", kind=Foreign, jit_compile=True)
+        x, y, _ = values()
+        calls = {
+            "fit": lambda: model.fit(share.data(x, y)),
+            "evaluate": lambda: model.evaluate(share.data(x, y)),
+            "train_on_batch": lambda: model.train_on_batch(x, y),
+            "test_on_batch": lambda: model.test_on_batch(x, y),
+        }
+        found = {}
+        for name, call in calls.items():
+            try:
+                call() if share.workers > 1 else None
+            except tfos.SpecError as error:
+                found[name] = "has a t" in str(error)
+        return found if share.workers > 1 else dict.fromkeys(calls, True)
+
+    yield "compiled, refused", refused
+
+
+def own_steps(share):
+    """Yield what a model learns that has no ``call`` and a ``train_step`` of its own, as Keras's guide writes a GAN."""
+    import keras
+    import tensorflow as tf
+
+    class GAN(keras.Model):
+        def __init__(self, discriminator, generator):
+            super().__init__()
+            self.discriminator = discriminator
+            self.generator = generator
+            self.d_loss_tracker = keras.metrics.Mean(name="d_loss")
+            self.g_loss_tracker = keras.metrics.Mean(name="g_loss")
+
+        @property
+        def metrics(self):
+            return [self.d_loss_tracker, self.g_loss_tracker]
+
+        def compile(self, d_optimizer, g_optimizer, loss_fn):
+            super().compile()
+            self.d_optimizer = d_optimizer
+            self.g_optimizer = g_optimizer
+            self.loss_fn = loss_fn
+
+        def train_step(self, data):
+            real, noise = data
+            rows = keras.ops.shape(real)[0]
+            generated = self.generator(noise)
+            both = keras.ops.concatenate([generated, real], axis=0)
+            labels = keras.ops.concatenate([keras.ops.ones((rows, 1)), keras.ops.zeros((rows, 1))], axis=0)
+            with tf.GradientTape() as tape:
+                d_loss = self.loss_fn(labels, self.discriminator(both))
+            grads = tape.gradient(d_loss, self.discriminator.trainable_weights)
+            self.d_optimizer.apply_gradients(zip(grads, self.discriminator.trainable_weights, strict=True))
+            with tf.GradientTape() as tape:
+                g_loss = self.loss_fn(keras.ops.zeros((rows, 1)), self.discriminator(self.generator(noise)))
+            grads = tape.gradient(g_loss, self.generator.trainable_weights)
+            self.g_optimizer.apply_gradients(zip(grads, self.generator.trainable_weights, strict=True))
+            self.d_loss_tracker.update_state(d_loss)
+            self.g_loss_tracker.update_state(g_loss)
+            return {"d_loss": self.d_loss_tracker.result(), "g_loss": self.g_loss_tracker.result()}
+
+    def gan(built=True):
+        keras.utils.set_random_seed(1)
+        with share.strategy.scope():
+            first = [keras.Input((3,))] if built else []
+            discriminator = keras.Sequential([*first, keras.layers.Dense(4, "tanh"), keras.layers.Dense(1)])
+            generator = keras.Sequential([*first, keras.layers.Dense(4, "tanh"), keras.layers.Dense(3)])
+            model = GAN(discriminator, generator)
+            loss = keras.losses.BinaryCrossentropy(from_logits=True)
+            model.compile(keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.02), loss)
+        x, *_ = values()
+        noise = np.cos(x * 31)
+        model.fit(share.data(x, noise), epochs=2, verbose=0)
+        return {"weights": [np.asarray(each.numpy()) for each in model.weights]}
+
+    yield "a GAN", gan
+    yield "a GAN whose parts are not built", lambda: gan(built=False)
+
+
+GROUPS = trained, weighted, compiled, own_steps
+ESSENTIAL = (
+    "Adam, clipnorm",
+    "Adam, accumulation, uneven",
+    "Adam, ema, overwriting",
+    "LossScale, not finite",
+    "class weights beside padding",
+    "compiled",
+    "a GAN",
+)
+
+
+def outcomes(share, essential):
     """Return what each case gives; or what it raises."""
     import traceback
 
     found = {}
-    for name, case in cases:
-        try:
-            found[name] = case()
-        except Exception:
-            found[name] = traceback.format_exc()
+    for name, case in (each for group in GROUPS for each in group(share)):
+        if (name in ESSENTIAL) == essential:
+            try:
+                found[name] = case()
+            except Exception:
+                found[name] = traceback.format_exc()
     return found
+
+
+def program(args, ctx):
+    return outcomes(Share(ctx.index, ctx.num_workers), args)
+
+
+def assert_same(one, two, name):
+    assert type(one) is type(two), f"{name}: {one} and {two}"
+    if isinstance(one, dict):
+        assert one.keys() == two.keys(), name
+        for key, each in one.items():
+            assert_same(each, two[key], f"{name}: {key}")
+    elif isinstance(one, list):
+        for number, (each, other) in enumerate(zip(one, two, strict=True)):
+            assert_same(each, other, f"{name}[{number}]")
+    elif isinstance(one, str):
+        pytest.fail(f"{name}: {one}")
+    else:
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def two_workers_and_one_process(spark, essential):
+    results = tfos.run(spark, program, essential, workers=2)
+    assert_same(results["worker:0"], results["worker:1"], "workers")
+    assert_same(results["worker:0"], outcomes(Share(0, 1), essential), "two workers and one process")
+
+
+@pytest.mark.masters("local")
+def test_what_keras_can_not_do_by_itself(spark):
+    two_workers_and_one_process(spark, essential=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.masters("local")
+def test_all_optimizers_and_all_the_rest(spark):
+    two_workers_and_one_process(spark, essential=False)

@@ -14,9 +14,12 @@ that it concerns has been imported, and only if a test of that very version says
   ``tf_keras`` as well.)
 """
 
+from types import ModuleType
+from typing import Any
+
 import wrapt
 
-__all__ = ["install"]
+__all__ = ["install", "wrap"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
@@ -45,3 +48,12 @@ def install() -> None:
     wrapt.register_post_import_hook("tensorflowonspark.keras.metrics:skip_padding_in_tf_keras", _TF_KERAS)
     wrapt.register_post_import_hook("tensorflowonspark.keras.losses:count_real_rows", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.losses:count_real_rows_in_tf_keras", _TF_KERAS)
+
+
+def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
+    """Wrap a function of a module, or a method of one of its classes; nothing if this version of it has none."""
+    owner: Any = module
+    for part in name.split("."):
+        owner = getattr(owner, part, None)
+    if owner is not None:
+        wrapt.wrap_function_wrapper(module, name, wrapper)

@@ -17,7 +17,8 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
-import wrapt
+
+from tensorflowonspark.keras import wrap
 
 __all__ = ["agree_on_loss_scale", "sum_gradients_first"]
 
@@ -44,8 +45,8 @@ def sum_gradients_first(module: ModuleType) -> None:
             return wrapped(*args, **kwargs)
         return args[0] if args else kwargs["grads_and_vars"]
 
-    wrapt.wrap_function_wrapper(module, "TFOptimizer._backend_apply_gradients", apply_gradients)
-    wrapt.wrap_function_wrapper(module, "TFOptimizer._all_reduce_sum_gradients", sum_once)
+    wrap(module, "TFOptimizer._backend_apply_gradients", apply_gradients)
+    wrap(module, "TFOptimizer._all_reduce_sum_gradients", sum_once)
 
 
 def agree_on_loss_scale(module: ModuleType) -> None:
@@ -64,8 +65,8 @@ def agree_on_loss_scale(module: ModuleType) -> None:
         with _gradients_are_summed():
             wrapped(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(module, "LossScaleOptimizer.apply", apply)
-    wrapt.wrap_function_wrapper(module, "LossScaleOptimizer._stateful_handle_finite_grads", update)
+    wrap(module, "LossScaleOptimizer.apply", apply)
+    wrap(module, "LossScaleOptimizer._stateful_handle_finite_grads", update)
 
 
 def _on_replica() -> bool:

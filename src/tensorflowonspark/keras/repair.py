@@ -128,6 +128,8 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
         return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if self._distribute_strategy is not None and not _can_be_called(self):
+            return  # what its own steps use is built in the first of them, as without a strategy
         if self._distribute_strategy is not None and iterator is not None:
             try:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
@@ -138,6 +140,11 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
         original(self, iterator=iterator, data_batch=data_batch)
 
     return _maybe_symbolic_build
+
+
+def _can_be_called(model: Any) -> bool:
+    """Return whether a model has a ``call``; a GAN, as Keras's guide writes it, has only steps of its own."""
+    return getattr(type(model).call, "__module__", "").split(".")[0] != "keras" or bool(getattr(model, "inputs", None))
 
 
 def _stepwise(trainer: ModuleType) -> Callable[..., Any]:

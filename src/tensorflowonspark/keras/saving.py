@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-import wrapt
+from tensorflowonspark.keras import wrap
 
 __all__ = ["export_for_inference", "inference_call", "outside_scope", "save_hdf5_outside_scope", "save_outside_scope"]
 
@@ -40,7 +40,7 @@ def _leave_scope(module: ModuleType, *names: str) -> None:
             return wrapped(*args, **kwargs)
 
     for name in names:
-        wrapt.wrap_function_wrapper(module, name, outside)
+        wrap(module, name, outside)
 
 
 def save_outside_scope(saving_lib: ModuleType) -> None:
@@ -73,7 +73,7 @@ def export_for_inference(archive: ModuleType) -> None:
 
         return arguments(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(archive, f"{name}.add_endpoint", add_endpoint)
+    wrap(archive, f"{name}.add_endpoint", add_endpoint)
     if name == "SavedModelExportArchive":  # of tf_keras all workers save: TensorFlow reads variables from all of them
         _leave_scope(archive, f"{name}.write_out")
 
@@ -89,5 +89,5 @@ def inference_call(model: Any) -> Callable[..., Any]:
     """Return a Keras model (or layer) as the function of its inputs that ``predict`` calls."""
     # Keras 3's own predict passes no ``training`` to a model whose ``call`` does not take it.
     if not getattr(model, "_call_has_training_arg", True):
-        return lambda *args, **kwargs: model(*args, **kwargs)
+        return model.__call__  # type: ignore[no-any-return]
     return lambda *args, **kwargs: model(*args, training=False, **kwargs)

@@ -9,7 +9,8 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
-import wrapt
+
+from tensorflowonspark.keras import wrap
 
 __all__ = ["multiply_class_weights", "multiply_class_weights_on_batch"]
 
@@ -30,7 +31,7 @@ def multiply_class_weights(adapter: ModuleType) -> None:
 
         return weighted
 
-    wrapt.wrap_function_wrapper(adapter, "make_class_weight_map_fn", make)
+    wrap(adapter, "make_class_weight_map_fn", make)
 
 
 def multiply_class_weights_on_batch(trainer: ModuleType) -> None:
@@ -47,7 +48,7 @@ def multiply_class_weights_on_batch(trainer: ModuleType) -> None:
 
         return arguments(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(trainer, "TensorFlowTrainer.train_on_batch", train_on_batch)
+    wrap(trainer, "TensorFlowTrainer.train_on_batch", train_on_batch)
 
 
 def _product(weights: tf.Tensor, of_classes: Any) -> tf.Tensor:
