@@ -309,6 +309,7 @@ ESSENTIAL = (
     "LossScale, not finite",
     "class weights beside padding",
     "compiled",
+    "compiled, refused",
     "a GAN",
 )
 

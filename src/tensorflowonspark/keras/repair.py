@@ -144,7 +144,9 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
 
 def _can_be_called(model: Any) -> bool:
     """Return whether a model has a ``call``; a GAN, as Keras's guide writes it, has only steps of its own."""
-    return getattr(type(model).call, "__module__", "").split(".")[0] != "keras" or bool(getattr(model, "inputs", None))
+    import keras  # it is complete by now
+
+    return type(model).call is not keras.Layer.call
 
 
 def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
