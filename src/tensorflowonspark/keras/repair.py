@@ -146,7 +146,7 @@ def _can_be_called(model: Any) -> bool:
     """Return whether a model has a ``call``; a GAN, as Keras's guide writes it, has only steps of its own."""
     import keras  # it is complete by now
 
-    return type(model).call is not keras.Layer.call
+    return type(model).call not in (keras.Layer.call, keras.Model.call)
 
 
 def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
@@ -178,6 +178,8 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
         )
 
         def steps(iterator: Any) -> Any:
+            if inspect.isgenerator(iterator):  # of `train_on_batch`, with one batch
+                return step(next(iterator))
             outputs = None
             try:
                 for _ in range(self.steps_per_execution):
