@@ -87,7 +87,8 @@ def optimizers():
         "accumulation and clipnorm": {"gradient_accumulation_steps": 2, "clipnorm": 0.1},
         "ema": {"use_ema": True},
         "ema, overwriting": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},
-        "ema and accumulation": {
+        "ema, accumulation and clipnorm": {
+            "clipnorm": 0.1,
             "use_ema": True,
             "ema_momentum": 0.5,
             "ema_overwrite_frequency": 2,
@@ -339,9 +340,7 @@ def own_steps(share):
 
 GROUPS = trained, weighted, compiled, gans, own_steps
 ESSENTIAL = (
-    "Adam, clipnorm",
-    "Adam, accumulation, uneven",
-    "Adam, ema, overwriting",
+    "Adam, ema, accumulation and clipnorm",
     "LossScale, not finite",
     "class weights beside padding",
     "compiled",

@@ -1,12 +1,14 @@
 """Models of Keras 3 that have steps of their own (``train_step``, ``test_step``), on several replicas.
 
-- One without a ``call``, as Keras's guide writes a GAN, is not built before its first step.
+- One without a ``call``, as Keras's guide writes a GAN, is built in its first step. Several replicas of one worker
+  can't make variables there: what such a step uses is made beforehand, by following the step without computing it.
 - Keras's losses are divided by the number of replicas, whose gradients are added up. Keras's own steps show a loss as
   it was before that; those of a model's own do so if they give it to a ``Mean`` or return it.
 - With ``jit_compile=True`` such a step is refused: only in Keras's own is it known what XLA can compile.
 """
 
 import inspect
+import logging
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -16,9 +18,11 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import wrap
 from tensorflowonspark.keras.compiling import is_compiled
+from tensorflowonspark.keras.optimizers import only_building
 
-__all__ = ["can_be_called", "note_divided_losses", "refuse_own_step", "showing_whole_losses"]
+__all__ = ["build_in_advance", "can_be_called", "note_divided_losses", "refuse_own_step", "showing_whole_losses"]
 
+_log = logging.getLogger(__name__)
 _DIVIDED = "_tfos_divided"  # an attribute of tensors: a loss that is divided by the number of replicas
 
 
@@ -29,6 +33,32 @@ def can_be_called(model: Any) -> bool:
     return type(model).call not in (keras.Layer.call, keras.Model.call)
 
 
+def build_in_advance(trainer: ModuleType, model: Any, batch: Any) -> None:
+    """Make the variables that a model's own ``train_step`` makes, if several replicas of this worker take it."""
+    strategy = model.distribute_strategy
+    if len(strategy.extended.worker_devices) == 1 or not _has_own(trainer, model, "train_step"):
+        return
+    from keras.src import backend
+
+    def symbolic(value: Any) -> Any:
+        return None if value is None else backend.KerasTensor(value.shape, backend.standardize_dtype(value.dtype))
+
+    data = trainer.tree.map_structure(symbolic, batch)
+    # Layers come first; with them, gradients; and with these, optimizers.
+    for _ in range(3):
+        try:
+            with strategy.scope(), only_building():
+                backend.compute_output_spec(model.train_step, data)
+        except Exception as error:
+            _log.debug("the step could not be followed to its end: %s", error)
+        else:
+            return
+
+
+def _has_own(trainer: ModuleType, model: Any, name: str) -> bool:
+    return inspect.getattr_static(type(model), name) is not inspect.getattr_static(trainer.TensorFlowTrainer, name)
+
+
 def refuse_own_step(trainer: ModuleType, model: Any, name: str) -> None:
     """Refuse a model that is to be compiled and whose step is its own and does not call Keras's.
 
@@ -37,10 +67,9 @@ def refuse_own_step(trainer: ModuleType, model: Any, name: str) -> None:
     SpecError
         It names the step.
     """
-    own = inspect.getattr_static(type(model), name)
-    if not is_compiled(model) or own is inspect.getattr_static(trainer.TensorFlowTrainer, name):
+    if not is_compiled(model) or not _has_own(trainer, model, name):
         return
-    code = getattr(own, "__code__", None)
+    code = getattr(inspect.getattr_static(type(model), name), "__code__", None)
     if code is None or name not in code.co_names:  # it does not call super().train_step(data) either
         raise SpecError(
             f"jit_compile=True: {type(model).__name__} has a {name} of its own, which exchanges gradients or metrics "

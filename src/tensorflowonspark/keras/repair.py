@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.compiling import without_compiling
-from tensorflowonspark.keras.own_steps import can_be_called, refuse_own_step, showing_whole_losses
+from tensorflowonspark.keras.own_steps import build_in_advance, can_be_called, refuse_own_step, showing_whole_losses
 
 __all__ = ["build_needs_repair", "reduction_needs_repair", "repair_trainer"]
 
@@ -129,8 +129,6 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
         return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if self._distribute_strategy is not None and not can_be_called(self):
-            return  # what its own steps use is built in the first of them, as without a strategy
         if self._distribute_strategy is not None and iterator is not None:
             try:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
@@ -138,7 +136,10 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
                 iterator = None
             except TypeError:  # ragged or sparse batches: Keras may still know what to do
                 pass
-        original(self, iterator=iterator, data_batch=data_batch)
+        if self._distribute_strategy is None or can_be_called(self):
+            original(self, iterator=iterator, data_batch=data_batch)
+        if self._distribute_strategy is not None and data_batch is not None:
+            build_in_advance(trainer, self, data_batch)
 
     return _maybe_symbolic_build
 
