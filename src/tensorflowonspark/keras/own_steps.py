@@ -43,12 +43,16 @@ def build_in_advance(trainer: ModuleType, model: Any, batch: Any) -> None:
     def symbolic(value: Any) -> Any:
         return None if value is None else backend.KerasTensor(value.shape, backend.standardize_dtype(value.dtype))
 
+    def step(data: Any) -> Any:
+        with tf.distribute.ReplicaContext(strategy, 0):  # else variables have no one value to take gradients of
+            return model.train_step(data)
+
     data = trainer.tree.map_structure(symbolic, batch)
     # Layers come first; with them, gradients; and with these, optimizers.
     for _ in range(3):
         try:
             with strategy.scope(), only_building():
-                backend.compute_output_spec(model.train_step, data)
+                backend.compute_output_spec(step, data)
         except Exception as error:
             _log.debug("the step could not be followed to its end: %s", error)
         else:
