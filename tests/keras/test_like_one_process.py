@@ -69,7 +69,8 @@ def optimizers():
     import keras
 
     known = keras.optimizers
-    kinds = (known.AdamW, known.Lamb, known.Muon, known.Nadam, getattr(known, "ScheduleFreeAdamW", known.RMSprop))
+    names = ("AdamW", "Lamb", "Muon", "Nadam", "ScheduleFreeAdamW")  # those that this Keras has
+    kinds = [getattr(known, name) for name in names if hasattr(known, name)]
     settings = {
         "clipnorm": {"clipnorm": 0.1},
         "clipvalue": {"clipvalue": 0.05},
