@@ -8,7 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.transport import ConnectionLost, Credentials, Server, dial, new_credentials
+from tensorflowonspark.transport import ConnectionLost, Credentials, Server, client, dial, new_credentials
 
 
 @pytest.fixture(params=["unix", "tcp", "tls"])
@@ -105,6 +105,31 @@ def test_a_killed_peer_is_noticed_at_once(credentials):
     assert ended
     assert ended[0] - killed < 1
     server.close()
+
+
+def test_a_peer_that_vanishes_is_noticed(monkeypatch):
+    """It closes no connection: only an answer to gRPC's ping is missing, which counts after the time that is set."""
+    quick = [(name, value // 5) for name, value in client._KEEPALIVE]
+    monkeypatch.setattr(client, "_KEEPALIVE", quick)
+    credentials = new_credentials()
+    program = (
+        "import sys, time; from tensorflowonspark.transport import Credentials, Server\n"
+        "known = Credentials.from_text(sys.stdin.readline())\n"
+        "server = Server(('127.0.0.1', 0), known, on_channel=lambda channel: [channel.send(1), channel.receive()])\n"
+        "print(server.port, flush=True); time.sleep(60)"
+    )
+    peer = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    peer.stdin.write(f"{credentials.to_text()}\n")
+    peer.stdin.flush()
+    channel = dial(("127.0.0.1", int(peer.stdout.readline())), credentials).channel()
+    assert channel.receive() == 1
+    stopped = time.monotonic()
+    peer.send_signal(signal.SIGSTOP)
+    with pytest.raises(ConnectionLost):
+        channel.receive()
+    assert time.monotonic() - stopped < 20  # it was 60 and more
+    peer.kill()
+    peer.wait()
 
 
 def test_a_partition_is_taken_whole(address, credentials):

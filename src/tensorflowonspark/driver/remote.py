@@ -22,6 +22,7 @@ from tensorflowonspark.driver.lifetime import Settings
 from tensorflowonspark.driver.stage import spark_problem
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
+from tensorflowonspark.task.host import local_directory
 from tensorflowonspark.task.place import PROBLEM_SCHEMA, own_address, place
 from tensorflowonspark.task.plan import Plan
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
@@ -128,7 +129,7 @@ class _OwnTasks:
 
     def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the server at this executor."""
-        server = Server((self._host, 0), credentials, on_channel=on_channel)
+        server = Server((self._host, 0), credentials, directory=local_directory(), on_channel=on_channel)
         return server, (self._host, int(server.port))
 
     def place(self, plan: Plan, _data: Any, on_end: Callable[[], None]) -> "_OwnTasks":

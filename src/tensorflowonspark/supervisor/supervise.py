@@ -54,6 +54,7 @@ __all__ = ["Supervisor"]
 
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
+_BEAT_SECONDS = 5.0  # at most from one sign of life to the next: gRPC pings a silent peer only beside other messages
 _ENDED = object()  # in the inbox: the source has ended
 
 
@@ -190,7 +191,7 @@ class Supervisor:
             "executor": self._on_executor_end,
             "tensorboard": self._on_tensorboard,
         }
-        beat = self._assignment.silence / BEATS
+        beat = min(self._assignment.silence / BEATS, _BEAT_SECONDS)
         spoke = time.monotonic()
         going_on = True
         while going_on:

@@ -4,6 +4,7 @@ import hmac
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -25,12 +26,13 @@ from tensorflowonspark.transport.common import (
     unpacked,
 )
 from tensorflowonspark.transport.credentials import Credentials
-from tensorflowonspark.transport.gate import Gate
+from tensorflowonspark.transport.gate import Gate, HandshakeDone, TokenShown
 from tensorflowonspark.transport.sockets import HiddenSocket
 
 __all__ = ["ChannelHandler", "DialogueHandler", "Mapped", "PutHandler", "Server"]
 
 _CLOSING_SECONDS = 2.0
+_INSIDE = ("127.0.0.1", 0)  # where a server with TLS listens, behind its gate
 
 PutHandler = Callable[[Any, pa.Schema, Iterator["pa.RecordBatch | Mapped"]], Any]
 DialogueHandler = Callable[[Any, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -48,8 +50,8 @@ class Mapped:
 class Server(flight.FlightServerBase):
     """Listens on one address, a Unix socket's path or a host and port, from its making until ``close``.
 
-    A Unix socket is protected by its directory and the token; a port by TLS, of which both sides show the certificate,
-    and the token, or by a `Gate` that asks for the token before the server hears anything.
+    A Unix socket is protected by its directory and the token; a port by a `Gate`, which lets nobody reach the server
+    who has not shown the token or, with TLS, of which both sides show the certificate, finished the handshake.
 
     Parameters
     ----------
@@ -57,6 +59,8 @@ class Server(flight.FlightServerBase):
         Path, or host and port; port 0 takes a free one.
     credentials : Credentials
         What a peer must show.
+    directory : str
+        Where files may be for a moment; one that goes with this process, if there is any.
     on_channel : callable, optional
         Called with each new channel, in a thread of its own; the channel ends when it returns.
     on_put : callable, optional
@@ -70,32 +74,45 @@ class Server(flight.FlightServerBase):
         address: str | tuple[str, int],
         credentials: Credentials,
         *,
+        directory: str = "",
         on_channel: ChannelHandler | None = None,
         on_put: PutHandler | None = None,
         on_dialogue: DialogueHandler | None = None,
     ) -> None:
         self._gate: Gate | None = None
         self._hidden: HiddenSocket | None = None
+        try:
+            self._listen(address, credentials, directory)
+        except BaseException:
+            for each in (self._gate, self._hidden):
+                if each is not None:
+                    each.close()
+            raise
+        self._on_channel = on_channel
+        self._on_put = on_put
+        self._on_dialogue = on_dialogue
+
+    def _listen(self, address: str | tuple[str, int], credentials: Credentials, directory: str) -> None:
         checks = {"token": _TokenCheck(credentials.token)}
         if isinstance(address, str):
             super().__init__(location(address), middleware=checks)
         elif credentials.certificate:
             own = credentials.certificate.encode()
+            self._gate = Gate(address, partial(HandshakeDone, credentials.certificate))
+            # Flight has TLS on ports only: this one is reached from this host, and asks for the certificate as well.
             super().__init__(
-                location(address, tls=True),
+                location(_INSIDE, tls=True),
                 tls_certificates=[(own, credentials.key.encode())],
                 verify_client=True,
                 root_certificates=own,
                 middleware=checks,
             )
+            self._gate.open((_INSIDE[0], int(super().port)))
         else:
-            self._gate = Gate(address, credentials.token)
-            self._hidden = HiddenSocket()
+            self._gate = Gate(address, partial(TokenShown, credentials.token))
+            self._hidden = HiddenSocket(directory)
             super().__init__(location(self._hidden.path), middleware=checks)
             self._gate.open(self._hidden.hide())
-        self._on_channel = on_channel
-        self._on_put = on_put
-        self._on_dialogue = on_dialogue
 
     @property
     def port(self) -> int:
