@@ -134,6 +134,37 @@ def test_ends_are_told_apart(spark, end, words):
     assert caught.value.reason == words
 
 
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError("no text for you")
+
+
+class Odd(SyntaxError):
+    lineno = property(lambda self: 1 / 0)
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Unspeakable, r"Unspeakable: \(without a text: its __str__ raised ValueError\)"),
+        (lambda: ValueError("x" * 50_000_000), "ValueError: x{2000}"),
+        (lambda: Odd("syntax \ud800"), "Odd: syntax"),
+        (lambda: SystemExit(Unspeakable()), r"sys.exit\('\(without a text: its __str__ raised ValueError\)'\)"),
+    ],
+    ids=["without a text", "50 MB", "that can't be shown", "exit code without a text"],
+)
+def test_an_exception_of_any_kind_reaches_the_driver(spark, make, words):
+    def program(args, ctx):
+        raise make()
+
+    with pytest.raises(tfos.NodeError, match=words) as caught:
+        tfos.run(spark, program)
+    assert caught.value.cause in ("raised", "exited")
+    assert "raise make()" in caught.value.traceback
+    assert len(str(caught.value)) < 50_000
+
+
 @pytest.mark.masters("local")
 def test_a_module_that_the_executors_do_not_have(spark):
     def program(args, ctx):

@@ -178,6 +178,59 @@ def test_what_the_receiver_raises_reaches_the_sender(credentials):
     server.close()
 
 
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError("no text for you")
+
+
+def deeply(depth, error):
+    """Raise with a traceback as long as those of Keras."""
+    if depth:
+        deeply(depth - 1, error)
+    else:
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("first words " + "x" * 50_000_000), "first words x{4000}"),
+        (ValueError("first words " + "é世" * 5000), "first words é世"),
+        (ValueError("line 1\nline 2\0 \ud800"), "line 1\nline 2\0 .ud800"),
+        (KeyError("a column"), "a column"),
+        (Unspeakable(), "its __str__ raised ValueError"),
+    ],
+    ids=["50 MB", "not ASCII", "control characters", "KeyError", "without a text"],
+)
+@pytest.mark.parametrize("kind", ["put", "dialogue"])
+def test_an_error_of_any_length_reaches_the_peer(error, words, kind):
+    """gRPC would drop it, and speak of metadata that exceed a limit."""
+
+    def put(header, schema, items):
+        list(items)
+        deeply(100, error)
+
+    def answer(header, batches):
+        next(batches)
+        deeply(100, error)
+        yield
+
+    known = new_credentials()
+    server = Server(("127.0.0.1", 0), known, on_put=put, on_dialogue=answer)
+    peer = dial(("127.0.0.1", server.port), known)
+    batch = pa.record_batch({"x": [1]})
+    with pytest.raises(ConnectionLost, match=words) as caught:
+        if kind == "put":
+            stream = peer.put("header", batch.schema)
+            stream.write(batch)
+            stream.finish()
+        else:
+            list(peer.dialogue("header", batch.schema).ask(batch))
+    assert len(str(caught.value)) < 8000
+    peer.close()
+    server.close()
+
+
 def test_an_address_where_no_one_listens(credentials):
     with pytest.raises(ConnectionLost):
         dial(("127.0.0.1", 1), credentials).channel().receive()

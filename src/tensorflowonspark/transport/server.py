@@ -3,13 +3,16 @@
 import hmac
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import flight
 
+from tensorflowonspark.errors import error_text
 from tensorflowonspark.handover import Piece, open_piece
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.common import (
@@ -32,6 +35,7 @@ from tensorflowonspark.transport.sockets import HiddenSocket
 __all__ = ["ChannelHandler", "DialogueHandler", "Mapped", "PutHandler", "Server"]
 
 _CLOSING_SECONDS = 2.0
+_ERROR_BYTES, _ELLIPSIS = 5000, 8
 _INSIDE = ("127.0.0.1", 0)  # where a server with TLS listens, behind its gate
 
 PutHandler = Callable[[Any, pa.Schema, Iterator["pa.RecordBatch | Mapped"]], Any]
@@ -121,16 +125,17 @@ class Server(flight.FlightServerBase):
 
     def do_exchange(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve one channel or dialogue (called by Flight)."""
-        if descriptor.command:
-            self._converse(unpacked(descriptor.command, HEADER_BYTES), reader, writer)
-            return
-        if self._on_channel is None:
-            raise flight.FlightUnauthorizedError("this server has no channels")
-        channel = Channel(reader, writer, lambda: None)
-        try:
-            self._on_channel(channel)
-        finally:
-            channel.close()
+        with _errors_to_peer():
+            if descriptor.command:
+                self._converse(unpacked(descriptor.command, HEADER_BYTES), reader, writer)
+                return
+            if self._on_channel is None:
+                raise flight.FlightUnauthorizedError("this server has no channels")
+            channel = Channel(reader, writer, lambda: None)
+            try:
+                self._on_channel(channel)
+            finally:
+                channel.close()
 
     def _converse(self, header: Any, reader: Any, writer: Any) -> None:
         if self._on_dialogue is None:
@@ -146,10 +151,11 @@ class Server(flight.FlightServerBase):
         """Take one partition's batches (called by Flight)."""
         if self._on_put is None:
             raise flight.FlightUnauthorizedError("this server takes no rows")
-        answer = self._on_put(
-            unpacked(descriptor.command, HEADER_BYTES), reader.schema, _until_end_mark(reader, writer)
-        )
-        writer.write(packed(answer, MESSAGE_BYTES))
+        with _errors_to_peer():
+            answer = self._on_put(
+                unpacked(descriptor.command, HEADER_BYTES), reader.schema, _until_end_mark(reader, writer)
+            )
+            writer.write(packed(answer, MESSAGE_BYTES))
 
     def close(self) -> None:
         """Stop listening; calls that don't end are given up after two seconds, never waited for."""
@@ -160,6 +166,23 @@ class Server(flight.FlightServerBase):
         closer.join(_CLOSING_SECONDS)
         if self._hidden is not None:
             self._hidden.close()
+
+
+@contextmanager
+def _errors_to_peer() -> Iterator[None]:
+    """Send what is raised as a text that is short enough: gRPC drops the call's answer for one of more than 8 kB.
+
+    An exception of Flight's own goes without the traceback that Flight adds to all others, several times over.
+    """
+    try:
+        yield
+    except flight.FlightError:
+        raise
+    except Exception as error:
+        text = error_text(error, _ERROR_BYTES)
+        while (size := len(quote(text))) > _ERROR_BYTES:  # as it is sent
+            text = f"{text[: len(text) * _ERROR_BYTES // size - _ELLIPSIS]} ..."
+        raise flight.FlightServerError(text) from error
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):
