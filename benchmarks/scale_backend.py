@@ -95,7 +95,7 @@ class PlayedBackend:
     def hadoop_settings(self):
         return {}
 
-    def find_slots(self, needed, wanted):
+    def find_slots(self, needed, wanted, timeout, had=0):
         return wanted
 
     def wants_tls(self):

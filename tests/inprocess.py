@@ -156,7 +156,7 @@ class InProcessBackend:
     def hadoop_settings(self):
         return {}
 
-    def find_slots(self, needed, wanted):
+    def find_slots(self, needed, wanted, timeout, had=0):
         return wanted
 
     def wants_tls(self):

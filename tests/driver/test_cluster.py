@@ -147,7 +147,7 @@ class FakeBackend:
         self.feeding = feed
         self.slots = len(scripts)
 
-    def find_slots(self, needed, wanted):
+    def find_slots(self, needed, wanted, timeout, had=0):
         self.needed = needed
         return min(wanted, self.slots)
 

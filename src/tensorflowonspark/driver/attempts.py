@@ -37,8 +37,9 @@ class Restarts:
     def allow(self, error: ClusterError) -> float:
         """Return after how many seconds the cluster may be started again; raise the error if it may not."""
         policy = self._policy
-        # A restart that fails to come up has the same cause: an executor is gone, and the next may take some time.
+        # A restart that fails to come up has the same cause. Slots have been waited for, as long as the user allows.
         counts = error.cause in policy.causes if isinstance(error, NodeError) else self.made > 0
+        counts = counts and not isinstance(error, SlotsError)
         if not counts or self.made >= policy.max_restarts:
             raise error
         delay = policy.delay(self.made)
@@ -130,7 +131,9 @@ class Attempts:
         if least == spec.workers:
             return
         nodes = len(spec.roles)
-        slots = self._backend.find_slots(nodes - spec.workers + least, nodes)
+        fewest = nodes - spec.workers + least
+        had = fewest if self._restarts.made else 0
+        slots = self._backend.find_slots(fewest, nodes, self._settings.start_timeout, had)
         workers = spec.workers - (nodes - slots)
         _log.info("there are slots for %d workers", workers)
         self.life = self._next_life(replace(self._settings, spec=replace(spec, workers=workers)))

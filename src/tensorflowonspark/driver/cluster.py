@@ -73,7 +73,8 @@ class Cluster:
         How often the nodes are started again when one has failed, and after which failures; a number is that of a
         `RestartPolicy` with its other defaults. What `train` was given since the last checkpoint is fed again.
     start_timeout : float
-        Seconds for Spark to find free slots and for the nodes to come up.
+        Seconds to wait for executors that the cluster manager was asked for, at the start and at each restart, and
+        as many for the nodes to come up then.
     ps_on_driver : bool
         Whether the parameter servers run on the driver's machine, and take no slots.
     warm_nodes : bool

@@ -92,7 +92,8 @@ class Lifetime:
             raise ClusterError("the cluster was started before: make a new one")
         self._order = order
         nodes = len(self._settings.spec.roles)
-        self.backend.find_slots(nodes, nodes)
+        had = nodes if self._settings.attempt else 0  # and an executor that was lost is replaced
+        self.backend.find_slots(nodes, nodes, self._settings.start_timeout, had)
         tls = self.backend.wants_tls() if self._settings.tls is None else self._settings.tls
         self.credentials = transport.new_credentials(tls=tls)
         self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve)

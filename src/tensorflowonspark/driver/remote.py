@@ -119,7 +119,7 @@ class _OwnTasks:
         """Return what the nodes are to reach file systems with."""
         return self._hadoop
 
-    def find_slots(self, _needed: int, wanted: int) -> int:
+    def find_slots(self, _needed: int, wanted: int, _timeout: float, had: int = 0) -> int:  # noqa: ARG002
         """Return that there are slots: all tasks run already."""
         return wanted
 

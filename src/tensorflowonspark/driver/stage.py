@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.job import SparkJob
+from tensorflowonspark.driver.slots import DYNAMIC_ALLOCATION
 from tensorflowonspark.task.place import PROBLEM_SCHEMA, place
 from tensorflowonspark.task.plan import Plan
 
@@ -67,4 +68,6 @@ def spark_problem(error: BaseException) -> str:
             "the executors' Python has no tensorflowonspark: install it there, set PYSPARK_PYTHON to a Python that has "
             "it, or ship an environment with --archives"
         )
+    if "SPARK-24942" in text:
+        return DYNAMIC_ALLOCATION
     return f"Spark's barrier stage failed: {text.strip() or type(error).__name__}"

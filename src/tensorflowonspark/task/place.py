@@ -17,7 +17,7 @@ from tensorflowonspark.parts import Stored
 from tensorflowonspark.spec import Role
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
 from tensorflowonspark.task.gpus import task_gpus
-from tensorflowonspark.task.host import given_address, local_directory
+from tensorflowonspark.task.host import given_address, known_address, local_directory
 from tensorflowonspark.task.plan import FeedTarget, Plan
 from tensorflowonspark.task.send import send
 
@@ -47,7 +47,7 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
         )
         yield _problem(number, host, problem)
         return
-    process, pipe = start_supervisor(plan, number, host, _executor_pid(), task_gpus(task.resources()))
+    process, pipe = start_supervisor(plan, number, host, _executor().pid, task_gpus(task.resources()))
     try:
         answer = next_word(pipe)
         if isinstance(answer, Failed):
@@ -119,17 +119,18 @@ def start_supervisor(
 def own_address(task: "BarrierTaskContext") -> str:
     """Return the address at which others reach this executor.
 
-    That is the one which its host's administrator gave to Spark, or else the one from which it called the driver: on a
-    host with several addresses these are not always the same.
+    That is its pod's, or the one which its host's administrator gave to Spark, or the one at which Spark has other
+    executors reach it. Else it is the one from which it called the driver, which is another one behind a proxy, and on
+    a host with several addresses.
     """
     seen = task.getTaskInfos()[task.partitionId()].address  # with a port
-    return given_address() or seen.rsplit(":", 1)[0].strip("[]")
+    return given_address() or known_address(_executor().cmdline()) or seen.rsplit(":", 1)[0].strip("[]")
 
 
-def _executor_pid() -> int:
-    """Return the pid of the JVM that this Python worker belongs to."""
+def _executor() -> psutil.Process:
+    """Return the JVM that this Python worker belongs to."""
     parents = psutil.Process().parents()
-    return next((parent.pid for parent in parents if parent.name() == "java"), parents[0].pid)
+    return next((parent for parent in parents if parent.name() == "java"), parents[0])
 
 
 def next_word(pipe: Connection) -> Connected | Ready | Failed:
