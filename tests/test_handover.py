@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.handover import Piece, PieceWriter, open_piece
+from tensorflowonspark.handover import Piece, PieceWriter, allow_files, map_file, open_piece
 
 BATCH = pa.record_batch({"x": list(range(20_000))})
 
@@ -90,3 +90,22 @@ def test_a_limit_of_the_host_is_named(what, words, tmp_path, monkeypatch):
             writer.write(BATCH)
             writer.finish()
     signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_process_that_may_map_no_more_says_so(tmp_path):
+    """As with ``ulimit -v``; a file without contents takes no room on the disk."""
+    with open(tmp_path / "large", "w+b") as file:
+        file.truncate(1 << 40)
+        with limited(resource.RLIMIT_AS, 1 << 39), pytest.raises(FeedError, match=r"maps no more files .* ulimit -v"):
+            map_file(file)
+
+
+def test_files_are_allowed_as_far_as_the_system_lets_them():
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/proc/self/fd"))
+    with limited(resource.RLIMIT_NOFILE, opened + 10):
+        assert allow_files(100)
+        held = [os.open("/dev/null", os.O_RDONLY) for _ in range(100)]
+        assert most == resource.RLIM_INFINITY or not allow_files(most)
+        for each in held:
+            os.close(each)

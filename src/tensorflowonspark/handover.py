@@ -25,6 +25,7 @@ __all__ = [
     "PIECE_BYTES",
     "Piece",
     "PieceWriter",
+    "allow_files",
     "allow_many_files",
     "can_hand_over",
     "disk_errors",
@@ -140,7 +141,7 @@ def map_file(file: IO[bytes]) -> pa.Buffer:
         with pa.memory_map(f"/proc/self/fd/{file.fileno()}") as mapped:
             return mapped.read_buffer()
     except OSError as error:
-        if error.errno == errno.ENOMEM or "errno 12" in str(error):  # Arrow's own errors have no number
+        if os.strerror(errno.ENOMEM) in str(error):  # Arrow's own errors have no number
             raise FeedError(
                 "the kernel maps no more files for this process (vm.max_map_count, or ulimit -v): feed fewer "
                 "partitions (df.coalesce), or use more workers"
@@ -177,6 +178,18 @@ _ADVICE = {
     errno.EACCES: "set spark.local.dir to a directory that the executors may write",
     errno.ENOENT: "its directory is gone: set spark.local.dir to one that nothing cleans up",
 }
+
+
+def allow_files(more: int) -> bool:
+    """Let this process open so many files more than it has; return whether the system allows that."""
+    needed = len(list(Path("/proc/self/fd").iterdir())) + more
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY or needed <= allowed:
+        return True
+    if most != resource.RLIM_INFINITY and needed > most:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
+    return True
 
 
 def allow_many_files() -> None:

@@ -1,9 +1,11 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -175,6 +177,40 @@ def test_what_the_receiver_raises_reaches_the_sender(credentials):
     stream = dial(("127.0.0.1", server.port), credentials).put("header", pa.schema([("x", pa.int64())]))
     with pytest.raises(ConnectionLost, match="no room for these rows"):
         stream.finish()
+    server.close()
+
+
+def _slow(port, seconds):
+    """Listen at a port that passes all on to another, some moments later; return it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def move(source, sink):
+        with suppress(OSError):
+            while data := source.recv(512):
+                time.sleep(seconds)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve():
+        near, _ = listener.accept()
+        far = socket.create_connection(("127.0.0.1", port))
+        for ends in ((near, far), (far, near)):
+            threading.Thread(target=move, args=ends, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_slow_network_is_waited_for(tls):
+    known = new_credentials(tls=tls)
+    server = Server(("127.0.0.1", 0), known, on_put=lambda header, schema, items: sum(each.num_rows for each in items))
+    peer = dial(("127.0.0.1", _slow(server.port, 0.1)), known)
+    batch = pa.record_batch({"x": list(range(1000))})
+    stream = peer.put("header", batch.schema)
+    stream.write(batch)
+    assert stream.finish() == 1000
+    peer.close()
     server.close()
 
 

@@ -14,6 +14,7 @@ from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.watcher import Watcher
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
+from tensorflowonspark.handover import allow_files, can_hand_over
 from tensorflowonspark.restarts import RestartPolicy
 from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.plan import FeedOrder, Plan
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0  # for a process to end by itself before it is killed
 _GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end a job that was cancelled
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended to end too, which needs no cancelling
+_FILES_PER_NODE = 10  # a connection through the gate has seven
 _LOOKS = 6  # for silent nodes, in the time that they may be silent
 
 
@@ -92,6 +94,11 @@ class Lifetime:
             raise ClusterError("the cluster was started before: make a new one")
         self._order = order
         nodes = len(self._settings.spec.roles)
+        if can_hand_over() and not allow_files(_FILES_PER_NODE * nodes):
+            raise StartError(
+                f"{nodes} nodes need {_FILES_PER_NODE * nodes} open files in the driver, more than its host allows: "
+                "raise the hard limit (ulimit -Hn), or take fewer nodes"
+            )
         had = nodes if self._settings.attempt else 0  # and an executor that was lost is replaced
         self.backend.find_slots(nodes, nodes, self._settings.start_timeout, had)
         tls = self.backend.wants_tls() if self._settings.tls is None else self._settings.tls

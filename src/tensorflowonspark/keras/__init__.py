@@ -10,13 +10,20 @@ that it concerns has been imported, and only if a test of that very version says
   ``tf_keras`` as well.)
 """
 
+import tempfile
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import wrapt
 
-__all__ = ["install"]
+__all__ = ["install", "keep_sources"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
 _STRATEGY = "tensorflow.python.distribute.distribute_lib"
+_SOURCES = "tensorflow.python.autograph.pyct.loader"
 
 
 def install() -> None:
@@ -28,3 +35,20 @@ def install() -> None:
     wrapt.register_post_import_hook("tensorflowonspark.keras.metrics:skip_padding_in_tf_keras", _TF_KERAS)
     wrapt.register_post_import_hook("tensorflowonspark.keras.losses:count_real_rows", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.losses:count_real_rows_in_tf_keras", _TF_KERAS)
+
+
+def keep_sources(directory: str) -> None:
+    """Have the source files that AutoGraph generates written to a directory that goes with this process.
+
+    TensorFlow writes one for each function that it converts, to the system's temporary directory, and removes them when
+    the interpreter ends: those of a process that is killed, as Spark's Python workers are, stay for ever.
+    """
+    wrapt.register_post_import_hook(partial(_redirect, directory), _SOURCES)
+
+
+def _redirect(directory: str, loader: Any) -> None:
+    def named(*args: Any, **options: Any) -> Any:
+        place = directory if directory and Path(directory).is_dir() else None
+        return tempfile.NamedTemporaryFile(*args, **{"dir": place, **options})
+
+    loader.tempfile = SimpleNamespace(**{**vars(tempfile), "NamedTemporaryFile": named})

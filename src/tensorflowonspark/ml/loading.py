@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tensorflowonspark.columns import Ragged
+from tensorflowonspark.keras import keep_sources
 from tensorflowonspark.ml.artefact import Artefact
 from tensorflowonspark.ml.inputs import to_inputs
 from tensorflowonspark.ml.recipe import load_model
+from tensorflowonspark.task.host import local_directory
 
 __all__ = ["Shipped", "loaded"]
 
@@ -78,6 +80,7 @@ def _prepare_tensorflow() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    keep_sources(local_directory())  # which Spark removes: it ends its workers with no time to tidy up
     import tensorflow as tf
 
     cores = int(os.environ.get("OMP_NUM_THREADS") or 1)  # Spark sets it to the cores of a task
@@ -108,7 +111,7 @@ def _saved_model(artefact: Artefact) -> Call:
     import tensorflow as tf
 
     # Spark ends its workers with no time to tidy up: nothing stays on the disk. Tables are filled when it is loaded.
-    with tempfile.TemporaryDirectory(prefix="tfos-") as unpacked:
+    with tempfile.TemporaryDirectory(prefix="tfos-", dir=local_directory() or None) as unpacked:
         with zipfile.ZipFile(io.BytesIO(artefact.data)) as archive:
             archive.extractall(unpacked)
         exported = tf.saved_model.load(unpacked, tags=list(artefact.tags) or None)

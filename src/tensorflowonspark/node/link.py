@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 
-from tensorflowonspark.children import kill_group
+from tensorflowonspark.children import PIPE_CLOSED_EXIT, kill_group
 from tensorflowonspark.messages import BEATS, Member, Members, NoMoreFeeds, Stop, WaitsFor, WhereAreYou
 from tensorflowonspark.node.whereabouts import whereabouts
 from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
@@ -32,6 +32,7 @@ class Link:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
+        self._socket = _identity(pipe)
         self._words = 0  # that were heard
         self._sending = Lock()
         self._changed = Condition()
@@ -117,7 +118,7 @@ class Link:
             self._waits.remove(what)
 
     def _listen(self) -> None:
-        with suppress(EOFError, OSError):
+        with suppress(Exception):  # whatever is read where the program has closed the pipe, and has opened another file
             while True:
                 message = self._pipe.recv()
                 self._words += 1
@@ -128,6 +129,8 @@ class Link:
                 with self._changed:
                     self._take(message)
                     self._changed.notify_all()
+        if _identity(self._pipe) != self._socket:
+            os._exit(PIPE_CLOSED_EXIT)
         time.sleep(_LEASH_SECONDS)
         kill_group(os.getpid())
 
@@ -146,3 +149,12 @@ class Link:
             self._no_more_feeds = True
         elif isinstance(message, Stop):
             self._stopped = True
+
+
+def _identity(pipe: Connection) -> tuple[int, int] | None:
+    """Return what tells one file from another; None for one that is closed."""
+    try:
+        found = os.fstat(pipe.fileno())
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino

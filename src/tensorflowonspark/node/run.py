@@ -61,8 +61,9 @@ def run_node(pipe: Connection) -> None:
     # The program's own exit functions run, and TensorFlow's, which remove what it left in the temporary directory. One
     # that hangs is ended by the supervisor.
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # the program may have closed it, or taken it away
+            stream.flush()
     # Interpreter and TensorFlow are not taken down piece by piece: workers that leave a collective one by one
     # report each other as lost, and it takes longer than the end of the process.
     os._exit(0)
@@ -86,6 +87,7 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
         # A parameter server computes nothing that a GPU would be good for, but would take its memory.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(me.gpus)
     keras.install()
+    keras.keep_sources(setup.local_directory)
 
 
 def _outcome(setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> Returned | Failed:

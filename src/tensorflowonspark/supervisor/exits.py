@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-from tensorflowonspark.children import UNKNOWN_EXIT
+from tensorflowonspark.children import PIPE_CLOSED_EXIT, UNKNOWN_EXIT
 from tensorflowonspark.messages import FailureKind
 
 __all__ = ["explain", "out_of_memory_kills"]
@@ -77,6 +77,11 @@ def explain(exit_code: int, memory_kills: int) -> tuple[FailureKind, str, str]:
         reason = "its process ended, after the fork server that would have told how"
         kind = FailureKind.OUT_OF_MEMORY if memory_kills else FailureKind.KILLED
         return kind, reason, f"someone killed both: an operator, or the host for memory; if so, {_MEMORY_ADVICE}"
+    if exit_code == PIPE_CLOSED_EXIT:
+        reason = (
+            "its program closed the connection to its supervisor, as os.closerange does, or a second close of a file"
+        )
+        return FailureKind.EXITED, reason, "close only what the program has opened; subprocess does it for children"
     if exit_code >= 0:
         reason = f"its process ended with exit code {exit_code} before its program did"
         return FailureKind.EXITED, reason, "look for sys.exit or os._exit in the program, or at its last output"

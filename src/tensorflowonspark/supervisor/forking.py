@@ -132,7 +132,8 @@ class ForkServer:
         return True
 
     def _start(self) -> None:
-        process, pipe = children.start("tensorflowonspark.warm", self._outfit.environment, subprocess.DEVNULL)
+        environment = {name: value for name, value in self._outfit.environment.items() if name != children.FAMILY}
+        process, pipe = children.start("tensorflowonspark.warm", environment, subprocess.DEVNULL)
         pipe.send((self._path, self._executor_pid, self._idle_seconds))
         pipe.close()
         Thread(target=process.wait, daemon=True).start()

@@ -77,6 +77,7 @@ class Supervisor:
         self._driver: transport.Channel | None = None
         self._tensorboard: children.Process | None = None
         self._fork_server: ForkServer | None = None
+        self._private = ""
         self._spoken = False  # the node has said how its program ended
         self._stopping = False
 
@@ -91,7 +92,11 @@ class Supervisor:
             self._task.send(Failed(FailureKind.LOST, reason, "unset TENSORFLOW_PORT, or place one node per host"))
             return
         with reservation as port:
-            self._start_node()
+            try:
+                self._start_node()
+            except (OSError, RuntimeError) as error:  # a thread that can't be started is the latter
+                self._refuse(error)
+                return
             try:
                 if self._connect(port.getsockname()[1]):
                     self._listen()
@@ -101,6 +106,17 @@ class Supervisor:
 
     # ---- starting
 
+    def _refuse(self, error: Exception) -> None:
+        """Report that the node's process can't be started, and leave nothing."""
+        if self._private:
+            shutil.rmtree(self._private, ignore_errors=True)
+        assert self._task is not None
+        advice = (
+            "see the limits of the executors' user and host: room in spark.local.dir, open files (ulimit -n), "
+            "processes (ulimit -u), memory"
+        )
+        self._task.send(Failed(FailureKind.LOST, f"its process can't be started ({error})", advice))
+
     def _start_node(self) -> None:
         order = self._assignment
         # Only this user can enter it, and all that the node keeps there goes with it, however it ends.
@@ -109,6 +125,7 @@ class Supervisor:
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
         environment = {**node_environment(os.environ, order.environment), LOCAL_DIRECTORIES: self._private}
+        environment[children.FAMILY] = self._private
         if order.warm and order.local_directory and not order.gpus and ForkServer.is_safe(environment):
             self._fork_server = ForkServer(order.local_directory, order.jvm_pid, environment)
         fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
@@ -332,7 +349,7 @@ class Supervisor:
                 self._driver.send(message)
 
     def _end_everything(self) -> None:
-        children.kill_group(self._node.pid)
+        children.kill_family(self._node.pid, self._private)
         self._node.wait()
         self._output.tail(_OUTPUT_SECONDS)
         if self._tensorboard is not None:

@@ -47,7 +47,11 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
         )
         yield _problem(number, host, problem)
         return
-    process, pipe = start_supervisor(plan, number, host, _executor().pid, task_gpus(task.resources()))
+    try:
+        process, pipe = start_supervisor(plan, number, host, _executor().pid, task_gpus(task.resources()))
+    except OSError as error:
+        yield _problem(number, host, f"its supervisor can't be started ({error}): see ulimit -u and -n, and memory")
+        return
     try:
         answer = next_word(pipe)
         if isinstance(answer, Failed):
