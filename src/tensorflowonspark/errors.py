@@ -14,7 +14,6 @@ __all__ = [
     "StartError",
     "StorageError",
     "TFRecordError",
-    "error_text",
 ]
 
 _TEXT = 2000  # characters of another program's error: more is no sentence
