@@ -25,8 +25,10 @@ __all__ = [
     "Members",
     "Moving",
     "NoMoreFeeds",
+    "PortReleased",
     "Progress",
     "Ready",
+    "ReleasePort",
     "Returned",
     "SavedIn",
     "Serving",
@@ -209,6 +211,19 @@ class TensorBoardUp:
 @dataclass(frozen=True)
 class TensorFlowImported:
     """The program has imported TensorFlow, which this process did not have from its start."""
+
+
+@dataclass(frozen=True)
+class ReleasePort:
+    """The program binds the node's TensorFlow port itself; the answer is `PortReleased`."""
+
+
+# ---- from the supervisor alone to its node
+
+
+@dataclass(frozen=True)
+class PortReleased:
+    """The supervisor holds the node's TensorFlow port no longer."""
 
 
 # ---- from the driver to the supervisor or its node

@@ -321,6 +321,14 @@ class Context:
         self.serving()
         tf.distribute.Server(tf.train.ClusterSpec(self._training_cluster()), self.job, self.index).join()
 
+    def release_port(self) -> None:
+        """Release the node's port in `cluster`, which is reserved for TensorFlow; return when it is free.
+
+        Only a program that binds the port without ``SO_REUSEPORT``, itself or in a child process, needs this.
+        TensorFlow's servers bind it beside the reservation. A released port can be taken by any process.
+        """
+        self._link.release_port()
+
     def serving(self) -> None:
         """Say that this node's program serves others from now on and will not return: nobody waits for it."""
         self._link.send(Serving())

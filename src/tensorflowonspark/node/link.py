@@ -11,7 +11,17 @@ from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 
 from tensorflowonspark.children import kill_group
-from tensorflowonspark.messages import BEATS, Member, Members, NoMoreFeeds, Stop, WaitsFor, WhereAreYou
+from tensorflowonspark.messages import (
+    BEATS,
+    Member,
+    Members,
+    NoMoreFeeds,
+    PortReleased,
+    ReleasePort,
+    Stop,
+    WaitsFor,
+    WhereAreYou,
+)
 from tensorflowonspark.node.whereabouts import whereabouts
 from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
 
@@ -40,6 +50,7 @@ class Link:
         self._confirmed: dict[int, deque[Confirmed]] = defaultdict(deque)
         self._passes: dict[tuple[int, Split], int] = {}
         self._no_more_feeds = False
+        self._port_released = False
         self._stopped = False
         self.in_epoch = False  # the program has taken some of an epoch's batches, and not all
         self._waits: list[WaitsFor] = []
@@ -98,6 +109,11 @@ class Link:
         """Return how many passes over a split all workers have ended."""
         return self._passes.get((feed, split), 0)
 
+    def release_port(self) -> None:
+        """Have the supervisor release the node's TensorFlow port; return when it has."""
+        self.send(ReleasePort())
+        self._wait(lambda: self._port_released or None)
+
     def wait_for_stop(self) -> None:
         """Return when the node is to end."""
         self._wait(lambda: self._stopped or None)
@@ -144,5 +160,7 @@ class Link:
             self._passes[message.feed, message.split] = message.count
         elif isinstance(message, NoMoreFeeds):
             self._no_more_feeds = True
+        elif isinstance(message, PortReleased):
+            self._port_released = True
         elif isinstance(message, Stop):
             self._stopped = True

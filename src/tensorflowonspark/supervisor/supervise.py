@@ -32,7 +32,9 @@ from tensorflowonspark.messages import (
     Member,
     Members,
     NoMoreFeeds,
+    PortReleased,
     Ready,
+    ReleasePort,
     Returned,
     Stop,
     TensorBoardUp,
@@ -89,10 +91,10 @@ class Supervisor:
             reason = f"it can't have port {os.environ.get('TENSORFLOW_PORT')} ({why})"
             self._task.send(Failed(FailureKind.LOST, reason, "unset TENSORFLOW_PORT, or place one node per host"))
             return
-        with reservation as port:
+        with reservation as self._port:
             self._start_node()
             try:
-                if self._connect(port.getsockname()[1]):
+                if self._connect(self._port.getsockname()[1]):
                     self._listen()
                     self._loop()
             finally:
@@ -243,6 +245,10 @@ class Supervisor:
         if isinstance(message, TensorFlowImported):
             if self._fork_server is not None:  # the next node on this executor need not import it any more
                 self._fork_server.ensure()
+            return True
+        if isinstance(message, ReleasePort):
+            self._port.close()
+            self._send_node(PortReleased())
             return True
         self._spoken = self._spoken or isinstance(message, (Returned, Failed))
         if isinstance(message, Ready) and self._task is not None:

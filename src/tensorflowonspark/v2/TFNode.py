@@ -42,7 +42,7 @@ def hdfs_path(ctx: Any, path: str) -> str:
 
 
 def release_port(ctx: Any) -> None:
-    """Let go the node's port, which `TFCluster.run` with ``release_port=False`` keeps until here."""
+    """Release the node's port: when this returns, the program or a child of it can bind it."""
     ctx.release_port()
 
 

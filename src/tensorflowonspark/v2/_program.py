@@ -50,13 +50,14 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
         mgr=inlet,
         tmp_socket=held_port(ctx.cluster[ctx.job][ctx.index]) if program.keeps_port else None,
     )
+    seen._release = ctx.release_port
     # What Keras and TensorFlow of 2.x's time looked for, to tell a cluster from one machine.
     os.environ["TF_CONFIG"] = json.dumps({**json.loads(os.environ["TF_CONFIG"]), "environment": "cloud"})
     tell_of_servers(ctx.serving)
     try:
         _call(program, seen)
     finally:
-        seen.release_port()
+        seen.close_port()
     if inlet is not None:  # rows that a program which failed has left are owed still: the feed ends by its error
         inlet.close()
 
