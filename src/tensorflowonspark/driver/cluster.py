@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tensorflowonspark.columns import require_frame
 from tensorflowonspark.driver.arguments import Function, pickled_program, positive, range_of, result_of
 from tensorflowonspark.driver.attempts import Attempts
 from tensorflowonspark.driver.backend import Backend, SparkBackend
@@ -314,6 +315,7 @@ class Cluster:
         StreamingFeed
             To stop it, or to wait for its end.
         """
+        require_frame(data, "data")
         if not getattr(data, "isStreaming", False):
             raise FeedError("the DataFrame has an end: feed it with cluster.train")
         check_frame(data)
@@ -382,6 +384,7 @@ class Cluster:
         ...     cluster.inference(spark.range(3), "tenfold long").collect()
         [Row(id=0, tenfold=0), Row(id=1, tenfold=10), Row(id=2, tenfold=20)]
         """
+        require_frame(data, "data")
         self._require_running()
         nodes = self._monitor.fed()
         self._monitor.wait(lambda: all(node.answering or node.returned or node.serving for node in nodes))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tensorflowonspark.columns import check_schema, merge
+from tensorflowonspark.columns import check_schema, map_in_arrow, merge, require_frame
 from tensorflowonspark.driver.balance import plan_moves
 from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.driver.nodes import Node
@@ -45,11 +45,15 @@ def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None)
     FeedError
         If a DataFrame has no column, or one of a type that no tensor can hold; or if what is to validate on is not a
         DataFrame with the same columns, or a boolean column.
+    SpecError
+        If one is no DataFrame.
     """
+    require_frame(frame, "data")
     check_schema(frame.schema)
     if validation is None:
         return
     if not isinstance(validation, str):
+        require_frame(validation, "validation")
         check_schema(validation.schema)
         if validation.columns != frame.columns:
             raise FeedError(
@@ -78,7 +82,7 @@ def feed_job(
     on_end: Callable[[], None],
 ) -> SparkJob:
     """Start the job that feeds a DataFrame to the targets."""
-    sent = frame.mapInArrow(partial(_feed_partition, targets, credentials, order), _RESULT_SCHEMA)
+    sent = map_in_arrow(frame, partial(_feed_partition, targets, credentials, order), _RESULT_SCHEMA)
     description = f"feed {order.feed} ({order.split.value}) of {len(targets)} nodes"
     return SparkJob(spark, description, sent.collect, on_end)
 

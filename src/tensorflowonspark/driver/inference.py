@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tensorflowonspark import transport
-from tensorflowonspark.columns import arrow_type, check_schema, parse_schema
+from tensorflowonspark.columns import arrow_type, check_schema, map_in_arrow, parse_schema
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.parts import InferenceHeader
 from tensorflowonspark.task.plan import FeedTarget
@@ -65,7 +65,7 @@ def infer(
         )
     whole = StructType([*(data.schema[name] for name in kept), *results.fields])
     arrow = _arrow_schema(results).serialize().to_pybytes()
-    return data.mapInArrow(partial(_infer_partition, targets, credentials, kept, arrow), whole)
+    return map_in_arrow(data, partial(_infer_partition, targets, credentials, kept, arrow), whole)
 
 
 def _arrow_schema(schema: "StructType") -> pa.Schema:

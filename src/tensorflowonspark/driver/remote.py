@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pyarrow as pa
 
+from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.lifetime import Settings
 from tensorflowonspark.driver.stage import spark_problem
@@ -59,7 +60,7 @@ def run_remotely(
     size = len(settings.spec.roles)
     frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
     errand = _Errand(settings, spark_wants_tls(spark), hadoop_settings(spark), data is not None, validation)
-    rows = _collected(spark, frame.mapInArrow(partial(_task, errand), _SCHEMA, barrier=True))
+    rows = _collected(spark, map_in_arrow(frame, partial(_task, errand), _SCHEMA, barrier=True))
     pieces = [bytes(row.outcome) for row in rows if row.outcome is not None]
     problems = [f"{settings.spec.roles[row.node]} on {row.host}: {row.problem}" for row in rows if row.outcome is None]
     if problems:

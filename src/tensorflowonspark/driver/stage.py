@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.task.place import PROBLEM_SCHEMA, place
 from tensorflowonspark.task.plan import Plan
@@ -32,7 +33,7 @@ class SparkStage:
     def __init__(self, spark: "SparkSession", plan: Plan, data: "DataFrame | None", on_end: Callable[[], None]) -> None:
         size = len(plan.spec.roles) - plan.first
         frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
-        placed = frame.mapInArrow(partial(place, plan), PROBLEM_SCHEMA, barrier=True)
+        placed = map_in_arrow(frame, partial(place, plan), PROBLEM_SCHEMA, barrier=True)
         self._plan = plan
         self._job = SparkJob(spark, f"TensorFlow cluster of {plan.spec}", placed.collect, on_end)
 

@@ -56,7 +56,7 @@ class Selection:
         self.weight = options.get("weight")
         self.label = None if label is None else self._structure(label)
         self.features = self._features(features)
-        used = dict.fromkeys([*_names(self.features), *_names(self.label), *([self.weight] if self.weight else [])])
+        used = dict.fromkeys([*_names(self.features), *_names(self.label), *_names(self.weight)])
         self._refuse_strangers(used)
         self._seen = contents.columns
         self.kinds = {name: self._kind(name) for name in used}
@@ -97,9 +97,9 @@ class Selection:
                     raise FeedError(f"{option} speaks of column {name!r}, and the program takes {list(used)}")
 
     def _refuse_misfits(self, inference: bool) -> None:
-        if not self.features:
+        if self.features == []:
             raise FeedError(f"no column is left for the features; the DataFrame that was fed has {self._columns}")
-        if self.weight and not _is_number(self.kinds[self.weight]):
+        if self.weight is not None and not _is_number(self.kinds[self.weight]):
             raise FeedError(f"weight={self.weight!r}: expected a column of single numbers")
         if self.label is None and not inference and WEIGHT in _names(self.features) and self.weight != WEIGHT:
             raise FeedError(

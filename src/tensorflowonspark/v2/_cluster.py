@@ -202,5 +202,8 @@ class TFCluster:
 def _as_rdd(rows: Any) -> "RDD[Any]":
     found: Any = rows if hasattr(rows, "mapPartitions") and hasattr(rows, "ctx") else getattr(rows, "rdd", None)
     if found is None:
-        raise FeedError(f"{type(rows).__name__}: expected an RDD, a DataFrame or (for train) a DStream")
+        raise FeedError(
+            f"{type(rows).__name__}: expected an RDD, a DataFrame or (for train) a DStream: make one with "
+            "sc.parallelize(rows) or spark.createDataFrame(rows)"
+        )
     return found
