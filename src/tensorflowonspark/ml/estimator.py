@@ -7,9 +7,10 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
 
-from tensorflowonspark.columns import check_schema
+from tensorflowonspark.columns import check_schema, select
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import TrainParams, missing_columns
 from tensorflowonspark.ml.persistence import EstimatorReader, EstimatorWriter
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["KerasEstimator"]
-
-_VALIDATES = "validates"  # the column that tells rows of a second DataFrame, which has no other name in it
 
 
 class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstimator"], MLWritable):
@@ -80,10 +79,11 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
         missing_columns(dataset, [*columns, *([indicator] if indicator else [])])
         if other is not None:
             missing_columns(other, columns)
-            own, others = (each.select(*columns, f.lit(flag).alias(_VALIDATES)) for each, flag in
-                           ((dataset, False), (other, True)))  # fmt: skip
-            return own.unionByName(others), _VALIDATES
-        frame = dataset.select(*dict.fromkeys([*columns, *([indicator] if indicator else [])]))
+            own, others = (select(each, list(dict.fromkeys(columns))) for each in (dataset, other))
+            indicator = next(name for name in ("validates", "validates_", "validates__") if name not in columns)
+            frame = own.withColumn(indicator, f.lit(False)).union(others.withColumn(indicator, f.lit(True)))
+        else:
+            frame = select(dataset, list(dict.fromkeys([*columns, *([indicator] if indicator else [])])))
         check_schema(frame.schema)
         return frame, indicator
 
@@ -105,7 +105,7 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
                 model=initial.frozen if initial is not None else freeze(given),
                 compiled_with={name: freeze(self.optional(param)) for name, param in compiled.items() if
                                self.optional(param) is not None},
-                custom_objects=self.getOrDefault("customObjects"),
+                custom_objects=code_for(self.getOrDefault("customObjects")),
                 features=tuple(features),
                 arrays=tuple(name for name in features if holds_arrays(frame, name)),
                 labels=tuple(self.label_columns),
@@ -117,9 +117,9 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
                 seed=self.getOrDefault("seed"),
                 steps_per_execution=self.getOrDefault("stepsPerExecution"),
                 precision=self.optional("mixedPrecision"),
-                callbacks=self.getOrDefault("callbacks"),
+                callbacks=freeze(self.getOrDefault("callbacks")),
                 checkpoints=self.optional("checkpointDir"),
-                loop=self.optional("trainFn"),
+                loop=freeze(self.optional("trainFn")),
                 verbose=self.getOrDefault("verbose"),
             )  # fmt: skip
         except FeedError as error:

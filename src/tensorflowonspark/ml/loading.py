@@ -7,15 +7,16 @@ import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.ml.artefact import Artefact
+from tensorflowonspark.ml.code import Code
 from tensorflowonspark.ml.inputs import to_inputs
-from tensorflowonspark.ml.recipe import load_model
+from tensorflowonspark.ml.recipe import Frozen, load_model
 
 __all__ = ["Shipped", "loaded"]
 
@@ -37,19 +38,20 @@ class Shipped:
         All but its data.
     layers : tuple of str
         Whose outputs are wanted; none for the model's own.
-    custom_objects : mapping
-        What a Keras model is made of beside Keras's own.
+    custom_objects : Code
+        What the user says that a Keras model is made of, beside what came with it.
     """
 
     file: str
     artefact: Artefact
     layers: tuple[str, ...] = ()
-    custom_objects: Mapping[str, Any] | None = None
+    custom_objects: Code = field(default_factory=Code)
 
 
 def loaded(shipped: Shipped) -> Call:
     """Return what gives a model's outputs, by name, for the features of some rows; it is kept for later tasks."""
-    key = shipped.file, shipped.layers, shipped.artefact.signature, shipped.artefact.tags
+    code = shipped.artefact.code.digest, shipped.custom_objects.digest  # a class can change where the model does not
+    key = shipped.file, shipped.layers, shipped.artefact.signature, shipped.artefact.tags, code
     if key not in _models:
         _models[key] = _load(shipped)
     _models.move_to_end(key)
@@ -91,7 +93,8 @@ def _prepare_tensorflow() -> None:
 def _keras_model(artefact: Artefact, shipped: Shipped) -> Call:
     import tensorflow as tf
 
-    model = load_model(artefact.kind, artefact.data, shipped.custom_objects)
+    frozen = Frozen(artefact.kind, file=artefact.data, code=artefact.code)
+    model = load_model(frozen, shipped.custom_objects.load(artefact.kind))
     names = list(shipped.layers) or [output.tensor.name for output in artefact.outputs]
     if shipped.layers:
         keras = import_module(artefact.kind)

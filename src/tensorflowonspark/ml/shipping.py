@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.backend import is_remote
 from tensorflowonspark.ml.artefact import Artefact
+from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.loading import Shipped
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def ship(
     if (session, name) not in _shipped:
         _send(spark, name, artefact.data)
         _shipped.add((session, name))
-    return Shipped(name, replace(artefact, data=b"", layers={}), layers, custom_objects)
+    return Shipped(name, replace(artefact, data=b"", layers={}), layers, code_for(custom_objects))
 
 
 def _send(spark: "SparkSession", name: str, data: bytes) -> None:

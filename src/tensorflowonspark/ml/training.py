@@ -9,8 +9,9 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.artefact import Artefact, from_model, tensor_info
-from tensorflowonspark.ml.inputs import TensorInfo, column_shapes, to_inputs
-from tensorflowonspark.ml.recipe import is_model, library_of, model_bytes, thaw
+from tensorflowonspark.ml.code import Code
+from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, to_inputs
+from tensorflowonspark.ml.recipe import freeze_model, is_model, library_of, thaw
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
@@ -25,7 +26,7 @@ class TrainingJob:
 
     model: Any  # frozen, or a function
     compiled_with: Mapping[str, Any]  # frozen: optimizer, loss, metrics, loss_weights
-    custom_objects: Mapping[str, Any]
+    custom_objects: Code
     features: tuple[str, ...]
     arrays: tuple[str, ...]  # those features whose values are arrays, vectors or bytes
     labels: tuple[str, ...]
@@ -67,11 +68,11 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     dataset = _dataset(feed, job, model)
     validation = None if feed.validation is None else _dataset(feed.validation, job, model, validates=True)
     history = _train(model, dataset, validation, job, ctx)
-    data = model_bytes(model) if ctx.is_chief or library_of(model) != "keras" else b""
-    if not ctx.is_chief:
+    frozen = freeze_model(model) if ctx.is_chief or library_of(model) != "keras" else None
+    if not ctx.is_chief or frozen is None:
         return None
-    loss = thaw(job.compiled_with.get("loss"), job.custom_objects)
-    return Trained(from_model(library_of(model), model, data, loss), _numbers(history))
+    loss = thaw(job.compiled_with.get("loss"), job.custom_objects.load(frozen.library))
+    return Trained(from_model(frozen, model, loss), _numbers(history))
 
 
 def _keras() -> Any:
@@ -86,7 +87,7 @@ def _keras() -> Any:
 
 
 def _model(job: TrainingJob) -> Any:
-    given = thaw(job.model, job.custom_objects)
+    given = thaw(job.model, job.custom_objects.load())
     model = given if is_model(given) else given()
     if not is_model(model):
         raise SpecError(f"model: the function returned {model!r}, and a Keras model was expected")
@@ -94,7 +95,9 @@ def _model(job: TrainingJob) -> Any:
 
 
 def _compile(model: Any, job: TrainingJob) -> None:
-    settings = {name: each for name, each in thaw(job.compiled_with, job.custom_objects).items() if each is not None}
+    settings = {
+        name: each for name, each in thaw(job.compiled_with, job.custom_objects.load()).items() if each is not None
+    }
     if settings:
         if "loss" not in settings and getattr(model, "loss", None) is not None:
             settings["loss"] = model.loss
@@ -121,6 +124,13 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, validates: bool = False
         seed=job.seed,
         **elements,
     )
+    spec = dataset.element_spec
+    check_dtypes(inputs, _dtypes(spec[0], job.features))
+    if job.loop is None:
+        for name, dtype in _dtypes(spec[1], job.labels).items():
+            if dtype == "string":
+                raise SpecError(f"label column {name!r} holds strings, of which no loss can be made: index it first "
+                                "(StringIndexer)")  # fmt: skip
     outputs = list(getattr(model, "output_names", None) or [])
 
     def arranged(x: Any, y: Any, weight: Any) -> Any:
@@ -138,6 +148,12 @@ def _inputs(model: Any) -> list[TensorInfo]:
     if not getattr(model, "built", True) or not getattr(model, "inputs", None):
         return []
     return [tensor_info(each.name.split(":")[0], each) for each in model.inputs]
+
+
+def _dtypes(spec: Any, columns: Sequence[str]) -> dict[str, str]:
+    """Return the dtypes of columns, from the specification of their tensors."""
+    by_name = spec if isinstance(spec, Mapping) else {columns[0]: spec}
+    return {name: str(by_name[name].dtype.name) for name in columns if name in by_name}
 
 
 def _by_output(labels: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
