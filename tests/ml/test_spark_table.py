@@ -302,10 +302,10 @@ def test_tuners(spark, tmp_path):
     assert sorted(again.transform(data).collect()) == sorted(found.transform(data).collect())
     cell("Tuners and pipelines", "CrossValidatorModel: save and load")
 
-    split = TrainValidationSplit(trainRatio=0.7, seed=5, **settings).fit(data)
+    split = TrainValidationSplit(trainRatio=0.7, seed=5, **{**settings, "estimatorParamMaps": grid[1:]}).fit(data)
     drawn = data.select("*", f.rand(5).alias("drawn")).collect()
     train, held = [row for row in drawn if row.drawn < 0.7], [row for row in drawn if row.drawn >= 0.7]
-    assert split.validationMetrics == pytest.approx([rmse(alone(train, epochs), held) for epochs in (1, 4)], rel=1e-4)
+    assert split.validationMetrics == pytest.approx([rmse(alone(train, 4), held)], rel=1e-4)
     cell("Tuners and pipelines", "TrainValidationSplit: validationMetrics")
 
     words = data.withColumn("word", f.when(f.col("x") > 0.5, "b").otherwise("a"))
