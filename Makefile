@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow chaos matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery clean
+.PHONY: demo test slow chaos keras-suite matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -19,6 +19,10 @@ slow: $(STAMP)
 # Failures drawn at random, for ten minutes on each master.
 chaos: $(STAMP)
 	TFOS_TEST_CHAOS_SECONDS=600 $(BIN)/python -m pytest -s -m slow tests/test_chaos.py $(ARGS)
+
+# Tests of Keras itself in the nodes of a cluster, without a strategy and with one (docs/benchmarks/keras-suite.md).
+keras-suite: $(STAMP)
+	PYTHONPATH=tests:benchmarks $(BIN)/python -m keras_suite $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

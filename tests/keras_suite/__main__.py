@@ -1,0 +1,80 @@
+"""``make keras-suite``: Keras's own tests in the nodes, compared with the list of expected failures."""
+
+import argparse
+import os
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import cloudpickle
+
+from keras_suite import cluster
+from keras_suite.report import MODES, compare, page, read_expected
+from keras_suite.source import FOLDERS, files_with_tests, keras_source
+from rounds import versions
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+def main() -> int:
+    """Run the suite; return 0 if all failures are expected, and all expected ones fail."""
+    parser = argparse.ArgumentParser(prog="keras_suite", description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="*", default=FOLDERS, help="folders or test files of keras/src (all)")
+    parser.add_argument("--mode", choices=MODES, action="append", help="without a strategy, or with one (both)")
+    parser.add_argument("--select", default="", help="only tests whose name contains this")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds that a test may take")
+    parser.add_argument("--page", type=Path, help="write the page to this file")
+    options = parser.parse_args()
+    whole = tuple(options.folders) == FOLDERS and not options.select and not options.mode
+    if options.page and not whole:
+        parser.error("--page needs a whole run")
+
+    began = time.monotonic()
+    outcomes = _run(options)
+    comparison = compare(outcomes, read_expected(HERE / "expected.toml"), whole=whole)
+    for mode, of_mode in outcomes.items():
+        kinds = {each.kind: sum(other.kind == each.kind for other in of_mode) for each in of_mode}
+        print(f"{mode}: {len(of_mode)} tests of keras {version('keras')}: {kinds}")
+    for line in comparison.lines():
+        print(line)
+    if options.page:
+        packages = versions("tensorflowonspark", "pyspark", "tensorflow", "keras")
+        about = f"{packages}; {(time.monotonic() - began) / 60:.0f} minutes."
+        options.page.write_text(page(outcomes, comparison, about))
+    return 0 if comparison else 1
+
+
+def _run(options):
+    os.environ.update({"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "TF_CPP_MIN_LOG_LEVEL": "2"})
+    from pyspark import cloudpickle as spark_cloudpickle
+    from pyspark.sql import SparkSession
+
+    for each in (cloudpickle, spark_cloudpickle):
+        each.register_pickle_by_value(cluster)
+    source = keras_source(ROOT / ".venvs" / "keras-suite")
+    builder = SparkSession.builder.master("local[2]").appName("keras-suite").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    outcomes = {}
+    try:
+        for mode in options.mode or MODES:
+            outcomes[mode] = []
+            for folder in options.folders:
+                files = files_with_tests(source, [folder])
+                run = cluster.run_suite(
+                    spark, source, files, strategy=mode == "strategy", timeout=options.timeout, select=options.select
+                )
+                for outcome in run:
+                    outcomes[mode].append(outcome)
+                    if outcome.kind not in ("passed", "skipped"):
+                        last = (outcome.error.strip().splitlines() or [""])[0]
+                        print(f"{mode} {outcome.test}: {outcome.kind}: {last}", file=sys.stderr, flush=True)
+    finally:
+        spark.stop()
+    return outcomes
+
+
+if __name__ == "__main__":
+    sys.exit(main())
