@@ -7,9 +7,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-import cloudpickle
-
-from keras_suite import cluster
+from keras_suite.cluster import run_suite
 from keras_suite.report import MODES, compare, page, read_expected
 from keras_suite.source import FOLDERS, files_with_tests, keras_source
 from rounds import versions
@@ -48,11 +46,8 @@ def main() -> int:
 
 def _run(options):
     os.environ.update({"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "TF_CPP_MIN_LOG_LEVEL": "2"})
-    from pyspark import cloudpickle as spark_cloudpickle
     from pyspark.sql import SparkSession
 
-    for each in (cloudpickle, spark_cloudpickle):
-        each.register_pickle_by_value(cluster)
     source = keras_source(ROOT / ".venvs" / "keras-suite")
     builder = SparkSession.builder.master("local[2]").appName("keras-suite").config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
@@ -63,7 +58,7 @@ def _run(options):
             outcomes[mode] = []
             for folder in options.folders:
                 files = files_with_tests(source, [folder])
-                run = cluster.run_suite(
+                run = run_suite(
                     spark, source, files, strategy=mode == "strategy", timeout=options.timeout, select=options.select
                 )
                 for outcome in run:

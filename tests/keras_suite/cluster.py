@@ -9,8 +9,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import cloudpickle
+from pyspark import cloudpickle as spark_cloudpickle
 
 import tensorflowonspark as tfos
 
@@ -47,7 +51,9 @@ class Outcome:
     traceback: str = ""
 
 
-def run_suite(spark, source: Path, files: list[str], *, strategy: bool, timeout: float, select: str = ""):
+def run_suite(
+    spark, source: Path, files: list[str], *, strategy: bool, timeout: float, select: str = ""
+) -> Iterator[Outcome]:
     """Run test files in the nodes of clusters of two workers; yield each test's `Outcome`.
 
     A test after which the two workers are out of step, or that does not end in time, is the last of its cluster.
@@ -67,6 +73,8 @@ def run_suite(spark, source: Path, files: list[str], *, strategy: bool, timeout:
     select : str
         Only tests whose name contains this.
     """
+    for pickler in (cloudpickle, spark_cloudpickle):
+        pickler.register_pickle_by_value(sys.modules[__name__])  # the nodes find this folder by the plan alone
     done = []
     while True:
         directory = Path(tempfile.mkdtemp(prefix="keras-suite-"))
