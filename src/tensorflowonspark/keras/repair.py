@@ -22,6 +22,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from tensorflowonspark.keras.compiling import refuse_own_step, without_compiling
+
 __all__ = ["build_needs_repair", "reduction_needs_repair", "repair_trainer"]
 
 _log = logging.getLogger(__name__)
@@ -134,6 +136,8 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
         return zeros(values[0])
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if self._distribute_strategy is not None and not _can_be_called(self):
+            return  # what its own steps use is built in the first of them, as without a strategy
         if self._distribute_strategy is not None and iterator is not None:
             try:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
@@ -146,14 +150,21 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
     return _maybe_symbolic_build
 
 
+def _can_be_called(model: Any) -> bool:
+    """Return whether a model has a ``call``; a GAN, as Keras's guide writes it, has only steps of its own."""
+    return getattr(type(model).call, "__module__", "").split(".")[0] != "keras" or bool(getattr(model, "inputs", None))
+
+
 def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
     tf = trainer.tf
     original = trainer.TensorFlowTrainer._make_function
 
     def _make_function(self: Any, step_function: Callable[..., Any]) -> Any:
         strategy = self.distribute_strategy
+        refuse_own_step(trainer, self, step_function.__name__)
         if self.steps_per_execution == 1 or not trainer._collective_all_reduce_multi_worker(strategy):
-            return original(self, step_function)
+            with without_compiling(self):
+                return original(self, step_function)
 
         @tf.autograph.experimental.do_not_convert
         def one_step(data: Any) -> Any:
