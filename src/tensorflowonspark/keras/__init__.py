@@ -10,6 +10,8 @@ that it concerns has been imported, and only if a test of that very version says
 - `weighting`: class weights beside sample weights;
 - `saving`: what is saved or exported is so outside of a strategy's scope, and as the model predicts;
 - `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
+- `counting`, `ledger`: a warning where fewer rows reach the steps of ``fit`` than a feed gave out;
+- `predicting`: ``predict`` waits for no other worker;
 - `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
   ``tf_keras`` as well.)
 """
@@ -49,6 +51,7 @@ def install() -> None:
         wrapt.register_post_import_hook(f"tensorflowonspark.keras.{function}", module)
     wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
+    wrapt.register_post_import_hook("tensorflowonspark.keras.predicting:predict_alone", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.shards:teach_strategy", _STRATEGY)
     wrapt.register_post_import_hook("tensorflowonspark.keras.provenance:track_datasets", _DATASETS)
     for adapters in _ADAPTERS:

@@ -127,7 +127,9 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
             return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
         if isinstance(spec, tf.RaggedTensorSpec):
             dense = tf.TensorSpec(spec.shape, spec.dtype)
-            return tf.RaggedTensor.from_tensor(zeros(dense), ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
+            return (
+                tf.RaggedTensor.from_tensor(zeros(dense), ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
+            )
         if isinstance(spec, tf.SparseTensorSpec):
             return tf.sparse.from_dense(zeros(tf.TensorSpec(spec.shape, spec.dtype)))
         values = getattr(spec, "_value_specs", None)  # one for each replica: of a dataset that is distributed already
