@@ -154,7 +154,9 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
 
 def _can_be_called(model: Any) -> bool:
     """Return whether a model has a ``call``; a GAN, as Keras's guide writes it, has only steps of its own."""
-    return getattr(type(model).call, "__module__", "").split(".")[0] != "keras" or bool(getattr(model, "inputs", None))
+    import keras  # it is complete by now
+
+    return type(model).call not in (keras.Layer.call, keras.Model.call)
 
 
 def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
@@ -186,6 +188,8 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
         )
 
         def steps(iterator: Any) -> Any:
+            if inspect.isgenerator(iterator):  # of `train_on_batch`, with one batch
+                return step(next(iterator))
             outputs = None
             try:
                 for _ in range(self.steps_per_execution):
