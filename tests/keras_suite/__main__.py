@@ -1,13 +1,14 @@
 """``make keras-suite``: Keras's own tests in the nodes, compared with the list of expected failures."""
 
 import argparse
+import json
 import os
 import sys
-import time
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from keras_suite.cluster import run_suite
+from keras_suite.cluster import Outcome, run_suite
 from keras_suite.report import MODES, compare, page, read_expected
 from keras_suite.source import FOLDERS, files_with_tests, keras_source
 from rounds import versions
@@ -23,13 +24,13 @@ def main() -> int:
     parser.add_argument("--mode", choices=MODES, action="append", help="without a strategy, or with one (both)")
     parser.add_argument("--select", default="", help="only tests whose name contains this")
     parser.add_argument("--timeout", type=float, default=120, help="seconds that a test may take")
+    parser.add_argument("--record", type=Path, help="append outcomes to this file; tests in it do not run again")
     parser.add_argument("--page", type=Path, help="write the page to this file")
     options = parser.parse_args()
     whole = tuple(options.folders) == FOLDERS and not options.select and not options.mode
     if options.page and not whole:
         parser.error("--page needs a whole run")
 
-    began = time.monotonic()
     outcomes = _run(options)
     comparison = compare(outcomes, read_expected(HERE / "expected.toml"), whole=whole)
     for mode, of_mode in outcomes.items():
@@ -39,7 +40,8 @@ def main() -> int:
         print(line)
     if options.page:
         packages = versions("tensorflowonspark", "pyspark", "tensorflow", "keras")
-        about = f"{packages}; {(time.monotonic() - began) / 60:.0f} minutes."
+        minutes = sum(each.seconds for of_mode in outcomes.values() for each in of_mode) / 60
+        about = f"{packages}; the tests took {minutes:.0f} minutes on two cores."
         options.page.write_text(page(outcomes, comparison, about))
     return 0 if comparison else 1
 
@@ -52,23 +54,33 @@ def _run(options):
     builder = SparkSession.builder.master("local[2]").appName("keras-suite").config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    outcomes = {}
+    outcomes = {mode: [] for mode in options.mode or MODES}
+    if options.record and options.record.exists():
+        for line in options.record.read_text().splitlines():
+            mode, outcome = (recorded := json.loads(line)).pop("mode"), Outcome(**recorded)
+            if mode in outcomes:
+                outcomes[mode].append(outcome)
     try:
-        for mode in options.mode or MODES:
-            outcomes[mode] = []
+        for mode, of_mode in outcomes.items():
+            done = [each.test for each in of_mode]
             for folder in options.folders:
                 files = files_with_tests(source, [folder])
-                run = run_suite(
-                    spark, source, files, strategy=mode == "strategy", timeout=options.timeout, select=options.select
-                )
-                for outcome in run:
-                    outcomes[mode].append(outcome)
-                    if outcome.kind not in ("passed", "skipped"):
-                        last = (outcome.error.strip().splitlines() or [""])[0]
-                        print(f"{mode} {outcome.test}: {outcome.kind}: {last}", file=sys.stderr, flush=True)
+                how = {"strategy": mode == "strategy", "timeout": options.timeout, "select": options.select}
+                for outcome in run_suite(spark, source, files, **how, done=done):
+                    of_mode.append(outcome)
+                    _show(mode, outcome, options.record)
     finally:
         spark.stop()
     return outcomes
+
+
+def _show(mode, outcome, record):
+    if outcome.kind not in ("passed", "skipped"):
+        last = (outcome.error.strip().splitlines() or [""])[0]
+        print(f"{mode} {outcome.test}: {outcome.kind}: {last}", file=sys.stderr, flush=True)
+    if record:
+        with record.open("a") as lines:
+            lines.write(json.dumps({"mode": mode, **asdict(outcome)}) + "\n")
 
 
 if __name__ == "__main__":

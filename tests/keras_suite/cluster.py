@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def run_suite(
-    spark, source: Path, files: list[str], *, strategy: bool, timeout: float, select: str = ""
+    spark, source: Path, files: list[str], *, strategy: bool, timeout: float, select: str = "", done: Iterable[str] = ()
 ) -> Iterator[Outcome]:
     """Run test files in the nodes of clusters of two workers; yield each test's `Outcome`.
 
@@ -72,10 +72,12 @@ def run_suite(
         Seconds for one test.
     select : str
         Only tests whose name contains this.
+    done : iterable of str
+        Tests that do not run again.
     """
     for pickler in (cloudpickle, spark_cloudpickle):
         pickler.register_pickle_by_value(sys.modules[__name__])  # the nodes find this folder by the plan alone
-    done = []
+    done = list(done)
     while True:
         directory = Path(tempfile.mkdtemp(prefix="keras-suite-"))
         plan = {
