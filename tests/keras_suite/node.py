@@ -23,7 +23,7 @@ __all__ = ["run_tests"]
 SEED = 1337
 _LOOK_SECONDS = 0.002
 _ERROR_LINES = 12
-_MEETING_SECONDS = 10
+_MEETING_SECONDS = 20
 _PATIENCE_SECONDS = 30  # beyond a test's own time-out, after which the driver has ended the other worker
 
 
@@ -60,7 +60,7 @@ def run_tests(plan: dict, worker: int) -> int:
     without = [f"-pno:{name}" for name in ("cacheprovider", "terminal", "faulthandler", "unraisableexception")]
     code = pytest.main([*options, *without, *(str(source / each) for each in plan["files"])], plugins=[plugin])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED, OUT_OF_STEP):
-        raise RuntimeError(f"pytest ended with {code!r}")
+        raise RuntimeError(f"pytest ended with {code!r}: {plugin.internal_error}")
     return plugin.finished
 
 
@@ -92,8 +92,8 @@ def _prepare_tests(strategy):
 def _share_files(worker):
     """Let both workers find the files that only the chief writes, as in a directory that all hosts mount.
 
-    Each worker has temporary directories of its own, since tests remove files. After each ``fit`` the second worker's
-    become copies of the chief's.
+    Each worker has temporary directories of its own, since tests remove files. After each ``fit`` the second worker gets
+    what the chief has written.
     """
     from keras import Model
 
@@ -107,6 +107,7 @@ def _share_files(worker):
             worker.copy_files()
 
     Model.fit = fit
+    tempfile.mkdtemp = worker.make_directory
 
 
 class TestFile(pytest.Module):
@@ -129,11 +130,15 @@ class Worker:
         self.directory = Path(plan["directory"])
         self.finished = 0
         self.fits = 0
+        self.internal_error = ""
         self.report = {}
 
     def pytest_configure(self, config):
         for name in ("requires_trainable_backend", "multi_device"):  # Keras's own
             config.addinivalue_line("markers", name)
+
+    def pytest_internalerror(self, excrepr):
+        self.internal_error = str(excrepr)
 
     def pytest_pycollect_makemodule(self, module_path, parent):
         return TestFile.from_parent(parent, path=module_path)
@@ -172,18 +177,29 @@ class Worker:
             self.report.update(outcome="skipped", error=reason)
 
     def begin_files(self):
-        """Have the temporary files of the next test in a directory of its own, under equal names on both workers."""
-        own = self._files(self.worker)
-        own.mkdir(parents=True)
-        tempfile.tempdir = str(own)
-        tempfile._name_sequence = map(str, count())
+        """Have the next test's temporary files in a directory of its own."""
+        self._copied, self._numbers = set(), count()
+        tempfile.tempdir = str(self._files(self.worker))
+        os.makedirs(tempfile.tempdir)
+
+    def make_directory(self, suffix=None, prefix=None, dir=None):  # noqa: A002 - as tempfile.mkdtemp has it
+        """Make a temporary directory, with the same name on both workers."""
+        path = Path(dir or tempfile.gettempdir()) / f"{prefix or 'tmp'}{next(self._numbers)}{suffix or ''}"
+        path.mkdir(0o700)
+        return str(path)
 
     def copy_files(self):
         """Wait until the chief's files of this test are complete, and copy them if this is the other worker."""
         self.fits += 1
         if self._meet(f"{self.finished}-fit-{self.fits}") and self.worker:
-            shutil.rmtree(self._files(1))
-            shutil.copytree(self._files(0), self._files(1))
+            chief, own = self._files(0), self._files(1)
+            there = {path.relative_to(chief) for path in chief.rglob("*") if path.is_file()}
+            for path in self._copied - there:
+                (own / path).unlink(missing_ok=True)
+                with suppress(OSError):  # it is not empty, or its parent is the test's own
+                    (own / path).parent.rmdir()
+            shutil.copytree(chief, own, dirs_exist_ok=True)
+            self._copied = there
         self._meet(f"{self.finished}-copied-{self.fits}")
 
     def _files(self, worker):

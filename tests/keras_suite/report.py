@@ -171,7 +171,7 @@ def page(outcomes: dict[str, list[Outcome]], comparison: Comparison, about: str)
 
 
 def _matches(test, pattern):
-    return fnmatchcase(test, pattern.replace("[", "[[]"))  # brackets are a parametrized test's own
+    return fnmatchcase(test, pattern)
 
 
 def _file(outcome):
