@@ -81,6 +81,8 @@ def ids_in_fit(strategy, data):
     return ids
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.masters("local")
 def test_no_row_is_dropped_on_any_way_into_a_strategy(spark):
     results = tfos.run(spark, ways, workers=2, data=small_frame(spark, [40, _ROWS - 40]))
@@ -119,6 +121,8 @@ def test_a_generator_that_reads_a_feed_later_is_refused(spark):
     assert set(sum(rows, [])) == {-1, *range(20)}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.masters("local")
 def test_rows_that_reach_no_step_are_counted(spark):
     """What nothing but a count can see; what drops no row, or is meant to drop some, is not warned of."""
@@ -203,6 +207,15 @@ def every_kind(args, ctx):
 
     ragged = tf.RaggedTensor.from_row_lengths(np.arange(16, dtype="f4") / 16, [2, 1, 3, 1, 2, 1, 2, 1, 2, 1])
     sparse = tf.sparse.from_dense(x)
+
+    parts = [tf.sparse.from_dense(x[start : start + 4]) for start in range(0, 10, 4)]
+    parts = [tf.SparseTensor(part.indices[::-1], part.values[::-1], part.dense_shape) for part in parts]
+
+    def unsorted():
+        for number, part in enumerate(parts):
+            yield part, y[number * 4 : number * 4 + 4]
+
+    specs = tf.SparseTensorSpec((None, 3), tf.float32), tf.TensorSpec((None,), tf.float32)
     ragged_layers = keras.Input((None,), ragged=True), keras.layers.Lambda(summed, output_shape=(1,))
     kinds = {
         "dense": (model(keras.Input((3,))), data.from_tensor_slices((x, y)).batch(4), {}),
@@ -210,6 +223,11 @@ def every_kind(args, ctx):
         "sparse": (model(keras.Input((3,), sparse=True)), data.from_tensor_slices((sparse, y)).batch(4), {}),
         "sparse tensor": (model(keras.Input((3,), sparse=True)), sparse, {"batch_size": 4}),
         "scipy": (model(keras.Input((3,), sparse=True)), scipy.sparse.csr_matrix(x), {"batch_size": 4}),
+        "unsorted": (
+            model(keras.Input((3,), sparse=True)),
+            data.from_generator(unsorted, output_signature=specs),
+            {},
+        ),
         "ragged": (model(*ragged_layers), data.from_tensor_slices((ragged, y)).batch(4), {}),
     }
     results = {}
@@ -229,6 +247,8 @@ def every_kind(args, ctx):
     return results, dense.predict(batches, verbose=0), alone, dense.predict_on_batch(x), dense(x).numpy()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.masters("local")
 def test_data_of_every_kind_in_fit_evaluate_and_predict(spark):
     one, two = tfos.run(spark, every_kind, workers=2).values()

@@ -9,6 +9,7 @@ from typing import Any
 import wrapt
 
 from tensorflowonspark.keras.compiling import refuse_own_step
+from tensorflowonspark.keras.ledger import Way, ledger
 
 __all__ = ["skip_steps", "wrap_trainer"]
 
@@ -30,6 +31,7 @@ def wrap_trainer(trainer: ModuleType) -> None:
         from tensorflowonspark.keras.callbacks import agreeing  # needs all of Keras, which is there by now
         from tensorflowonspark.keras.counting import RowCount
 
+        ledger.way = Way.UNKNOWN
         added = [RowCount()] if bound.get("steps_per_epoch") is None else []  # else an epoch ends in the midst of data
         bound["callbacks"] = agreeing(model, bound.get("callbacks"), *added)
         return wrapped(**bound)

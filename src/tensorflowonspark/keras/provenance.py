@@ -190,7 +190,8 @@ def _watch_generator(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[s
     function, rest = (args[0], args[1:]) if args else (kwargs.pop("generator"), args)
     if not callable(function):
         return wrapped(function, *rest, **kwargs)
-    generator = Generator(function, takes_arguments=bool(rest[2:] or kwargs.get("args")))
+    arguments = kwargs.get("args", (*rest, None, None, None)[2])
+    generator = Generator(function, takes_arguments=arguments is not None)
     # What is known to read a feed needs no watch.
     dataset = wrapped(function if generator.reads_feed else generator, *rest, **kwargs)
     add_source(dataset, SHARE if generator.reads_feed else generator)

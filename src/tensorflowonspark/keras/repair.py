@@ -18,7 +18,9 @@ Whether the first two are needed is found out by trying the installed functions,
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -118,24 +120,7 @@ def _names(function: Callable[..., Any]) -> set[str]:
 
 
 def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
-    tf = trainer.tf
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
-
-    def zeros(spec: Any) -> Any:
-        if isinstance(spec, tf.TensorSpec):
-            shape = [1 if size is None else size for size in spec.shape]
-            return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
-        if isinstance(spec, tf.RaggedTensorSpec):
-            dense = tf.TensorSpec(spec.shape, spec.dtype)
-            return (
-                tf.RaggedTensor.from_tensor(zeros(dense), ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
-            )
-        if isinstance(spec, tf.SparseTensorSpec):
-            return tf.sparse.from_dense(zeros(tf.TensorSpec(spec.shape, spec.dtype)))
-        values = getattr(spec, "_value_specs", None)  # one for each replica: of a dataset that is distributed already
-        if values is None:
-            raise TypeError(f"no zeros of {spec}")
-        return zeros(values[0])
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if self._distribute_strategy is not None and not _can_be_called(self):
@@ -143,11 +128,12 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
         if self._distribute_strategy is not None and iterator is not None:
             try:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
-                data_batch = trainer.tree.map_structure(zeros, spec)
+                data_batch = trainer.tree.map_structure(lambda each: _zeros(trainer.tf, each), spec)
                 iterator = None
             except TypeError:  # Keras may still know what to do
                 pass
-        original(self, iterator=iterator, data_batch=data_batch)
+        with _ragged_kept(trainer, data_batch):
+            original(self, iterator=iterator, data_batch=data_batch)
 
     return _maybe_symbolic_build
 
@@ -157,6 +143,44 @@ def _can_be_called(model: Any) -> bool:
     import keras  # it is complete by now
 
     return type(model).call not in (keras.Layer.call, keras.Model.call)
+
+
+def _zeros(tf: Any, spec: Any) -> Any:
+    if isinstance(spec, tf.TensorSpec):
+        shape = [1 if size is None else size for size in spec.shape]
+        return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+    if isinstance(spec, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+        dense = _zeros(tf, tf.TensorSpec(spec.shape, spec.dtype))
+        if isinstance(spec, tf.SparseTensorSpec):
+            return tf.sparse.from_dense(dense)
+        return tf.RaggedTensor.from_tensor(dense, ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
+    values = getattr(spec, "_value_specs", None)  # one for each replica: of a dataset that is distributed already
+    if values is None:
+        raise TypeError(f"no zeros of {spec}")
+    return _zeros(tf, values[0])
+
+
+@contextmanager
+def _ragged_kept(trainer: ModuleType, batch: Any) -> Iterator[None]:
+    """Have Keras build with the ragged values of a batch: the symbols that it makes of all values are dense."""
+    waiting = deque(each for each in trainer.tree.flatten(batch) if each is not None)
+    if not any(isinstance(each, trainer.tf.RaggedTensor) for each in waiting):
+        yield
+        return
+    backend = trainer.base_trainer.backend
+    plain = backend.KerasTensor
+
+    def symbol(shape: Any, dtype: Any) -> Any:
+        value = waiting.popleft()
+        if not waiting:
+            backend.KerasTensor = plain
+        return value if isinstance(value, trainer.tf.RaggedTensor) else plain(shape, dtype)
+
+    backend.KerasTensor = symbol
+    try:
+        yield
+    finally:
+        backend.KerasTensor = plain
 
 
 def _stepwise(trainer: ModuleType) -> Callable[..., Any]:

@@ -57,7 +57,8 @@ def teach_strategy(distribute_lib: ModuleType) -> None:
         rows = shard_batch_rows(dataset)
         if rows is None and not predicts() and not _is_share(dataset):
             ledger.note(dataset, Way.UNKNOWN if _is_off(dataset) else Way.DIVIDED)
-            return wrapped(*args, **kwargs)
+            options = args[1:] if args else [kwargs["options"]] if "options" in kwargs else []
+            return wrapped(_sorted(dataset), *options)
         ledger.note(dataset, Way.WHOLE)
         per_replica = _divided(dataset, rows, replicas)
         return strategy.distribute_datasets_from_function(lambda _context: per_replica)
@@ -81,6 +82,21 @@ def _is_share(dataset: Any) -> bool:
 def _is_off(dataset: Any) -> bool:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     return policy is not None and policy.name == "OFF"
+
+
+def _sorted(dataset: Any) -> Any:
+    """Return the dataset with the indices of its sparse tensors in order, which their division into batches needs."""
+    import tensorflow as tf
+
+    def is_sparse(each: Any) -> bool:
+        return isinstance(each, (tf.SparseTensor, tf.SparseTensorSpec))
+
+    def in_order(*element: Any) -> Any:
+        flat = [tf.sparse.reorder(each) if is_sparse(each) else each for each in tf.nest.flatten(element)]
+        ordered = tf.nest.pack_sequence_as(element, flat)
+        return ordered if len(ordered) > 1 or isinstance(dataset.element_spec, tuple) else ordered[0]
+
+    return dataset.map(in_order) if any(map(is_sparse, tf.nest.flatten(dataset.element_spec))) else dataset
 
 
 def _divided(dataset: Any, rows: int | None, replicas: int) -> Any:
