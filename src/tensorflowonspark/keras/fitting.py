@@ -8,8 +8,8 @@ from typing import Any
 
 import wrapt
 
-from tensorflowonspark.keras.compiling import refuse_own_step
 from tensorflowonspark.keras.ledger import Way, ledger
+from tensorflowonspark.keras.own_steps import refuse_own_step
 
 __all__ = ["skip_steps", "wrap_trainer"]
 

@@ -17,7 +17,7 @@ _MODULES_OF_KERAS = tuple(
     f"tensorflowonspark.keras.{name}"
     for name in (
         *("repair", "compiling", "fitting", "shards", "metrics", "losses", "resuming"),
-        *("optimizers", "saving", "weighting"),
+        *("optimizers", "own_steps", "saving", "weighting"),
     )
 )
 _OTHER_RUNTIMES = ("jax", "torch")  # Keras's other backends have threads of their own, and warn of every fork
