@@ -92,8 +92,8 @@ def _prepare_tests(strategy):
 def _share_files(worker):
     """Let both workers find the files that only the chief writes, as in a directory that all hosts mount.
 
-    Each worker has temporary directories of its own, since tests remove files. After each ``fit`` the second worker gets
-    what the chief has written.
+    Each worker has temporary directories of its own, since tests remove files. After each ``fit`` the second worker
+    gets what the chief has written.
     """
     from keras import Model
 
