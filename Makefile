@@ -22,7 +22,7 @@ chaos: $(STAMP)
 
 # Tests of Keras itself in the nodes of a cluster, without a strategy and with one (docs/benchmarks/keras-suite.md).
 keras-suite: $(STAMP)
-	PYTHONPATH=tests:benchmarks $(BIN)/python -m keras_suite $(ARGS)
+	PYTHONPATH=tests:benchmarks $(BIN)/python -m keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

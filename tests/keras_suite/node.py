@@ -240,7 +240,11 @@ class Worker:
 def _failure(text):
     lines = [line for line in text.strip().splitlines() if line.strip()]
     errors = [line[2:].strip() for line in lines if line.startswith("E ")]
-    return {"outcome": "failed", "error": "\n".join(errors[:_ERROR_LINES]) or lines[-1], "traceback": text[-4000:]}
+    return {
+        "outcome": "failed",
+        "error": "\n".join(errors[:_ERROR_LINES]) or "".join(lines[-1:]),
+        "traceback": text[-4000:],
+    }
 
 
 def _out_of_step(mine, theirs):
