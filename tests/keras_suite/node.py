@@ -23,6 +23,7 @@ __all__ = ["run_tests"]
 SEED = 1337
 _LOOK_SECONDS = 0.002
 _ERROR_LINES = 12
+_TRACEBACK_CHARACTERS = 4000
 _MEETING_SECONDS = 20
 _PATIENCE_SECONDS = 30  # beyond a test's own time-out, after which the driver has ended the other worker
 
@@ -240,11 +241,8 @@ class Worker:
 def _failure(text):
     lines = [line for line in text.strip().splitlines() if line.strip()]
     errors = [line[2:].strip() for line in lines if line.startswith("E ")]
-    return {
-        "outcome": "failed",
-        "error": "\n".join(errors[:_ERROR_LINES]) or "".join(lines[-1:]),
-        "traceback": text[-4000:],
-    }
+    error = "\n".join(errors[:_ERROR_LINES] or lines[-1:])
+    return {"outcome": "failed", "error": error, "traceback": text[-_TRACEBACK_CHARACTERS:]}
 
 
 def _out_of_step(mine, theirs):
