@@ -40,7 +40,6 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
     ("own_steps:note_divided_losses", _TRAINER),
     ("weighting:multiply_class_weights", "keras.src.trainers.data_adapters.tf_dataset_adapter"),
     ("weighting:multiply_class_weights_on_batch", _TRAINER),
-    ("losses:average_single_values", "keras.src.losses.loss"),
     ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),
     ("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer"),
     ("saving:save_outside_scope", "keras.src.saving.saving_lib"),
