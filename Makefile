@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow chaos matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery clean
+.PHONY: demo test slow keras-table chaos matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -15,6 +15,10 @@ test: $(STAMP)
 # The tests that take long.
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+# What Keras and tf.data offer under each strategy, compared with one process; writes docs/keras.md.
+keras-table: $(STAMP)
+	$(BIN)/python -m pytest tests/keras/test_table.py --write-keras-table $(ARGS)
 
 # Failures drawn at random, for ten minutes on each master.
 chaos: $(STAMP)

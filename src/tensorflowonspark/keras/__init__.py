@@ -23,6 +23,7 @@ def install() -> None:
     """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are)."""
     wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
+    wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:refuse_parameter_servers", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.shards:teach_strategy", _STRATEGY)
     wrapt.register_post_import_hook("tensorflowonspark.keras.metrics:skip_padding", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.metrics:skip_padding_in_tf_keras", _TF_KERAS)

@@ -10,8 +10,9 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["skip_steps", "wrap_trainer"]
+__all__ = ["refuse_parameter_servers", "skip_steps", "wrap_trainer"]
 
+_METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 _to_skip = [0]  # steps of the next pass that Keras begins
 
 
@@ -52,6 +53,25 @@ def wrap_passes(trainer: ModuleType) -> None:
         return (each for each in wrapped(*args, **kwargs) if each[0] >= first)
 
     wrapt.wrap_function_wrapper(trainer, "TFEpochIterator._enumerate_iterator", steps)
+
+
+def refuse_parameter_servers(trainer: ModuleType) -> None:
+    """Refuse what Keras 3 can't do under a ``ParameterServerStrategy`` (called after its trainer's import)."""
+
+    def refusing(name: str) -> Callable[..., Any]:
+        def method(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if isinstance(model.distribute_strategy, trainer.tf.distribute.ParameterServerStrategy):
+                raise SpecError(
+                    f"model.{name} of Keras 3 does not work under ParameterServerStrategy: write the loop with "
+                    "tf.distribute.coordinator.ClusterCoordinator, or use tf_keras, whose fit works there "
+                    '(environment={"TF_USE_LEGACY_KERAS": "1"})'
+                )
+            return wrapped(*args, **kwargs)
+
+        return method
+
+    for name in _METHODS:
+        wrapt.wrap_function_wrapper(trainer, f"TensorFlowTrainer.{name}", refusing(name))
 
 
 def _arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""What Keras and tf.data offer, under each strategy, compared with one process: the page docs/keras.md."""
+
+import inspect
+import re
+from pathlib import Path
+
+import cloudpickle
+import keras
+import pytest
+import tensorflow as tf
+from pyspark import cloudpickle as spark_cloudpickle
+from table import cells, judging, page, running
+from table.columns import COLUMNS, MIRRORED, MULTI_WORKER, NONE, PARAMETER_SERVER
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "keras.md"
+BASES = {"Optimizer", "OptimizerMap", "LearningRateSchedule", "Loss", "Metric", "Callback"}
+NOT_A_TRANSFORMATION = {
+    "counter",
+    "element_spec",
+    "fingerprint",
+    "from_tensors",
+    "list_files",
+    "options",
+    "random",
+    "range",
+}
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def verdicts(spark, tmp_path_factory):
+    """Run all cells in all columns; return how each is judged."""
+    cells.load()
+    for pickler in (cloudpickle, spark_cloudpickle):
+        pickler.register_pickle_by_value(running)
+    directory = tmp_path_factory.mktemp("table")
+    reference = running.start_reference(directory)
+    stalled = running.run_one_node(spark, directory, {name: running.keys_of(name) for name in (NONE, MIRRORED)})
+    for name, run in ((MULTI_WORKER, running.run_multi_worker), (PARAMETER_SERVER, running.run_parameter_server)):
+        stalled |= {(name, key): text for key, text in run(spark, directory, running.keys_of(name)).items()}
+    _, errors = reference.communicate()
+    assert not reference.returncode, errors
+    return {
+        (key, column): judging.judge(
+            cell,
+            column,
+            running.reference(directory, key),
+            running.outcomes(directory, column, key),
+            stalled.get((column, key), ""),
+        )
+        for key, cell in cells.ALL.items()
+        for column in COLUMNS
+    }
+
+
+def test_no_cell_is_wrong(verdicts):
+    wrong = [f"{key} | {column}: {each.why}" for (key, column), each in verdicts.items() if each.kind == judging.WRONG]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_page_is_what_the_cells_have_come_to(verdicts, request):
+    """`make keras-table` writes it; without that it must be what stands there."""
+    text = page.page(verdicts, {"Keras": keras.__version__, "TensorFlow": tf.__version__})
+    if request.config.getoption("--write-keras-table"):
+        PAGE.write_text(text)
+    made_with = re.compile("^Made with .*$", re.MULTILINE)
+    assert made_with.sub("", PAGE.read_text()) == made_with.sub("", text)
+
+
+@pytest.mark.parametrize(
+    ("module", "groups"),
+    [
+        (keras.optimizers, ["Optimizers"]),
+        (keras.optimizers.schedules, ["Schedules"]),
+        (keras.losses, ["Losses"]),
+        (keras.metrics, ["Metrics"]),
+        (keras.callbacks, ["Callbacks"]),
+    ],
+    ids=["optimizers", "schedules", "losses", "metrics", "callbacks"],
+)
+def test_all_classes_of_keras_are_there(module, groups):
+    cells.load()
+    names = " ".join(each.name for each in cells.ALL.values() if each.group in groups)
+    public = {name for name in dir(module) if inspect.isclass(getattr(module, name))} - BASES
+    assert not [name for name in sorted(public) if not re.search(rf"\b{name}\b", names)]
+
+
+def test_all_transformations_of_datasets_are_there():
+    cells.load()
+    names = " ".join(each.name for each in cells.ALL.values() if each.group == "tf.data")
+    public = {name for name in dir(tf.data.Dataset) if not name.startswith("_")} - NOT_A_TRANSFORMATION
+    assert not [name for name in sorted(public) if not re.search(rf"\b{name}\b", names)]
