@@ -120,10 +120,18 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def zeros(spec: Any) -> Any:
-        if not isinstance(spec, tf.TensorSpec):
+        if isinstance(spec, tf.TensorSpec):
+            shape = [1 if size is None else size for size in spec.shape]
+            return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+        if isinstance(spec, tf.RaggedTensorSpec):
+            dense = tf.TensorSpec(spec.shape, spec.dtype)
+            return tf.RaggedTensor.from_tensor(zeros(dense), ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
+        if isinstance(spec, tf.SparseTensorSpec):
+            return tf.sparse.from_dense(zeros(tf.TensorSpec(spec.shape, spec.dtype)))
+        values = getattr(spec, "_value_specs", None)  # one for each replica: of a dataset that is distributed already
+        if values is None:
             raise TypeError(f"no zeros of {spec}")
-        shape = [1 if size is None else size for size in spec.shape]
-        return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+        return zeros(values[0])
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if self._distribute_strategy is not None and iterator is not None:
@@ -131,7 +139,7 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
                 data_batch = trainer.tree.map_structure(zeros, spec)
                 iterator = None
-            except TypeError:  # ragged or sparse batches: Keras may still know what to do
+            except TypeError:  # Keras may still know what to do
                 pass
         original(self, iterator=iterator, data_batch=data_batch)
 

@@ -15,7 +15,7 @@ from tensorflowonspark.node.checkpoints import Checkpoints
 from tensorflowonspark.node.coordinator import CoordinatedFeed
 from tensorflowonspark.node.elements import Options
 from tensorflowonspark.node.export import export
-from tensorflowonspark.node.feed import Feed
+from tensorflowonspark.node.feed import Batches, Feed
 from tensorflowonspark.node.feeds import Feeds
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.ownreads import OwnReads
@@ -124,8 +124,8 @@ class Context:
         """Return the current feed as a ``tf.data.Dataset``: `Feed.dataset` says all about it."""
         return self._own_feed().dataset(batch_size, **options)
 
-    def batches(self, batch_size: int, **options: Any) -> Callable[[], Iterator[Any]]:
-        """Return what starts an epoch of numpy batches of the current feed: `Feed.batches` says all about it."""
+    def batches(self, batch_size: int, **options: Any) -> Batches:
+        """Return batches of numpy arrays of the current feed: `Feed.batches` has the details."""
         return self._own_feed().batches(batch_size, **options)
 
     def validation_dataset(self, batch_size: int, **options: Any) -> "tf.data.Dataset":

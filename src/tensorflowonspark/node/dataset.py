@@ -40,6 +40,7 @@ def make_dataset(
         for batch in source():
             yield tuple(flat_arrays(selection, batch))
 
+    arrays.reads_feed = True  # type: ignore[attr-defined]  # known to `keras.provenance`
     # A generator's elements are flat, and put together in the graph: that is cheaper than in Python.
     dataset = tf.data.Dataset.from_generator(arrays, output_signature=tuple(flat_specs(selection)))
     if in_blocks:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.provenance import report_read
 
 from ._inbox import END, END_OF_PARTITION, Block, Question
 from ._inlet import Inlet
@@ -108,6 +109,7 @@ class DataFeed:
         list or dict
             Rows; or, with `input_mapping`, lists of values by tensor.
         """
+        report_read()
         rows: list[Any] = []
         while len(rows) < batch_size and not self.done_feeding:
             if not self._rows and not self._next_block(rows):
