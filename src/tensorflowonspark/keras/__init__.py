@@ -5,14 +5,21 @@ that it concerns has been imported, and only if a test of that very version says
 
 - `repair`: the two functions of Keras's trainer that fail on several workers;
 - `fitting`: what several workers must agree on around ``fit``: statistics, callbacks that write files;
+- `optimizers`, `compiling`: gradients are summed before anything else is done with them, and outside of what XLA
+  compiles;
+- `weighting`: class weights beside sample weights;
+- `saving`: what is saved or exported is so outside of a strategy's scope, and as the model predicts;
 - `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
 - `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
   ``tf_keras`` as well.)
 """
 
+from types import ModuleType
+from typing import Any
+
 import wrapt
 
-__all__ = ["install"]
+__all__ = ["install", "wrap"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
@@ -23,10 +30,23 @@ _ADAPTERS = (
     "keras.src.trainers.data_adapters.py_dataset_adapter",
     "tf_keras.src.engine.data_adapter",
 )
+_REPAIRS = (  # in this order: what is replaced is wrapped after that
+    ("compiling:compile_steps", _TRAINER),
+    ("weighting:multiply_class_weights", "keras.src.trainers.data_adapters.tf_dataset_adapter"),
+    ("weighting:multiply_class_weights_on_batch", _TRAINER),
+    ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),
+    ("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer"),
+    ("saving:save_outside_scope", "keras.src.saving.saving_lib"),
+    ("saving:save_hdf5_outside_scope", "keras.src.legacy.saving.legacy_h5_format"),
+    ("saving:export_for_inference", "keras.src.export.saved_model_export_archive"),
+    ("saving:export_for_inference", "tf_keras.src.export.export_lib"),
+)
 
 
 def install() -> None:
     """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are)."""
+    for function, module in _REPAIRS:
+        wrapt.register_post_import_hook(f"tensorflowonspark.keras.{function}", module)
     wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:refuse_parameter_servers", _TRAINER)
@@ -38,3 +58,12 @@ def install() -> None:
     wrapt.register_post_import_hook("tensorflowonspark.keras.metrics:skip_padding_in_tf_keras", _TF_KERAS)
     wrapt.register_post_import_hook("tensorflowonspark.keras.losses:count_real_rows", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.losses:count_real_rows_in_tf_keras", _TF_KERAS)
+
+
+def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
+    """Wrap a function of a module, or a method of one of its classes; nothing if this version of it has none."""
+    owner: Any = module
+    for part in name.split("."):
+        owner = getattr(owner, part, None)
+    if owner is not None:
+        wrapt.wrap_function_wrapper(module, name, wrapper)

@@ -9,6 +9,7 @@ from typing import Any
 import wrapt
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.compiling import refuse_own_step
 
 __all__ = ["refuse_parameter_servers", "skip_steps", "wrap_trainer"]
 
@@ -24,12 +25,10 @@ def wrap_trainer(trainer: ModuleType) -> None:
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed", category=UserWarning)
         if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
             return wrapped(*args, **kwargs)
-        if model.jit_compile:
-            raise SpecError(
-                "jit_compile=True: XLA can't compile the exchange of gradients between workers, and TensorFlow would "
-                'abort; compile the model with jit_compile="auto" or False'
-            )
         bound = _arguments(wrapped, args, kwargs)
+        refuse_own_step(trainer, model, "train_step")
+        if bound.get("validation_data") is not None or bound.get("validation_split"):
+            refuse_own_step(trainer, model, "test_step")  # now, not after the first epoch
         from tensorflowonspark.keras.callbacks import agreeing  # needs all of Keras, which is there by now
 
         bound["callbacks"] = agreeing(model, bound.get("callbacks"))

@@ -19,8 +19,11 @@ Whether the first two are needed is found out by trying the installed functions,
 import inspect
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
+
+from tensorflowonspark.keras.compiling import refuse_own_step, without_compiling
 
 __all__ = ["build_needs_repair", "reduction_needs_repair", "repair_trainer"]
 
@@ -119,25 +122,29 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
     tf = trainer.tf
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
-    def zeros(spec: Any) -> Any:
+    def zeros(spec: Any, rows: int = 1) -> Any:
         if isinstance(spec, tf.TensorSpec):
             shape = [1 if size is None else size for size in spec.shape]
+            if shape and spec.shape[0] is None:
+                shape[0] = rows
             return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
         if isinstance(spec, tf.RaggedTensorSpec):
             dense = tf.TensorSpec(spec.shape, spec.dtype)
-            return tf.RaggedTensor.from_tensor(zeros(dense), ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
+            return tf.RaggedTensor.from_tensor(zeros(dense, rows), ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
         if isinstance(spec, tf.SparseTensorSpec):
-            return tf.sparse.from_dense(zeros(tf.TensorSpec(spec.shape, spec.dtype)))
+            return tf.sparse.from_dense(zeros(tf.TensorSpec(spec.shape, spec.dtype), rows))
         values = getattr(spec, "_value_specs", None)  # one for each replica: of a dataset that is distributed already
         if values is None:
             raise TypeError(f"no zeros of {spec}")
-        return zeros(values[0])
+        return zeros(values[0], rows)
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if self._distribute_strategy is not None and not _can_be_called(self):
+            return  # what its own steps use is built in the first of them, as without a strategy
         if self._distribute_strategy is not None and iterator is not None:
             try:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
-                data_batch = trainer.tree.map_structure(zeros, spec)
+                data_batch = trainer.tree.map_structure(partial(zeros, rows=_batch_rows(self)), spec)
                 iterator = None
             except TypeError:  # Keras may still know what to do
                 pass
@@ -146,14 +153,27 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
     return _maybe_symbolic_build
 
 
+def _batch_rows(model: Any) -> int:
+    """Return the rows of a batch that a model is made for, as one with a stateful layer is, or 1 if it takes any."""
+    inputs = getattr(model, "inputs", None) or [None]
+    return getattr(inputs[0], "shape", [None])[0] or 1
+
+
+def _can_be_called(model: Any) -> bool:
+    """Return whether a model has a ``call``; a GAN, as Keras's guide writes it, has only steps of its own."""
+    return getattr(type(model).call, "__module__", "").split(".")[0] != "keras" or bool(getattr(model, "inputs", None))
+
+
 def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
     tf = trainer.tf
     original = trainer.TensorFlowTrainer._make_function
 
     def _make_function(self: Any, step_function: Callable[..., Any]) -> Any:
         strategy = self.distribute_strategy
+        refuse_own_step(trainer, self, step_function.__name__)
         if self.steps_per_execution == 1 or not trainer._collective_all_reduce_multi_worker(strategy):
-            return original(self, step_function)
+            with without_compiling(self):
+                return original(self, step_function)
 
         @tf.autograph.experimental.do_not_convert
         def one_step(data: Any) -> Any:

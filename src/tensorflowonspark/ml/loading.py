@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorflowonspark.columns import Ragged
+from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.artefact import Artefact
 from tensorflowonspark.ml.inputs import to_inputs
 from tensorflowonspark.ml.recipe import load_model
@@ -97,9 +98,11 @@ def _keras_model(artefact: Artefact, shipped: Shipped) -> Call:
         keras = import_module(artefact.kind)
         model = keras.Model(model.inputs, [model.get_layer(name).output for name in shipped.layers])
 
+    predict = inference_call(model)
+
     @tf.function(reduce_retracing=True)
     def call(features: Any) -> Any:
-        return model(to_inputs(features, artefact.inputs), training=False)
+        return predict(to_inputs(features, artefact.inputs))
 
     return lambda features: _by_name(call(_tensors(features)), names)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.messages import Answering, Member, Serving
 from tensorflowonspark.node.answer import Answerer, Answers
 from tensorflowonspark.node.checkpoints import Checkpoints
@@ -221,7 +222,7 @@ class Context:
         ----------
         function : callable or Keras model
             Takes the features of some rows, an array or a dict of arrays by column, and returns as many results: an
-            array, or a dict of arrays by result column. A Keras model is called with ``training=False``.
+            array, or a dict of arrays by result column. A Keras model is called as its ``predict`` calls it.
         batch_rows : int
             How many rows it gets at the most.
         **options
@@ -339,7 +340,8 @@ def _kept(cache: str, limit: int | str | None) -> Storage:
 def _callable(function: Any) -> Callable[[Any], Any]:
     """Return a plain function of a function or a model."""
     if any(kind.__module__.split(".")[0] in ("keras", "tf_keras") for kind in type(function).__mro__):
-        return lambda features: _as_numpy(function(features, training=False))
+        predict = inference_call(function)
+        return lambda features: _as_numpy(predict(features))
     if not callable(function):
         raise SpecError(f"ctx.serve({function!r}): expected a function of the features, or a Keras model")
     return lambda features: _as_numpy(function(features))
