@@ -15,9 +15,11 @@ __all__ = [
     "Answering",
     "Check",
     "Checked",
+    "Contribution",
     "Failed",
     "FailureKind",
     "FeedWanted",
+    "Gathered",
     "Hello",
     "Idle",
     "Lines",
@@ -197,6 +199,19 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Contribution:
+    """A piece of what the program gives to a collective of the workers (`driver/collectives.py`).
+
+    The first one is empty, and reports that this worker has come to it. `call` is what the program called, for errors.
+    """
+
+    collective: int
+    call: str
+    piece: bytes = b""
+    last: bool = False
+
+
+@dataclass(frozen=True)
 class TensorBoardUp:
     """TensorBoard answers at this address."""
 
@@ -224,6 +239,16 @@ class Members:
     """Everyone is there: the node may start."""
 
     members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A piece of what another node has given to a collective."""
+
+    collective: int
+    sender: int
+    piece: bytes
+    last: bool
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from threading import Condition, Thread
 from typing import Any, TypeGuard
 
 from tensorflowonspark.driver.blame import BROKEN, find_hung, silent
+from tensorflowonspark.driver.collectives import Collectives
 from tensorflowonspark.driver.failures import Failures
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.ownreads import OwnReads
@@ -22,6 +23,7 @@ from tensorflowonspark.messages import (
     Alive,
     Answering,
     Checked,
+    Contribution,
     Failed,
     FeedWanted,
     Hello,
@@ -83,6 +85,7 @@ class Monitor(Roster):
         # Is told, under the lock, what nodes say, while they are fed.
         self.on_feed: Callable[[Node, Any], None] | None = None
         self._own_reads = OwnReads(self.tell)
+        self._collectives = Collectives(self.tell)
         self._cluster = cluster
         self._watcher = watcher
         self._silence = silence
@@ -166,13 +169,20 @@ class Monitor(Roster):
                 node.idle = message if isinstance(message, Idle) else None
             if isinstance(message, (Idle, FeedWanted, Returned)):
                 self._find_hung()
-            if isinstance(message, (OwnRead, Returned)):
-                failure = self._own_reads.hear(node, message, self.fed())
-                if failure is not None:
-                    self._note_failure(node, failure)
+            self._look_for_absent(node, message)
             if self.on_feed is not None:
                 self.on_feed(node, message)
             self.changed.notify_all()
+
+    def _look_for_absent(self, node: Node, message: Any) -> None:
+        """Note what workers do together, and fail the cluster if some wait for one in vain."""
+        failure = None
+        if isinstance(message, (OwnRead, Returned)):
+            failure = self._own_reads.hear(node, message, self.fed())
+        if failure is None and isinstance(message, (Contribution, FeedWanted, Returned)):
+            failure = self._collectives.receive(node, message, self.fed())
+        if failure is not None:
+            self._note_failure(node, failure)
 
     def _note(self, node: Node, message: Any) -> None:
         """Keep what a node has said."""
@@ -208,7 +218,7 @@ class Monitor(Roster):
         """Give up a training in which nothing moves any more."""
         found = find_hung([node for node in self.trainers() if not node.serving])
         if found is not None:
-            self._note_failure(*found)
+            self._note_failure(found[0], self._collectives.explained(*found))
 
     def _lost(self, node: Node, failure: Failed) -> None:
         with self.changed:

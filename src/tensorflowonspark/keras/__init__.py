@@ -10,6 +10,7 @@ that it concerns has been imported, and only if a test of that very version says
 - `weighting`: class weights beside sample weights;
 - `saving`: what is saved or exported is so outside of a strategy's scope, and as the model predicts;
 - `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
+- `adapting`: preprocessing layers that adapt to a worker's share get the state of all workers' rows;
 - `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
   ``tf_keras`` as well.)
 """
@@ -21,6 +22,7 @@ import wrapt
 
 __all__ = ["install", "wrap"]
 
+_LAYERS = ("normalization", "discretization", "index_lookup", "text_vectorization")
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
 _STRATEGY = "tensorflow.python.distribute.distribute_lib"
@@ -47,6 +49,13 @@ def install() -> None:
     """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are)."""
     for function, module in _REPAIRS:
         wrapt.register_post_import_hook(f"tensorflowonspark.keras.{function}", module)
+    for module in _LAYERS:
+        wrapt.register_post_import_hook(
+            "tensorflowonspark.keras.adapting:wrap_layers", f"keras.src.layers.preprocessing.{module}"
+        )
+    wrapt.register_post_import_hook(
+        "tensorflowonspark.keras.adapting:wrap_layers", "tf_keras.src.engine.base_preprocessing_layer"
+    )
     wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:refuse_parameter_servers", _TRAINER)

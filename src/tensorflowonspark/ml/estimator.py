@@ -10,6 +10,7 @@ from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
 from tensorflowonspark.columns import check_schema
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.ml.adapting import adapted
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import TrainParams, missing_columns
 from tensorflowonspark.ml.persistence import EstimatorReader, EstimatorWriter
@@ -64,7 +65,8 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
     def _fit(self, dataset: "DataFrame") -> KerasModel:
         frame, validation = self._rows(dataset)
         options = {"workers": self.getOrDefault("numWorkers"), **self.getOrDefault("clusterOptions")}
-        results = run(dataset.sparkSession, train, self._job(frame), data=frame, validation=validation, **options)
+        job = self._job(frame, validation)
+        results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
         trained = next(each for each in results.values() if each is not None)
         model = KerasModel(trained.artefact, history=trained.history)
         fitted: KerasModel = self._copyValues(model)
@@ -90,7 +92,16 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
     def _weights(self) -> list[str]:
         return [self.getWeightCol()] if self.isDefined("weightCol") and self.getWeightCol() else []
 
-    def _job(self, frame: "DataFrame") -> TrainingJob:
+    def _frozen_model(self, given: Any, frame: "DataFrame", validation: str) -> Any:
+        """Return a model as it travels, with preprocessing layers that have the state of the rows to train on."""
+        if not is_model(given):
+            return freeze(given)
+        rows = frame.where(~f.col(f"`{validation}`")) if validation else frame
+        by_column = {name: self.getOrDefault(name) for name in ("shapes", "casts", "fill")}
+        with adapted(given, rows, self.feature_columns, by_column):
+            return freeze(given)
+
+    def _job(self, frame: "DataFrame", validation: str = "") -> TrainingJob:
         initial, given = self.optional("initialModel"), self.optional("model")
         if given is None and initial is None:
             raise SpecError("no model: KerasEstimator(model=...) takes a Keras model, or a function that builds one")
@@ -102,7 +113,7 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
         features = self.feature_columns
         try:
             return TrainingJob(
-                model=initial.frozen if initial is not None else freeze(given),
+                model=initial.frozen if initial is not None else self._frozen_model(given, frame, validation),
                 compiled_with={name: freeze(self.optional(param)) for name, param in compiled.items() if
                                self.optional(param) is not None},
                 custom_objects=self.getOrDefault("customObjects"),

@@ -18,7 +18,7 @@ from tensorflowonspark.ml.artefact import Artefact
 from tensorflowonspark.ml.inputs import to_inputs
 from tensorflowonspark.ml.recipe import load_model
 
-__all__ = ["Shipped", "loaded"]
+__all__ = ["Shipped", "loaded", "prepare_tensorflow"]
 
 Call = Callable[[Any], dict[str, Any]]
 
@@ -63,7 +63,7 @@ def _load(shipped: Shipped) -> Call:
     artefact = replace(shipped.artefact, data=_received(shipped.file))
     if artefact.kind == "function":
         return _function(artefact)
-    _prepare_tensorflow()
+    prepare_tensorflow()
     return _saved_model(artefact) if artefact.kind == "saved_model" else _keras_model(artefact, shipped)
 
 
@@ -74,7 +74,7 @@ def _received(name: str) -> bytes:
     return Path(SparkFiles.get(name)).read_bytes()
 
 
-def _prepare_tensorflow() -> None:
+def prepare_tensorflow() -> None:
     """Let TensorFlow keep to this task's share of the machine."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")

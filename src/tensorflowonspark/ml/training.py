@@ -1,5 +1,6 @@
 """What each node does for `KerasEstimator.fit`."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.artefact import Artefact, from_model, tensor_info
 from tensorflowonspark.ml.inputs import TensorInfo, column_shapes, to_inputs
+from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
 from tensorflowonspark.ml.recipe import is_model, library_of, model_bytes, thaw
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
     from tensorflowonspark.node.feed import Feed
 
-__all__ = ["Trained", "TrainingJob", "train"]
+__all__ = ["Trained", "TrainingJob", "adapt_layers", "train"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,36 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     feed: Any = ctx.feed()
     dataset = _dataset(feed, job, model)
     validation = None if feed.validation is None else _dataset(feed.validation, job, model, validates=True)
+    adapt_layers(model, dataset)
     history = _train(model, dataset, validation, job, ctx)
     data = model_bytes(model) if ctx.is_chief or library_of(model) != "keras" else b""
     if not ctx.is_chief:
         return None
     loss = thaw(job.compiled_with.get("loss"), job.custom_objects)
     return Trained(from_model(library_of(model), model, data, loss), _numbers(history))
+
+
+def adapt_layers(model: Any, dataset: Any) -> None:
+    """Adapt the model's preprocessing layers that have no state to the rows of all workers.
+
+    Raises
+    ------
+    SpecError
+        If a layer can't be used without a state, and it is not known which values it is given.
+    """
+    for layer in unadapted_layers(model):
+        features = model_up_to(model, layer)
+        if features is not None:
+            layer.adapt(dataset.map(lambda x, *_, features=features: features(x)))
+        elif not getattr(model, "inputs", None) and model.layers[0] is layer and type(model).__name__ == "Sequential":
+            layer.adapt(dataset.map(lambda x, *_: x))
+        elif family_of(layer) == "Normalization":
+            _log.warning("the layer %r has no mean and variance: adapt it in the function that builds the model", layer)
+        else:
+            raise SpecError(
+                f"the layer {layer.name!r} of the model has no state, and it is not known which values it is given: "
+                "adapt it before, with tfos.adapt(layer, df, 'column') or in the function that builds the model"
+            )
 
 
 def _keras() -> Any:

@@ -12,7 +12,7 @@ from tensorflowonspark.columns import Array, Kind, Ragged, kind_of, merge
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.parts import Contents
 
-__all__ = ["WEIGHT", "Batch", "Options", "Selection"]
+__all__ = ["WEIGHT", "Batch", "Options", "Selection", "real_part"]
 
 WEIGHT = "sample_weight"  # Keras's name for it
 _BY_COLUMN = ("shapes", "casts", "fill")
@@ -146,6 +146,13 @@ class Selection:
         values, real = batch
         own = 1 if self.weight is None else cast("Array", values[self.weight]).reshape(-1)
         return np.where(real, own + 0.0, -0.0).astype(np.float32)  # + 0.0: no weight of the user is a negative zero
+
+
+def real_part(batch: Batch) -> Batch:
+    """Return a batch without the rows that fill it up, which are its last."""
+    values, real = batch
+    rows = int(real.sum())
+    return {name: each[:rows] for name, each in values.items()}, real[:rows]
 
 
 def _is_number(kind: Kind) -> bool:

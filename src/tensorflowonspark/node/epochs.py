@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark import columns
+from tensorflowonspark.keras.passes import note_rows, state_pass
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.elements import Batch, Selection
 from tensorflowonspark.node.shard import Shard
@@ -62,6 +63,10 @@ class Epochs:
 
     def __call__(self) -> Iterator[Batch]:
         """Yield the columns of each batch, and which of its rows are real."""
+        note_rows()
+        if state_pass():
+            yield from self._real_rows(self.plan.batch_rows)
+            return
         for epoch, steps, block in self._pass():
             start = 0
             for step in steps:
@@ -72,16 +77,29 @@ class Epochs:
 
     def blocks(self) -> Iterator[Batch]:
         """Yield the rows of several batches at once; all batches but the epoch's last have `plan.batch_rows` rows."""
+        note_rows()
+        if state_pass():
+            yield from self._real_rows(self._rows_per_block)
+            return
         for epoch, steps, block in self._pass():
             self._tell(epoch, steps[-1])
             yield block, self._real(steps.start, steps.stop)
+
+    @property
+    def _rows_per_block(self) -> int:
+        return max(1, int(min(BLOCK_ROWS, BLOCK_BYTES / self._bytes_per_row)))
+
+    def _real_rows(self, rows_at_once: int) -> Iterator[Batch]:
+        """Yield each row once, in the rows' own order; this is no epoch, and nothing is filled up."""
+        for start in range(0, self.plan.rows, rows_at_once):
+            stop = min(start + rows_at_once, self.plan.rows)
+            yield self._reader.take(np.arange(start, stop)), np.ones(stop - start, np.bool_)
 
     def _pass(self) -> Iterator[tuple[int, range, dict[str, columns.Array | columns.Ragged]]]:
         """Yield the epoch's number, some steps, and the rows of these steps."""
         plan, epoch = self.plan, self._done
         order = self._order(epoch)
-        rows_per_block = min(BLOCK_ROWS, BLOCK_BYTES / self._bytes_per_row)
-        steps_per_block = max(1, int(rows_per_block) // plan.batch_rows)
+        steps_per_block = max(1, self._rows_per_block // plan.batch_rows)
         begin, self._first = self._first, 0
         for first in range(begin, plan.steps, steps_per_block):
             steps = range(first, min(first + steps_per_block, plan.steps))

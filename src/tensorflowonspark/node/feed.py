@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.passes import state_pass
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.elements import Batch, Options, Selection
+from tensorflowonspark.node.elements import Batch, Options, Selection, real_part
 from tensorflowonspark.node.epochs import Epochs
 from tensorflowonspark.node.shard import Shard
 from tensorflowonspark.node.steps import batch_shares, plan_epoch
@@ -285,8 +286,10 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch."""
-        for batch in self._passes():
+        real_only = state_pass()
+        for padded in self._passes():
             report_read()
+            batch = real_part(padded) if real_only else padded
             values = {name: each.rows() if isinstance(each, Ragged) else each for name, each in batch[0].items()}
             yield self._selection.arrange(values, self._selection.weights(batch))
 

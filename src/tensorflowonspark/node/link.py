@@ -11,7 +11,7 @@ from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 
 from tensorflowonspark.children import kill_group
-from tensorflowonspark.messages import BEATS, Member, Members, NoMoreFeeds, Stop, WaitsFor, WhereAreYou
+from tensorflowonspark.messages import BEATS, Gathered, Member, Members, NoMoreFeeds, Stop, WaitsFor, WhereAreYou
 from tensorflowonspark.node.whereabouts import whereabouts
 from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
 
@@ -39,6 +39,7 @@ class Link:
         self._seals: dict[int, Seal] = {}
         self._confirmed: dict[int, deque[Confirmed]] = defaultdict(deque)
         self._passes: dict[tuple[int, Split], int] = {}
+        self._gathered: dict[tuple[int, int], list[Gathered]] = defaultdict(list)
         self._no_more_feeds = False
         self._stopped = False
         self.in_epoch = False  # the program has taken some of an epoch's batches, and not all
@@ -98,6 +99,12 @@ class Link:
         """Return how many passes over a split all workers have ended."""
         return self._passes.get((feed, split), 0)
 
+    def wait_for_gathered(self, collective: int, sender: int) -> bytes:
+        """Return what another node has given to a collective."""
+        key = collective, sender
+        self._wait(lambda: (key in self._gathered and self._gathered[key][-1].last) or None)
+        return b"".join(each.piece for each in self._gathered.pop(key))
+
     def wait_for_stop(self) -> None:
         """Return when the node is to end."""
         self._wait(lambda: self._stopped or None)
@@ -140,6 +147,8 @@ class Link:
                 Thread(target=self._on_seal, args=(message,), daemon=True).start()
         elif isinstance(message, Confirmed):
             self._confirmed[message.feed].append(message)
+        elif isinstance(message, Gathered):
+            self._gathered[message.collective, message.sender].append(message)
         elif isinstance(message, PassesEnded):
             self._passes[message.feed, message.split] = message.count
         elif isinstance(message, NoMoreFeeds):

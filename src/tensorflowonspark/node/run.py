@@ -18,7 +18,9 @@ import wrapt
 
 from tensorflowonspark import keras, storage
 from tensorflowonspark.handover import allow_many_files
+from tensorflowonspark.keras import adapting
 from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned, TensorFlowImported
+from tensorflowonspark.node.collectives import Collectives
 from tensorflowonspark.node.context import Context
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.receive import Receiver
@@ -48,6 +50,8 @@ def run_node(pipe: Connection) -> None:
     link.send(Ready(receiver.socket, receiver.port) if receiver else Ready())
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
+    if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
+        adapting.connect(Collectives(setup, link))
     if "tensorflow" not in sys.modules:
         wrapt.register_post_import_hook(lambda _: link.send(TensorFlowImported()), "tensorflow")
     link.send(_outcome(setup, members, link, receiver))

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Ragged
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.passes import note_rows
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.cache import Cache
 from tensorflowonspark.node.elements import Batch, Selection
@@ -73,6 +74,7 @@ class Stream:
         apart: bool = False,
     ) -> Iterator[Batch]:
         """Yield the batches of the only pass; `apart` is a worker of asynchronous training."""
+        note_rows()
         self._open(batch_rows)
         rows = _Waiting(selection, seed)
         for number, step in enumerate(self._steps(rows, batch_rows, apart)):

@@ -27,6 +27,7 @@ from tensorflowonspark.messages import (
     Checked,
     Failed,
     FailureKind,
+    Gathered,
     Hello,
     Lines,
     Member,
@@ -261,7 +262,7 @@ class Supervisor:
             if stopped is not None:
                 self._fail(stopped.kind, stopped.reason, stopped.advice)
             self._tell_driver(Checked())
-        elif isinstance(message, (Members, Seal, Confirmed, PassesEnded, NoMoreFeeds)):
+        elif isinstance(message, (Members, Seal, Confirmed, PassesEnded, NoMoreFeeds, Gathered)):
             self._send_node(message)
             if isinstance(message, Members) and self._assignment.tensorboard:
                 self._start_tensorboard()
