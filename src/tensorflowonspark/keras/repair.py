@@ -122,35 +122,37 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
     tf = trainer.tf
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
-    def zeros(spec: Any, rows: int = 1) -> Any:
-        if isinstance(spec, tf.TensorSpec):
-            shape = [1 if size is None else size for size in spec.shape]
-            if shape and spec.shape[0] is None:
-                shape[0] = rows
-            return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
-        if isinstance(spec, tf.RaggedTensorSpec):
-            dense = tf.TensorSpec(spec.shape, spec.dtype)
-            return tf.RaggedTensor.from_tensor(zeros(dense, rows), ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
-        if isinstance(spec, tf.SparseTensorSpec):
-            return tf.sparse.from_dense(zeros(tf.TensorSpec(spec.shape, spec.dtype), rows))
-        values = getattr(spec, "_value_specs", None)  # one for each replica: of a dataset that is distributed already
-        if values is None:
-            raise TypeError(f"no zeros of {spec}")
-        return zeros(values[0], rows)
-
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if self._distribute_strategy is not None and not _can_be_called(self):
             return  # what its own steps use is built in the first of them, as without a strategy
         if self._distribute_strategy is not None and iterator is not None:
             try:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
-                data_batch = trainer.tree.map_structure(partial(zeros, rows=_batch_rows(self)), spec)
+                data_batch = trainer.tree.map_structure(partial(_zeros, tf, _batch_rows(self)), spec)
                 iterator = None
             except TypeError:  # Keras may still know what to do
                 pass
         original(self, iterator=iterator, data_batch=data_batch)
 
     return _maybe_symbolic_build
+
+
+def _zeros(tf: Any, rows: int, spec: Any) -> Any:
+    """Return zeros as a data set's spec describes them, with so many rows."""
+    if isinstance(spec, tf.TensorSpec):
+        shape = [1 if size is None else size for size in spec.shape]
+        if shape and spec.shape[0] is None:
+            shape[0] = rows
+        return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+    if isinstance(spec, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+        dense = _zeros(tf, rows, tf.TensorSpec(spec.shape, spec.dtype))
+        if isinstance(spec, tf.SparseTensorSpec):
+            return tf.sparse.from_dense(dense)
+        return tf.RaggedTensor.from_tensor(dense, ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
+    values = getattr(spec, "_value_specs", None)  # one for each replica: of a dataset that is distributed already
+    if values is None:
+        raise TypeError(f"no zeros of {spec}")
+    return _zeros(tf, rows, values[0])
 
 
 def _batch_rows(model: Any) -> int:

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from table.cells import MULTI_WORKER, cell
+from table.cells import MULTI_WORKER, SEVERAL_REPLICAS, cell, on
 from table.training import linear, mapped, weights_of
 
 
@@ -103,7 +103,15 @@ def weighted_arrays(column):
     return _fit(column, column.x, column.y, batch_size=16, shuffle=False, sample_weight=weights)
 
 
-@cell("fit", "arrays with validation_split")
+@cell(
+    "fit",
+    "arrays with validation_split, and a last batch of three rows",
+    different=on(
+        SEVERAL_REPLICAS,
+        "TensorFlow divides a batch of three rows into two and one, and Keras takes the mean of both replicas' means: "
+        "rows of a batch that can't be divided evenly do not weigh the same.",
+    ),
+)
 def split_arrays(column):
     return _fit(column, column.x, column.y, batch_size=8, shuffle=False, validation_split=0.25)
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from table.cells import SEVERAL_REPLICAS, cell, on
+from table.cells import cell
 from table.training import trained, weights_of
 
 OPTIMIZERS = (
@@ -38,10 +38,6 @@ _ADAM = {
     "loss_scale_factor": {"loss_scale_factor": 8.0},
     "amsgrad": {"amsgrad": True},
 }
-_CLIPPING = (
-    "Keras clips each replica's gradients before it adds them up; one process clips their sum. A gradient that is "
-    "below the limit is not touched either way."
-)
 _CLIPPED = {
     "clipnorm": {"clipnorm": 0.05},
     "clipvalue": {"clipvalue": 0.02},
@@ -99,7 +95,7 @@ def option(column, name):
     return trained(column, optimizer=lambda: keras.optimizers.Adam(0.02, **_ADAM[name]))
 
 
-@cell("Options of optimizers", *_CLIPPED, different=on(SEVERAL_REPLICAS, _CLIPPING))
+@cell("Options of optimizers", *_CLIPPED)
 def clipped(column, name):
     return trained(column, optimizer=lambda: keras.optimizers.SGD(0.1, **_CLIPPED[name]))
 
