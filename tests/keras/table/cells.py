@@ -76,7 +76,7 @@ def run_cells(column, keys, directory, worker=0):
             outcome = ("value", ALL[key].run(column))
         except Exception as error:
             outcome = ("error", f"{type(error).__name__}: {error}", traceback.format_exc())
-        keras.backend.clear_session()
+        keras.utils.clear_session(free_memory=False)  # names begin anew; a collection would take half a second
         file = outcome_file(place, column.name, key, worker)
         part = file.with_suffix(".part")
         part.write_bytes(pickle.dumps(outcome))
