@@ -86,7 +86,7 @@ def start_reference(directory, keys=()):
 
 def run_multi_worker(spark, directory, keys):
     """Run cells on two workers; return those that stalled, with the error that ended their cluster."""
-    stalled, retried = {}, set()
+    stalled: dict[str, str] = {}
     waiting = list(keys)
     while waiting:
         args = {"modules": MODULES, "directory": str(directory), "keys": waiting}
@@ -99,13 +99,13 @@ def run_multi_worker(spark, directory, keys):
             ended = _first_without(directory, MULTI_WORKER, waiting, range(2))
             if ended is None:
                 break
-            # After another cell that raised, the workers may not be at the same place: it gets a cluster of its own.
-            if ended != waiting[0] and ended not in retried:
-                retried.add(ended)
-                waiting = waiting[waiting.index(ended) :]
+            place = waiting.index(ended)
+            # After a cell that raised the workers may not be at the same place: the next one gets another cluster.
+            if place and any(each[0] == "error" for each in outcomes(directory, MULTI_WORKER, waiting[place - 1])):
+                waiting = waiting[place:]
             else:
                 stalled[ended] = str(error)
-                waiting = waiting[waiting.index(ended) + 1 :]
+                waiting = waiting[place + 1 :]
     return stalled
 
 
