@@ -40,17 +40,20 @@ class Column:
         self.x, self.y = rows.features(self.ids), rows.labels(self.ids)
         self.uneven_ids = rows.in_one_process(rows.UNEVEN)
         self._met = 0
+        self._made = {}
 
     def scope(self):
         return self.strategy.scope() if self.strategy else nullcontext()
 
-    def even(self, label="label", **options):
+    def even(self, label="label"):
         """Return the rows of the even feed in global batches of 16, 16 and 4: ``(x, y, weight)``."""
         if self.ctx is None:
             return self._plain(self.ids, label)
         if self.coordinator:
             return self.ctx.feed().per_worker(rows.BATCH, features="features", label=label, shuffle=False)()
-        return self.ctx.dataset(rows.BATCH, features="features", label=label, shuffle=False, **options)
+        if label not in self._made:  # to make one takes as long as a step
+            self._made[label] = self.ctx.dataset(rows.BATCH, features="features", label=label, shuffle=False)
+        return self._made[label]
 
     def uneven(self, label="label"):
         """Return the rows of the uneven feed; in one process these are the real ones."""

@@ -113,16 +113,7 @@ def recurrent(column, name):
     return trained(column, _sequence(RECURRENT[name]))
 
 
-@cell(
-    "Layers",
-    "LSTM, stateful=True",
-    different=on(
-        SEVERAL_REPLICAS,
-        "A state is kept for each row of a batch, and each replica has its own rows and its own state. What it means "
-        "to one process, a batch of one fixed size whose rows go on from the batch before, rows that are divided over "
-        "workers do not have.",
-    ),
-)
+@cell("Layers", "LSTM, stateful=True")
 def stateful(column):
     size = 16 if column.name in ("one process", "no strategy") else 8
 

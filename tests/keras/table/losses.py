@@ -76,9 +76,6 @@ LOSSES = {  # what the labels are, and the model's units and last activation
     "SquaredHinge": (_signs, 1, "tanh"),
     "Tversky": (_one_hot, 3, "softmax"),
 }
-BATCHWISE = {
-    "Circle": (_class, 3, None),
-}
 
 
 def trained_with(column, loss, labels, units, activation, evaluate=True):
@@ -101,9 +98,9 @@ def loss(column, name):
     return trained_with(column, getattr(keras.losses, name)(), *LOSSES[name])
 
 
-@cell("Losses", *BATCHWISE, different=on(SEVERAL_REPLICAS, _BATCHWISE))
-def batchwise(column, name):
-    return trained_with(column, getattr(keras.losses, name)(), *BATCHWISE[name], evaluate=False)
+@cell("Losses", "Circle", different=on(SEVERAL_REPLICAS, _BATCHWISE))
+def circle(column):
+    return trained_with(column, keras.losses.Circle(), _class, 3, None, evaluate=False)
 
 
 @cell("Losses", "CTC")

@@ -104,7 +104,7 @@ def _evaluate(column, names):
     again = model.evaluate(rows, return_dict=True, verbose=0)
     return {
         name: [found[f"{kind}{name}"] for kind in ("", "weighted_") if f"{kind}{name}" in found] for name in names
-    } | {"again": again == found}
+    } | {"again": all(np.array_equal(again[name], found[name]) for name in found)}
 
 
 def _in_a_loop(column, model, rows, plain, weighted, names):
