@@ -3,6 +3,7 @@
 Nothing is imported here that the user's program doesn't import: each repair is made in the moment in which the module
 that it concerns has been imported, and only if a test of that very version says that it is needed.
 
+- `startup`: a strategy may be made after TensorFlow has started;
 - `repair`: the two functions of Keras's trainer that fail on several workers;
 - `fitting`: what several workers must agree on around ``fit``: statistics, callbacks that write files;
 - `optimizers`, `compiling`: gradients are summed before anything else is done with them, and outside of what XLA
@@ -11,6 +12,8 @@ that it concerns has been imported, and only if a test of that very version says
 - `saving`: what is saved or exported is so outside of a strategy's scope, and as the model predicts;
 - `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
 - `adapting`: preprocessing layers that adapt to a worker's share get the state of all workers' rows;
+- `counting`, `ledger`: a warning where fewer rows reach the steps of ``fit`` than a feed gave out;
+- `predicting`: ``predict`` waits for no other worker;
 - `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
   ``tf_keras`` as well.)
 """
@@ -26,6 +29,7 @@ _LAYERS = ("normalization", "discretization", "index_lookup", "text_vectorizatio
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
 _STRATEGY = "tensorflow.python.distribute.distribute_lib"
+_COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
 _DATASETS = "tensorflow.python.data.ops.dataset_ops"
 _ADAPTERS = (
     "keras.src.trainers.data_adapters.generator_data_adapter",
@@ -45,8 +49,22 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
 )
 
 
-def install() -> None:
-    """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are)."""
+def install(program: bytes = b"") -> None:
+    """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are).
+
+    Parameters
+    ----------
+    program : bytes
+        The user's function, pickled.
+    """
+
+    def start(context: ModuleType) -> None:
+        from tensorflowonspark.keras.startup import start_with_collectives
+
+        start_with_collectives(context, program)
+
+    wrapt.register_post_import_hook(start, "tensorflow.python.eager.context")
+    wrapt.register_post_import_hook("tensorflowonspark.keras.startup:explain_late_strategy", _COLLECTIVES)
     for function, module in _REPAIRS:
         wrapt.register_post_import_hook(f"tensorflowonspark.keras.{function}", module)
     for module in _LAYERS:
@@ -59,6 +77,7 @@ def install() -> None:
     wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:refuse_parameter_servers", _TRAINER)
+    wrapt.register_post_import_hook("tensorflowonspark.keras.predicting:predict_alone", _TRAINER)
     wrapt.register_post_import_hook("tensorflowonspark.keras.shards:teach_strategy", _STRATEGY)
     wrapt.register_post_import_hook("tensorflowonspark.keras.provenance:track_datasets", _DATASETS)
     for adapters in _ADAPTERS:

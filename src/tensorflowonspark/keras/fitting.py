@@ -10,6 +10,7 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.compiling import refuse_own_step
+from tensorflowonspark.keras.ledger import Way, ledger
 
 __all__ = ["refuse_parameter_servers", "skip_steps", "wrap_trainer"]
 
@@ -30,8 +31,11 @@ def wrap_trainer(trainer: ModuleType) -> None:
         if bound.get("validation_data") is not None or bound.get("validation_split"):
             refuse_own_step(trainer, model, "test_step")  # now, not after the first epoch
         from tensorflowonspark.keras.callbacks import agreeing  # needs all of Keras, which is there by now
+        from tensorflowonspark.keras.counting import RowCount
 
-        bound["callbacks"] = agreeing(model, bound.get("callbacks"))
+        ledger.way = Way.UNKNOWN
+        added = [RowCount()] if bound.get("steps_per_epoch") is None else []  # else an epoch ends in the midst of data
+        bound["callbacks"] = agreeing(model, bound.get("callbacks"), *added)
         return wrapped(**bound)
 
     wrapt.wrap_function_wrapper(trainer, "TensorFlowTrainer.fit", fit)

@@ -6,12 +6,14 @@ each dataset also carries its *sources*:
 
 - a dataset has the sources of its inputs, and of the datasets that its functions make or capture;
 - ``from_generator`` adds its generator. Whether a generator reads from a feed is known when it has been run: a feed
-  reports each read (`report_read`) to the generator that runs in the same thread.
+  reports each read (`report_read`) to the generator that runs in the same thread;
+- ``load`` adds those of the dataset that this process has saved there.
 """
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -150,34 +152,60 @@ def add_source(dataset: Any, *added: Reader) -> None:
 def track_datasets(dataset_ops: ModuleType) -> None:
     """Have each ``tf.data.Dataset`` carry its sources (called after the import of TensorFlow's ``dataset_ops``)."""
 
-    def init(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        wrapped(*args, **kwargs)
-        with suppress(NotImplementedError, AttributeError):  # kinds of dataset that do not say what they are made of
-            found = frozenset[Reader]().union(*map(sources, [dataset._variant_tensor, *dataset._inputs()]))
-            for function in dataset._functions():
-                concrete = function.function
-                found = found.union(*map(sources, [concrete.graph, *concrete.captured_inputs]))
-            if found:
-                add_source(dataset, *found)
-
-    def from_generator(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        function, rest = (args[0], args[1:]) if args else (kwargs.pop("generator"), args)
-        if not callable(function):
-            return wrapped(function, *rest, **kwargs)
-        generator = Generator(function, takes_arguments=bool(rest[2:] or kwargs.get("args")))
-        # What is known to read a feed needs no watch.
-        dataset = wrapped(function if generator.reads_feed else generator, *rest, **kwargs)
-        add_source(dataset, SHARE if generator.reads_feed else generator)
+    def load(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        dataset = wrapped(*args, **kwargs)
+        if _directory(*args[:1], **kwargs) in saved:
+            add_source(dataset, SHARE)
         return dataset
 
-    def begin(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def save(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if any(each.reads_feed for each in sources(dataset)):
-            report_read()
+            saved.add(_directory(*args[:1], **kwargs))
         return wrapped(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(dataset_ops, "DatasetV2.__init__", init)
-    wrapt.wrap_function_wrapper(dataset_ops, "DatasetV2.__iter__", begin)
-    wrapt.wrap_function_wrapper(dataset_ops, "DatasetV2.from_generator", from_generator)
+    saved: set[str] = set()  # the directories of datasets that hold rows of a feed
+    wrappers = {
+        "__init__": _collect_sources,
+        "__iter__": _report_iteration,
+        "from_generator": _watch_generator,
+        "save": save,
+        "load": load,
+    }
+    for name, wrapper in wrappers.items():
+        wrapt.wrap_function_wrapper(dataset_ops, f"DatasetV2.{name}", wrapper)
+
+
+def _collect_sources(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    wrapped(*args, **kwargs)
+    with suppress(NotImplementedError, AttributeError):  # kinds of dataset that do not show what they are made of
+        found = frozenset[Reader]().union(*map(sources, [dataset._variant_tensor, *dataset._inputs()]))
+        for function in dataset._functions():
+            concrete = function.function
+            found = found.union(*map(sources, [concrete.graph, *concrete.captured_inputs]))
+        if found:
+            add_source(dataset, *found)
+
+
+def _watch_generator(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    function, rest = (args[0], args[1:]) if args else (kwargs.pop("generator"), args)
+    if not callable(function):
+        return wrapped(function, *rest, **kwargs)
+    arguments = kwargs.get("args", (*rest, None, None, None)[2])
+    generator = Generator(function, takes_arguments=arguments is not None)
+    # What is known to read a feed needs no watch.
+    dataset = wrapped(function if generator.reads_feed else generator, *rest, **kwargs)
+    add_source(dataset, SHARE if generator.reads_feed else generator)
+    return dataset
+
+
+def _report_iteration(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if any(each.reads_feed for each in sources(dataset)):
+        report_read()
+    return wrapped(*args, **kwargs)
+
+
+def _directory(path: Any, **_: Any) -> str:
+    return str(Path(path).absolute())
 
 
 def track_adapters(module: ModuleType) -> None:

@@ -18,7 +18,9 @@ Whether the first two are needed is found out by trying the installed functions,
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -119,7 +121,6 @@ def _names(function: Callable[..., Any]) -> set[str]:
 
 
 def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
-    tf = trainer.tf
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
@@ -128,11 +129,12 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
         if self._distribute_strategy is not None and iterator is not None:
             try:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
-                data_batch = trainer.tree.map_structure(partial(_zeros, tf, _batch_rows(self)), spec)
+                data_batch = trainer.tree.map_structure(partial(_zeros, trainer.tf, _batch_rows(self)), spec)
                 iterator = None
             except TypeError:  # Keras may still know what to do
                 pass
-        original(self, iterator=iterator, data_batch=data_batch)
+        with _ragged_kept(trainer, data_batch):
+            original(self, iterator=iterator, data_batch=data_batch)
 
     return _maybe_symbolic_build
 
@@ -164,6 +166,29 @@ def _batch_rows(model: Any) -> int:
 def _can_be_called(model: Any) -> bool:
     """Return whether a model has a ``call``; a GAN, as Keras's guide writes it, has only steps of its own."""
     return getattr(type(model).call, "__module__", "").split(".")[0] != "keras" or bool(getattr(model, "inputs", None))
+
+
+@contextmanager
+def _ragged_kept(trainer: ModuleType, batch: Any) -> Iterator[None]:
+    """Have Keras build with the ragged values of a batch: the symbols that it makes of all values are dense."""
+    waiting = deque(each for each in trainer.tree.flatten(batch) if each is not None)
+    if not any(isinstance(each, trainer.tf.RaggedTensor) for each in waiting):
+        yield
+        return
+    backend = trainer.base_trainer.backend
+    plain = backend.KerasTensor
+
+    def symbol(shape: Any, dtype: Any) -> Any:
+        value = waiting.popleft()
+        if not waiting:
+            backend.KerasTensor = plain
+        return value if isinstance(value, trainer.tf.RaggedTensor) else plain(shape, dtype)
+
+    backend.KerasTensor = symbol
+    try:
+        yield
+    finally:
+        backend.KerasTensor = plain
 
 
 def _stepwise(trainer: ModuleType) -> Callable[..., Any]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from tensorflowonspark.keras.ledger import Way, ledger
+from tensorflowonspark.keras.predicting import predicts
 from tensorflowonspark.keras.provenance import Generator, sources
 
 if TYPE_CHECKING:
@@ -49,10 +51,15 @@ def teach_strategy(distribute_lib: ModuleType) -> None:
         dataset = args[0] if args else kwargs["dataset"]
         if not strategy.extended._in_multi_worker_mode():
             return wrapped(*args, **kwargs)
-        rows = shard_batch_rows(dataset)
-        if rows is None and not _is_share(dataset):
-            return wrapped(*args, **kwargs)
         replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
+        if predicts() and replicas == 1:
+            return dataset
+        rows = shard_batch_rows(dataset)
+        if rows is None and not predicts() and not _is_share(dataset):
+            ledger.note(dataset, Way.UNKNOWN if _is_off(dataset) else Way.DIVIDED)
+            options = args[1:] if args else [kwargs["options"]] if "options" in kwargs else []
+            return wrapped(_sorted(dataset), *options)
+        ledger.note(dataset, Way.WHOLE)
         per_replica = _divided(dataset, rows, replicas)
         return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 
@@ -61,17 +68,35 @@ def teach_strategy(distribute_lib: ModuleType) -> None:
 
 def _is_share(dataset: Any) -> bool:
     """Return whether an unmarked dataset holds rows of a feed; if it does not seem to, its generators may read none."""
-    from tensorflow.data.experimental import AutoShardPolicy
-
     origins = sources(dataset)
-    if not origins or dataset.options().experimental_distribute.auto_shard_policy is AutoShardPolicy.OFF:
-        return False  # the program has decided by itself
+    if not origins or _is_off(dataset):  # the program has decided by itself
+        return False
     generators = [each for each in origins if isinstance(each, Generator)]
     if any(each.reads_feed for each in origins) or any(each.find_out() for each in generators):
         return True
     for each in generators:
         each.divided = True
     return False
+
+
+def _is_off(dataset: Any) -> bool:
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return policy is not None and policy.name == "OFF"
+
+
+def _sorted(dataset: Any) -> Any:
+    """Return the dataset with the indices of its sparse tensors in order, which their division into batches needs."""
+    import tensorflow as tf
+
+    def is_sparse(each: Any) -> bool:
+        return isinstance(each, (tf.SparseTensor, tf.SparseTensorSpec))
+
+    def in_order(*element: Any) -> Any:
+        flat = [tf.sparse.reorder(each) if is_sparse(each) else each for each in tf.nest.flatten(element)]
+        ordered = tf.nest.pack_sequence_as(element, flat)
+        return ordered if len(ordered) > 1 or isinstance(dataset.element_spec, tuple) else ordered[0]
+
+    return dataset.map(in_order) if any(map(is_sparse, tf.nest.flatten(dataset.element_spec))) else dataset
 
 
 def _divided(dataset: Any, rows: int | None, replicas: int) -> Any:

@@ -36,6 +36,8 @@ class Epochs:
         What the epochs' orders are drawn from; None keeps the rows' own order.
     on_epoch_end : callable, optional
         Called with the epoch's number (from 0) when its last batch has been taken and the next is asked for.
+    on_rows_given : callable, optional
+        Called with the number of a pass's real rows at the same time.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Epochs:
         report: Callable[[Progress], None],
         seed: int | None,
         on_epoch_end: Callable[[int], None] | None = None,
+        on_rows_given: Callable[[int], None] | None = None,
     ) -> None:
         self.plan = plan
         self._kinds = selection.kinds
@@ -54,6 +57,7 @@ class Epochs:
         self._report = report
         self._seed = seed
         self._on_epoch_end = on_epoch_end
+        self._on_rows_given = on_rows_given
         self._first = 0  # step of the next pass
         self._done = 0  # epochs whose last batch was handed out; passes that were given up don't count
 
@@ -104,6 +108,8 @@ class Epochs:
         for first in range(begin, plan.steps, steps_per_block):
             steps = range(first, min(first + steps_per_block, plan.steps))
             yield epoch, steps, self._gather(order, steps)
+        if self._on_rows_given is not None:
+            self._on_rows_given(max(0, plan.rows - begin * plan.batch_rows))
         if self._on_epoch_end is not None:
             self._on_epoch_end(epoch)
 

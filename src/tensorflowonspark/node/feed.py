@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.ledger import ledger
 from tensorflowonspark.keras.passes import state_pass
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
@@ -67,6 +68,9 @@ class Feed:
             raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {contents.rows[number]}")
         self._report = report
         self.validation = validation
+        self._trained_on = True
+        if validation is not None:
+            validation._trained_on = False
         self._made: WeakSet[Epochs] = WeakSet()  # since the last begin_at
 
     @property
@@ -255,7 +259,8 @@ class Feed:
             share = batch_shares(batch_size, len(self._rows))[self._index]
             return partial(self._source.batches, selection, share, seed, on_epoch_end)
         plan = plan_epoch(self._rows, batch_size, self._index)
-        epochs = Epochs(self._source, selection, plan, self._report, seed, on_epoch_end)
+        count = ledger.give if self._trained_on else None
+        epochs = Epochs(self._source, selection, plan, self._report, seed, on_epoch_end, count)
         epochs.begin_at(*divmod(int(first_step), max(1, plan.steps)))
         self._made.add(epochs)
         return epochs

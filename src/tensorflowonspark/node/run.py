@@ -74,7 +74,7 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
     if me.gpus or setup.role.job is Job.PS:
         # A parameter server computes nothing that a GPU would be good for, but would take its memory.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(me.gpus)
-    keras.install()
+    keras.install(setup.program)
 
 
 def _outcome(setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> Returned | Failed:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Ragged
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.ledger import ledger
 from tensorflowonspark.keras.passes import note_rows
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.cache import Cache
@@ -81,6 +82,7 @@ class Stream:
             batch = rows.take(step.rows, step.size)
             self._report(Progress(0, number + 1, 0, rows.taken))
             yield batch
+        ledger.give(rows.taken)
         if on_end is not None:
             on_end(0)
 
