@@ -40,7 +40,6 @@ def everything(args, ctx):
             "mse",
             metrics=[Misses(name="misses")],
             weighted_metrics=["mae"],
-            jit_compile=args.get("jit", "auto"),
             steps_per_execution=args.get("steps", 1),
         )
     x = np.sin(np.arange(37 * 3, dtype="f4")).reshape(37, 3)
@@ -116,13 +115,6 @@ def test_several_steps_per_execution_and_early_stopping(spark, tmp_path):
     epochs = results["worker:0"]["epochs"]
     assert len(epochs) < 30
     assert results["worker:0"]["iterations"] == 5 * len(epochs)
-
-
-@pytest.mark.masters("local")
-def test_what_would_abort_the_process_is_refused(spark, tmp_path):
-    args = {"directory": str(tmp_path), "epochs": 1, "jit": True}
-    with pytest.raises(tfos.NodeError, match="jit_compile=True: XLA can't compile the exchange"):
-        tfos.run(spark, everything, args, workers=2, data=small_frame(spark, [20, 20]))
 
 
 @pytest.mark.masters("local")

@@ -34,6 +34,7 @@ def everything_in_scope(args, ctx):
         dataset = ctx.dataset(16, features="features", label="label")
         by_class = dict.fromkeys(range(7), 2.0)
         model.fit(dataset, epochs=2, callbacks=callbacks, validation_data=dataset, class_weight=by_class, verbose=0)
+        resumed = model.fit(dataset, epochs=3, callbacks=callbacks[:1], verbose=0).epoch
         for name in ("exported.keras", "exported.h5", "exported"):
             ctx.export(model, f"{directory}/{name}")
         if ctx.is_chief:  # as a user may write it
@@ -45,13 +46,14 @@ def everything_in_scope(args, ctx):
         again = keras.saving.load_model(f"{directory}/each.2.keras")
         again.load_weights(f"{directory}/batches.weights.h5")
         again.fit(dataset, verbose=0)
-    return sorted(os.listdir(directory)), [np.asarray(each.numpy()) for each in again.weights]
+    return sorted(os.listdir(directory)), resumed, [np.asarray(each.numpy()) for each in again.weights]
 
 
 @pytest.mark.masters("local")
 def test_a_program_may_do_everything_in_the_scope(spark, tmp_path):
     results = tfos.run(spark, everything_in_scope, str(tmp_path), workers=2, data=small_frame(spark, [40, 33]))
-    (files, one), (_, two) = results.values()
+    (files, resumed, one), (_, also_resumed, two) = results.values()
+    assert resumed == also_resumed == [2]
     kept = {"backup", "batches.weights.h5", "best.keras", "board", "each.1.keras", "each.2.keras", "older.h5", "ours"}
     exported = {"exported", "exported.h5", "exported.keras", "own", "own.h5", "own.keras", "own.weights.h5"}
     assert set(files) == {"log.csv", *kept, *exported}

@@ -8,6 +8,7 @@ that it concerns has been imported, and only if a test of that very version says
 - `fitting`: what several workers must agree on around ``fit``: statistics, callbacks that write files;
 - `optimizers`, `compiling`: gradients are summed before anything else is done with them, and outside of what XLA
   compiles;
+- `own_steps`: models with a ``train_step`` of their own;
 - `weighting`: class weights beside sample weights;
 - `saving`: what is saved or exported is so outside of a strategy's scope, and as the model predicts;
 - `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
@@ -38,6 +39,7 @@ _ADAPTERS = (
 )
 _REPAIRS = (  # in this order: what is replaced is wrapped after that
     ("compiling:compile_steps", _TRAINER),
+    ("own_steps:note_divided_losses", _TRAINER),
     ("weighting:multiply_class_weights", "keras.src.trainers.data_adapters.tf_dataset_adapter"),
     ("weighting:multiply_class_weights_on_batch", _TRAINER),
     ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),

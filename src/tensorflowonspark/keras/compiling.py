@@ -5,7 +5,6 @@ Here XLA compiles what a replica computes by itself, which is the model, its los
 the metrics come after it. (The function that ``predict`` runs on a replica is compiled by Keras itself.)
 """
 
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -13,9 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.errors import SpecError
-
-__all__ = ["compile_steps", "refuse_own_step", "without_compiling"]
+__all__ = ["compile_steps", "is_compiled", "without_compiling"]
 
 
 def compile_steps(trainer: ModuleType) -> None:
@@ -24,14 +21,15 @@ def compile_steps(trainer: ModuleType) -> None:
     trainer.TensorFlowTrainer.test_step = _test_step(trainer)
 
 
-def _is_compiled(model: Any) -> bool:
+def is_compiled(model: Any) -> bool:
+    """Return whether XLA compiles what a replica computes of a model's steps, rather than a step as a whole."""
     return bool(model.jit_compile) and isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 @contextmanager
 def without_compiling(model: Any) -> Iterator[None]:
     """Have Keras make a function around a step that is not compiled as a whole."""
-    if not _is_compiled(model):
+    if not is_compiled(model):
         yield
         return
     model.jit_compile = False
@@ -41,31 +39,11 @@ def without_compiling(model: Any) -> Iterator[None]:
         model.jit_compile = True
 
 
-def refuse_own_step(trainer: ModuleType, model: Any, name: str) -> None:
-    """Refuse a model that is to be compiled and whose step is its own and does not call Keras's.
-
-    Raises
-    ------
-    SpecError
-        It names the step.
-    """
-    own = inspect.getattr_static(type(model), name)
-    if not _is_compiled(model) or own is inspect.getattr_static(trainer.TensorFlowTrainer, name):
-        return
-    code = getattr(own, "__code__", None)
-    if code is None or name not in code.co_names:  # it does not call super().train_step(data) either
-        raise SpecError(
-            f"jit_compile=True: {type(model).__name__} has a {name} of its own, which exchanges gradients or metrics "
-            "with the other workers, and XLA can't compile that; put @tf.function(jit_compile=True) on what it "
-            f'computes by itself, and compile the model with jit_compile="auto" or False'
-        )
-
-
 def _train_step(trainer: ModuleType) -> Callable[[Any, Any], Any]:
     original = trainer.TensorFlowTrainer.train_step
 
     def train_step(self: Any, data: Any) -> Any:
-        if not _is_compiled(self):
+        if not is_compiled(self):
             return original(self, data)
         x, y, sample_weight = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
 
@@ -88,7 +66,7 @@ def _test_step(trainer: ModuleType) -> Callable[[Any, Any], Any]:
     original = trainer.TensorFlowTrainer.test_step
 
     def test_step(self: Any, data: Any) -> Any:
-        if not _is_compiled(self):
+        if not is_compiled(self):
             return original(self, data)
         x, y, sample_weight = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
 

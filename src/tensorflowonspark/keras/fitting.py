@@ -9,8 +9,8 @@ from typing import Any
 import wrapt
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.compiling import refuse_own_step
 from tensorflowonspark.keras.ledger import Way, ledger
+from tensorflowonspark.keras.own_steps import refuse_own_step
 
 __all__ = ["refuse_parameter_servers", "skip_steps", "wrap_trainer"]
 

@@ -20,10 +20,11 @@ import tensorflow as tf
 
 from tensorflowonspark.keras import wrap
 
-__all__ = ["agree_on_loss_scale", "sum_gradients_first"]
+__all__ = ["agree_on_loss_scale", "only_building", "sum_gradients_first"]
 
 # Replicas take their steps in threads of their own, and have a value each.
 _summed: ContextVar[bool] = ContextVar("gradients are the sum over all replicas", default=False)
+_only_building: ContextVar[bool] = ContextVar("optimizers make their variables and do no more", default=False)
 
 
 def sum_gradients_first(module: ModuleType) -> None:
@@ -31,6 +32,8 @@ def sum_gradients_first(module: ModuleType) -> None:
 
     def apply_gradients(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         def arguments(grads: Any, trainable_variables: Any) -> None:
+            if _only_building.get():
+                return
             if not _on_replica():
                 wrapped(grads, trainable_variables)
                 return
@@ -52,8 +55,10 @@ def sum_gradients_first(module: ModuleType) -> None:
 def agree_on_loss_scale(module: ModuleType) -> None:
     """Have all replicas see the same values that are not finite (called after the import of ``LossScaleOptimizer``)."""
 
-    def apply(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def apply(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def arguments(grads: Any, trainable_variables: Any = None) -> Any:
+            if _only_building.get():
+                return optimizer.built or optimizer.build(trainable_variables)
             return wrapped(_sum(grads) if _on_replica() else grads, trainable_variables)
 
         return arguments(*args, **kwargs)
@@ -67,6 +72,16 @@ def agree_on_loss_scale(module: ModuleType) -> None:
 
     wrap(module, "LossScaleOptimizer.apply", apply)
     wrap(module, "LossScaleOptimizer._stateful_handle_finite_grads", update)
+
+
+@contextmanager
+def only_building() -> Iterator[None]:
+    """Have optimizers make their variables, for the gradients that they are given, and change none."""
+    token = _only_building.set(True)
+    try:
+        yield
+    finally:
+        _only_building.reset(token)
 
 
 def _on_replica() -> bool:

@@ -8,8 +8,8 @@
 - ``reduce_per_replica`` asks for the mean of scalars over their axis 0, which they don't have. Here scalars are
   reduced over the workers only, and results that every worker is to have whole are left whole.
 
-And one that fails only with ``steps_per_execution`` above 1, since TensorFlow can't look ahead for another batch, which
-all workers must agree on, inside of a loop in a graph:
+And one that fails only with ``steps_per_execution`` above 1 (on several replicas of one worker too), since TensorFlow
+can't look ahead for another batch, which all workers must agree on, inside of a loop in a graph:
 
 - ``_make_function``. Here the steps of one execution are taken one after the other from Python.
 
@@ -25,7 +25,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from tensorflowonspark.keras.compiling import refuse_own_step, without_compiling
+from tensorflowonspark.keras.compiling import without_compiling
+from tensorflowonspark.keras.own_steps import build_in_advance, can_be_called, refuse_own_step, showing_whole_losses
 
 __all__ = ["build_needs_repair", "reduction_needs_repair", "repair_trainer"]
 
@@ -124,8 +125,6 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if self._distribute_strategy is not None and not _can_be_called(self):
-            return  # what its own steps use is built in the first of them, as without a strategy
         if self._distribute_strategy is not None and iterator is not None:
             try:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
@@ -134,7 +133,10 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
             except TypeError:  # Keras may still know what to do
                 pass
         with _ragged_kept(trainer, data_batch):
-            original(self, iterator=iterator, data_batch=data_batch)
+            if self._distribute_strategy is None or can_be_called(self):
+                original(self, iterator=iterator, data_batch=data_batch)
+        if self._distribute_strategy is not None and data_batch is not None:
+            build_in_advance(trainer, self, data_batch)
 
     return _maybe_symbolic_build
 
@@ -163,9 +165,9 @@ def _batch_rows(model: Any) -> int:
     return getattr(inputs[0], "shape", [None])[0] or 1
 
 
-def _can_be_called(model: Any) -> bool:
-    """Return whether a model has a ``call``; a GAN, as Keras's guide writes it, has only steps of its own."""
-    return getattr(type(model).call, "__module__", "").split(".")[0] != "keras" or bool(getattr(model, "inputs", None))
+def _several_replicas(trainer: ModuleType, strategy: Any) -> bool:
+    mirrored = isinstance(strategy, trainer.tf.distribute.MirroredStrategy) and strategy.num_replicas_in_sync > 1
+    return mirrored or bool(trainer._collective_all_reduce_multi_worker(strategy))
 
 
 @contextmanager
@@ -198,7 +200,8 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
     def _make_function(self: Any, step_function: Callable[..., Any]) -> Any:
         strategy = self.distribute_strategy
         refuse_own_step(trainer, self, step_function.__name__)
-        if self.steps_per_execution == 1 or not trainer._collective_all_reduce_multi_worker(strategy):
+        step_function = showing_whole_losses(trainer, step_function)
+        if self.steps_per_execution == 1 or not _several_replicas(trainer, strategy):
             with without_compiling(self):
                 return original(self, step_function)
 
@@ -220,6 +223,8 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
         )
 
         def steps(iterator: Any) -> Any:
+            if inspect.isgenerator(iterator):  # of `train_on_batch`, with one batch
+                return step(next(iterator))
             outputs = None
             try:
                 for _ in range(self.steps_per_execution):
