@@ -89,16 +89,20 @@ def adapted_alone(rows):
 
 def assert_equal_states(states, expected, rows):
     for column, layers in make_layers().items():
-        for layer, own, whole in zip(layers, states[column], expected[column], strict=True):
-            kind = type(layer).__name__
-            if kind == "Normalization":
-                np.testing.assert_allclose(own[0], whole[0], rtol=1e-5)
-                np.testing.assert_allclose(own[1], whole[1], rtol=1e-4)
-            elif kind == "Discretization":
-                assert_quantiles(own, np.array([row[column] for row in rows]).ravel(), layer.num_bins, layer.epsilon)
-            else:
-                assert own[0] == whole[0], (kind, column)
-                np.testing.assert_allclose(own[1], whole[1], rtol=1e-6)
+        assert_equal(layers, column, states[column], expected[column], rows)
+
+
+def assert_equal(layers, column, states, expected, rows):
+    for layer, own, whole in zip(layers, states, expected, strict=True):
+        kind = type(layer).__name__
+        if kind == "Normalization":
+            np.testing.assert_allclose(own[0], whole[0], rtol=1e-5)
+            np.testing.assert_allclose(own[1], whole[1], rtol=1e-4)
+        elif kind == "Discretization":
+            assert_quantiles(own, np.array([row[column] for row in rows]).ravel(), layer.num_bins, layer.epsilon)
+        else:
+            assert own[0] == whole[0], (kind, column)
+            np.testing.assert_allclose(own[1], whole[1], rtol=1e-6)
 
 
 def assert_quantiles(boundaries, values, bins, error):

@@ -142,7 +142,7 @@ def test_streams_workers_without_rows_and_what_is_refused(spark):
     assert text[0] == ["[UNK]", "é", "ü"]
     np.testing.assert_allclose(text[1], np.log(1.5), rtol=1e-6)
     assert len(bins) == 2
-    assert number[0] == given[3]["number"]
+    assert number[0] == [given[3]["number"]]
     assert word[0] == ["[UNK]", "blü"]
     assert ".cache()" in cached
     assert "adapt takes the values of one column, and the elements have ['x', 'y']" in several
