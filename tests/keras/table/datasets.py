@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from table.cells import MULTI_WORKER, cell
+from table.cells import MULTI_WORKER, cell, on
 from table.training import in_steps
 
 
@@ -224,7 +224,6 @@ WHOLE = {  # all rows come, once in each epoch
     "unique": lambda data: data.unbatch().map(lambda x, y, w: y).unique().batch(8).map(lambda y: (y, y)),
     "from_generator over ours": _generated,
     "from_generator over ours, row by row": _generated_rows,
-    "a program's own arrays of its rows, from_tensor_slices": _sliced,
     "take_while": lambda data: data.take_while(lambda x, y, w: True),
 }
 
@@ -281,6 +280,20 @@ def whole(column, name):
     else:
         uneven = [Rows(sorted(column.uneven_ids))] * 2
     return [found, uneven]
+
+
+@cell(
+    "tf.data",
+    "a program's own arrays of its rows, from_tensor_slices",
+    different=on(
+        MULTI_WORKER,
+        "TensorFlow takes arrays for data that all workers have, and gives each worker a part of its own: rows are lost, "
+        "and a RuntimeWarning at the end of the epoch counts them. Use ctx.dataset, or set AutoShardPolicy.OFF in the "
+        "dataset's options.",
+    ),
+)
+def sliced(column):
+    return counted(column, _sliced, column.even("id"))
 
 
 @cell("tf.data", *PART)

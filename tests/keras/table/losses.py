@@ -62,7 +62,6 @@ LOSSES = {  # what the labels are, and the model's units and last activation
     "CategoricalGeneralizedCrossEntropy": (_class, 3, "softmax"),
     "CategoricalHinge": (_one_hot, 3, "tanh"),
     "CosineSimilarity": (_plain, 3, None),
-    "Dice": (_one_hot, 3, "softmax"),
     "Hinge": (_signs, 1, "tanh"),
     "Huber": (_plain, 3, None),
     "KLDivergence": (_probabilities, 3, "softmax"),
@@ -74,7 +73,6 @@ LOSSES = {  # what the labels are, and the model's units and last activation
     "Poisson": (_positive, 1, "softplus"),
     "SparseCategoricalCrossentropy": (_class, 3, "softmax"),
     "SquaredHinge": (_signs, 1, "tanh"),
-    "Tversky": (_one_hot, 3, "softmax"),
 }
 
 
@@ -98,9 +96,16 @@ def loss(column, name):
     return trained_with(column, getattr(keras.losses, name)(), *LOSSES[name])
 
 
-@cell("Losses", "Circle", different=on(SEVERAL_REPLICAS, _BATCHWISE))
-def circle(column):
-    return trained_with(column, keras.losses.Circle(), _class, 3, None, evaluate=False)
+BATCHWISE = {
+    "Circle": (_class, 3, None),
+    "Dice": (_one_hot, 3, "sigmoid"),
+    "Tversky": (_one_hot, 3, "sigmoid"),
+}
+
+
+@cell("Losses", *BATCHWISE, different=on(SEVERAL_REPLICAS, _BATCHWISE))
+def batchwise(column, name):
+    return trained_with(column, getattr(keras.losses, name)(), *BATCHWISE[name], evaluate=False)
 
 
 @cell("Losses", "CTC")

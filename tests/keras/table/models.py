@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from table.cells import cell
+from table.cells import SYNCHRONOUS, cell, on
 from table.training import linear, mapped, trained, weights_of
 
 
@@ -127,7 +127,17 @@ def _two_outputs():
     )
 
 
-@cell("Models", "several outputs as a dict, with losses, weights and metrics of their own")
+_SHORT_BATCH = (
+    "In the loss that Keras shows for one of several outputs a short last batch counts as much as a whole one; here each "
+    "row counts the same. The weights, the loss of all outputs and the metrics are equal."
+)
+
+
+@cell(
+    "Models",
+    "several outputs as a dict, with losses, weights and metrics of their own",
+    different=on(SYNCHRONOUS, _SHORT_BATCH),
+)
 def outputs_by_name(column):
     return trained(
         column,
@@ -139,7 +149,7 @@ def outputs_by_name(column):
     )
 
 
-@cell("Models", "several outputs as a list")
+@cell("Models", "several outputs as a list", different=on(SYNCHRONOUS, _SHORT_BATCH))
 def outputs_in_order(column):
     def build():
         inputs = keras.Input((4,))
