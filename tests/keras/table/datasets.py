@@ -287,8 +287,8 @@ def whole(column, name):
     "a program's own arrays of its rows, from_tensor_slices",
     different=on(
         MULTI_WORKER,
-        "TensorFlow takes arrays for data that all workers have, and gives each worker a part of its own: rows are lost, "
-        "and a RuntimeWarning at the end of the epoch counts them. Use ctx.dataset, or set AutoShardPolicy.OFF in the "
+        "TensorFlow takes arrays for data that all workers have, and gives each worker a part of its own: rows are "
+        "lost, and a RuntimeWarning at the end of the epoch counts them. Use ctx.dataset, or set AutoShardPolicy.OFF in the "
         "dataset's options.",
     ),
 )

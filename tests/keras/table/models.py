@@ -128,8 +128,8 @@ def _two_outputs():
 
 
 _SHORT_BATCH = (
-    "In the loss that Keras shows for one of several outputs a short last batch counts as much as a whole one; here each "
-    "row counts the same. The weights, the loss of all outputs and the metrics are equal."
+    "In the loss that Keras shows for one of several outputs a short last batch counts as much as a whole one; here "
+    "each row counts the same. The weights, the loss of all outputs and the metrics are equal."
 )
 
 
