@@ -287,9 +287,9 @@ def whole(column, name):
     "a program's own arrays of its rows, from_tensor_slices",
     different=on(
         MULTI_WORKER,
-        "TensorFlow takes arrays for data that all workers have, and gives each worker a part of its own: rows are "
-        "lost, and a RuntimeWarning at the end of the epoch counts them. Use ctx.dataset, or set AutoShardPolicy.OFF in the "
-        "dataset's options.",
+        "TensorFlow takes arrays for data that all workers have, and gives each worker a part of its own. Rows are "
+        "lost, and a RuntimeWarning at the end of the epoch counts them. Use ctx.dataset, or set AutoShardPolicy.OFF "
+        "in the dataset's options.",
     ),
 )
 def sliced(column):

@@ -90,7 +90,7 @@ def differences(one, other, tolerance, path=""):  # noqa: PLR0911 - one for each
         if set(one) != set(other):
             return [f"{path}: {sorted(one)} and {sorted(other)}"]
         return [each for name in one for each in differences(one[name], other[name], tolerance, f"{path}/{name}")]
-    if isinstance(one, Rows) or isinstance(other, Rows):
+    if isinstance(one, Rows) and isinstance(other, Rows):
         if list(one) == list(other):
             return []
         missing = sorted(set(one) - set(other))
