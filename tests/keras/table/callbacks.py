@@ -5,7 +5,8 @@ import csv
 import keras
 import numpy as np
 
-from table.cells import SYNCHRONOUS, cell, on
+from table.cells import cell, on
+from table.columns import COLUMNS
 from table.training import linear, trained, weights_of
 
 CHECKPOINTS = {
@@ -172,7 +173,7 @@ def scheduler(column):
     return trained(column, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))])
 
 
-@cell("Callbacks", "OrbaxCheckpoint", refused=on(SYNCHRONOUS, "requires the 'orbax-checkpoint' package"))
+@cell("Callbacks", "OrbaxCheckpoint", refused=on(COLUMNS, "requires the 'orbax-checkpoint' package"))
 def orbax(column):
     return trained(column, callbacks=[keras.callbacks.OrbaxCheckpoint(str(column.place()))])
 

@@ -78,6 +78,7 @@ def run_cells(column, keys, directory, worker=0):
         random.seed(11)
         try:
             outcome = ("value", ALL[key].run(column))
+            column.check_arrays()
         except Exception as error:
             outcome = ("error", f"{type(error).__name__}: {error}", traceback.format_exc())
         keras.utils.clear_session(free_memory=False)  # names begin anew

@@ -71,6 +71,13 @@ class Column:
             return self._plain(ids, "label", weights)
         return self.uneven()
 
+    def check_arrays(self):
+        """Raise an error if a cell has changed the arrays that it was given, and give the next cell others."""
+        was = self.x, self.y
+        self.x, self.y = rows.features(self.ids), rows.labels(self.ids)
+        for mine, given in zip((self.x, self.y), was, strict=True):
+            np.testing.assert_array_equal(given, mine, "the program's own arrays were changed")
+
     def place(self):
         """Return a directory that all workers share, of this cell's own."""
         path = self.directory / "files" / f"{self.name} {self.cell}".replace("/", "_").replace(" ", "_")

@@ -1,5 +1,6 @@
 """The page for users, written from what the cells have come to."""
 
+import re
 from collections import Counter
 
 from table.cells import ALL
@@ -88,6 +89,18 @@ _ORDER = (
     "Callbacks",
     "tf.data",
 )
+
+
+def marks(text):
+    """Return what stands in each cell of a page, without its number, by group, name and column."""
+    found, group = {}, ""
+    for line in text.splitlines():
+        if line.startswith("### "):
+            group = line.removeprefix("### ")
+        elif group and line.startswith("| ") and not line.startswith("| |"):
+            name, *each = [part.strip() for part in re.split(r"(?<!\\)\|", line)[1:-1]]
+            found |= {(group, name, column): mark.split(" [")[0] for column, mark in zip(COLUMNS, each, strict=True)}
+    return found
 
 
 def versions_line(versions):

@@ -34,11 +34,22 @@ def mapped(column, change):
     return column.even().map(lambda x, y, w: (*change(x, y), w))
 
 
+class _Wrapped(keras.losses.Loss):
+    """A loss made of a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._function = function
+
+    def call(self, truth, prediction):
+        return self._function(truth, prediction)
+
+
 def _coordinated(column, model, optimizer, loss, data, epochs):
     optimizer = keras.optimizers.get(optimizer)
     compare = loss if isinstance(loss, keras.losses.Loss) or loss is None else keras.losses.get(loss)
     if compare is not None and not isinstance(compare, keras.losses.Loss):
-        compare = keras.losses.LossFunctionWrapper(compare)
+        compare = _Wrapped(compare)
 
     def step(x, y, weight):
         import tensorflow as tf
