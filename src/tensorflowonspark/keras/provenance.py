@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import wrapt
 
 from tensorflowonspark.errors import SpecError
@@ -119,7 +120,20 @@ class Generator(Reader):
                     element = next(elements)
                 except StopIteration:
                     return
-            yield element
+            yield _owned(element)
+
+
+def _owned(element: Any) -> Any:
+    """Return an element with copies of its arrays.
+
+    TensorFlow takes over the memory of what a generator yields, and an operation may put its result there. That must
+    not be a view of the program's own arrays.
+    """
+    if isinstance(element, np.ndarray):
+        return element.copy()
+    if isinstance(element, dict):
+        return {name: _owned(value) for name, value in element.items()}
+    return tuple(map(_owned, element)) if type(element) is tuple else element
 
 
 def _resumed(first: list[Any], error: Exception | None, rest: Iterator[Any]) -> Iterator[Any]:

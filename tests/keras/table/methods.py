@@ -3,7 +3,9 @@
 import keras
 import numpy as np
 
+from table import rows
 from table.cells import MULTI_WORKER, SEVERAL_REPLICAS, cell, on
+from table.datasets import Rows
 from table.training import linear, mapped, weights_of
 
 
@@ -300,21 +302,23 @@ def predict_outputs(column):
     return _compiled(column, build, metrics=None).predict(column.x, verbose=0)
 
 
-@cell("predict", "a fed dataset: each row once")
+def _predicted_ids(model, data, ids):
+    """Return the ids of the rows that were predicted: each worker predicts its own."""
+    direct = np.ravel(model(rows.features(ids)))
+    return Rows(sorted(ids[np.argmin(abs(direct - value))] for value in np.ravel(model.predict(data, verbose=0))))
+
+
+@cell("predict", "a fed dataset: all workers together predict each row once")
 def predict_fed(column):
-    """Predictions of this worker's own rows or of all: what is compared is the set of predicted rows."""
-    data = column.even(label="id").map(lambda x, y, w: x)
-    predicted = _compiled(column).predict(data, verbose=0)
-    return np.sort(predicted, axis=0)
+    return _predicted_ids(_compiled(column), column.even().map(lambda x, y, w: x), column.ids)
 
 
 @cell("predict", "a fed dataset with unequal batches")
 def predict_uneven(column):
     import tensorflow as tf
 
-    model = _compiled(column)
     data = column.uneven().map(lambda x, y, w: tf.boolean_mask(x, w > 0))
-    return np.sort(model.predict(data, verbose=0), axis=0)
+    return _predicted_ids(_compiled(column), data, column.uneven_ids)
 
 
 def _share(column):
