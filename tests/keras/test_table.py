@@ -65,8 +65,8 @@ def test_no_cell_is_wrong(verdicts):
 
 def test_the_page_is_what_the_cells_have_come_to(verdicts, request):
     """`make keras-table` writes it; without that it must be what stands there."""
-    nothing = {(key, column): judging.Verdict(judging.NOTHING) for key in cells.ALL for column in COLUMNS}
-    text = page.page({**nothing, **verdicts}, {"Keras": keras.__version__, "TensorFlow": tf.__version__})
+    not_run = {(key, column): judging.Verdict(judging.NOT_RUN) for key in cells.ALL for column in COLUMNS}
+    text = page.page({**not_run, **verdicts}, {"Keras": keras.__version__, "TensorFlow": tf.__version__})
     if request.config.getoption("--write-keras-table"):
         assert set(WANTED) == set(COLUMNS)
         PAGE.write_text(text)

@@ -7,7 +7,8 @@ import numpy as np
 from table.columns import PARAMETER_SERVER
 from table.datasets import Rows
 
-EQUAL, REFUSED, DIFFERENT, WRONG, NOTHING = "equal", "refused", "different", "wrong", "—"
+EQUAL, REFUSED, DIFFERENT, WRONG = "equal", "refused", "different", "wrong"
+NOTHING, NOT_RUN = "—", "not run"
 REFUSED_BY_COLUMN = {PARAMETER_SERVER: "of Keras 3 does not work under ParameterServerStrategy"}
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 from table.cells import ALL
 from table.columns import COLUMNS
-from table.judging import DIFFERENT, EQUAL, NOTHING, REFUSED, WRONG
+from table.judging import DIFFERENT, EQUAL, NOT_RUN, NOTHING, REFUSED, WRONG
 
 _INTRODUCTION = """# What works with Keras and tf.data
 
@@ -17,15 +17,15 @@ one process that has the same rows in the same steps, and fails if a cell is not
 - **What works.** A model that trains with `fit` in one process trains under `MultiWorkerMirroredStrategy` to the same
   weights, history and metrics. Rows that fill up a worker's batches count in no loss and in no metric.
 - **What is refused** raises an error before the first step. The error names what can't be had, and what to do instead.
-- **What differs** differs in Keras itself; each such cell has its reason. Know these four: `BatchNormalization`
-  normalizes by replica (with `synchronized=True` it does not); layers that draw numbers draw others on each replica;
-  `clipnorm` and its kind clip before gradients are added up; losses of a batch as a whole are those of each replica's
-  part of it.
+- **What differs** differs in Keras or TensorFlow itself; each such cell has its reason. Know these four:
+  `BatchNormalization` normalizes by replica (with `synchronized=True` it does not); layers that draw numbers draw others
+  on each replica; losses of a batch as a whole are those of each replica's part of it; arrays that a program makes of
+  its fed rows are divided among the workers once more.
 - **Keras 3 under `ParameterServerStrategy`** trains in loops of your own (`ClusterCoordinator`), not with `fit`.
   `tf_keras` has both (`environment={"TF_USE_LEGACY_KERAS": "1"}`).
 - **Datasets.** Any transformation may come after `ctx.dataset(...)`. A batch that comes out is one worker's share, so
   `unbatch().batch(8)` on two workers makes steps of 16 rows. `take`, `skip`, `shard` and `repeat` count batches on
-  each worker.
+  each worker. `predict` gives each worker the predictions of its own rows.
 """
 
 _LEGEND = """## How to read the tables
@@ -50,8 +50,8 @@ def page(verdicts, versions):
     def mark(verdict):
         if verdict.kind == EQUAL:
             return "✓"
-        if verdict.kind == NOTHING:
-            return "—"
+        if verdict.kind in (NOTHING, NOT_RUN):
+            return verdict.kind
         number = reasons.setdefault((verdict.kind, verdict.why), len(reasons) + 1)
         return {REFUSED: "refused", DIFFERENT: "differs", WRONG: "WRONG"}[verdict.kind] + f" [{number}](#reasons)"
 
