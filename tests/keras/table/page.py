@@ -18,9 +18,9 @@ one process that has the same rows in the same steps, and fails if a cell is not
   weights, history and metrics. Rows that fill up a worker's batches count in no loss and in no metric.
 - **What is refused** raises an error before the first step. The error names what can't be had, and what to do instead.
 - **What differs** differs in Keras or TensorFlow itself; each such cell has its reason. Know these four:
-  `BatchNormalization` normalizes by replica (with `synchronized=True` it does not); layers that draw numbers draw others
-  on each replica; losses of a batch as a whole are those of each replica's part of it; arrays that a program makes of
-  its fed rows are divided among the workers once more.
+  `BatchNormalization` normalizes by replica (with `synchronized=True` it does not); layers that draw numbers draw
+  others on each replica; losses of a batch as a whole are those of each replica's part of it; arrays that a program
+  makes of its fed rows are divided among the workers once more.
 - **Keras 3 under `ParameterServerStrategy`** trains in loops of your own (`ClusterCoordinator`), not with `fit`.
   `tf_keras` has both (`environment={"TF_USE_LEGACY_KERAS": "1"}`).
 - **Datasets.** Any transformation may come after `ctx.dataset(...)`. A batch that comes out is one worker's share, so
