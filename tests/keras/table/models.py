@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from table.cells import SYNCHRONOUS, cell, on
+from table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
 from table.training import linear, mapped, trained, weights_of
 
 
@@ -322,7 +322,15 @@ def own_step(column):
     return result["weights"]
 
 
-@cell("Models", "test_step and predict_step of one's own")
+@cell(
+    "Models",
+    "test_step and predict_step of one's own",
+    different=on(
+        SEVERAL_REPLICAS,
+        "Where a step returns values that are no metrics of the model, Keras shows what the last step returned, and "
+        "takes the mean over replicas, whatever their numbers of rows. Make each value a metric of the model.",
+    ),
+)
 def own_others(column):
     class Own(keras.Sequential):
         def test_step(self, data):
