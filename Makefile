@@ -4,21 +4,30 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow chaos matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery benchmark-revisions clean
+.PHONY: demo test slow chaos keras-suite keras-table matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery benchmark-revisions clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
 
+# Two processes, each with its own Spark sessions; the tests of a file stay together.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow' $(ARGS)
+	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile $(ARGS)
 
 # The tests that take long.
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
+# What Keras and tf.data offer under each strategy, compared with one process; writes docs/keras.md.
+keras-table: $(STAMP)
+	$(BIN)/python -m pytest tests/keras/test_table.py --write-keras-table $(ARGS)
+
 # Failures drawn at random, for ten minutes on each master.
 chaos: $(STAMP)
 	TFOS_TEST_CHAOS_SECONDS=600 $(BIN)/python -m pytest -s -m slow tests/test_chaos.py $(ARGS)
+
+# Tests of Keras itself in the nodes of a cluster, without a strategy and with one (docs/benchmarks/keras-suite.md).
+keras-suite: $(STAMP)
+	PYTHONPATH=tests:benchmarks $(BIN)/python -m keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -61,6 +61,9 @@ class PlayedStage:
     def problems(self):
         return []
 
+    def data_problem(self):
+        return None
+
     def cancel(self):
         pass
 
@@ -95,7 +98,7 @@ class PlayedBackend:
     def hadoop_settings(self):
         return {}
 
-    def find_slots(self, needed, wanted):
+    def find_slots(self, needed, wanted, timeout, had=0):
         return wanted
 
     def wants_tls(self):

@@ -13,38 +13,41 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def _start(directory, name, kind, host, *arguments):
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
+    command = [str(home / "bin/spark-class"), daemon, "--host", host, "--webui-port", "0", *arguments]
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_DIRS": str(directory),
+        "SPARK_LOCAL_IP": host,
+    }
+    with open(Path(directory) / f"{name}.log", "wb") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+
+
+def start_worker(directory, master, number, cores, memory="3g", host="127.0.0.1"):
+    """Start a worker; return its process."""
+    options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(Path(directory) / f"work-{number}")]
+    return _start(directory, f"worker-{number}", "Worker", host, *options, master)
+
+
 @contextmanager
 def standalone_cluster(directory, cores, memory="3g", hosts=("127.0.0.1",)):
     """Start a master, and a worker for each number of cores, on each host in turn; yield the master's URL.
 
     Their logs and work directories are below `directory`.
     """
-    import pyspark
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    home = Path(pyspark.__file__).parent
     url = f"spark://127.0.0.1:{port}"
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_DIRS": str(directory),
-    }
-    processes = []
-
-    def start(name, kind, host, *arguments):
-        daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
-        command = [str(home / "bin/spark-class"), daemon, "--host", host, "--webui-port", "0", *arguments]
-        with open(Path(directory) / f"{name}.log", "wb") as log:
-            its_own = {**environment, "SPARK_LOCAL_IP": host}
-            processes.append(subprocess.Popen(command, env=its_own, stdout=log, stderr=log))
-
-    start("master", "Master", "127.0.0.1", "--port", str(port))
+    processes = [_start(directory, "master", "Master", "127.0.0.1", "--port", str(port))]
     for number, each in enumerate(cores):
-        work = str(Path(directory) / f"work-{number}")
-        options = ["--cores", str(each), "--memory", memory, "--work-dir", work]
-        start(f"worker-{number}", "Worker", hosts[number % len(hosts)], *options, url)
+        processes.append(start_worker(directory, url, number, each, memory, hosts[number % len(hosts)]))
     try:
         yield url
     finally:

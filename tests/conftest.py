@@ -45,6 +45,10 @@ def pytest_collection_modifyitems(items):
         spark_cloudpickle.register_pickle_by_value(module)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--write-keras-table", action="store_true", help="write docs/keras.md from what the cells give")
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "masters(*names): run on these Spark masters only; by default on all three")
 

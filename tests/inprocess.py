@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
-from tensorflowonspark.messages import Hello, Member, Ready
+from tensorflowonspark.messages import Check, Checked, Hello, Member, Ready
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.run import _outcome
@@ -37,7 +37,10 @@ class Pipe:
 
     def recv(self):
         try:
-            return self._channel.receive()
+            message = self._channel.receive()
+            if isinstance(message, Check):  # which the supervisor answers
+                self._channel.send(Checked(message.number))
+            return message
         except transport.ConnectionLost:
             Event().wait()  # for ever: this thread alone ends with the tests, where a node's process would end
 
@@ -135,6 +138,9 @@ class Stage:
     def problems(self):
         return []
 
+    def data_problem(self):
+        return None
+
     def cancel(self):
         pass
 
@@ -156,7 +162,7 @@ class InProcessBackend:
     def hadoop_settings(self):
         return {}
 
-    def find_slots(self, needed, wanted):
+    def find_slots(self, needed, wanted, timeout, had=0):
         return wanted
 
     def wants_tls(self):

@@ -29,7 +29,7 @@ def _pipes(pid):
 def is_fork_server(process):
     """Tell whether a process is a fork server, and not a node that was forked from one."""
     try:
-        return "tensorflowonspark.warm" in process.cmdline() and process.name() != "tfos-node"
+        return "tensorflowonspark.warm" in process.cmdline() and not process.name().startswith("tfos-")
     except psutil.Error:
         return False
 

@@ -96,6 +96,38 @@ def test_a_supervisor_that_is_killed(spark):
         raise error
 
 
+def start_daemons(args, ctx):
+    """Start processes that leave the node's group: a session of its own, a daemon, and one that is only forked."""
+    (Path(args) / str(subprocess.Popen(["sleep", "3600"], start_new_session=True).pid)).touch()
+    daemon = "import os, sys, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
+    daemon += "open(sys.argv[1] + '/' + str(os.getpid()), 'w').close(); time.sleep(3600)"
+    subprocess.run([sys.executable, "-c", daemon, args], check=True)
+    if not os.fork():
+        os.setsid()
+        (Path(args) / str(os.getpid())).touch()
+        time.sleep(3600)
+    wait_for(lambda: len(os.listdir(args)) == 3)
+    (Path(args) / "up").touch()
+    time.sleep(3600 if os.environ["STAY"] else 0)
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize("end", ["returns", "node", "supervisor"])
+def test_processes_that_left_the_nodes_group_go_with_it(spark, tmp_path, end):
+    environment = {"STAY": "" if end == "returns" else "1"}
+    cluster = tfos.Cluster(spark, start_daemons, str(tmp_path), environment=environment).start()
+    wait_for(lambda: (tmp_path / "up").exists())
+    started = [psutil.Process(int(name)) for name in os.listdir(tmp_path) if name != "up"]
+    assert len(started) == 3
+    if end == "returns":
+        assert cluster.shutdown() == {"worker:0": None}
+    else:
+        with pytest.raises(tfos.NodeError):
+            (node_of(cluster, 0) if end == "node" else psutil.Process(cluster.nodes[0].pid)).kill()
+            cluster.shutdown()
+    assert not psutil.wait_procs(started, timeout=5)[1]
+
+
 @pytest.mark.masters("local")
 @pytest.mark.parametrize("victim", ["node", "supervisor"])
 def test_temporary_files_go_with_their_node(spark, tmp_path, victim):
@@ -125,13 +157,64 @@ def test_temporary_files_go_with_their_node(spark, tmp_path, victim):
         (lambda: sys.exit("enough"), "its program called sys.exit('enough')"),
         (lambda: os.abort(), "its process was ended by SIGABRT"),
         (lambda: os.kill(os.getpid(), signal.SIGTERM), "its process was ended by SIGTERM"),
+        (
+            lambda: (os.closerange(3, 1000), time.sleep(60)),
+            "its program closed the connection to its supervisor, as os.closerange does, or a second close of a file",
+        ),
     ],
-    ids=["exit", "sys.exit", "abort", "SIGTERM"],
+    ids=["exit", "sys.exit", "abort", "SIGTERM", "closerange"],
 )
 def test_ends_are_told_apart(spark, end, words):
     with pytest.raises(tfos.NodeError) as caught:
         tfos.run(spark, lambda args, ctx: end())
     assert caught.value.reason == words
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError("no text for you")
+
+
+class Odd(SyntaxError):
+    lineno = property(lambda self: 1 / 0)
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Unspeakable, r"Unspeakable: \(without a text: its __str__ raised ValueError\)"),
+        (lambda: ValueError("x" * 50_000_000), "ValueError: x{2000}"),
+        (lambda: Odd("syntax \ud800"), "Odd: syntax"),
+        (lambda: SystemExit(Unspeakable()), r"sys.exit\('\(without a text: its __str__ raised ValueError\)'\)"),
+    ],
+    ids=["without a text", "50 MB", "that can't be shown", "exit code without a text"],
+)
+def test_an_exception_of_any_kind_reaches_the_driver(spark, make, words):
+    def program(args, ctx):
+        raise make()
+
+    with pytest.raises(tfos.NodeError, match=words) as caught:
+        tfos.run(spark, program)
+    assert caught.value.cause in ("raised", "exited")
+    assert "raise make()" in caught.value.traceback
+    assert len(str(caught.value)) < 50_000
+
+
+@pytest.mark.masters("local")
+def test_a_program_may_close_its_output(spark):
+    def program(args, ctx):
+        if args == "closed":
+            sys.stdout.close()
+        elif args == "gone":
+            sys.stdout = sys.stderr = None
+        else:
+            os.close(1)
+            os.close(2)
+        return args
+
+    for how in ("closed", "gone", "descriptors"):
+        assert tfos.run(spark, program, how) == {"worker:0": how}
 
 
 @pytest.mark.masters("local")

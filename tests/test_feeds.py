@@ -261,10 +261,10 @@ def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     # As on a host where the node's socket is not: all tasks of both executors must take the other road.
     feed_targets = feedrun.feed_targets
 
-    def far(nodes):
+    def far(nodes, *driver):
         return tuple(
             FeedTarget(each.number, each.name, each.host, Ready("/far/away", each.ready.feed_port))
-            for each in feed_targets(nodes)
+            for each in feed_targets(nodes, *driver)
         )
 
     monkeypatch.setattr(feedrun, "feed_targets", far)

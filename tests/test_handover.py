@@ -1,12 +1,28 @@
 """What a process that has been told of a file opens, and what it does not."""
 
 import os
+import resource
+import signal
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.handover import Piece, PieceWriter, open_piece
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.handover import Piece, PieceWriter, allow_files, map_file, open_piece
+
+BATCH = pa.record_batch({"x": list(range(20_000))})
+
+
+@contextmanager
+def limited(what, most):
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
 
 
 def _of(descriptor):
@@ -38,3 +54,58 @@ def test_a_pipe_is_not_waited_for():
         open_piece(_of(reading))
     os.close(reading)
     os.close(writing)
+
+
+def test_more_files_are_mapped_than_may_be_open():
+    opened = len(os.listdir("/proc/self/fd"))
+    with limited(resource.RLIMIT_NOFILE, opened + 20):
+        held = []
+        for number in range(100):
+            writer = PieceWriter(pa.schema({"x": pa.int64()}), None)
+            writer.write(pa.record_batch({"x": [number]}))
+            held += open_piece(writer.finish())
+            writer.close()
+    assert [batch.column("x")[0].as_py() for batch in held] == list(range(100))
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("disk", "No space left on device; free some of the disk, set spark.local.dir to another"),
+        ("file size", "File too large; allow this process larger files .ulimit -f"),
+        ("open files", "Too many open files; allow this process more open files .ulimit -n"),
+        ("directory", "No such file or directory; its directory is gone"),
+    ],
+)
+def test_a_limit_of_the_host_is_named(what, words, tmp_path, monkeypatch):
+    if what == "disk":
+        monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open("/dev/full", "w+b"))  # noqa: SIM115
+    limit = {"file size": (resource.RLIMIT_FSIZE, 10_000), "open files": (resource.RLIMIT_NOFILE, 3)}.get(what)
+    directory = tmp_path / "gone" if what == "directory" else tmp_path
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does by itself
+    with pytest.raises(FeedError, match=rf"rows can't be written to {directory} on .*: {words}"):
+        with limited(*limit or (resource.RLIMIT_CORE, 0)):
+            writer = PieceWriter(BATCH.schema, str(directory))
+            writer.write(BATCH)
+            writer.finish()
+    signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_process_that_may_map_no_more_says_so(tmp_path):
+    """As with ``ulimit -v``; a file without contents takes no room on the disk."""
+    with open(tmp_path / "large", "w+b") as file:
+        file.truncate(1 << 40)
+        with limited(resource.RLIMIT_AS, 1 << 39), pytest.raises(FeedError, match=r"maps no more files .* ulimit -v"):
+            map_file(file)
+
+
+def test_files_are_allowed_as_far_as_the_system_lets_them():
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/proc/self/fd"))
+    with limited(resource.RLIMIT_NOFILE, opened + 10):
+        assert allow_files(100)
+        held = [os.open("/dev/null", os.O_RDONLY) for _ in range(100)]
+        assert most == resource.RLIM_INFINITY or not allow_files(most)
+        for each in held:
+            os.close(each)

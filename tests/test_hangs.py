@@ -13,7 +13,9 @@ from threading import Thread
 import pytest
 
 import tensorflowonspark as tfos
+from here import cluster_here
 from processes import node_of
+from programs import wait_for
 from tensorflowonspark.messages import Members
 
 pytestmark = pytest.mark.masters("local")
@@ -49,6 +51,38 @@ def test_a_node_that_is_stopped(spark):
     assert time.monotonic() - begin < _SILENCE_SECONDS + _MARGIN_SECONDS
     assert caught.value.node == "worker:1"
     assert "is stopped (SIGSTOP, or a debugger)" in caught.value.reason
+
+
+def test_a_worker_that_computes_before_it_makes_its_strategy():
+    """The other one waits for it in TensorFlow, with Python's lock, and can't even answer that it does."""
+
+    def program(seconds, ctx):
+        import tensorflow as tf
+
+        end = time.monotonic() + seconds
+        while ctx.index == 0 and time.monotonic() < end:
+            pass
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        add = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None))
+        return float(add())
+
+    with cluster_here(program, 3 * _SILENCE_SECONDS, workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
+        assert cluster.join() == {"worker:0": 2.0, "worker:1": 2.0}
+
+
+def test_a_node_that_is_stopped_while_it_waits():
+    """It has answered that it waits for a feed, with good reason, and is stopped only then."""
+
+    def program(args, ctx):
+        ctx.feed()
+
+    with pytest.raises(tfos.NodeError, match="worker:0 on .* is stopped") as caught:
+        with cluster_here(program, silence_timeout=1.0) as cluster:
+            wait_for(lambda: cluster.nodes[0].idle)
+            node_of(cluster, 0).send_signal(signal.SIGSTOP)
+            wait_for(lambda: cluster._monitor.failure(), seconds=1.0 + _MARGIN_SECONDS)
+            cluster.check()
+    assert caught.value.cause == "stopped"
 
 
 @pytest.mark.slow
@@ -97,6 +131,23 @@ def test_a_worker_that_takes_fewer_steps(spark):
     assert "waits in TensorFlow" in error.reason
     assert "worker:0 has no more steps to take with it" in error.reason
     assert "add()" in error.traceback
+
+
+def test_a_worker_that_waits_for_an_eager_collective():
+    """Eager collectives run in a pool of threads, for which the main one waits by means of the standard library."""
+
+    def program(args, ctx):
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        if ctx.index == 1:
+            strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0)))
+
+    with pytest.raises(tfos.NodeError) as caught:
+        with cluster_here(program, workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
+            cluster.join()
+    assert caught.value.node == "worker:1"
+    assert "waits in TensorFlow" in caught.value.reason
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Rows out, results back: in order, one for one, from the nodes of a living cluster."""
 
+import time
+
 import numpy as np
 import pytest
 from pyspark.sql import functions as f
@@ -98,8 +100,43 @@ def test_what_can_not_be_asked_is_refused_at_once(spark):
         cluster.inference(spark.range(3), "y long")
 
 
+def _returns(args, ctx):
+    return None
+
+
+def _waits_for_rows(args, ctx):
+    for _ in ctx.feeds():
+        pass
+    ctx.serve(lambda ids: ids)
+
+
+def _sleeps(args, ctx):
+    time.sleep(3600)
+
+
 @pytest.mark.masters("local")
-def test_a_program_that_does_not_answer_is_named(spark):
-    with tfos.Cluster(spark, lambda args, ctx: None) as cluster:
-        with pytest.raises(tfos.FeedError, match="the program of worker:0 has not said what answers"):
-            cluster.inference(spark.range(3), "y long")
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (_returns, "it has returned. Call ctx.serve before the program returns"),
+        (_waits_for_rows, "it waits for rows that nobody feeds. Call ctx.serve before the program asks for them"),
+        (_sleeps, r"after 2 s \(timeout\) it waits at:\n.*time.sleep\(3600\)"),
+    ],
+)
+def test_a_program_that_does_not_answer_is_named(spark, program, words):
+    begin = time.monotonic()
+    with pytest.raises(tfos.FeedError, match=f"(?s)the program of worker:0 on .* has not called ctx.serve.*{words}"):
+        with tfos.Cluster(spark, program, silence_timeout=1) as cluster:
+            if program is _waits_for_rows:
+                cluster.train(spark.range(10))
+            cluster.inference(spark.range(3), "y long", timeout=2 if program is _sleeps else 600)
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.masters("local")
+def test_a_program_that_raises_before_it_answers(spark):
+    def program(args, ctx):
+        raise LookupError("no model")
+
+    with pytest.raises(tfos.NodeError, match="LookupError: no model"), tfos.Cluster(spark, program) as cluster:
+        cluster.inference(spark.range(3), "y long")

@@ -30,6 +30,7 @@ _WITH_SPARK = {
     "tensorflowonspark.frames.analysis",
     "tensorflowonspark.frames.maps",
     "tensorflowonspark.frames.reductions",
+    "tensorflowonspark.ml.adapting",
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.ml.model",
     "tensorflowonspark.ml.summary",

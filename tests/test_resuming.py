@@ -90,6 +90,11 @@ def synchronous(args, ctx):
     if args["seen"] and ctx.is_chief:
         Shelf.latest = lambda shelf: shelf.complete()[args["seen"] - 1]  # a newer one is being written
     checkpoint = ctx.checkpoint(args["directory"])
+    if args.get("harmed") and ctx.index == 1:  # this worker alone reads other bits
+        fetch, harm = Shelf.fetch, ["the newest"]
+        Shelf.fetch = lambda shelf, saved, local: (
+            shelf.pass_over(saved.name, harm.pop()) if harm else fetch(shelf, saved, local)
+        )
     first = checkpoint.restore(state)
     restored = float(weight.numpy()), float(rows.numpy())
     for number in range(first, args["steps"]):
@@ -108,6 +113,24 @@ def test_all_workers_go_on_from_the_one_that_the_chief_chose(spark, tmp_path):
     assert run(steps=3, seen=None) == (0, (0, 0))
     assert run(steps=2, seen=2) == (2, (2, 2 * 20))
     assert run(steps=3, seen=None) == (3, (3, 3 * 20))
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_passed_over_by_all_workers(spark, tmp_path):
+    """Whether all see the flipped bit or one."""
+
+    def run(**args):
+        one, other = tfos.run(spark, synchronous, {"directory": str(tmp_path), "seen": 0, **args}, workers=2).values()
+        assert one == other
+        return one
+
+    assert run(steps=3) == (0, (0, 0))
+    newest = max(os.listdir(tmp_path))
+    index = tmp_path / newest / "state.index"
+    index.write_bytes(bytes([index.read_bytes()[0] ^ 1]) + index.read_bytes()[1:])
+    assert run(steps=3) == (2, (2, 2 * 20))
+    assert newest not in os.listdir(tmp_path)
+    assert run(steps=3, harmed=True) == (2, (2, 2 * 20))
 
 
 def coordinated(directory, ctx):

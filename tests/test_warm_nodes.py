@@ -21,7 +21,7 @@ _DEATH_SECONDS = 5.0
 
 
 def is_warm():
-    return open("/proc/self/comm").read() == "tfos-node\n"
+    return open("/proc/self/comm").read().startswith("tfos-")
 
 
 def look(args, ctx):
@@ -171,6 +171,20 @@ def test_a_node_whose_fork_server_died_first_is_still_missed(spark, warm):
         time.sleep(0.5)
         node.kill()
         cluster.join()
+    assert caught.value.reason == "its process ended, after the fork server that would have told how"
+
+
+@pytest.mark.masters("local")
+def test_a_fork_server_that_is_stopped(spark, warm):
+    with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, import_and_sleep) as cluster:
+        node = node_of(cluster, 0)
+        warm.send_signal(signal.SIGSTOP)
+        try:
+            assert tfos.run(spark, lambda args, ctx: is_warm()) == {"worker:0": False}
+            node.kill()
+            cluster.join()
+        finally:
+            warm.send_signal(signal.SIGCONT)
     assert caught.value.reason == "its process ended, after the fork server that would have told how"
 
 

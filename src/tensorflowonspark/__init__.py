@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.errors import SpecError as SpecError
     from tensorflowonspark.errors import StartError as StartError
     from tensorflowonspark.errors import TFRecordError as TFRecordError
+    from tensorflowonspark.ml.adapting import adapt as adapt
     from tensorflowonspark.node.checkpoints import Checkpoints as Checkpoints
     from tensorflowonspark.node.context import Context as Context
     from tensorflowonspark.node.coordinator import CoordinatedFeed as CoordinatedFeed
@@ -58,6 +59,7 @@ __all__ = [
     "StreamingFeed",
     "TFRecordError",
     "__version__",
+    "adapt",
     "read_tfrecord",
     "register",
     "run",
@@ -81,6 +83,7 @@ _HOMES = {
         "StartError",
         "TFRecordError",
     ),
+    "ml.adapting": ("adapt",),
     "node.checkpoints": ("Checkpoints",),
     "node.context": ("Context",),
     "restarts": ("RestartPolicy",),

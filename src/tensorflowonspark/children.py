@@ -10,19 +10,39 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import IO, Protocol
 
-__all__ = ["UNKNOWN_EXIT", "Process", "kill_group", "parent_pipe", "start"]
+import psutil
 
+__all__ = [
+    "FAMILY",
+    "PIPE_CLOSED_EXIT",
+    "UNKNOWN_EXIT",
+    "Process",
+    "kill_family",
+    "kill_group",
+    "parent_pipe",
+    "process_name",
+    "start",
+]
+
+# A variable in the environment of a node and of all that it starts, whose value is the node's private directory. By it
+# processes are found that have left the node's group (setsid), and their parent too (daemons). The kernel shows the
+# environment of the last ``exec``: a node that is forked from a fork server bears the directory's name as its own name
+# instead, and so does what is forked from it.
+FAMILY = "TFOS_NODE"
+
+PIPE_CLOSED_EXIT = 213  # of a node whose program has closed the pipe to its supervisor
 UNKNOWN_EXIT = 1 << 16  # in place of an exit code, which has fewer bits: nobody was left to hear of it
 
 # What ends a process when the one that started it is gone: it waits for the end of a pipe that this one alone holds
 # open. One that is stopped is not gone, and can't end itself: it is killed when it was found so a few times in a row.
 _LEASH = """
-parent=$1 child=$2 private=$3 looks=$4 beat=$5
+parent=$1 child=$2 private=$3 looks=$4 beat=$5 family=$6
 {
     times=0
     while sleep "$beat" && read -r status < "/proc/$parent/stat"; do
@@ -33,11 +53,24 @@ parent=$1 child=$2 private=$3 looks=$4 beat=$5
 read -r _
 if [ -z "$private" ] || [ -d "$private" ]; then  # else the parent had done all that there was to do
     kill -KILL "-$child"
-    [ -z "$private" ] || rm -rf "$private"
+    if [ -n "$private" ]; then
+        for _ in 1 2; do
+            for each in $(
+                grep -lsF "$family=$private" /proc/[0-9]*/environ
+                grep -lsxF "${private##*/}" /proc/[0-9]*/comm
+            ); do
+                each=${each#/proc/}
+                kill -KILL "${each%/*}"
+            done
+        done
+        rm -rf "$private"
+    fi
 fi
 kill -KILL 0
 """
 _LOOKS = 4
+_NAME_BYTES = 15  # the kernel keeps no more of a process's name
+_PASSES = 3
 
 
 class Process(Protocol):
@@ -74,7 +107,7 @@ def start(
         this one counts as gone, and is killed, when someone has stopped it (SIGSTOP).
     private : str
         A directory that is to go with it then: its path is seen by everybody on the host, its contents are not. This
-        process removes it as the last thing that it does.
+        process removes it as the last thing that it does. Processes with this directory as their `FAMILY` go, too.
     fork : callable, optional
         A shorter way to the same process: it takes the descriptor that is the process's argument, and returns the
         process, or None if there is no such way.
@@ -100,7 +133,7 @@ def start(
 def _put_on_leash(child: int, seconds: float, private: str) -> None:
     """Have a process ended with this one; a shell sees to it, which needs no word from either, as both may hang."""
     reading, _ = os.pipe()  # the writing end stays open, and nobody else's, for as long as this process lives
-    words = [str(os.getpid()), str(child), private, str(_LOOKS), str(seconds / _LOOKS)]
+    words = [str(os.getpid()), str(child), private, str(_LOOKS), str(seconds / _LOOKS), FAMILY]
     subprocess.Popen(
         ["/bin/sh", "-c", _LEASH, "leash", *words],
         stdin=reading,
@@ -122,3 +155,48 @@ def kill_group(leader: int, signal_number: int = signal.SIGKILL) -> None:
     """Send a signal to a process that `start` started and to all that it started in turn; it may be gone already."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal_number)
+
+
+def kill_family(leader: int, private: str) -> None:
+    """Kill a node and all that it has started, also what has left its process group.
+
+    Parameters
+    ----------
+    leader : int
+        The node's process, which may be gone already.
+    private : str
+        Its private directory, the value of `FAMILY`.
+    """
+    found: set[int] = set()
+    with suppress(psutil.NoSuchProcess):
+        found = {process.pid for process in psutil.Process(leader).children(recursive=True)}
+    kill_group(leader)
+    for _ in range(_PASSES):  # one that is found may just be forking
+        found.update(_family(private))
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        found.clear()
+
+
+def _family(private: str) -> Iterator[int]:
+    mark = os.fsencode(f"{FAMILY}={private}") + b"\0"
+    name = f"{process_name(private)}\n"
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it is gone, or another user's
+            forked = (directory / "comm").read_text(errors="replace") == name
+            if forked or mark in (directory / "environ").read_bytes() + b"\0":
+                yield int(directory.name)
+
+
+def process_name(private: str) -> str:
+    """Return the name of a forked node's process, which is that of its private directory.
+
+    Examples
+    --------
+    >>> process_name("/scratch/tfos-ab12cd34")
+    'tfos-ab12cd34'
+    """
+    return Path(private).name[:_NAME_BYTES]

@@ -16,6 +16,24 @@ __all__ = [
     "TFRecordError",
 ]
 
+_TEXT = 2000  # characters of another program's error: more is no sentence
+
+
+def error_text(error: BaseException, limit: int = _TEXT) -> str:
+    """Return the text of any exception: a program's own may raise when it is asked for its text, or have megabytes.
+
+    Examples
+    --------
+    >>> error_text(ValueError("x" * 30), 10)
+    'xxxxxxxxxx... (30 characters)'
+    """
+    try:
+        text = str(error)
+    except BaseException as problem:
+        return f"(without a text: its __str__ raised {type(problem).__name__})"
+    text = text.encode(errors="backslashreplace").decode()  # half characters can't be sent
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
+
 
 class ClusterError(Exception):
     """The root of this package's exceptions; one ``except`` catches them all."""

@@ -6,20 +6,32 @@ receiver opens it through the sender's process (``/proc/<pid>/fd``, which Linux 
 That is one copy. The file is gone with the last process that has it open or mapped, whatever it dies of.
 """
 
-import mmap
+import errno
 import os
 import resource
 import stat
-import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 
-__all__ = ["PIECE_BYTES", "Piece", "PieceWriter", "allow_many_files", "can_hand_over", "map_file", "open_piece"]
+from tensorflowonspark.errors import FeedError
+
+__all__ = [
+    "PIECE_BYTES",
+    "Piece",
+    "PieceWriter",
+    "allow_files",
+    "allow_many_files",
+    "can_hand_over",
+    "disk_errors",
+    "map_file",
+    "open_piece",
+]
 
 # Enough that a word between the processes costs nothing beside it, and little enough to be counted against a bound.
 PIECE_BYTES = 32 << 20
@@ -61,29 +73,40 @@ class PieceWriter:
     """
 
     def __init__(self, schema: pa.Schema, directory: str | None) -> None:
-        self._file: IO[bytes] = (
-            os.fdopen(os.memfd_create("tensorflowonspark"), "w+b")
-            if directory is None
-            else tempfile.TemporaryFile(dir=directory or None)  # noqa: SIM115 - closed when it was handed over
-        )
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema)
+        self._where = "memory" if directory is None else directory or tempfile.gettempdir()
+        with disk_errors(self._where):
+            self._file: IO[bytes] = (
+                os.fdopen(os.memfd_create("tensorflowonspark"), "w+b")
+                if directory is None
+                else tempfile.TemporaryFile(dir=directory or None)  # noqa: SIM115 - closed when it was handed over
+            )
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema)
         self.bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append a batch."""
-        self._writer.write_batch(batch)
+        """Append a batch.
+
+        Raises
+        ------
+        FeedError
+            If there is no room for it.
+        """
+        with disk_errors(self._where):
+            self._writer.write_batch(batch)
         self.bytes += batch.nbytes
 
     def finish(self) -> Piece:
         """Return what another process needs to open it; it must stay open here until then."""
-        self._writer.close()
-        self._file.flush()
+        with disk_errors(self._where):
+            self._writer.close()
+            self._file.flush()
         found = os.fstat(self._file.fileno())
         return Piece(os.getpid(), self._file.fileno(), found.st_dev, found.st_ino, found.st_size)
 
     def close(self) -> None:
         """Let go of it; a process that has mapped it keeps it."""
-        self._file.close()
+        with suppress(OSError):  # it is closed all the same; what was not written is missed by nobody any more
+            self._file.close()
 
 
 def open_piece(piece: Piece) -> list[pa.RecordBatch]:
@@ -103,17 +126,77 @@ def open_piece(piece: Piece) -> list[pa.RecordBatch]:
         if not stat.S_ISREG(found.st_mode) or found.st_nlink:
             raise FileNotFoundError(f"file {piece.descriptor} of process {piece.pid} is not one without a name")
         mapped = map_file(file)
-    return list(pa.ipc.open_stream(pa.py_buffer(mapped)))
+    return list(pa.ipc.open_stream(mapped))
 
 
-def map_file(file: IO[bytes]) -> mmap.mmap:
-    """Return a file's bytes, mapped; from Python 3.13 on the mapping keeps no descriptor open."""
-    more: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, **more)
+def map_file(file: IO[bytes]) -> pa.Buffer:
+    """Return a file's bytes, mapped; the mapping keeps no descriptor open, so there may be more than of open files.
+
+    Raises
+    ------
+    FeedError
+        If the kernel maps no more.
+    """
+    try:
+        with pa.memory_map(f"/proc/self/fd/{file.fileno()}") as mapped:
+            return mapped.read_buffer()
+    except OSError as error:
+        if os.strerror(errno.ENOMEM) in str(error):  # Arrow's own errors have no number
+            raise FeedError(
+                "the kernel maps no more files for this process (vm.max_map_count, or ulimit -v): feed fewer "
+                "partitions (df.coalesce), or use more workers"
+            ) from error
+        raise
+
+
+@contextmanager
+def disk_errors(directory: str) -> Iterator[None]:
+    """Turn a failure to write rows to a directory into a `FeedError` that names it, and what can be done.
+
+    Examples
+    --------
+    >>> with disk_errors("/scratch"):  # doctest: +ELLIPSIS
+    ...     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    Traceback (most recent call last):
+    tensorflowonspark.errors.FeedError: rows can't be written to /scratch on ...: No space left on device; ...
+    """
+    try:
+        yield
+    except OSError as error:
+        raise FeedError(
+            f"rows can't be written to {directory} on {os.uname().nodename}: {error.strerror or error}; "
+            f"{_ADVICE.get(error.errno or 0, _FULL)}"
+        ) from error
+
+
+_FULL = "free some of the disk, set spark.local.dir to another, feed fewer columns, or use cache='memory' or 'none'"
+_ADVICE = {
+    errno.EMFILE: "allow this process more open files (ulimit -n)",
+    errno.ENFILE: "the host has too many open files (fs.file-max)",
+    errno.EFBIG: "allow this process larger files (ulimit -f)",
+    errno.EROFS: "set spark.local.dir to a disk that can be written",
+    errno.EACCES: "set spark.local.dir to a directory that the executors may write",
+    errno.ENOENT: "its directory is gone: set spark.local.dir to one that nothing cleans up",
+}
+
+
+def allow_files(more: int) -> bool:
+    """Let this process open so many files more than it has; return whether the system allows that."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        needed = len(list(Path("/proc/self/fd").iterdir())) + more
+    except OSError:  # not even this one can be opened any more
+        needed = allowed + more
+    if allowed == resource.RLIM_INFINITY or needed <= allowed:
+        return True
+    if most != resource.RLIM_INFINITY and needed > most:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
+    return True
 
 
 def allow_many_files() -> None:
-    """Let this process have as many files open as the system allows: a mapped file counts, up to Python 3.12."""
+    """Let this process have as many files open as the system allows: each connection of a peer is one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -15,9 +15,12 @@ __all__ = [
     "Answering",
     "Check",
     "Checked",
+    "Contribution",
     "Failed",
     "FailureKind",
     "FeedWanted",
+    "FirstCause",
+    "Gathered",
     "Hello",
     "Idle",
     "Lines",
@@ -25,8 +28,11 @@ __all__ = [
     "Members",
     "Moving",
     "NoMoreFeeds",
+    "NodeLost",
+    "PortReleased",
     "Progress",
     "Ready",
+    "ReleasePort",
     "Returned",
     "SavedIn",
     "Serving",
@@ -180,10 +186,10 @@ class Whereabouts:
 
 @dataclass(frozen=True)
 class Idle:
-    """The node has used no processor time for so long."""
+    """The node has used no processor time for so long; without `where` it has not answered where it is either."""
 
     seconds: float
-    where: Whereabouts
+    where: Whereabouts | None
 
 
 @dataclass(frozen=True)
@@ -193,7 +199,22 @@ class Moving:
 
 @dataclass(frozen=True)
 class Checked:
-    """The answer to a `Check`: supervisor and node are there, or their failure has been told."""
+    """The answer to a `Check` of this number: supervisor and node are there, or their failure has been sent."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A piece of what the program gives to a collective of the workers (`driver/collectives.py`).
+
+    The first one is empty, and reports that this worker has come to it. `call` is what the program called, for errors.
+    """
+
+    collective: int
+    call: str
+    piece: bytes = b""
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,12 +224,42 @@ class TensorBoardUp:
     url: str
 
 
+# ---- from a Spark task to the driver, and back
+
+
+@dataclass(frozen=True)
+class NodeLost:
+    """A task that feeds or asks a node has lost it, and wants to know why."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class FirstCause:
+    """The failure of the cluster, as its error reads; empty if all nodes are there."""
+
+    error: str
+
+
 # ---- from the node to its supervisor alone
 
 
 @dataclass(frozen=True)
 class TensorFlowImported:
     """The program has imported TensorFlow, which this process did not have from its start."""
+
+
+@dataclass(frozen=True)
+class ReleasePort:
+    """The program binds the node's TensorFlow port itself; the answer is `PortReleased`."""
+
+
+# ---- from the supervisor alone to its node
+
+
+@dataclass(frozen=True)
+class PortReleased:
+    """The supervisor holds the node's TensorFlow port no longer."""
 
 
 # ---- from the driver to the supervisor or its node
@@ -227,8 +278,20 @@ class Members:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """A piece of what another node has given to a collective."""
+
+    collective: int
+    sender: int
+    piece: bytes
+    last: bool
+
+
+@dataclass(frozen=True)
 class Check:
-    """Another node has lost sight of one: look whether it is this one."""
+    """Somebody has lost a node: look whether it is this one. Later questions have higher numbers."""
+
+    number: int
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ __all__ = [
     "Confirmed",
     "Contents",
     "Extent",
+    "FeedFailed",
     "InferenceHeader",
     "Keep",
     "Move",
@@ -171,6 +172,14 @@ class Stored:
 
     feed: int
     parts: tuple[PartSummary, ...]
+
+
+@dataclass(frozen=True)
+class FeedFailed:
+    """A held task could not feed its node."""
+
+    feed: int
+    reason: str
 
 
 @dataclass(frozen=True)

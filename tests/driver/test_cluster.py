@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
 
@@ -24,6 +25,7 @@ from tensorflowonspark.messages import (
     Lines,
     Member,
     Members,
+    NodeLost,
     NoMoreFeeds,
     Ready,
     Returned,
@@ -42,6 +44,8 @@ from tensorflowonspark.parts import (
     Taken,
 )
 from tensorflowonspark.spec import Job, Role
+from tensorflowonspark.task.plan import FeedTarget
+from tensorflowonspark.task.send import loss
 
 
 class FakeNode:
@@ -81,7 +85,7 @@ class FakeNode:
             message = self._channel.receive()
             self.heard.append(message)
             if isinstance(message, Check):
-                self.say(Checked())
+                self.say(Checked(message.number))
             if isinstance(message, kind):
                 return message
             if isinstance(message, Stop):
@@ -128,6 +132,9 @@ class FakeStage:
     def problems(self):
         return self._problems
 
+    def data_problem(self):
+        return None
+
     def cancel(self):
         pass
 
@@ -147,7 +154,7 @@ class FakeBackend:
         self.feeding = feed
         self.slots = len(scripts)
 
-    def find_slots(self, needed, wanted):
+    def find_slots(self, needed, wanted, timeout, had=0):
         self.needed = needed
         return min(wanted, self.slots)
 
@@ -468,6 +475,49 @@ def test_a_nodes_death_is_told_rather_than_that_of_the_job_it_took_along():
     )
     with pytest.raises(tfos.NodeError, match="no memory"), cluster_of(backend) as cluster:
         cluster.train("frame")
+
+
+def killed_and_slow_to_report(node):
+    """A supervisor on a busy host: it reports its node's end long after the node's connections have ended."""
+    while not isinstance(message := node._channel.receive(), Check):
+        pass
+    time.sleep(1.5)
+    node.say(Failed(FailureKind.KILLED, "the cause"))
+    node.say(Checked(message.number))
+
+
+def test_a_job_that_fails_waits_for_what_supervisors_find():
+    backend = FakeBackend(killed_and_slow_to_report, feed=FakeJob(error=RuntimeError("Connection refused")))
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend) as cluster:
+        cluster.train("frame")
+
+
+def test_a_job_that_fails_waits_until_the_first_cause_is_certain():
+    """Of a failure that looks like a consequence the cause may come later than the job's own end."""
+    nodes = fails(FailureKind.PEER_LOST, "peer reset"), fails(FailureKind.RAISED, "the cause", delay=0.7)
+    backend = FakeBackend(*nodes, feed=FakeJob(error=RuntimeError("Connection refused")))
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend, workers=2) as cluster:
+        cluster.train("frame")
+
+
+def test_a_task_that_has_lost_its_node_learns_why():
+    backend = FakeBackend(killed_and_slow_to_report)
+    cluster = cluster_of(backend).start()
+    with closing(transport.dial(backend.plan.driver, backend.plan.credentials)) as driver:
+        channel = driver.channel()
+        channel.send(NodeLost(0))
+        assert channel.receive().error.startswith("worker:0 on here failed: the cause")
+    cluster._life.abort()
+
+
+def test_a_task_that_has_lost_a_node_which_is_there_learns_nothing():
+    backend = FakeBackend(lambda node: None)
+    cluster = cluster_of(backend).start()
+    target = FeedTarget(0, "worker:0", "here", Ready(), backend.plan.driver)
+    error = loss(target, backend.plan.credentials, "rows did not go", ConnectionError("reset by peer"))
+    assert str(error) == "rows did not go: reset by peer"
+    cluster.check()
+    cluster._life.abort()
 
 
 def test_workers_that_serve_are_fed_only_beside_a_chief():

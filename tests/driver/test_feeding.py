@@ -15,6 +15,8 @@ from tensorflowonspark.task.plan import FeedTarget
 class Frame:
     """A DataFrame's schema, which is all that is looked at."""
 
+    mapInArrow = None  # noqa: N815 - by which a DataFrame is known
+
     def __init__(self, **columns):
         self.schema = t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
         self.columns = list(columns)
@@ -67,8 +69,9 @@ def test_moves_make_skewed_nodes_even(rows):
     if moves:
         assert max(after.values()) - min(after.values()) <= 1
         assert not {giver for giver, _, _ in moves} & {taker for _, taker, _ in moves}
-    else:
-        assert max(rows.values()) <= 1.05 * sum(rows.values()) / len(rows)
+    else:  # nearly even, or as even as whole rows can be
+        even = max(rows.values()) - min(rows.values()) <= 1
+        assert even or max(rows.values()) <= 1.05 * sum(rows.values()) / len(rows)
 
 
 def test_a_feed_is_described_to_each_node():

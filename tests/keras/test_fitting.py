@@ -40,7 +40,6 @@ def everything(args, ctx):
             "mse",
             metrics=[Misses(name="misses")],
             weighted_metrics=["mae"],
-            jit_compile=args.get("jit", "auto"),
             steps_per_execution=args.get("steps", 1),
         )
     x = np.sin(np.arange(37 * 3, dtype="f4")).reshape(37, 3)
@@ -119,18 +118,14 @@ def test_several_steps_per_execution_and_early_stopping(spark, tmp_path):
 
 
 @pytest.mark.masters("local")
-def test_what_would_abort_the_process_is_refused(spark, tmp_path):
-    args = {"directory": str(tmp_path), "epochs": 1, "jit": True}
-    with pytest.raises(tfos.NodeError, match="jit_compile=True: XLA can't compile the exchange"):
-        tfos.run(spark, everything, args, workers=2, data=small_frame(spark, [20, 20]))
-
-
-@pytest.mark.masters("local")
 def test_tf_keras_works_too(spark):
     """Keras 2, by TF_USE_LEGACY_KERAS: fit and evaluate on what Spark feeds, equal weights on both workers."""
 
     def program(args, ctx):
         import tensorflow as tf
+        from tf_keras.src.engine import data_adapter
+
+        from tensorflowonspark.keras.provenance import SHARE, sources
 
         keras = tf.keras
         assert "tf_keras" in keras.Model.__module__
@@ -139,12 +134,17 @@ def test_tf_keras_works_too(spark):
                 [keras.layers.Dense(4, input_shape=(3,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
             )
             model.compile("adam", "mse", weighted_metrics=["mae"])
-        history = model.fit(ctx.dataset(16, features="features", label="label"), epochs=2, verbose=0)
+        columns = {"features": "features", "label": "label"}
+        history = model.fit(ctx.dataset(16, **columns), epochs=2, verbose=0)
+        iterations = int(model.optimizer.iterations.numpy())
+        model.fit(iter(ctx.batches(16, **columns)), verbose=0)
+        reader = data_adapter.GeneratorDataAdapter(iter(ctx.batches(16, **columns)))
+        assert SHARE in sources(reader.get_dataset())  # so a strategy takes it as it is
         ctx.export(model, args)
         return (
             history.history["loss"],
             [weight.numpy() for weight in model.weights],
-            int(model.optimizer.iterations.numpy()),
+            iterations,
         )
 
     path = spark.conf.get("spark.local.dir") + "/exported"

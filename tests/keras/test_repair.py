@@ -66,3 +66,20 @@ def test_plain_keras_fails_and_ours_does_not(spark):
     with pytest.raises(tfos.NodeError):
         tfos.run(spark, program, "plain", workers=2)
     assert all(tfos.run(spark, program, "ours", workers=2).values())
+
+
+def test_generated_sources_go_with_the_process(tmp_path):
+    import tensorflow as tf
+    from tensorflow.python.autograph.pyct import loader
+
+    from tensorflowonspark.keras import keep_sources
+
+    before = loader.tempfile
+    keep_sources(str(tmp_path))
+    try:
+        assert int(tf.function(lambda x: x + 1 if x > 0 else x)(tf.constant(1))) == 2
+        assert list(tmp_path.glob("__autograph_generated_file*.py"))
+        keep_sources(str(tmp_path / "gone"))
+        assert int(tf.function(lambda x: x - 1 if x > 0 else x)(tf.constant(1))) == 0
+    finally:
+        loader.tempfile = before

@@ -72,13 +72,15 @@ def test_more_than_the_bound_is_refused_with_the_ways_out(cache, keep):
         cache.store(header(storage=Storage(keep, 1000)), SCHEMA, batches(range(1000)))
 
 
-def test_a_disk_that_is_full_is_named(cache, monkeypatch):
-    def full(path, *_arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pyarrow.ipc.RecordBatchStreamWriter.write_batch", full)
-    with pytest.raises(FeedError, match=r"the disk of .* is full"):
-        cache.store(header(), SCHEMA, batches([1]))
+@pytest.mark.parametrize("keep", [Keep.DISK, Keep.NONE])
+def test_a_disk_that_is_full_is_named(cache, monkeypatch, keep):
+    """Whether the first write finds out or the last flush; also when what was to stay in memory overflows."""
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open("/dev/full", "w+b"))  # noqa: SIM115
+    limit = 1 if keep is Keep.NONE else None
+    for count in (1, 100_000):
+        with pytest.raises(FeedError, match=r"can't be written to .* No space left on device; .* spark.local.dir"):
+            cache.store(header(storage=Storage(keep, limit)), SCHEMA, batches(range(count)))
+    assert cache._rooms[0]._bytes == {False: 0, True: 0}
 
 
 def test_a_partition_of_a_stream_that_is_larger_than_the_bound_goes_to_disk(cache, told):

@@ -95,6 +95,48 @@ def test_what_is_not_complete_is_not_there(directory, damage):
     assert saved.name not in {each.split("/")[0] for each in files(directory)}
 
 
+def _flip(system, path):
+    data = bytearray(system.cat_file(path))
+    data[len(data) // 2] ^= 4
+    system.pipe_file(path, bytes(data))
+
+
+@pytest.mark.parametrize("harmed", ["state.data", "state.index", "complete.json"])
+def test_a_checkpoint_with_a_flipped_bit_gives_way_to_the_one_before(directory, caplog, harmed):
+    Loop(2000).train(directory, 3)
+    system, root = fsspec.core.url_to_fs(directory)
+    saved = Shelf(directory, 1).latest()
+    _flip(system, next(path for path in system.find(f"{root}/{saved.name}") if harmed in path))
+    first, values = Loop(2000).train(directory, 4)
+    assert (first, values[:2]) == (2, [15, 15])
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert f"the checkpoint {directory}/{saved.name} is damaged and passed over: " in warning
+    assert harmed in warning
+    assert saved.name not in {each.split("/")[0] for each in files(directory)}  # the next one has removed it
+
+
+def test_where_all_are_damaged_training_does_not_begin_anew(directory):
+    Loop().train(directory, 2)
+    system, root = fsspec.core.url_to_fs(directory)
+    for saved in Shelf(directory, 1).complete():
+        _flip(system, f"{root}/{saved.name}/state.index")
+    with pytest.raises(CheckpointError, match=r"damaged are step-0+1-\w+, step-0+2-\w+, and there is no"):
+        Loop().train(directory, 3)
+
+
+def test_checkpoints_of_versions_without_checksums_are_read(directory):
+    Loop(2000).train(directory, 2)
+    system, root = fsspec.core.url_to_fs(directory)
+    for saved in Shelf(directory, 1).complete():
+        record = json.loads(system.cat_file(f"{root}/{saved.name}/complete.json"))
+        del record["checksums"], record["crc32c"]
+        system.pipe_file(f"{root}/{saved.name}/complete.json", json.dumps(record).encode())
+    assert Loop(2000).train(directory, 2)[0] == 2
+    _flip(system, next(path for path in system.find(f"{root}/{saved.name}") if "data" in path))
+    with pytest.raises(CheckpointError, match=rf"{saved.name} is damaged: remove it, and training"):
+        Loop(2000).train(directory, 3)
+
+
 def test_a_reader_takes_the_next_one_if_its_own_is_surplus(tmp_path, monkeypatch):
     """As an evaluator does, while the chief goes on."""
     directory = str(tmp_path)

@@ -42,3 +42,14 @@ def test_kills_are_counted_where_the_kernel_counts_them(tmp_path, group, file, t
 
 def test_where_nothing_counts_there_are_none(tmp_path):
     assert out_of_memory_kills(tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (3, "its process ended with exit code 3 after its program had returned"),
+        (-signal.SIGKILL, "its process was ended by SIGKILL after its program had returned"),
+    ],
+)
+def test_an_end_after_the_program_has_returned(code, words):
+    assert explain(code, 0, returned=True)[1] == words

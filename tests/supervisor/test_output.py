@@ -1,8 +1,10 @@
 import logging
 import os
+from contextlib import suppress
 
 import pytest
 
+from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.supervisor.output import Output, level_of
 
 
@@ -61,3 +63,21 @@ def test_the_tail_is_bounded():
     tail, passed = read(b"x\n" * 1000)
     assert len(passed) == 1000
     assert len(tail.splitlines()) == 100
+
+
+def test_a_log_that_nobody_reads_stops_nothing(monkeypatch):
+    unread, writing = os.pipe()
+    with open(unread, "rb"), open(writing, "w") as log:
+        monkeypatch.setattr("sys.stderr", log)
+        reading, node = os.pipe()
+        passed = []
+        output = Output(reading, name="worker:0", level=logging.INFO, echo=True, pass_on=passed.extend)
+        lines = [f"{number:06}{'.' * 90}" for number in range(30_000)]
+        with open(node, "w") as file:
+            file.write("\n".join(lines))
+        output.tail(30)
+        assert passed == lines
+        os.set_blocking(unread, False)
+        while not CONSOLE.drain():
+            with suppress(BlockingIOError):
+                os.read(unread, 1 << 20)

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from processes import node_of
-from programs import small_frame, small_model
+from programs import small_frame, small_model, wait_for
 from tensorflowonspark.transport import ConnectionLost, Server, dial, new_credentials
 
 _RUN = "import json, sys; import hostile; hostile.messages(**json.load(sys.stdin))"
@@ -140,30 +141,80 @@ def test_a_stranger_is_cut_off_after_some_kilobytes(guarded):
         assert sent < 16 << 20  # what the kernel's buffers hold
 
 
-def _hung_up(peer):
+def _hung_up(peer, answers=0):
+    """Tell whether a connection is closed, after so many bytes or fewer."""
     try:
-        return peer.recv(1) == b""
+        while came := peer.recv(max(1, answers)):
+            answers -= len(came)
+            if answers < 0:
+                return False
+        return True
     except ConnectionResetError:
         return True
     except TimeoutError:
         return False
 
 
-def test_more_strangers_than_the_gate_lets_wait_keep_nobody_out(guarded):
-    held = [socket.create_connection(guarded.addresses[1], timeout=5) for _ in range(200)]
+def _client_hello():
+    """Return how a TLS client begins that has no certificate, and reads no answer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("said", ["nothing", "a beginning"])
+@pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
+def test_more_strangers_than_the_gate_lets_wait_keep_nobody_out(guarded, way, said):
+    """And they use up none of the files that this process may open."""
+    before = len(os.listdir("/proc/self/fd"))
+    held = []
+    for _ in range(300):
+        held.append(socket.create_connection(guarded.addresses[way], timeout=5))
+        if said != "nothing":
+            held[-1].sendall(_client_hello() if way == 2 else hostile.PREFACE)
     guarded.answer()
-    assert _hung_up(held[0])  # the oldest had to go
+    assert _hung_up(held[0], 2000)  # the oldest had to go
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) - before - len(held) < 3 * 64 + 40, 5)  # two here, one in gRPC
+    guarded.answer()
     held[-1].settimeout(0.1)
-    assert not _hung_up(held[-1])
+    assert not _hung_up(held[-1], 2000)
     for peer in held:
         peer.close()
 
 
-def test_who_says_nothing_is_not_waited_for(guarded, monkeypatch):
+@pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
+def test_who_says_nothing_is_not_waited_for(guarded, monkeypatch, way):
     monkeypatch.setattr("tensorflowonspark.transport.gate._STRANGER_SECONDS", 0.3)
-    with hostile.connected(guarded.addresses[1]) as silent:
+    with hostile.connected(guarded.addresses[way]) as silent:
         silent.settimeout(5)
         assert _hung_up(silent)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_handshake_without_the_certificate_lets_nobody_in(guarded, monkeypatch, version):
+    """However much of its own part of the handshake a stranger has done, and whatever ciphers it asks for."""
+    monkeypatch.setattr("tensorflowonspark.transport.gate._STRANGER_SECONDS", 1.0)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    context.minimum_version = context.maximum_version = version
+    gate = guarded.servers[2]._gate
+    with hostile.connected(guarded.addresses[2]) as peer:
+        peer.settimeout(5)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing)
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        peer.sendall(outgoing.read())
+        time.sleep(0.3)  # and the answer to the server's part is not sent
+        assert len(peer.recv(10_000)) > 300
+        assert len(gate._strangers) == 1
+        assert not gate._guests
+        assert _hung_up(peer)
+    guarded.answer()
 
 
 def test_nonsense_of_one_who_has_the_token_is_an_error_to_that_one_alone(guarded):

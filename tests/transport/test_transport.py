@@ -1,14 +1,16 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.transport import ConnectionLost, Credentials, Server, dial, new_credentials
+from tensorflowonspark.transport import ConnectionLost, Credentials, Server, client, dial, new_credentials
 
 
 @pytest.fixture(params=["unix", "tcp", "tls"])
@@ -78,10 +80,11 @@ def test_either_side_hears_of_the_others_end(credentials):
 
 
 def test_a_killed_peer_is_noticed_at_once(credentials):
-    ended = []
+    came, ended = threading.Event(), []
 
     def listen(channel):
         channel.receive()
+        came.set()
         with pytest.raises(ConnectionLost):
             channel.receive()
         ended.append(time.monotonic())
@@ -97,6 +100,7 @@ def test_a_killed_peer_is_noticed_at_once(credentials):
     peer.stdin.write(f"{credentials.to_text()}\n")
     peer.stdin.flush()
     peer.stdout.readline()
+    assert came.wait(30)  # what a process has sent may be on its way when it dies
     killed = time.monotonic()
     os.kill(peer.pid, signal.SIGKILL)
     peer.wait()
@@ -105,6 +109,31 @@ def test_a_killed_peer_is_noticed_at_once(credentials):
     assert ended
     assert ended[0] - killed < 1
     server.close()
+
+
+def test_a_peer_that_vanishes_is_noticed(monkeypatch):
+    """It closes no connection: only an answer to gRPC's ping is missing, which counts after the time that is set."""
+    quick = [(name, value // 5) for name, value in client._KEEPALIVE]
+    monkeypatch.setattr(client, "_KEEPALIVE", quick)
+    credentials = new_credentials()
+    program = (
+        "import sys, time; from tensorflowonspark.transport import Credentials, Server\n"
+        "known = Credentials.from_text(sys.stdin.readline())\n"
+        "server = Server(('127.0.0.1', 0), known, on_channel=lambda channel: [channel.send(1), channel.receive()])\n"
+        "print(server.port, flush=True); time.sleep(60)"
+    )
+    peer = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    peer.stdin.write(f"{credentials.to_text()}\n")
+    peer.stdin.flush()
+    channel = dial(("127.0.0.1", int(peer.stdout.readline())), credentials).channel()
+    assert channel.receive() == 1
+    stopped = time.monotonic()
+    peer.send_signal(signal.SIGSTOP)
+    with pytest.raises(ConnectionLost):
+        channel.receive()
+    assert time.monotonic() - stopped < 20  # it was 60 and more
+    peer.kill()
+    peer.wait()
 
 
 def test_a_partition_is_taken_whole(address, credentials):
@@ -150,6 +179,93 @@ def test_what_the_receiver_raises_reaches_the_sender(credentials):
     stream = dial(("127.0.0.1", server.port), credentials).put("header", pa.schema([("x", pa.int64())]))
     with pytest.raises(ConnectionLost, match="no room for these rows"):
         stream.finish()
+    server.close()
+
+
+def _slow(port, seconds):
+    """Listen at a port that passes all on to another, some moments later; return it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def move(source, sink):
+        with suppress(OSError):
+            while data := source.recv(512):
+                time.sleep(seconds)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve():
+        near, _ = listener.accept()
+        far = socket.create_connection(("127.0.0.1", port))
+        for ends in ((near, far), (far, near)):
+            threading.Thread(target=move, args=ends, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_slow_network_is_waited_for(tls):
+    known = new_credentials(tls=tls)
+    server = Server(("127.0.0.1", 0), known, on_put=lambda header, schema, items: sum(each.num_rows for each in items))
+    peer = dial(("127.0.0.1", _slow(server.port, 0.1)), known)
+    batch = pa.record_batch({"x": list(range(1000))})
+    stream = peer.put("header", batch.schema)
+    stream.write(batch)
+    assert stream.finish() == 1000
+    peer.close()
+    server.close()
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError("no text for you")
+
+
+def deeply(depth, error):
+    """Raise with a traceback as long as those of Keras."""
+    if depth:
+        deeply(depth - 1, error)
+    else:
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("first words " + "x" * 50_000_000), "first words x{4000}"),
+        (ValueError("first words " + "é世" * 5000), "first words é世"),
+        (ValueError("line 1\nline 2\0 \ud800"), "line 1\nline 2\0 .ud800"),
+        (KeyError("a column"), "a column"),
+        (Unspeakable(), "its __str__ raised ValueError"),
+    ],
+    ids=["50 MB", "not ASCII", "control characters", "KeyError", "without a text"],
+)
+@pytest.mark.parametrize("kind", ["put", "dialogue"])
+def test_an_error_of_any_length_reaches_the_peer(error, words, kind):
+    """gRPC would drop it, and speak of metadata that exceed a limit."""
+
+    def put(header, schema, items):
+        list(items)
+        deeply(100, error)
+
+    def answer(header, batches):
+        next(batches)
+        deeply(100, error)
+        yield
+
+    known = new_credentials()
+    server = Server(("127.0.0.1", 0), known, on_put=put, on_dialogue=answer)
+    peer = dial(("127.0.0.1", server.port), known)
+    batch = pa.record_batch({"x": [1]})
+    with pytest.raises(ConnectionLost, match=words) as caught:
+        if kind == "put":
+            stream = peer.put("header", batch.schema)
+            stream.write(batch)
+            stream.finish()
+        else:
+            list(peer.dialogue("header", batch.schema).ask(batch))
+    assert len(str(caught.value)) < 8000
+    peer.close()
     server.close()
 
 

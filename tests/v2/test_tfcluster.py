@@ -5,6 +5,8 @@ import decimal
 import json
 import os
 import pickle
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -351,20 +353,27 @@ def test_a_list_becomes_the_programs_own_arguments(spark, tmp_path):
 
 
 @pytest.mark.masters("local")
-def test_a_port_that_the_program_releases(run, spark, tmp_path):
+@pytest.mark.parametrize("released", [True, False])
+def test_a_port_that_the_program_releases(run, spark, tmp_path, released):
     def program(args, ctx):
-        import socket
-
         port = int(ctx.cluster_spec["worker"][0].rsplit(":", 1)[1])
-        held = ctx.tmp_socket.getsockname()[1]
-        ctx.release_port()
+        held = ctx.tmp_socket is None or ctx.tmp_socket.getsockname()[1] == port
         with socket.socket() as server:  # as TensorFlow's does
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             server.bind(("", port))
+        with socket.socket() as server, pytest.raises(OSError, match="in use"):
+            server.bind(("", port))
+        ctx.release_port()
+        ctx.release_port()
+        with socket.socket() as server:  # without SO_REUSEPORT, as most servers do
+            server.bind(("", port))
             server.listen()
-        return held == port, ctx.tmp_socket
+        child = f"import socket; socket.socket().bind(('', {port}))"
+        subprocess.run([sys.executable, "-c", child], check=True)
+        pickle.loads(pickle.dumps(ctx)).release_port()  # a copy of it elsewhere releases nothing
+        return held, ctx.tmp_socket
 
-    cluster = run(spark, program, tmp_path, release_port=False)
+    cluster = run(spark, program, tmp_path, release_port=released)
     cluster.shutdown()
     assert written(tmp_path) == {"worker-0": (True, None)}
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["arrow_type", "check_schema", "parse_schema"]
+__all__ = ["arrow_type", "check_schema", "parse_schema", "require_frame"]
 
 _PLAIN = {
     "BinaryType", "BooleanType", "ByteType", "CharType", "DateType", "DayTimeIntervalType", "DecimalType", "DoubleType",
@@ -27,6 +27,55 @@ _REASONS = {
     "YearMonthIntervalType": "its length in time varies: cast it to int, which gives months",
     "CalendarIntervalType": "its length in time varies: drop it, or make a number of it",
 }
+
+
+_MENDED = {  # by the first letters of a value's module and class
+    "pandas.": "make one with spark.createDataFrame(data)",
+    "numpy.": "make one with spark.createDataFrame([(row.tolist(),) for row in array], 'features array<double>')",
+    "polars.": "make one with spark.createDataFrame(data.to_pandas())",
+    "pyarrow.": "make one with spark.createDataFrame(data.to_pandas())",
+    "pyspark.pandas.": "make one with data.to_spark()",
+    "pyspark.core.rdd.": "make one with spark.createDataFrame(rdd, schema)",
+    "pyspark.rdd.": "make one with spark.createDataFrame(rdd, schema)",
+    "pyspark.sql.group": "give the DataFrame itself; tensorflowonspark.frames.aggregate takes groups",
+    "tensorflow.": "make the data set in the program, from ctx.dataset(...) or from files",
+    "builtins.str": "read it first, as in spark.read.parquet(path)",
+    "builtins.list": "make one with spark.createDataFrame(rows, schema)",
+    "builtins.tuple": "make one with spark.createDataFrame(rows, schema)",
+    "builtins.dict": "make one with spark.createDataFrame(pandas.DataFrame(data))",
+}
+
+
+def require_frame(data: object, argument: str) -> None:
+    """Refuse anything but a Spark DataFrame.
+
+    Parameters
+    ----------
+    data : object
+        What the user gives.
+    argument : str
+        What it is given as.
+
+    Raises
+    ------
+    SpecError
+        It names the type, and says how to make a DataFrame of it.
+
+    Examples
+    --------
+    >>> require_frame([1.0], "cluster.train(data)")
+    Traceback (most recent call last):
+        ...
+    tensorflowonspark.errors.SpecError: cluster.train(data): expected a Spark DataFrame, and not a list: make one with \
+spark.createDataFrame(rows, schema)
+    """
+    if hasattr(type(data), "mapInArrow"):  # of Spark Connect, too; its schema would be a call of the server
+        return
+    kind = type(data)
+    whole = f"{kind.__module__}.{kind.__qualname__}"
+    remedy = next((line for start, line in _MENDED.items() if whole.startswith(start)), "make one of it first")
+    name = whole.removeprefix("builtins.") if kind.__module__ == "builtins" else whole
+    raise SpecError(f"{argument}: expected a Spark DataFrame, and not a {name}: {remedy}")
 
 
 def check_schema(schema: "StructType") -> None:

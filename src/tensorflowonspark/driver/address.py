@@ -24,9 +24,10 @@ def listen(
     advertised = os.environ.get("TFOS_SERVER_HOST") or conf.get("spark.driver.host") or "localhost"
     bind = os.environ.get("TFOS_SERVER_HOST") or conf.get("spark.driver.bindAddress") or advertised
     wanted = os.environ.get("TFOS_SERVER_PORT", "0")
+    directory = str(getattr(context, "_temp_dir", None) or "")  # Spark removes it when the application ends
     for port in _ports(wanted):
         try:
-            server = Server((bind, port), credentials, on_channel=on_channel)
+            server = Server((bind, port), credentials, directory=directory, on_channel=on_channel)
         except (ConnectionLost, OSError):
             continue
         return server, (advertised, int(server.port))

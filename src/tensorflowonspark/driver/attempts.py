@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.driver.backend import Backend
 from tensorflowonspark.driver.lifetime import Lifetime, Settings
 from tensorflowonspark.errors import ClusterError, NodeError, SlotsError, StartError
@@ -37,13 +38,16 @@ class Restarts:
     def allow(self, error: ClusterError) -> float:
         """Return after how many seconds the cluster may be started again; raise the error if it may not."""
         policy = self._policy
-        # A restart that fails to come up has the same cause: an executor is gone, and the next may take some time.
+        # A restart that fails to come up has the same cause. Slots have been waited for, as long as the user allows.
         counts = error.cause in policy.causes if isinstance(error, NodeError) else self.made > 0
+        counts = counts and not isinstance(error, SlotsError)
         if not counts or self.made >= policy.max_restarts:
             raise error
         delay = policy.delay(self.made)
         self.made += 1
-        _log.warning(
+        CONSOLE.log(
+            _log,
+            logging.WARNING,
             "%s\nAll nodes are started again%s (restart %d of %d)",
             str(error).partition("\n")[0],
             f" in {delay:g} s" if delay else "",
@@ -130,9 +134,11 @@ class Attempts:
         if least == spec.workers:
             return
         nodes = len(spec.roles)
-        slots = self._backend.find_slots(nodes - spec.workers + least, nodes)
+        fewest = nodes - spec.workers + least
+        had = fewest if self._restarts.made else 0
+        slots = self._backend.find_slots(fewest, nodes, self._settings.start_timeout, had)
         workers = spec.workers - (nodes - slots)
-        _log.info("there are slots for %d workers", workers)
+        CONSOLE.log(_log, logging.INFO, "there are slots for %d workers", workers)
         self.life = self._next_life(replace(self._settings, spec=replace(spec, workers=workers)))
 
     def _next_life(self, settings: Settings) -> Lifetime:

@@ -13,7 +13,7 @@ from tensorflowonspark.driver.here import OwnNodes
 from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.driver.slots import find_slots
 from tensorflowonspark.driver.stage import SparkStage
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.plan import FeedOrder, FeedTarget, Plan
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
@@ -47,6 +47,7 @@ class Stage(Protocol):
     @property
     def ended(self) -> bool: ...  # noqa: D102
     def problems(self) -> list[str]: ...  # noqa: D102
+    def data_problem(self) -> FeedError | None: ...  # noqa: D102
     def cancel(self) -> None: ...  # noqa: D102
     def wait(self, seconds: float) -> None: ...  # noqa: D102
 
@@ -57,7 +58,7 @@ class Backend(Protocol):
     @property
     def shares_terminal(self) -> bool: ...  # noqa: D102
     def hadoop_settings(self) -> dict[str, str]: ...  # noqa: D102
-    def find_slots(self, needed: int, wanted: int) -> int: ...  # noqa: D102
+    def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int: ...  # noqa: D102
     def wants_tls(self) -> bool: ...  # noqa: D102
     def listen(  # noqa: D102
         self, credentials: Credentials, on_channel: ChannelHandler
@@ -108,15 +109,25 @@ class SparkBackend:
         """Whether Spark's settings ask for encrypted connections."""
         return spark_wants_tls(self._spark)
 
-    def find_slots(self, needed: int, wanted: int) -> int:
-        """Wait for task slots for so many nodes; return for how many there are some, or raise `SlotsError`."""
+    def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int:
+        """Wait for task slots for so many nodes; return for how many there are some, or raise `SlotsError`.
+
+        Parameters
+        ----------
+        needed, wanted : int
+            The least and the most nodes.
+        timeout : float
+            Seconds to wait for executors that are to come.
+        had : int
+            For how many nodes there were slots before an executor was lost.
+        """
         if is_remote(self._spark):
             raise SpecError(
                 "a Cluster needs a driver that executors can reach, and a Spark Connect client is none: use "
                 "tensorflowonspark.run or a KerasEstimator, or a session of the application's own"
             )
         own = self._own_nodes
-        return find_slots(self._spark.sparkContext, needed - own, wanted - own) + own
+        return find_slots(self._spark.sparkContext, needed - own, wanted - own, timeout, max(0, had - own)) + own
 
     def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that executors call."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.messages import Failed, FailureKind, Idle, WaitsFor
+from tensorflowonspark.messages import Failed, FailureKind, Idle, WaitsFor, Whereabouts
 
 __all__ = ["BROKEN", "find_hung", "silent", "unanswered"]
 
@@ -29,43 +29,81 @@ def unanswered(peer: Node) -> Failed:
     return Failed(FailureKind.LOST, reason, _LOST_ADVICE)
 
 
-def find_hung(trainers: Sequence[Node]) -> tuple[Node, Failed] | None:
-    """Return who keeps a training from going on, if nothing in it moves any more.
+def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None) -> tuple[Node, Failed] | None:
+    """Return which node hangs, if one does.
 
-    One node may wait for another that is busy, for any length of time: so nothing hangs until all do nothing, none of
-    them waits for rows or a file system, and one has steps to take. Then it is one outside of TensorFlow that keeps the
-    others waiting; if there is none, the one with the fewest steps.
+    Nodes that train together wait for each other, and one may wait for another that is busy for any length of time: so
+    none of them hangs until all do nothing, none of them waits with reason (for rows, a file system, a feed that is on
+    its way or that nobody has begun), and one has steps to take. Then it is one outside of TensorFlow that keeps the
+    others waiting; if there is none, one that does not answer; and else the one with the fewest steps.
+
+    All other nodes wait for nobody: one that is idle and does not answer hangs.
 
     Parameters
     ----------
+    nodes : sequence of Node
+        All nodes.
     trainers : sequence of Node
-        The nodes that train.
+        Those that train together.
+    feed : int, optional
+        The feed that is going on, if there is one.
     """
+    frozen = [(node, node.idle) for node in nodes if node.idle and node.idle.where is None and not node.returned]
+    if frozen:
+        together = {node.number for node in trainers}
+        alone = next((each for each in frozen if each[0].number not in together), None)
+        if alone is not None:
+            return alone[0], _frozen(alone[1])
     there = [(node, node.idle) for node in trainers if node.idle is not None and not node.returned]
     if len(there) + sum(node.returned for node in trainers) < len(trainers):
         return None  # one is busy
-    if any(word.where.waits_for in (WaitsFor.ROWS, WaitsFor.STORAGE) for _, word in there):
+    if any(_waits_with_reason(node, word, there, feed) for node, word in there):
         return None
-    here = [(node, word) for node, word in there if word.where.waits_for is WaitsFor.NOTHING]
-    if not any(word.where.in_tensorflow or word.where.in_epoch for _, word in here):
+    here = [(node, word) for node, word in there if word.where is None or word.where.waits_for is WaitsFor.NOTHING]
+    if not any(word.where is None or word.where.in_tensorflow or word.where.in_epoch for _, word in here):
         return None
-    node, word = min(here, key=lambda each: (each[1].where.in_tensorflow, _steps(each[0])))
+    node, word = min(here, key=lambda each: (_suspicion(each[1]), _steps(each[0])))
     away = [str(each.role) for each in trainers if each not in [other for other, _ in here]]
-    return node, _hung(word, away)
+    return node, _frozen(word) if word.where is None else _hung(word, word.where, away)
 
 
-def _hung(word: Idle, away: Sequence[str]) -> Failed:
+def _waits_with_reason(node: Node, word: Idle, there: Sequence[tuple[Node, Idle]], feed: int | None) -> bool:
+    """Whether an idle node waits for something that no other node has to bring about."""
+    waits_for = WaitsFor.NOTHING if word.where is None else word.where.waits_for
+    if waits_for is WaitsFor.ROWS:
+        # Steps of a stream are given to all together: one that neither reads nor answers keeps the others without.
+        return all(each.where is not None for _, each in there)
+    if waits_for is WaitsFor.FEED:
+        return node.waits_for_feed and feed in (None, node.feed_wanted)
+    return waits_for is WaitsFor.STORAGE
+
+
+def _suspicion(word: Idle) -> int:
+    """Return how far an idle node is from being the cause: one that waits in TensorFlow waits for others."""
+    if word.where is None:
+        return 1
+    return 2 if word.where.in_tensorflow else 0
+
+
+def _frozen(word: Idle) -> Failed:
+    """Return the failure of a node that does not answer."""
+    reason = f"its process has not answered for {word.seconds:.0f} s and used no processor time (silence_timeout)"
+    advice = "native code may wait for ever, and hold Python's lock; to give it more time, raise silence_timeout"
+    return Failed(FailureKind.HUNG, reason, advice)
+
+
+def _hung(word: Idle, where: Whereabouts, away: Sequence[str]) -> Failed:
     """Return the failure of a node that hangs, while others are done with their steps."""
-    at = "waits in TensorFlow" if word.where.in_tensorflow else "stands still"
+    at = "waits in TensorFlow" if where.in_tensorflow else "stands still"
     reason = f"its program {at}: it has used no processor time for {word.seconds:.0f} s (silence_timeout)"
-    if not word.where.in_tensorflow:
+    if not where.in_tensorflow:
         advice = "the last line of the traceback is where it is; if it may take that long, raise silence_timeout"
     elif away:
         reason += f", and {', '.join(away)} has no more steps to take with it"
         advice = "all workers must take the same number of steps, and leave a loop at the same one"
     else:
         advice = "the network between the workers may drop packets, or an operation waits for ever"
-    return Failed(FailureKind.HUNG, reason, advice, traceback=word.where.stack)
+    return Failed(FailureKind.HUNG, reason, advice, traceback=where.stack)
 
 
 def _steps(node: Node) -> tuple[int, int]:

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tensorflowonspark.columns import require_frame
 from tensorflowonspark.driver.arguments import Function, pickled_program, positive, range_of, result_of
 from tensorflowonspark.driver.attempts import Attempts
 from tensorflowonspark.driver.backend import Backend, SparkBackend
 from tensorflowonspark.driver.feeding import check_frame, feed_targets
 from tensorflowonspark.driver.feedrun import FeedRun, FeedSettings
-from tensorflowonspark.driver.inference import infer
+from tensorflowonspark.driver.inference import infer, wait_for_answers
 from tensorflowonspark.driver.lifetime import GRACE_SECONDS, Lifetime, Settings
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
@@ -73,7 +74,8 @@ class Cluster:
         How often the nodes are started again when one has failed, and after which failures; a number is that of a
         `RestartPolicy` with its other defaults. What `train` was given since the last checkpoint is fed again.
     start_timeout : float
-        Seconds for Spark to find free slots and for the nodes to come up.
+        Seconds to wait for executors that the cluster manager was asked for, at the start and at each restart, and
+        as many for the nodes to come up then.
     ps_on_driver : bool
         Whether the parameter servers run on the driver's machine, and take no slots.
     warm_nodes : bool
@@ -210,6 +212,8 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if not self._life.is_own_process:
+            return  # a forked child leaves the block; the cluster is its parent's
         if kind is None:
             self.shutdown()
         else:
@@ -314,6 +318,7 @@ class Cluster:
         StreamingFeed
             To stop it, or to wait for its end.
         """
+        require_frame(data, "data")
         if not getattr(data, "isStreaming", False):
             raise FeedError("the DataFrame has an end: feed it with cluster.train")
         check_frame(data)
@@ -347,11 +352,17 @@ class Cluster:
         return run
 
     def _require_running(self) -> None:
+        self._life.require_own_process()
         if not self._life.running:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
 
     def inference(
-        self, data: "DataFrame", schema: "str | StructType", *, keep: Sequence[str] | None = None
+        self,
+        data: "DataFrame",
+        schema: "str | StructType",
+        *,
+        keep: Sequence[str] | None = None,
+        timeout: float = 600.0,
     ) -> "DataFrame":
         """Return a DataFrame with what the nodes answer for each row: their programs said how with ``ctx.serve``.
 
@@ -366,11 +377,14 @@ class Cluster:
             The columns of the results, as in ``"prediction int, scores array<float>"``. Other results are an error.
         keep : sequence of str, optional
             Which columns of `data` come before the results; by default all.
+        timeout : float
+            Seconds for the programs to come to their ``ctx.serve``.
 
         Raises
         ------
         FeedError
-            If the rows can't be sent, or a program has not said what answers.
+            If the rows can't be sent, or a program does not call ``ctx.serve``: it has returned, waits for rows, or the
+            time is over.
         NodeError
             If a node failed.
 
@@ -383,12 +397,9 @@ class Cluster:
         [Row(id=0, tenfold=0), Row(id=1, tenfold=10), Row(id=2, tenfold=20)]
         """
         self._require_running()
-        nodes = self._monitor.fed()
-        self._monitor.wait(lambda: all(node.answering or node.returned or node.serving for node in nodes))
-        silent = [str(node.role) for node in nodes if not node.answering]
-        if silent:
-            raise FeedError(f"the program of {', '.join(silent)} has not said what answers: call ctx.serve(function)")
-        return infer(data, schema, feed_targets(nodes), self._life.credentials, keep)
+        require_frame(data, "data")
+        nodes = wait_for_answers(self._monitor, positive("timeout", timeout))
+        return infer(data, schema, feed_targets(nodes, self._life.address), self._life.credentials, keep)
 
     def hold_and_feed(self, data: "DataFrame | None", validation: str) -> None:
         """Start, with tasks that stay and feed their own nodes (for `run`)."""
@@ -426,6 +437,7 @@ class Cluster:
         ClusterError
             If the time was over first; it names the nodes that still run.
         """
+        self._life.require_own_process()
         if not self._life.started:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
         return self._attempts.surviving(lambda: self._join(timeout))
@@ -440,6 +452,7 @@ class Cluster:
 
     def check(self) -> None:
         """Raise what ended a node, if one has failed."""
+        self._life.require_own_process()
         self._monitor.wait(lambda: True)
 
     @property

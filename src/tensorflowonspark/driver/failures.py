@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from threading import Condition, Timer
 
+from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.driver.blame import unanswered
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.roster import Roster
@@ -38,6 +39,7 @@ class Failures:
         self._conclude = conclude
         self._failures: list[tuple[Node, Failed]] = []
         self._losses: list[tuple[Node, Failed]] = []  # that the others can do without
+        self._check = 0  # the number of the last one
 
     @property
     def begun(self) -> bool:
@@ -52,15 +54,26 @@ class Failures:
             node.lost = True
             self._losses.append((node, failure))
             held = f"; with it went {node.holds}" if node.holds else ""
-            _log.warning("%s on %s failed: %s. The others train on%s", node.role, node.host, failure.reason, held)
+            text = "%s on %s failed: %s. The others train on%s"
+            CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason, held)
             return
         last = bool(self._losses) and node.serving
         self._failures.append(self._losses[0] if last else (node, failure))
         if failure.kind is not FailureKind.PEER_LOST:
             self._conclude()
         elif len(self._failures) == 1:
-            self._roster.tell_all(Check())
-            _later(_CAUSE_SECONDS, self._conclude_if_checked)
+            check = self.check()
+            _later(_CAUSE_SECONDS, lambda: self._conclude_if_checked(check))
+
+    def check(self) -> int:
+        """Ask all supervisors to look at their nodes (under the lock); return the question's number."""
+        self._check += 1
+        self._roster.tell_all(Check(self._check))
+        return self._check
+
+    def unchecked(self, check: int) -> list[Node]:
+        """Return the nodes whose supervisors have not answered a question."""
+        return [node for node in self._roster.nodes if node.channel is not None and node.checked < check]
 
     def first(self) -> NodeError:
         """Return the one that is most likely the cause."""
@@ -73,21 +86,18 @@ class Failures:
         died = failure.kind not in (FailureKind.RAISED, FailureKind.PEER_LOST)
         return died and node.serving and node.role.job is Job.WORKER and len(self._roster.fed()) > 1
 
-    def _conclude_if_checked(self) -> None:
+    def _conclude_if_checked(self, check: int) -> None:
         """Settle what failed first, once all who might be the cause have said that they are not."""
-        if self._unchecked():
-            _later(_CHECK_SECONDS, self._blame_unchecked)
+        if self.unchecked(check):
+            _later(_CHECK_SECONDS, lambda: self._blame_unchecked(check))
         else:
             self._conclude()
 
-    def _blame_unchecked(self) -> None:
+    def _blame_unchecked(self, check: int) -> None:
         with self._changed:
-            for node in self._unchecked():
+            for node in self.unchecked(check):
                 self._failures.append((node, unanswered(self._failures[0][0])))
         self._conclude()
-
-    def _unchecked(self) -> list[Node]:
-        return [node for node in self._roster.nodes if node.channel is not None and not node.checked]
 
 
 def _later(seconds: float, act: Callable[[], None]) -> None:

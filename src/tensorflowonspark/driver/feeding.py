@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tensorflowonspark.columns import check_schema, merge
+from tensorflowonspark.columns import check_schema, map_in_arrow, merge, require_frame
 from tensorflowonspark.driver.balance import plan_moves
 from tensorflowonspark.driver.job import SparkJob
 from tensorflowonspark.driver.nodes import Node
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.driver.backend import Job
 
-__all__ = ["check_frame", "contents", "fed_parts", "feed_job", "feed_targets", "first_cause"]
+__all__ = ["check_frame", "contents", "fed_parts", "feed_job", "feed_targets", "first_cause", "not_computed"]
 
 _RESULT_SCHEMA = "parts binary"
 # What to look for in the message of a failed job, best first: our own error, another Python error at a traceback's
@@ -35,6 +35,7 @@ _RESULT_SCHEMA = "parts binary"
 _FED = re.compile(r"^ *tensorflowonspark\.errors\.FeedError: (.+)$", re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"^ *((?:\w+\.)*(?!Py4J|Python)\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _JAVA_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+_JAVA_ERROR = re.compile(r"^: (.+)$", re.MULTILINE)  # below "An error occurred while calling o151.collectToPython."
 
 
 def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None) -> None:
@@ -45,11 +46,15 @@ def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None)
     FeedError
         If a DataFrame has no column, or one of a type that no tensor can hold; or if what is to validate on is not a
         DataFrame with the same columns, or a boolean column.
+    SpecError
+        If one is no DataFrame.
     """
+    require_frame(frame, "data")
     check_schema(frame.schema)
     if validation is None:
         return
     if not isinstance(validation, str):
+        require_frame(validation, "validation")
         check_schema(validation.schema)
         if validation.columns != frame.columns:
             raise FeedError(
@@ -64,9 +69,9 @@ def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None)
         raise FeedError(f"validation={validation!r}: the column has type {kind}, and must be boolean")
 
 
-def feed_targets(nodes: Sequence[Node]) -> tuple[FeedTarget, ...]:
-    """Return where nodes take rows."""
-    return tuple(FeedTarget(node.number, str(node.role), node.host, node.ready) for node in nodes)
+def feed_targets(nodes: Sequence[Node], driver: tuple[str, int] = ("", 0)) -> tuple[FeedTarget, ...]:
+    """Return where nodes take rows, and where the driver is asked why one is gone."""
+    return tuple(FeedTarget(node.number, str(node.role), node.host, node.ready, driver) for node in nodes)
 
 
 def feed_job(
@@ -78,7 +83,7 @@ def feed_job(
     on_end: Callable[[], None],
 ) -> SparkJob:
     """Start the job that feeds a DataFrame to the targets."""
-    sent = frame.mapInArrow(partial(_feed_partition, targets, credentials, order), _RESULT_SCHEMA)
+    sent = map_in_arrow(frame, partial(_feed_partition, targets, credentials, order), _RESULT_SCHEMA)
     description = f"feed {order.feed} ({order.split.value}) of {len(targets)} nodes"
     return SparkJob(spark, description, sent.collect, on_end)
 
@@ -106,8 +111,13 @@ def fed_parts(job: "Job") -> list[PartSummary]:
         If the job failed.
     """
     if job.error is not None:
-        raise FeedError(f"Spark could not compute and feed the DataFrame: {first_cause(job.error)}") from job.error
+        raise not_computed(first_cause(job.error)) from job.error
     return [part for row in job.result for part in pickle.loads(bytes(row.parts))]
+
+
+def not_computed(why: str) -> FeedError:
+    """Return the error of a DataFrame that Spark could not compute, or that could not be fed."""
+    return FeedError(f"Spark could not compute and feed the DataFrame: {why}")
 
 
 def first_cause(error: BaseException) -> str:
@@ -117,9 +127,11 @@ def first_cause(error: BaseException) -> str:
     --------
     >>> first_cause(RuntimeError("Job aborted.\nCaused by: java.io.IOException: no disk\n\tat x.y(Z.java)"))
     'java.io.IOException: no disk'
+    >>> first_cause(RuntimeError("An error occurred while calling o1.x.\n: a.b.SparkException: Job 3 cancelled"))
+    'a.b.SparkException: Job 3 cancelled'
     """
     text = str(error)
-    for pattern in (_FED, _PYTHON_ERROR, _JAVA_CAUSE):
+    for pattern in (_FED, _PYTHON_ERROR, _JAVA_CAUSE, _JAVA_ERROR):
         found = pattern.findall(text)
         if found:
             return str(found[-1]).strip()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.feeding import contents, fed_parts, feed_targets
+from tensorflowonspark.driver.feeding import contents, fed_parts, feed_targets, not_computed
 from tensorflowonspark.driver.lifetime import Lifetime
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.patience import Patience
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTITIONS_PER_BATCH", "FeedRun", "FeedSettings"]
 
-_CAUSE_SECONDS = 1.0  # for a node's failure to be told after a job of ours failed of it
 _LOOK_SECONDS = 1.0
 _NAMED_PARTITIONS = 8  # more are counted
 _ABOUT_A_FEED = (PassEnded, Pressed, Received, Starved, Stored, StreamOpened, Taken)
@@ -83,6 +82,7 @@ class FeedRun:
         self._job: Job | None = None
         self._patience = Patience(settings.timeout, self._marks, self._story)
         self._monitor.on_feed = self._hear
+        self._monitor.feed = feed
 
     # ---- what it does
 
@@ -134,7 +134,10 @@ class FeedRun:
     def seal_held(self, validation_column: str) -> None:
         """Seal what the tasks of a held stage have fed, each to its own node."""
         try:
-            self._wait(lambda: all(node.stored is not None for node in self._fed))
+            self._wait(lambda: all(node.stored is not None for node in self._fed) or bool(self._held_failures()))
+            if self._held_failures():
+                self._raise_cause()
+                raise not_computed(self._held_failures()[0])
             parts = [part for node in self._fed for part in node.stored or ()]
             if validation_column:
                 self._validation = self._contents(parts, Split.VALIDATION)
@@ -142,9 +145,12 @@ class FeedRun:
         finally:
             self.close()
 
+    def _held_failures(self) -> list[str]:
+        return [node.feed_failed for node in self._fed if node.feed_failed]
+
     def close(self) -> None:
         """End what is still going on of it."""
-        self._monitor.on_feed = None
+        self._monitor.on_feed = self._monitor.feed = None
         for node in self._monitor.nodes:
             node.holds = ""
         if self._job is not None:
@@ -171,7 +177,7 @@ class FeedRun:
 
     def _start(self, data: "DataFrame", order: FeedOrder) -> None:
         # Where workers have no steps together, one may have returned while others still read.
-        self._targets = feed_targets([node for node in self._fed if not node.returned] or self._fed)
+        self._targets = feed_targets([node for node in self._fed if not node.returned] or self._fed, self._life.address)
         self._job = self._life.feeding = self._life.backend.feed(
             data, self._targets, self._life.credentials, order, on_end=self._monitor.wake
         )
@@ -185,9 +191,14 @@ class FeedRun:
         if self.is_over:
             return []  # the programs were done before the rows were all there
         if job.error is not None:
-            # A node's death ends the job too, and says more; it may be told a moment later.
-            self._monitor.wait(lambda: False, _CAUSE_SECONDS)
+            self._raise_cause()
         return fed_parts(job)
+
+    def _raise_cause(self) -> None:
+        """Raise the failure of a node, if there is one: it ends the tasks that feed the node too, and explains more."""
+        cause = self._monitor.find_cause()
+        if cause is not None:
+            raise cause
 
     def _contents(self, parts: list[PartSummary], split: Split) -> dict[int, Contents]:
         own = [part for part in parts if part.split is split]

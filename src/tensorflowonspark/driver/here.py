@@ -17,6 +17,7 @@ from tensorflowonspark.task.plan import Plan
 
 if TYPE_CHECKING:
     from tensorflowonspark.driver.backend import Stage
+    from tensorflowonspark.errors import FeedError
 
 __all__ = ["OwnNodes"]
 
@@ -63,6 +64,10 @@ class OwnNodes:
     def problems(self) -> list[str]:
         """Return why nodes could not be placed."""
         return [*self._problems, *self._stage.problems()]
+
+    def data_problem(self) -> "FeedError | None":
+        """Return that Spark could not compute what the stage feeds, if that is why it failed."""
+        return self._stage.data_problem()
 
     def cancel(self) -> None:
         """End the stage; the nodes here hear from the driver themselves."""

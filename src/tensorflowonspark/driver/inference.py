@@ -7,17 +7,68 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tensorflowonspark import transport
-from tensorflowonspark.columns import arrow_type, check_schema, parse_schema
+from tensorflowonspark.columns import arrow_type, check_schema, map_in_arrow, parse_schema
+from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.parts import InferenceHeader
 from tensorflowonspark.task.plan import FeedTarget
-from tensorflowonspark.task.send import choose, reach
+from tensorflowonspark.task.send import choose, loss, reach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["infer"]
+__all__ = ["infer", "wait_for_answers"]
+
+
+def wait_for_answers(monitor: Monitor, seconds: float) -> list[Node]:
+    """Return the nodes that answer, when all programs have called ``ctx.serve``.
+
+    Raises
+    ------
+    FeedError
+        If a program never will, or has not in time; it names the node, and what its program does instead.
+    NodeError
+        If a node failed.
+    """
+
+    def decided() -> bool:
+        silent = [node for node in monitor.fed() if not node.answering]
+        return not silent or any(_why_never(node, monitor.feed) for node in silent)
+
+    monitor.wait(decided, seconds)
+    with monitor.changed:
+        silent = [node for node in monitor.fed() if not node.answering]
+        if not silent:
+            return monitor.fed()
+        never = {node.number: _why_never(node, monitor.feed) for node in silent}
+        node = next((each for each in silent if never[each.number]), silent[0])
+        raise FeedError(
+            f"the program of {node.role} on {node.host} has not called ctx.serve(function), which answers inference: "
+            + (never[node.number] or f"after {seconds:g} s (timeout) it {_at(node)}")
+        )
+
+
+def _why_never(node: Node, feed: int | None) -> str:
+    """Return why a program will not come to ``ctx.serve``, and what to do; empty if it still may."""
+    if node.returned:
+        return "it has returned. Call ctx.serve before the program returns"
+    if node.serving:
+        return "it serves a ParameterServerStrategy (ctx.join_server). Infer with a cluster of workers"
+    if node.waits_for_feed and feed is None:
+        return "it waits for rows that nobody feeds. Call ctx.serve before the program asks for them, or cluster.train"
+    return ""
+
+
+def _at(node: Node) -> str:
+    """Return what a program does, as far as the driver knows."""
+    if node.idle is not None and node.idle.where is not None:
+        return f"waits at:\n{node.idle.where.stack.rstrip()}"
+    if node.progress is not None:
+        now = node.progress
+        return f"trains (epoch {now.epoch + 1}, step {now.step}). Call ctx.serve before that, or raise timeout"
+    return "still runs. Call ctx.serve earlier in the program, or raise timeout"
 
 
 def infer(
@@ -65,7 +116,7 @@ def infer(
         )
     whole = StructType([*(data.schema[name] for name in kept), *results.fields])
     arrow = _arrow_schema(results).serialize().to_pybytes()
-    return data.mapInArrow(partial(_infer_partition, targets, credentials, kept, arrow), whole)
+    return map_in_arrow(data, partial(_infer_partition, targets, credentials, kept, arrow), whole)
 
 
 def _arrow_schema(schema: "StructType") -> pa.Schema:
@@ -110,7 +161,6 @@ def _infer_partition(
             if dialogue is not None:
                 dialogue.close()
         except transport.ConnectionLost as error:
-            raise FeedError(
-                f"partition {partition}: {target.name} on {target.host} did not answer after {answered} rows (results "
-                f"can be computed only while the cluster lives, inside its with block): {error}"
-            ) from error
+            words = f"partition {partition}: {target.name} on {target.host} did not answer after {answered} rows"
+            note = "results can be computed only while the cluster lives, inside its with block"
+            raise loss(target, credentials, f"{words} ({note})", error) from error

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import os
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -9,11 +10,13 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
+from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.driver.backend import Backend, Job, Stage
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.watcher import Watcher
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
+from tensorflowonspark.handover import allow_files, can_hand_over
 from tensorflowonspark.restarts import RestartPolicy
 from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.plan import FeedOrder, Plan
@@ -27,6 +30,7 @@ _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0  # for a process to end by itself before it is killed
 _GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end a job that was cancelled
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended to end too, which needs no cancelling
+_FILES_PER_NODE = 10  # a connection through the gate has seven
 _LOOKS = 6  # for silent nodes, in the time that they may be silent
 
 
@@ -74,6 +78,7 @@ class Lifetime:
         self._server: transport.Server | None = None
         self._stage: Stage | None = None
         self._closed = False
+        self._owner = os.getpid()
         self._over = Event()
 
     @property
@@ -86,13 +91,33 @@ class Lifetime:
         """Whether it was started, and not closed since."""
         return self.started and not self._closed
 
+    def require_own_process(self) -> None:
+        """Raise `ClusterError` in a forked child of the driver: what it ends or feeds would be its parent's."""
+        if not self.is_own_process:
+            raise ClusterError(
+                f"process {os.getpid()} is a forked child of the driver {self._owner}, in which the cluster lives: use "
+                "the cluster there"
+            )
+
+    @property
+    def is_own_process(self) -> bool:
+        """Whether this is the process that has made the cluster, and not a forked child of it."""
+        return os.getpid() == self._owner
+
     def start(self, data: "DataFrame | None" = None, order: "FeedOrder | None" = None) -> None:
         """Bring all nodes up; with `data`, their tasks begin to feed them, as `order` says."""
+        self.require_own_process()
         if self.started:
             raise ClusterError("the cluster was started before: make a new one")
         self._order = order
         nodes = len(self._settings.spec.roles)
-        self.backend.find_slots(nodes, nodes)
+        if can_hand_over() and not allow_files(_FILES_PER_NODE * nodes):
+            raise StartError(
+                f"{nodes} nodes need {_FILES_PER_NODE * nodes} open files in the driver, more than its host allows: "
+                "raise the hard limit (ulimit -Hn), or take fewer nodes"
+            )
+        had = nodes if self._settings.attempt else 0  # and an executor that was lost is replaced
+        self.backend.find_slots(nodes, nodes, self._settings.start_timeout, had)
         tls = self.backend.wants_tls() if self._settings.tls is None else self._settings.tls
         self.credentials = transport.new_credentials(tls=tls)
         self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve)
@@ -142,6 +167,9 @@ class Lifetime:
         assert self._stage is not None
         problems = self._stage.problems() if self._stage.ended else []
         if problems:
+            data_problem = self._stage.data_problem()
+            if data_problem is not None:
+                raise data_problem
             raise StartError("the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems))
         if self._stage.ended and self._order is not None and len(self._awaited()) == len(self.monitor.nodes):
             raise FeedError("the DataFrame has no rows: there is nothing to train on")  # so Spark ran no task
@@ -162,15 +190,15 @@ class Lifetime:
 
     def _look_for_silence(self) -> None:
         while not self._over.wait(self._settings.silence / _LOOKS):
-            self.monitor.find_silent()
+            self.monitor.look_around()
 
     def abort(self) -> None:
         """End everything, now."""
         self.close(0.0)
 
     def close(self, grace_seconds: float) -> None:
-        """End everything that was started; never raises, never waits for long."""
-        if self._closed:
+        """End everything that was started; never raises, never waits for long, does nothing in a forked child."""
+        if self._closed or not self.is_own_process:
             return
         self._closed = True
         atexit.unregister(self.abort)
@@ -181,7 +209,8 @@ class Lifetime:
         late = self.monitor.wait_until_gone(grace_seconds + _GOODBYE_SECONDS)
         if late:
             names = ", ".join(f"{node.role} on {node.host}" for node in late)
-            _log.warning("%s did not confirm its end; it ends by itself when it notices that the driver hung up", names)
+            text = "%s did not confirm its end; it ends by itself when it notices that the driver hung up"
+            CONSOLE.log(_log, logging.WARNING, text, names)
         if self._stage is not None:
             self._stage.wait(_STAGE_END_SECONDS)
             self._stage.cancel()

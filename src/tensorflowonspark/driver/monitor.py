@@ -12,6 +12,7 @@ from threading import Condition, Thread
 from typing import Any, TypeGuard
 
 from tensorflowonspark.driver.blame import BROKEN, find_hung, silent
+from tensorflowonspark.driver.collectives import Collectives
 from tensorflowonspark.driver.failures import Failures
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.ownreads import OwnReads
@@ -22,14 +23,17 @@ from tensorflowonspark.messages import (
     Alive,
     Answering,
     Checked,
+    Contribution,
     Failed,
     FeedWanted,
+    FirstCause,
     Hello,
     Idle,
     Lines,
     Member,
     Members,
     Moving,
+    NodeLost,
     Progress,
     Ready,
     Returned,
@@ -40,7 +44,7 @@ from tensorflowonspark.messages import (
     TensorBoardUp,
     Welcome,
 )
-from tensorflowonspark.parts import OwnRead, Stored
+from tensorflowonspark.parts import FeedFailed, OwnRead, Stored
 from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.transport import Channel, ConnectionLost
@@ -48,6 +52,7 @@ from tensorflowonspark.transport import Channel, ConnectionLost
 __all__ = ["Monitor"]
 
 _log = logging.getLogger(__name__)
+_CAUSE_SECONDS = 5.0  # for the first cause to be certain, more than the time after which supervisors are given up
 
 
 class Monitor(Roster):
@@ -82,7 +87,9 @@ class Monitor(Roster):
         self.changed = Condition()  # guards all that is known; told of each change
         # Is told, under the lock, what nodes say, while they are fed.
         self.on_feed: Callable[[Node, Any], None] | None = None
+        self.feed: int | None = None  # the number of the feed that is going on
         self._own_reads = OwnReads(self.tell)
+        self._collectives = Collectives(self.tell)
         self._cluster = cluster
         self._watcher = watcher
         self._silence = silence
@@ -99,6 +106,9 @@ class Monitor(Roster):
         if isinstance(hello, StopWanted):
             self.stop_wanted = True
             channel.send(Welcome())
+            return
+        if isinstance(hello, NodeLost):
+            channel.send(FirstCause(str(self.find_cause() or "")))
             return
         node = self._admit(hello, channel)
         if node is None:
@@ -162,14 +172,11 @@ class Monitor(Roster):
             self._note(node, message)
             if isinstance(message, SavedIn):
                 self.saved_in = message.feed
+            if isinstance(message, TensorBoardUp):
+                self.tensorboard_url = message.url
             if isinstance(message, (Idle, Moving)):
                 node.idle = message if isinstance(message, Idle) else None
-            if isinstance(message, (Idle, FeedWanted, Returned)):
-                self._find_hung()
-            if isinstance(message, (OwnRead, Returned)):
-                failure = self._own_reads.hear(node, message, self.fed())
-                if failure is not None:
-                    self._note_failure(node, failure)
+            self._judge(node, message)
             if self.on_feed is not None:
                 self.on_feed(node, message)
             self.changed.notify_all()
@@ -185,7 +192,7 @@ class Monitor(Roster):
             case Serving():
                 node.serving = True
             case Checked():
-                node.checked = True
+                node.checked = message.number
             case Answering():
                 node.answering = True
             case Stored():
@@ -193,22 +200,36 @@ class Monitor(Roster):
             case Returned():
                 node.returned, node.result = True, message.result
                 self._move(node, NodeState.RETURNED)
-            case TensorBoardUp():
-                self.tensorboard_url = message.url
+            case FeedFailed():
+                node.feed_failed = message.reason
             case Failed():
                 self._note_failure(node, message)
 
-    def find_silent(self) -> None:
-        """Give up nodes whose supervisors have not even said that they live: their host or network is gone."""
+    def _judge(self, node: Node, message: Any) -> None:
+        """Give up nodes that can't go on, now that one has said this."""
+        if isinstance(message, (Idle, FeedWanted, Returned)):
+            self._find_hung()
+        failure = None
+        if isinstance(message, (OwnRead, Returned)):
+            failure = self._own_reads.hear(node, message, self.fed())
+        if failure is None and isinstance(message, (Contribution, FeedWanted, Returned)):
+            failure = self._collectives.receive(node, message, self.fed())
+        if failure is not None:
+            self._note_failure(node, failure)
+
+    def look_around(self) -> None:
+        """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
         for node in self.nodes:
             if node.channel is not None and time.monotonic() - node.heard > self._silence:
                 self._lost(node, silent(self._silence))
+        with self.changed:
+            self._find_hung()
 
     def _find_hung(self) -> None:
         """Give up a training in which nothing moves any more."""
-        found = find_hung([node for node in self.trainers() if not node.serving])
+        found = find_hung(self.nodes, [node for node in self.trainers() if not node.serving], self.feed)
         if found is not None:
-            self._note_failure(*found)
+            self._note_failure(found[0], self._collectives.explained(*found))
 
     def _lost(self, node: Node, failure: Failed) -> None:
         with self.changed:
@@ -249,6 +270,23 @@ class Monitor(Roster):
         """Return the first cause of the cluster's failure, once it is certain."""
         with self.changed:
             return self._failures.first() if self._failed else None
+
+    def find_cause(self) -> NodeError | None:
+        """Ask all supervisors to look at their nodes; return the first cause of the failure, None if all are there.
+
+        Whoever has lost a node, a Spark task or the job that it belongs to, may know that before the node's supervisor
+        has sent why.
+        """
+
+        def certain() -> bool:
+            return self._stopping or not (self._failures.begun or self._failures.unchecked(check))
+
+        with self.changed:
+            if not self._stopping:
+                check = self._failures.check()
+                # A supervisor that never answers is found by its silence.
+                self.changed.wait_for(certain, self._silence + _CAUSE_SECONDS)
+        return self.failure()
 
     # ---- what the driver does
 

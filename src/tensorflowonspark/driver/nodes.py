@@ -37,7 +37,8 @@ class Node:
     holds: str = ""  # which rows of the current feed, in words
     progress: Progress | None = None
     idle: Idle | None = None  # it does nothing, for so long that this may be wrong
-    checked: bool = False  # it has answered the driver's check
+    checked: int = 0  # the last of the driver's checks that it has answered
+    feed_failed: str = ""  # why its held task could not feed it
     serving: bool = False  # for others; its program will not return
     answering: bool = False  # its program has said what answers inference
     lost: bool = False  # it died, and the others go on

@@ -5,7 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, packages_distributions
+from importlib.metadata import version as distribution_version
+from importlib.util import find_spec
 from pathlib import Path
 
 from tensorflowonspark.errors import EnvironmentNotReady
@@ -33,17 +36,47 @@ def check_environment() -> dict[str, str]:
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     if sys.version_info[:2] < _PYTHON:
         problems.append(f"Python {found['python']} is too old: use Python 3.10 or newer")
-    for package in ("pyspark", "tensorflow"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            problems.append(f'{package} is not installed: pip install "tensorflowonspark[local]"')
+    for module in ("pyspark", "tensorflow"):
+        if version := _version(module):
+            found[module] = version
+        else:
+            problems.append(f'{module} can\'t be imported: pip install "tensorflowonspark[local]"')
     java, problem = _java(needed=17 if found.get("pyspark", "4").split(".")[0] >= "4" else 8)
     found.update({"java": java} if java else {})
     problems.extend([problem] if problem else [])
     if problems:
         raise EnvironmentNotReady("\n".join(problems))
     return found
+
+
+def _version(module: str) -> str:
+    """Return the version of a module; empty if it can't be found where Python looks for modules.
+
+    A distribution has another name than its module (tensorflow-cpu, tf-nightly), or there is none: pyspark may be on
+    the path only, as under spark-submit.
+    """
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return ""
+    if spec is None or spec.origin is None:  # a directory of that name, without a package in it
+        return ""
+    home = Path(spec.origin).parent
+    for file in (home / "version.py", home / "__init__.py"):
+        match = re.search(r'^__version__(?:: str)? = "([^"]+)"', _text(file), re.MULTILINE)
+        if match:
+            return match[1]
+    for distribution in sorted(packages_distributions().get(module, ())):
+        with suppress(PackageNotFoundError):
+            return distribution_version(distribution)
+    return "(of unknown version)"
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _java(needed: int) -> tuple[str, str]:

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pyarrow as pa
 
+from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.lifetime import Settings
-from tensorflowonspark.driver.stage import spark_problem
+from tensorflowonspark.driver.stage import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
+from tensorflowonspark.task.host import local_directory
 from tensorflowonspark.task.place import PROBLEM_SCHEMA, own_address, place
 from tensorflowonspark.task.plan import Plan
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
@@ -59,7 +61,8 @@ def run_remotely(
     size = len(settings.spec.roles)
     frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
     errand = _Errand(settings, spark_wants_tls(spark), hadoop_settings(spark), data is not None, validation)
-    rows = _collected(spark, frame.mapInArrow(partial(_task, errand), _SCHEMA, barrier=True))
+    placed = map_in_arrow(frame, partial(_task, errand), _SCHEMA, barrier=True)
+    rows = _collected(spark, placed, data is not None)
     pieces = [bytes(row.outcome) for row in rows if row.outcome is not None]
     problems = [f"{settings.spec.roles[row.node]} on {row.host}: {row.problem}" for row in rows if row.outcome is None]
     if problems:
@@ -72,14 +75,14 @@ def run_remotely(
     return dict(outcome)
 
 
-def _collected(spark: "SparkSession", frame: "DataFrame") -> list[Any]:
+def _collected(spark: "SparkSession", frame: "DataFrame", feeds: bool) -> list[Any]:
     """Return the stage's rows; if the wait for them is broken off, so is the stage."""
     tag = f"tensorflowonspark-{uuid.uuid4().hex}"
     spark.addTag(tag)
     try:
         return list(frame.collect())
     except Exception as error:
-        raise ClusterError(spark_problem(error)) from error
+        raise stage_error(error, feeds) from error
     except BaseException:
         spark.interruptTag(tag)
         raise
@@ -118,7 +121,7 @@ class _OwnTasks:
         """Return what the nodes are to reach file systems with."""
         return self._hadoop
 
-    def find_slots(self, _needed: int, wanted: int) -> int:
+    def find_slots(self, _needed: int, wanted: int, _timeout: float, had: int = 0) -> int:  # noqa: ARG002
         """Return that there are slots: all tasks run already."""
         return wanted
 
@@ -128,7 +131,7 @@ class _OwnTasks:
 
     def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the server at this executor."""
-        server = Server((self._host, 0), credentials, on_channel=on_channel)
+        server = Server((self._host, 0), credentials, directory=local_directory(), on_channel=on_channel)
         return server, (self._host, int(server.port))
 
     def place(self, plan: Plan, _data: Any, on_end: Callable[[], None]) -> "_OwnTasks":
@@ -149,6 +152,9 @@ class _OwnTasks:
         """Note that this task is done with its own node."""
         self.problem_here, self.ended = problem, True
         self.on_end()
+
+    def data_problem(self) -> None:
+        """Return nothing: the client sees why Spark fails."""
 
     def cancel(self) -> None:
         """Do nothing: the tasks end with their nodes."""

@@ -60,6 +60,10 @@ def run(
     >>> run(spark, lambda args, ctx: args + ctx.index, 10, workers=2)
     {'worker:0': 10, 'worker:1': 11}
     """
+    if not isinstance(validation, str):
+        raise SpecError(
+            "validation: run takes the name of a boolean column of the data; Cluster.train takes a DataFrame"
+        )
     cluster = Cluster(spark, function, args, **settings, hold=True)
     if data is not None:
         if len(cluster.spec.roles) != len(cluster.spec.fed):

@@ -4,11 +4,12 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Lock
-from typing import IO, NoReturn
+from functools import partial
+from typing import IO, Any, NoReturn
 
 from tqdm import tqdm
 
+from tensorflowonspark.console import CONSOLE, Unblocked, outlets
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.supervisor.output import level_of
@@ -38,7 +39,8 @@ class Watcher:
     """Shows lines as they come, above a bar if the terminal can draw one.
 
     Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. Where the
-    program has not set up logging, lines go to standard error with the node's name in front.
+    program has not set up logging, lines go to standard error with the node's name in front. All of it is written by
+    the `Console`.
 
     Parameters
     ----------
@@ -49,10 +51,10 @@ class Watcher:
     """
 
     def __init__(self, bar: bool | None = None, stream: IO[str] | None = None) -> None:
-        self._stream = stream or sys.stderr
+        self._stream: Any = Unblocked(stream or sys.stderr, CONSOLE)
         self._draws = self._stream.isatty() if bar is None else bar
         self._logger = logging.getLogger("tensorflowonspark.nodes")
-        self._lock = Lock()
+        self._now: Progress | None = None  # that is not drawn yet
         self._bar: tqdm[NoReturn] | None = None
         self._leader = ""  # the node whose progress is shown: all take the same steps
         self._epoch = -1
@@ -60,19 +62,35 @@ class Watcher:
 
     def show(self, node: str, lines: tuple[str, ...]) -> None:
         """Show lines of a node."""
-        with self._lock, self._harmless():
-            for line in lines:
-                if self._logger.hasHandlers():
-                    self._logger.log(level_of(line), "[%s] %s", node, line)
-                else:
-                    tqdm.write(f"[{node}] {line}", file=self._stream)
+        for line in lines:
+            CONSOLE.put(partial(self._write, node, line), self._streams, 1, len(line))
+
+    def _write(self, node: str, line: str) -> None:
+        with self._harmless():
+            if self._logger.hasHandlers():
+                self._logger.log(level_of(line), "[%s] %s", node, line)
+            else:
+                tqdm.write(f"[{node}] {line}", file=self._stream)
+
+    def _streams(self) -> Iterator[Any]:
+        yield self._stream
+        if self._logger.hasHandlers():
+            yield from outlets(self._logger)
 
     def progress(self, node: str, now: Progress) -> None:
         """Show how far a node is."""
         self._leader = self._leader or node
         if not self._draws or node != self._leader:
             return
-        with self._lock, self._harmless():
+        waits, self._now = self._now, now
+        if waits is None:  # else the writer, which is behind, draws this in its place
+            CONSOLE.put(self._draw, self._streams)
+
+    def _draw(self) -> None:
+        now, self._now = self._now, None
+        if now is None:
+            return
+        with self._harmless():
             if self._bar is None or now.epoch != self._epoch:
                 self._close()
                 self._epoch = now.epoch
@@ -89,8 +107,12 @@ class Watcher:
                 self._bar.refresh()  # tqdm draws at intervals, and would leave out the end of a short epoch
 
     def close(self) -> None:
-        """Take the bar away."""
-        with self._lock, self._harmless():
+        """Take the bar away, when all lines that came before are shown."""
+        CONSOLE.put(self._close_harmlessly, self._streams)
+        CONSOLE.drain()
+
+    def _close_harmlessly(self) -> None:
+        with self._harmless():
             self._close()
 
     @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tensorflowonspark.columns import merge, summarize
+from tensorflowonspark.columns import map_in_arrow, merge, plainly_named, require_frame, select, summarize
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.fields import SHAPE, Field, field_of, fields_of
 from tensorflowonspark.parts import ColumnSummary
@@ -33,10 +33,11 @@ def analyze(frame: "DataFrame") -> "DataFrame":
      |-- x: array<double> float64[2]
      |-- y: array<int> int32[?]
     """
+    require_frame(frame, "the data")
     nested = [column.name for column in frame.schema.fields if _field(column) and field_of(column).shape]
     if not nested:
         return frame
-    rows = frame.select(*[f"`{name}`" for name in nested]).mapInArrow(_summaries, "summary binary").collect()
+    rows = map_in_arrow(select(frame, nested), _summaries, "summary binary").collect()
     found = merge(pickle.loads(row.summary) for row in rows)
     for name, summary in found.items():
         frame = append_shape(frame, name, _shape(summary, field_of(frame.schema[name])))
@@ -96,7 +97,10 @@ def append_shape(frame: "DataFrame", col: str, shape: Sequence[int | None]) -> "
             f"as it is {frame.schema[col].dataType.simpleString()}"
         )
     sizes = [-1 if size is None else int(size) for size in shape]
-    return frame.withMetadata(col, {**(frame.schema[col].metadata or {}), SHAPE: sizes})
+    metadata = {**(frame.schema[col].metadata or {}), SHAPE: sizes}
+    plain, own = plainly_named(frame)
+    place = frame.columns.index(col)
+    return plain.select(*own[:place], own[place].alias(col, metadata=metadata), *own[place + 1 :])
 
 
 def print_schema(frame: "DataFrame") -> None:
@@ -108,6 +112,7 @@ def print_schema(frame: "DataFrame") -> None:
     root
      |-- id: bigint int64[]
     """
+    require_frame(frame, "the data")
     lines = ["root"]
     for column in frame.schema.fields:
         field = _field(column)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.columns import arrow_type, check_schema, natural_type
+from tensorflowonspark.columns import arrow_type, check_schema, natural_type, require_frame
 from tensorflowonspark.errors import SpecError
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def fields_of(frame: "DataFrame", names: Sequence[str]) -> dict[str, Field]:
     FeedError
         If one has a type that no array can hold.
     """
+    require_frame(frame, "the data")
     schema = frame.schema
     missing = [name for name in names if name not in schema.names]
     if missing:
@@ -87,7 +88,7 @@ def fields_of(frame: "DataFrame", names: Sequence[str]) -> dict[str, Field]:
             f"the function has a parameter {missing[0]!r}, and the DataFrame no such column; it has {schema.names}. "
             "Name the parameter like a column, or say which it is: feed_dict={parameter: column}"
         )
-    check_schema(frame.select(*[f"`{name}`" for name in dict.fromkeys(names)]).schema)
+    check_schema(type(schema)([schema[name] for name in dict.fromkeys(names)]))
     structs = [name for name in names if hasattr(schema[name].dataType, "fields")]
     if structs:
         raise SpecError(

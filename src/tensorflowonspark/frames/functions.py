@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from tensorflowonspark.columns import parse_schema
+from tensorflowonspark.columns import parse_schema, require_frame
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.fields import Field, fields_of
 from tensorflowonspark.frames.plain import Plain, probe
 from tensorflowonspark.ml.artefact import Artefact, from_model
+from tensorflowonspark.ml.code import WithCode
+from tensorflowonspark.ml.inputs import check_dtypes
 from tensorflowonspark.ml.outputs import spark_type
-from tensorflowonspark.ml.recipe import is_model, library_of, model_bytes
+from tensorflowonspark.ml.recipe import freeze_model, is_model
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,6 +80,7 @@ def read(
     SpecError
         If it can't be used like that.
     """
+    require_frame(frame, "the data")
     if is_model(function):
         return _of_model(function, frame, form, feed_dict or {})
     parameters = _parameters(function)
@@ -91,7 +94,7 @@ def read(
         artefact, outputs = export(function, by_parameter, form.value, default_name(function, form, taken))
     else:
         plain = Plain(function, form.value, tuple(by_parameter), default_name(function, form, taken))
-        artefact = Artefact("function", cloudpickle.dumps(plain))
+        artefact = Artefact("function", cloudpickle.dumps(WithCode(plain)))
         outputs = {} if schema is not None else probe(plain, taken)
     if schema is not None:
         types = tuple((each.name, each.dataType) for each in parse_schema(schema, frame).fields)
@@ -105,7 +108,7 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
     """Return a Keras model, to which it is all the same how many rows come at a time."""
     if form not in (Form.BLOCKS, Form.ROWS):
         raise SpecError("a Keras model gives a row for each row: it can map, and not reduce")
-    artefact = from_model(library_of(model), model, model_bytes(model))
+    artefact = from_model(freeze_model(model), model)
     if not artefact.inputs:
         raise SpecError("the Keras model has no inputs yet: build it, or start it with a keras.Input")
     names = [each.name for each in artefact.inputs]
@@ -113,6 +116,9 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
     if len(names) == 1 and columns[names[0]] not in frame.columns and len(frame.columns) == 1:
         columns = {names[0]: frame.columns[0]}
     fields = fields_of(frame, list(columns.values()))
+    for each in artefact.inputs:
+        if not (each.is_fixed and _is_binary(frame, columns[each.name])):  # of which a shape makes numbers
+            check_dtypes([each], {columns[each.name]: fields[columns[each.name]].dtype})
     # What its inputs declare is what the arrays must be, and else its own error names no row.
     shapes = {
         each.name: each.shape if each.is_fixed and each.dtype != "string" else fields[columns[each.name]].shape
@@ -126,6 +132,10 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
     return BlockFunction(
         artefact, taken, tuple((each.name, spark_type(each.dtype, len(each.shape))) for each in outputs)
     )
+
+
+def _is_binary(frame: "DataFrame", column: str) -> bool:
+    return str(frame.schema[column].dataType.simpleString()) == "binary"
 
 
 def _is_tensorflow(function: Any) -> bool:

@@ -42,7 +42,7 @@ def export(
     own_types = _own_types(function)
 
     def call(**values: Any) -> dict[str, Any]:
-        cast = {name: _cast(value, own_types.get(name)) for name, value in values.items()}
+        cast = {name: _cast(name, value, own_types.get(name)) for name, value in values.items()}
         return named(function(**cast), default)
 
     try:
@@ -77,8 +77,14 @@ def _own_types(function: Any) -> dict[str, tf.DType]:
     return {name: each.dtype for name, each in zip(names, declared, strict=False) if hasattr(each, "dtype")}
 
 
-def _cast(value: Any, wanted: tf.DType | None) -> Any:
-    return value if wanted is None or value.dtype == wanted else tf.cast(value, wanted)
+def _cast(name: str, value: Any, wanted: tf.DType | None) -> Any:
+    if wanted is None or value.dtype == wanted:
+        return value
+    if tf.string in (value.dtype, wanted):
+        raise SpecError(
+            f"the function's {name!r} takes {wanted.name}, and the column holds {value.dtype.name}: cast it in Spark"
+        )
+    return tf.cast(value, wanted)
 
 
 def _row_spec(field: Field) -> tf.TensorSpec:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tensorflowonspark.columns import arrow_type, to_batch
+from tensorflowonspark.columns import arrow_type, map_in_arrow, select, to_batch
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.fields import Field
 from tensorflowonspark.frames.functions import BlockFunction, Form, read
@@ -128,7 +128,7 @@ def _trimmed(block: BlockFunction, taken: Taken, frame: "DataFrame") -> "DataFra
 
     plan = _plan(block, taken, frame)
     results = StructType([StructField(name, type_) for name, type_ in block.types])
-    return frame.select(*[f"`{name}`" for name in plan.taken.columns]).mapInArrow(partial(_only_results, plan), results)
+    return map_in_arrow(select(frame, plan.taken.columns), partial(_only_results, plan), results)
 
 
 def _plan(block: BlockFunction, taken: Taken, frame: "DataFrame") -> Plan:

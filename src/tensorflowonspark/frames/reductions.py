@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tensorflowonspark.columns import arrow_type
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.columns import arrow_type, map_in_arrow, plainly_named, select
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.frames.fields import fields_of
 from tensorflowonspark.frames.functions import BlockFunction, Form, read
 from tensorflowonspark.frames.maps import taken_by
@@ -128,23 +128,43 @@ def aggregate(
     """
     from pyspark.sql.types import StructField, StructType
 
+    if not hasattr(grouped, "_df"):
+        raise SpecError(f"{type(grouped).__name__}: expected groups, as df.groupBy(...) gives them")
     frame = grouped._df
     keys = grouped.count().schema.fields[:-1]
+    groups = _groups(grouped, [each.name for each in keys])
+    names = list(frame.columns)
     reduction = _reduction(read(function, frame, Form.REDUCED_BLOCKS, schema=schema), frame, fill)
     whole = StructType([*keys, *[StructField(name, type_) for name, type_ in reduction.types]])
     reduce = partial(reduce_group, reduction, pa.schema([(each.name, arrow_type(each.dataType)) for each in keys]))
 
     def in_arrow(key: Any, table: Any) -> Any:  # Spark looks at how many arguments it has
-        return reduce(key, table)
+        return reduce(key, table.rename_columns(names))
 
     def in_pandas(key: Any, frame: Any) -> Any:  # before Spark 4.0
-        return reduce(key, pa.Table.from_pandas(frame, preserve_index=False)).to_pandas()
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        return reduce(key, table.rename_columns(names)).to_pandas()
 
     return (
-        grouped.applyInArrow(in_arrow, whole)
-        if hasattr(grouped, "applyInArrow")
-        else grouped.applyInPandas(in_pandas, whole)
+        groups.applyInArrow(in_arrow, whole)
+        if hasattr(groups, "applyInArrow")
+        else groups.applyInPandas(in_pandas, whole)
     )
+
+
+def _groups(grouped: "GroupedData", keys: list[str]) -> "GroupedData":
+    """Return the same groups of columns that Spark finds by their names, as it does for a function of groups."""
+    frame = grouped._df
+    plain, _ = plainly_named(frame)
+    if plain is frame:
+        return grouped
+    made = [name for name in keys if name not in frame.columns]
+    if made:
+        raise SpecError(
+            f"the DataFrame is grouped by {made[0]!r}, which is none of its columns ({frame.columns}): with names that "
+            "Spark must quote, make it a column first (df.withColumn)"
+        )
+    return plain.groupBy(*[plain.columns[frame.columns.index(name)] for name in keys])
 
 
 def _reduction(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | None) -> Reduction:
@@ -157,9 +177,9 @@ def _reduce(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | 
     reduction = _reduction(block, frame, fill)
     step = partial(reduce_partition, reduction)
     row = StructType([StructField(name, type_) for name, type_ in block.types])
-    partials = frame.select(*[f"`{name}`" for name in reduction.taken.columns]).mapInArrow(step, row)
+    partials = map_in_arrow(select(frame, reduction.taken.columns), step, row)
     # A shuffle to one task, and not `coalesce`, which would compute all partitions in it.
-    rows = partials.repartition(1).mapInArrow(step, row).collect()
+    rows = map_in_arrow(partials.repartition(1), step, row).collect()
     if not rows:
         raise FeedError("there is no row to reduce: the DataFrame is empty")
     dtypes = {name: field.dtype for name, field in fields_of(partials, partials.columns).items()}

@@ -3,28 +3,110 @@
 Nothing is imported here that the user's program doesn't import: each repair is made in the moment in which the module
 that it concerns has been imported, and only if a test of that very version says that it is needed.
 
+- `startup`: a strategy may be made after TensorFlow has started;
 - `repair`: the two functions of Keras's trainer that fail on several workers;
 - `fitting`: what several workers must agree on around ``fit``: statistics, callbacks that write files;
-- `shards`: data sets that hold one worker's share already are not divided a second time;
+- `optimizers`, `compiling`: gradients are summed before anything else is done with them, and outside of what XLA
+  compiles;
+- `own_steps`: models with a ``train_step`` of their own;
+- `weighting`: class weights beside sample weights;
+- `saving`: what is saved or exported is so outside of a strategy's scope, and as the model predicts;
+- `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
+- `counting`, `ledger`: a warning where fewer rows reach the steps of ``fit`` than a feed gave out;
+- `predicting`: ``predict`` waits for no other worker;
+- `adapting`: preprocessing layers that adapt to a worker's share get the state of all workers' rows;
 - `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
   ``tf_keras`` as well.)
 """
 
+import tempfile
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
 import wrapt
 
-__all__ = ["install"]
+__all__ = ["install", "keep_sources", "wrap"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
-_STRATEGY = "tensorflow.python.distribute.distribute_lib"
+_SOURCES = "tensorflow.python.autograph.pyct.loader"
+_ADAPTERS = "keras.src.trainers.data_adapters"
+_LAYERS = "keras.src.layers.preprocessing"
+_REPAIRS = (  # in this order: what is replaced is wrapped after that
+    ("compiling:compile_steps", _TRAINER),
+    ("own_steps:note_divided_losses", _TRAINER),
+    ("weighting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
+    ("weighting:multiply_class_weights_on_batch", _TRAINER),
+    ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),
+    ("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer"),
+    ("saving:save_outside_scope", "keras.src.saving.saving_lib"),
+    ("saving:save_hdf5_outside_scope", "keras.src.legacy.saving.legacy_h5_format"),
+    ("saving:export_for_inference", "keras.src.export.saved_model_export_archive"),
+    ("saving:export_for_inference", "tf_keras.src.export.export_lib"),
+    ("startup:explain_late_strategy", "tensorflow.python.distribute.collective_all_reduce_strategy"),
+    ("repair:repair_trainer", _TRAINER),
+    ("fitting:wrap_trainer", _TRAINER),
+    ("fitting:refuse_parameter_servers", _TRAINER),
+    ("predicting:predict_alone", _TRAINER),
+    ("shards:teach_strategy", "tensorflow.python.distribute.distribute_lib"),
+    ("provenance:track_datasets", "tensorflow.python.data.ops.dataset_ops"),
+    ("provenance:track_adapters", f"{_ADAPTERS}.generator_data_adapter"),
+    ("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter"),
+    ("provenance:track_adapters", "tf_keras.src.engine.data_adapter"),
+    ("adapting:wrap_layers", f"{_LAYERS}.normalization"),
+    ("adapting:wrap_layers", f"{_LAYERS}.discretization"),
+    ("adapting:wrap_layers", f"{_LAYERS}.index_lookup"),
+    ("adapting:wrap_layers", f"{_LAYERS}.text_vectorization"),
+    ("adapting:wrap_layers", "tf_keras.src.engine.base_preprocessing_layer"),
+    ("metrics:skip_padding", _TRAINER),
+    ("metrics:skip_padding_in_tf_keras", _TF_KERAS),
+    ("losses:count_real_rows", _TRAINER),
+    ("losses:count_real_rows_in_tf_keras", _TF_KERAS),
+)
 
 
-def install() -> None:
-    """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are)."""
-    wrapt.register_post_import_hook("tensorflowonspark.keras.repair:repair_trainer", _TRAINER)
-    wrapt.register_post_import_hook("tensorflowonspark.keras.fitting:wrap_trainer", _TRAINER)
-    wrapt.register_post_import_hook("tensorflowonspark.keras.shards:teach_strategy", _STRATEGY)
-    wrapt.register_post_import_hook("tensorflowonspark.keras.metrics:skip_padding", _TRAINER)
-    wrapt.register_post_import_hook("tensorflowonspark.keras.metrics:skip_padding_in_tf_keras", _TF_KERAS)
-    wrapt.register_post_import_hook("tensorflowonspark.keras.losses:count_real_rows", _TRAINER)
-    wrapt.register_post_import_hook("tensorflowonspark.keras.losses:count_real_rows_in_tf_keras", _TF_KERAS)
+def install(program: bytes = b"") -> None:
+    """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are).
+
+    Parameters
+    ----------
+    program : bytes
+        The user's function, pickled.
+    """
+
+    def start(context: ModuleType) -> None:
+        from tensorflowonspark.keras.startup import start_with_collectives
+
+        start_with_collectives(context, program)
+
+    wrapt.register_post_import_hook(start, "tensorflow.python.eager.context")
+    for function, module in _REPAIRS:
+        wrapt.register_post_import_hook(f"tensorflowonspark.keras.{function}", module)
+
+
+def keep_sources(directory: str) -> None:
+    """Have the source files that AutoGraph generates written to a directory that goes with this process.
+
+    TensorFlow writes one for each function that it converts, to the system's temporary directory, and removes them when
+    the interpreter ends: those of a process that is killed, as Spark's Python workers are, stay for ever.
+    """
+    wrapt.register_post_import_hook(partial(_redirect, directory), _SOURCES)
+
+
+def _redirect(directory: str, loader: Any) -> None:
+    def named(*args: Any, **options: Any) -> Any:
+        place = directory if directory and Path(directory).is_dir() else None
+        return tempfile.NamedTemporaryFile(*args, **{"dir": place, **options})
+
+    loader.tempfile = SimpleNamespace(**{**vars(tempfile), "NamedTemporaryFile": named})
+
+
+def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
+    """Wrap a function of a module, or a method of one of its classes; nothing if this version of it has none."""
+    owner: Any = module
+    for part in name.split("."):
+        owner = getattr(owner, part, None)
+    if owner is not None:
+        wrapt.wrap_function_wrapper(module, name, wrapper)

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["assign", "broadcast", "broadcast_text", "local_values", "reduced"]
+__all__ = ["any_of", "assign", "broadcast", "broadcast_text", "local_values", "reduced"]
 
 _TEXT_BYTES = 256
 
@@ -51,3 +51,9 @@ def broadcast_text(strategy: tf.distribute.Strategy, is_chief: bool, text: str) 
     own = text.encode().ljust(_TEXT_BYTES, b"\0")
     (codes,) = broadcast(strategy, is_chief, [[tf.constant(list(own), tf.int32)]])
     return bytes(codes.numpy().tolist()).rstrip(b"\0").decode()
+
+
+def any_of(strategy: tf.distribute.Strategy, flag: bool) -> bool:
+    """Return, on all workers, whether the flag is set on any of them."""
+    (count,) = reduced(strategy, tf.distribute.ReduceOp.SUM, [[tf.constant(int(flag), tf.int32)]])
+    return int(count) > 0

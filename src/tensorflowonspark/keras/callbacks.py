@@ -25,15 +25,15 @@ _WRITING = (
 )
 
 
-def agreeing(model: keras.Model, callbacks: Any) -> Any:
-    """Return what this worker runs in place of the callbacks that the user gave to ``fit``."""
+def agreeing(model: keras.Model, callbacks: Any, *added: keras.callbacks.Callback) -> Any:
+    """Return what this worker runs in place of the callbacks that the user gave to ``fit``, with those `added`."""
     is_chief = model.distribute_strategy.extended.should_checkpoint
     container = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
     given = container.callbacks if container else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
     kept = [each for each in given if each is not None and (is_chief or not isinstance(each, _WRITING))]
     # Statistics come first, so that what others save and look at has been agreed on; the handover comes last, when
     # the chief has restored.
-    agreed = [Statistics(), *kept]
+    agreed = [*added, Statistics(), *kept]
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in given):
         agreed.append(Handover())
     if container is None:

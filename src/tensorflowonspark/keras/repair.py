@@ -8,8 +8,8 @@
 - ``reduce_per_replica`` asks for the mean of scalars over their axis 0, which they don't have. Here scalars are
   reduced over the workers only, and results that every worker is to have whole are left whole.
 
-And one that fails only with ``steps_per_execution`` above 1, since TensorFlow can't look ahead for another batch, which
-all workers must agree on, inside of a loop in a graph:
+And one that fails only with ``steps_per_execution`` above 1 (on several replicas of one worker too), since TensorFlow
+can't look ahead for another batch, which all workers must agree on, inside of a loop in a graph:
 
 - ``_make_function``. Here the steps of one execution are taken one after the other from Python.
 
@@ -18,9 +18,15 @@ Whether the first two are needed is found out by trying the installed functions,
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
+
+from tensorflowonspark.keras.compiling import without_compiling
+from tensorflowonspark.keras.own_steps import build_in_advance, can_be_called, refuse_own_step, showing_whole_losses
 
 __all__ = ["build_needs_repair", "reduction_needs_repair", "repair_trainer"]
 
@@ -116,26 +122,75 @@ def _names(function: Callable[..., Any]) -> set[str]:
 
 
 def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
-    tf = trainer.tf
     original = trainer.TensorFlowTrainer._maybe_symbolic_build
-
-    def zeros(spec: Any) -> Any:
-        if not isinstance(spec, tf.TensorSpec):
-            raise TypeError(f"no zeros of {spec}")
-        shape = [1 if size is None else size for size in spec.shape]
-        return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 
     def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
         if self._distribute_strategy is not None and iterator is not None:
             try:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
-                data_batch = trainer.tree.map_structure(zeros, spec)
+                data_batch = trainer.tree.map_structure(partial(_zeros, trainer.tf, _batch_rows(self)), spec)
                 iterator = None
-            except TypeError:  # ragged or sparse batches: Keras may still know what to do
+            except TypeError:  # Keras may still know what to do
                 pass
-        original(self, iterator=iterator, data_batch=data_batch)
+        if self._distribute_strategy is None or can_be_called(self):
+            with _ragged_kept(trainer, data_batch):
+                original(self, iterator=iterator, data_batch=data_batch)
+        if self._distribute_strategy is not None and data_batch is not None:
+            build_in_advance(trainer, self, data_batch)
 
     return _maybe_symbolic_build
+
+
+def _zeros(tf: Any, rows: int, spec: Any) -> Any:
+    """Return zeros as a data set's spec describes them, with so many rows."""
+    if isinstance(spec, tf.TensorSpec):
+        shape = [1 if size is None else size for size in spec.shape]
+        if shape and spec.shape[0] is None:
+            shape[0] = rows
+        return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
+    if isinstance(spec, (tf.RaggedTensorSpec, tf.SparseTensorSpec)):
+        dense = _zeros(tf, rows, tf.TensorSpec(spec.shape, spec.dtype))
+        if isinstance(spec, tf.SparseTensorSpec):
+            return tf.sparse.from_dense(dense)
+        return tf.RaggedTensor.from_tensor(dense, ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
+    values = getattr(spec, "_value_specs", None)  # one for each replica: of a dataset that is distributed already
+    if values is None:
+        raise TypeError(f"no zeros of {spec}")
+    return _zeros(tf, rows, values[0])
+
+
+def _batch_rows(model: Any) -> int:
+    """Return the rows of a batch that a model is made for, as one with a stateful layer is, or 1 if it takes any."""
+    inputs = getattr(model, "inputs", None) or [None]
+    return getattr(inputs[0], "shape", [None])[0] or 1
+
+
+def _several_replicas(trainer: ModuleType, strategy: Any) -> bool:
+    mirrored = isinstance(strategy, trainer.tf.distribute.MirroredStrategy) and strategy.num_replicas_in_sync > 1
+    return mirrored or bool(trainer._collective_all_reduce_multi_worker(strategy))
+
+
+@contextmanager
+def _ragged_kept(trainer: ModuleType, batch: Any) -> Iterator[None]:
+    """Have Keras build with the ragged values of a batch: the symbols that it makes of all values are dense."""
+    waiting = deque(each for each in trainer.tree.flatten(batch) if each is not None)
+    if not any(isinstance(each, trainer.tf.RaggedTensor) for each in waiting):
+        yield
+        return
+    backend = trainer.base_trainer.backend
+    plain = backend.KerasTensor
+
+    def symbol(shape: Any, dtype: Any) -> Any:
+        value = waiting.popleft()
+        if not waiting:
+            backend.KerasTensor = plain
+        return value if isinstance(value, trainer.tf.RaggedTensor) else plain(shape, dtype)
+
+    backend.KerasTensor = symbol
+    try:
+        yield
+    finally:
+        backend.KerasTensor = plain
 
 
 def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
@@ -144,8 +199,11 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
 
     def _make_function(self: Any, step_function: Callable[..., Any]) -> Any:
         strategy = self.distribute_strategy
-        if self.steps_per_execution == 1 or not trainer._collective_all_reduce_multi_worker(strategy):
-            return original(self, step_function)
+        refuse_own_step(trainer, self, step_function.__name__)
+        step_function = showing_whole_losses(trainer, step_function)
+        if self.steps_per_execution == 1 or not _several_replicas(trainer, strategy):
+            with without_compiling(self):
+                return original(self, step_function)
 
         @tf.autograph.experimental.do_not_convert
         def one_step(data: Any) -> Any:
@@ -165,6 +223,8 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
         )
 
         def steps(iterator: Any) -> Any:
+            if inspect.isgenerator(iterator):  # of `train_on_batch`, with one batch
+                return step(next(iterator))
             outputs = None
             try:
                 for _ in range(self.steps_per_execution):

@@ -1,16 +1,21 @@
-"""Data sets that hold one worker's share: marked, so that a strategy does not divide them again.
+"""Datasets that hold one worker's share: a strategy takes them as they are, and does not divide them again.
 
-``strategy.experimental_distribute_dataset``, which Keras's ``fit`` calls on every data set, takes it for the whole
+``strategy.experimental_distribute_dataset``, which Keras's ``fit`` calls on every dataset, takes it for the whole
 data in global batches, and gives each worker its part of every batch. A share that Spark fed to a worker would thus
-lose its count of steps, on which Keras and the other workers rely. A marked data set goes to
-``distribute_datasets_from_function`` instead, as it is. The mark is a ``framework_type`` in its options (where
-libraries say that a data set is theirs), which survives ``map``, ``prefetch`` and all other transformations.
+lose rows, and its count of steps, on which Keras and the other workers rely. A share goes to
+``distribute_datasets_from_function`` instead, as it is. It is known by a ``framework_type`` in its options (where
+libraries name what made a dataset), which survives ``map``, ``prefetch`` and all other transformations, or by its
+`provenance`.
 """
 
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import wrapt
+
+from tensorflowonspark.keras.ledger import Way, ledger
+from tensorflowonspark.keras.predicting import predicts
+from tensorflowonspark.keras.provenance import Generator, sources
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -40,15 +45,66 @@ def shard_batch_rows(dataset: Any) -> int | None:
 
 
 def teach_strategy(distribute_lib: ModuleType) -> None:
-    """Make the strategies of several workers take a marked data set as it is (called after TensorFlow's import)."""
+    """Make the strategies of several workers take a share as it is (called after TensorFlow's import)."""
 
     def distribute(wrapped: Any, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dataset = args[0] if args else kwargs["dataset"]
-        rows = shard_batch_rows(dataset)
-        if rows is None or not strategy.extended._in_multi_worker_mode():
+        if not strategy.extended._in_multi_worker_mode():
             return wrapped(*args, **kwargs)
         replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
-        per_replica = dataset if replicas == 1 else dataset.rebatch(-(-rows // replicas))
+        if predicts() and replicas == 1:
+            return dataset
+        rows = shard_batch_rows(dataset)
+        if rows is None and not predicts() and not _is_share(dataset):
+            ledger.note(dataset, Way.UNKNOWN if _is_off(dataset) else Way.DIVIDED)
+            options = args[1:] if args else [kwargs["options"]] if "options" in kwargs else []
+            return wrapped(_sorted(dataset), *options)
+        ledger.note(dataset, Way.WHOLE)
+        per_replica = _divided(dataset, rows, replicas)
         return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 
     wrapt.wrap_function_wrapper(distribute_lib, "StrategyBase.experimental_distribute_dataset", distribute)
+
+
+def _is_share(dataset: Any) -> bool:
+    """Return whether an unmarked dataset holds rows of a feed; if it does not seem to, its generators may read none."""
+    origins = sources(dataset)
+    if not origins or _is_off(dataset):  # the program has decided by itself
+        return False
+    generators = [each for each in origins if isinstance(each, Generator)]
+    if any(each.reads_feed for each in origins) or any(each.find_out() for each in generators):
+        return True
+    for each in generators:
+        each.divided = True
+    return False
+
+
+def _is_off(dataset: Any) -> bool:
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return policy is not None and policy.name == "OFF"
+
+
+def _sorted(dataset: Any) -> Any:
+    """Return the dataset with the indices of its sparse tensors in order, which their division into batches needs."""
+    import tensorflow as tf
+
+    def is_sparse(each: Any) -> bool:
+        return isinstance(each, (tf.SparseTensor, tf.SparseTensorSpec))
+
+    def in_order(*element: Any) -> Any:
+        flat = [tf.sparse.reorder(each) if is_sparse(each) else each for each in tf.nest.flatten(element)]
+        ordered = tf.nest.pack_sequence_as(element, flat)
+        return ordered if len(ordered) > 1 or isinstance(dataset.element_spec, tuple) else ordered[0]
+
+    return dataset.map(in_order) if any(map(is_sparse, tf.nest.flatten(dataset.element_spec))) else dataset
+
+
+def _divided(dataset: Any, rows: int | None, replicas: int) -> Any:
+    """Return the dataset of one worker with each batch divided among its replicas."""
+    if replicas == 1:
+        return dataset
+    if rows is not None:
+        return dataset.rebatch(-(-rows // replicas))
+    from tensorflow.python.data.experimental.ops.distribute import _LegacyRebatchDataset
+
+    return _LegacyRebatchDataset(dataset, replicas)

@@ -1,8 +1,9 @@
 """Keras models as stages of Spark ML: fit on a DataFrame, transform a DataFrame.
 
 `estimator` and `model` are the two stages, `params` what can be set on them. `recipe` is how a model gets from the
-driver to the nodes, `training` what the nodes do with it, `artefact` what comes back and is saved. `predict` runs in
-Spark's Python workers, and `inputs` and `outputs` stand between columns and a model's tensors.
+driver to the nodes, with the user's own classes in it (`code`, `custom`), `training` what the nodes do with it,
+`artefact` what comes back and is saved. `predict` runs in Spark's Python workers, and `inputs` and `outputs` stand
+between columns and a model's tensors.
 """
 
 from importlib import import_module

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tensorflowonspark.columns import map_in_arrow, plainly_named
 from tensorflowonspark.ml.predict import Plan, predict
 
 if TYPE_CHECKING:
@@ -30,14 +31,15 @@ def with_results(plan: Plan, frame: "DataFrame", keep: Sequence[str] | None = No
     places = list(range(len(frame.columns))) if keep is None else [frame.columns.index(name) for name in keep]
     if not hasattr(f, "arrow_udf"):
         whole = StructType([*[frame.schema.fields[place] for place in places], *types.fields])
-        return frame.mapInArrow(partial(_beside, plan, places), whole)
+        return map_in_arrow(frame, partial(_beside, plan, places), whole)
     # Not to be called again for each use of a result, which Spark does with functions that it takes for cheap.
-    results = _function(plan, types).asNondeterministic()(*[f.col(f"`{name}`") for name in plan.taken.columns])
-    answered = frame.withColumn(_RESULTS, results)
+    plain, own = plainly_named(frame)
+    taken = [own[frame.columns.index(name)] for name in plan.taken.columns]
+    answered = plain.withColumn(_RESULTS, _function(plan, types).asNondeterministic()(*taken))
     if plan.invalid == "skip":
         answered = answered.where(f.col(_RESULTS).isNotNull())
-    own = [f.col(f"`{frame.columns[place]}`") for place in places]
-    return answered.select(*own, *[f.col(_RESULTS).getField(name).alias(name) for name in types.names])
+    results = [f.col(_RESULTS).getField(name).alias(name) for name in types.names]
+    return answered.select(*[own[place] for place in places], *results)
 
 
 def _function(plan: Plan, types: "StructType") -> Any:

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.ml.code import Code
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
+from tensorflowonspark.ml.recipe import Frozen
 
 __all__ = ["Artefact", "from_model", "from_saved_model", "read_saved", "tensor_info", "write_saved", "zipped"]
 
 _MODEL_FILE = "model.keras"
 _SAVED_MODEL = "saved_model"
 _FUNCTION = "function.pkl"
+_CODE = "code.pkl"
 _SAVED_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 
@@ -38,6 +41,8 @@ class Artefact:
         Of a SavedModel.
     tags : tuple of str
         Of the graph in a SavedModel that is meant; none if it has but one.
+    code : Code
+        The user's own classes and functions that a Keras model is made of.
     """
 
     kind: str
@@ -47,11 +52,17 @@ class Artefact:
     layers: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
     signature: str = ""
     tags: tuple[str, ...] = ()
+    code: Code = field(default_factory=Code)
 
     @property
     def digest(self) -> str:
         """A name for the contents."""
         return sha256(self.data).hexdigest()[:32]
+
+    @property
+    def carries(self) -> list[str]:
+        """The names of the user's code in it."""
+        return [_FUNCTION] if self.kind == "function" else list(self.code.names)
 
     def described(self) -> dict[str, Any]:
         """Return all but the data as what JSON can hold."""
@@ -64,6 +75,7 @@ class Artefact:
             "layers": [_plain(each) for each in self.layers.values()],
             "signature": self.signature,
             "tags": list(self.tags),
+            "code": list(self.code.names),  # names of classes and functions in a pickle: to use it runs their code
         }
 
 
@@ -75,17 +87,15 @@ def _tensor(plain: Mapping[str, Any]) -> TensorInfo:
     return TensorInfo(plain["name"], tuple(plain["shape"]), plain["dtype"])
 
 
-def from_model(library: str, model: Any, data: bytes, loss: Any = None) -> Artefact:
+def from_model(frozen: Frozen, model: Any, loss: Any = None) -> Artefact:
     """Return a Keras model as an artefact.
 
     Parameters
     ----------
-    library : str
-        ``keras`` or ``tf_keras``.
+    frozen : Frozen
+        Its file, and its code.
     model : keras.Model
-        It must have been built.
-    data : bytes
-        Its file.
+        The same; it must have been built.
     loss : object, optional
         What it was trained with, if that is not what it was compiled with.
     """
@@ -95,7 +105,7 @@ def from_model(library: str, model: Any, data: bytes, loss: Any = None) -> Artef
         info = tensor_info(name, tensor)
         outputs.append(OutputInfo(info, *meaning_of(_one(loss, name, place), _activation(model, tensor), info)))
     inputs = tuple(tensor_info(_plain_name(each.name), each) for each in model.inputs or [])
-    return Artefact(library, data, inputs, tuple(outputs), _layers(model))
+    return Artefact(frozen.library, frozen.file, inputs, tuple(outputs), _layers(model), code=frozen.code)
 
 
 def _named_outputs(model: Any) -> dict[str, Any]:
@@ -209,6 +219,8 @@ def write_saved(artefact: Artefact, directory: str) -> None:
             archive.extractall(Path(directory, _SAVED_MODEL))
     else:
         Path(directory, _FUNCTION if artefact.kind == "function" else _MODEL_FILE).write_bytes(artefact.data)
+    if artefact.code:
+        Path(directory, _CODE).write_bytes(artefact.code.pickle)
 
 
 def read_saved(directory: str, described: Mapping[str, Any]) -> Artefact:
@@ -218,6 +230,7 @@ def read_saved(directory: str, described: Mapping[str, Any]) -> Artefact:
         data = zipped(str(Path(directory, _SAVED_MODEL)))
     else:
         data = Path(directory, _FUNCTION if kind == "function" else _MODEL_FILE).read_bytes()
+    names = tuple(described.get("code", ()))
     return Artefact(
         kind,
         data,
@@ -226,4 +239,5 @@ def read_saved(directory: str, described: Mapping[str, Any]) -> Artefact:
         {each["name"]: _tensor(each) for each in described["layers"]},
         described["signature"],
         tuple(described.get("tags", ())),
+        Code(names, Path(directory, _CODE).read_bytes()) if names else Code(),
     )

@@ -7,9 +7,11 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
 
-from tensorflowonspark.columns import check_schema
+from tensorflowonspark.columns import check_schema, quoted, select
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.ml.adapting import adapted
+from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import TrainParams, missing_columns
 from tensorflowonspark.ml.persistence import EstimatorReader, EstimatorWriter
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["KerasEstimator"]
-
-_VALIDATES = "validates"  # the column that tells rows of a second DataFrame, which has no other name in it
 
 
 class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstimator"], MLWritable):
@@ -64,7 +64,8 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
     def _fit(self, dataset: "DataFrame") -> KerasModel:
         frame, validation = self._rows(dataset)
         options = {"workers": self.getOrDefault("numWorkers"), **self.getOrDefault("clusterOptions")}
-        results = run(dataset.sparkSession, train, self._job(frame), data=frame, validation=validation, **options)
+        job = self._job(frame, validation)
+        results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
         trained = next(each for each in results.values() if each is not None)
         model = KerasModel(trained.artefact, history=trained.history)
         fitted: KerasModel = self._copyValues(model)
@@ -80,17 +81,27 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
         missing_columns(dataset, [*columns, *([indicator] if indicator else [])])
         if other is not None:
             missing_columns(other, columns)
-            own, others = (each.select(*columns, f.lit(flag).alias(_VALIDATES)) for each, flag in
-                           ((dataset, False), (other, True)))  # fmt: skip
-            return own.unionByName(others), _VALIDATES
-        frame = dataset.select(*dict.fromkeys([*columns, *([indicator] if indicator else [])]))
+            own, others = (select(each, list(dict.fromkeys(columns))) for each in (dataset, other))
+            indicator = next(name for name in ("validates", "validates_", "validates__") if name not in columns)
+            frame = own.withColumn(indicator, f.lit(False)).union(others.withColumn(indicator, f.lit(True)))
+        else:
+            frame = select(dataset, list(dict.fromkeys([*columns, *([indicator] if indicator else [])])))
         check_schema(frame.schema)
         return frame, indicator
 
     def _weights(self) -> list[str]:
         return [self.getWeightCol()] if self.isDefined("weightCol") and self.getWeightCol() else []
 
-    def _job(self, frame: "DataFrame") -> TrainingJob:
+    def _frozen_model(self, given: Any, frame: "DataFrame", validation: str) -> Any:
+        """Return a model as it travels, with preprocessing layers that have the state of the rows to train on."""
+        if not is_model(given):
+            return freeze(given)
+        rows = frame.where(~f.col(quoted(validation))) if validation else frame
+        by_column = {name: self.getOrDefault(name) for name in ("shapes", "casts", "fill")}
+        with adapted(given, rows, self.feature_columns, by_column):
+            return freeze(given)
+
+    def _job(self, frame: "DataFrame", validation: str = "") -> TrainingJob:
         initial, given = self.optional("initialModel"), self.optional("model")
         if given is None and initial is None:
             raise SpecError("no model: KerasEstimator(model=...) takes a Keras model, or a function that builds one")
@@ -102,10 +113,10 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
         features = self.feature_columns
         try:
             return TrainingJob(
-                model=initial.frozen if initial is not None else freeze(given),
+                model=initial.frozen if initial is not None else self._frozen_model(given, frame, validation),
                 compiled_with={name: freeze(self.optional(param)) for name, param in compiled.items() if
                                self.optional(param) is not None},
-                custom_objects=self.getOrDefault("customObjects"),
+                custom_objects=code_for(self.getOrDefault("customObjects")),
                 features=tuple(features),
                 arrays=tuple(name for name in features if holds_arrays(frame, name)),
                 labels=tuple(self.label_columns),
@@ -117,9 +128,9 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
                 seed=self.getOrDefault("seed"),
                 steps_per_execution=self.getOrDefault("stepsPerExecution"),
                 precision=self.optional("mixedPrecision"),
-                callbacks=self.getOrDefault("callbacks"),
+                callbacks=freeze(self.getOrDefault("callbacks")),
                 checkpoints=self.optional("checkpointDir"),
-                loop=self.optional("trainFn"),
+                loop=freeze(self.optional("trainFn")),
                 verbose=self.getOrDefault("verbose"),
             )  # fmt: skip
         except FeedError as error:

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["TensorInfo", "column_shapes", "to_inputs"]
+from tensorflowonspark.errors import SpecError
+
+__all__ = ["TensorInfo", "check_dtypes", "column_shapes", "to_inputs"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,56 @@ def column_shapes(
     return {**shapes, **{name: tuple(shape) for name, shape in declared.items()}}
 
 
+def check_dtypes(inputs: Sequence[TensorInfo], dtypes: Mapping[str, str]) -> None:
+    """Refuse columns of strings where a model takes numbers, and of numbers where it takes strings.
+
+    Parameters
+    ----------
+    inputs : sequence of TensorInfo
+        The model's; nothing is checked if none is known.
+    dtypes : mapping
+        Of the columns that the model is given, in order; ``string`` for strings and bytes.
+
+    Raises
+    ------
+    SpecError
+        It names the column and the input, and how to convert the one to the other.
+
+    Examples
+    --------
+    >>> check_dtypes([TensorInfo("x", (1,), "float32")], {"city": "string"})
+    Traceback (most recent call last):
+        ...
+    tensorflowonspark.errors.SpecError: column 'city' holds strings or bytes, and the model's input 'x' takes float32: \
+index it (StringIndexer), cast it (df.withColumn('city', df['city'].cast('float'))), or decode it in Spark; or begin \
+the model with a layer that takes strings (StringLookup, TextVectorization)
+    """
+    for (column, dtype), taken in zip(dtypes.items(), _input_of_each(inputs, list(dtypes)), strict=True):
+        if taken is None or (dtype == "string") == (taken.dtype == "string"):
+            continue
+        if dtype == "string":
+            raise SpecError(
+                f"column {column!r} holds strings or bytes, and the model's input {taken.name!r} takes {taken.dtype}: "
+                f"index it (StringIndexer), cast it (df.withColumn({column!r}, df[{column!r}].cast('float'))), or "
+                "decode it in Spark; or begin the model with a layer that takes strings (StringLookup, "
+                "TextVectorization)"
+            )
+        raise SpecError(
+            f"column {column!r} holds {dtype}, and the model's input {taken.name!r} takes strings: cast it "
+            f"(df.withColumn({column!r}, df[{column!r}].cast('string')))"
+        )
+
+
+def _input_of_each(inputs: Sequence[TensorInfo], columns: Sequence[str]) -> list[TensorInfo | None]:
+    """Return the input that each column goes to, as `to_inputs` gives them."""
+    if len(inputs) == 1:
+        return [inputs[0]] * len(columns)
+    by_name = {each.name: each for each in inputs}
+    if len(inputs) == len(columns) and set(by_name) != set(columns):
+        return list(inputs)
+    return [by_name.get(column) for column in columns]
+
+
 def to_inputs(features: Any, inputs: Sequence[TensorInfo]) -> Any:
     """Return a batch's features as the model takes them.
 
@@ -65,15 +117,19 @@ def to_inputs(features: Any, inputs: Sequence[TensorInfo]) -> Any:
     if not isinstance(features, Mapping):
         return features
     if len(inputs) == 1:
-        return _side_by_side(list(features.values())) if len(features) > 1 else next(iter(features.values()))
+        return (
+            _side_by_side(list(features.values()), inputs[0].dtype)
+            if len(features) > 1
+            else next(iter(features.values()))
+        )
     names = [each.name for each in inputs]
     if len(names) == len(features) and set(names) != set(features):
         return dict(zip(names, features.values(), strict=True))
     return dict(features)
 
 
-def _side_by_side(columns: list[Any]) -> Any:
+def _side_by_side(columns: list[Any], dtype: str) -> Any:
     import tensorflow as tf
 
-    numbers = [tf.cast(each, tf.float32) for each in columns]
-    return tf.concat([each[:, None] if each.shape.rank == 1 else each for each in numbers], axis=-1)
+    alike = columns if dtype == "string" else [tf.cast(each, tf.float32) for each in columns]
+    return tf.concat([each[:, None] if each.shape.rank == 1 else each for each in alike], axis=-1)

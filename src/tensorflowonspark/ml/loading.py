@@ -7,17 +7,21 @@ import tempfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tensorflowonspark.columns import Ragged
+from tensorflowonspark.keras import keep_sources
+from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.artefact import Artefact
+from tensorflowonspark.ml.code import Code
 from tensorflowonspark.ml.inputs import to_inputs
-from tensorflowonspark.ml.recipe import load_model
+from tensorflowonspark.ml.recipe import Frozen, load_model
+from tensorflowonspark.task.host import local_directory
 
-__all__ = ["Shipped", "loaded"]
+__all__ = ["Shipped", "loaded", "prepare_tensorflow"]
 
 Call = Callable[[Any], dict[str, Any]]
 
@@ -37,19 +41,20 @@ class Shipped:
         All but its data.
     layers : tuple of str
         Whose outputs are wanted; none for the model's own.
-    custom_objects : mapping
-        What a Keras model is made of beside Keras's own.
+    custom_objects : Code
+        What the user says that a Keras model is made of, beside what came with it.
     """
 
     file: str
     artefact: Artefact
     layers: tuple[str, ...] = ()
-    custom_objects: Mapping[str, Any] | None = None
+    custom_objects: Code = field(default_factory=Code)
 
 
 def loaded(shipped: Shipped) -> Call:
     """Return what gives a model's outputs, by name, for the features of some rows; it is kept for later tasks."""
-    key = shipped.file, shipped.layers, shipped.artefact.signature, shipped.artefact.tags
+    code = shipped.artefact.code.digest, shipped.custom_objects.digest  # a class can change where the model does not
+    key = shipped.file, shipped.layers, shipped.artefact.signature, shipped.artefact.tags, code
     if key not in _models:
         _models[key] = _load(shipped)
     _models.move_to_end(key)
@@ -62,7 +67,7 @@ def _load(shipped: Shipped) -> Call:
     artefact = replace(shipped.artefact, data=_received(shipped.file))
     if artefact.kind == "function":
         return _function(artefact)
-    _prepare_tensorflow()
+    prepare_tensorflow()
     return _saved_model(artefact) if artefact.kind == "saved_model" else _keras_model(artefact, shipped)
 
 
@@ -73,11 +78,12 @@ def _received(name: str) -> bytes:
     return Path(SparkFiles.get(name)).read_bytes()
 
 
-def _prepare_tensorflow() -> None:
+def prepare_tensorflow() -> None:
     """Let TensorFlow keep to this task's share of the machine."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    keep_sources(local_directory())  # which Spark removes: it ends its workers with no time to tidy up
     import tensorflow as tf
 
     cores = int(os.environ.get("OMP_NUM_THREADS") or 1)  # Spark sets it to the cores of a task
@@ -91,15 +97,18 @@ def _prepare_tensorflow() -> None:
 def _keras_model(artefact: Artefact, shipped: Shipped) -> Call:
     import tensorflow as tf
 
-    model = load_model(artefact.kind, artefact.data, shipped.custom_objects)
+    frozen = Frozen(artefact.kind, file=artefact.data, code=artefact.code)
+    model = load_model(frozen, shipped.custom_objects.load(artefact.kind))
     names = list(shipped.layers) or [output.tensor.name for output in artefact.outputs]
     if shipped.layers:
         keras = import_module(artefact.kind)
         model = keras.Model(model.inputs, [model.get_layer(name).output for name in shipped.layers])
 
+    predict = inference_call(model)
+
     @tf.function(reduce_retracing=True)
     def call(features: Any) -> Any:
-        return model(to_inputs(features, artefact.inputs), training=False)
+        return predict(to_inputs(features, artefact.inputs))
 
     return lambda features: _by_name(call(_tensors(features)), names)
 
@@ -108,7 +117,7 @@ def _saved_model(artefact: Artefact) -> Call:
     import tensorflow as tf
 
     # Spark ends its workers with no time to tidy up: nothing stays on the disk. Tables are filled when it is loaded.
-    with tempfile.TemporaryDirectory(prefix="tfos-") as unpacked:
+    with tempfile.TemporaryDirectory(prefix="tfos-", dir=local_directory() or None) as unpacked:
         with zipfile.ZipFile(io.BytesIO(artefact.data)) as archive:
             archive.extractall(unpacked)
         exported = tf.saved_model.load(unpacked, tags=list(artefact.tags) or None)

@@ -11,16 +11,17 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
 
 from tensorflowonspark import storage
-from tensorflowonspark.columns import check_schema
+from tensorflowonspark.columns import arrow_type, check_schema, natural_type
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.applying import with_results
 from tensorflowonspark.ml.artefact import Artefact, from_model, from_saved_model
-from tensorflowonspark.ml.inputs import TensorInfo, column_shapes
+from tensorflowonspark.ml.code import WithCode, code_for
+from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, result_types
 from tensorflowonspark.ml.params import ApplyParams, missing_columns
 from tensorflowonspark.ml.persistence import ModelReader, ModelWriter
 from tensorflowonspark.ml.predict import Plan, Taken
-from tensorflowonspark.ml.recipe import Frozen, is_model, library_of, load_model, model_bytes
+from tensorflowonspark.ml.recipe import Frozen, freeze_file, freeze_model, is_model, load_model
 from tensorflowonspark.ml.shipping import ship
 from tensorflowonspark.ml.summary import TrainingSummary
 
@@ -77,7 +78,7 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
         """
         if not is_model(model):
             raise SpecError(f"{model!r}: expected a Keras model")
-        return cls(from_model(library_of(model), model, model_bytes(model)), **params)
+        return cls(from_model(freeze_model(model), model), **params)
 
     @classmethod
     def from_file(cls, path: str, *, library: str = "keras", **params: Any) -> "KerasModel":
@@ -88,7 +89,8 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
             if not storage.fetch(path, str(local)):
                 raise SpecError(f"{path}: there is no such file")
             data = local.read_bytes()
-        return cls(from_model(library, load_model(library, data, params.get("customObjects")), data), **params)
+        model = load_model(Frozen(library, file=data), code_for(params.pop("customObjects", None)).load(library))
+        return cls(from_model(freeze_file(library, data, model), model), **params)
 
     @classmethod
     def from_saved_model(
@@ -121,7 +123,7 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
             What can be set.
         """
         infos = (OutputInfo(TensorInfo(name, tuple(shape), dtype)) for name, (dtype, shape) in outputs.items())
-        return cls(Artefact("function", cloudpickle.dumps(function), outputs=tuple(infos)), **params)
+        return cls(Artefact("function", cloudpickle.dumps(WithCode(function)), outputs=tuple(infos)), **params)
 
     # ---- what it does
 
@@ -133,15 +135,25 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
         return self._artefact
 
     @property
+    def carries(self) -> list[str]:
+        """The names of the user's own classes and functions whose code is in the model; to use it runs them."""
+        return self.artefact.carries
+
+    def __repr__(self) -> str:
+        """Return its uid, and what code it holds."""
+        held = self._artefact.carries if self._artefact is not None else []
+        return f"{self.uid} (with code of its own: {', '.join(held)})" if held else str(self.uid)
+
+    @property
     def frozen(self) -> Frozen:
         """The model, to be trained further."""
         if self.artefact.kind not in ("keras", "tf_keras"):
             raise SpecError(f"a {self.artefact.kind} can't be trained further: it is no Keras model")
-        return Frozen(self.artefact.kind, file=self.artefact.data)
+        return Frozen(self.artefact.kind, file=self.artefact.data, code=self.artefact.code)
 
     def keras(self) -> Any:
         """Return the Keras model itself, in this process."""
-        return load_model(self.frozen.library, self.frozen.file, self.getOrDefault("customObjects"))
+        return load_model(self.frozen, code_for(self.getOrDefault("customObjects")).load())
 
     @property
     def hasSummary(self) -> bool:  # noqa: N802 - Spark ML's name
@@ -173,7 +185,7 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
     def _transform(self, dataset: "DataFrame") -> "DataFrame":
         columns = self.feature_columns
         missing_columns(dataset, columns)
-        check_schema(dataset.select(*columns).schema)
+        check_schema(type(dataset.schema)([dataset.schema[name] for name in columns]))
         artefact = self.artefact
         outputs, named = self._outputs()
         types = {}
@@ -192,6 +204,7 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
             "casts": self.getOrDefault("casts"),
             "fill": self.getOrDefault("fill"),
         }
+        check_dtypes(artefact.inputs, self._dtypes(dataset, by_column["shapes"]))
         plan = Plan(
             model=ship(dataset.sparkSession, artefact, self._layers, self.getOrDefault("customObjects")),
             taken=Taken(tuple(columns), by_column),
@@ -201,6 +214,15 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
             invalid=self.getOrDefault("handleInvalid"),
         )
         return with_results(plan, dataset)
+
+    def _dtypes(self, dataset: "DataFrame", shapes: Mapping[str, Any]) -> dict[str, str]:
+        """Return the dtype of each column that the model is given, as a check of it takes them."""
+        dtypes = {}
+        for name in self.feature_columns:
+            dtype, _, text = natural_type(name, arrow_type(dataset.schema[name].dataType))
+            # The bytes of a column with a shape are numbers.
+            dtypes[name] = "string" if text or (dtype.kind == "O" and name not in shapes) else dtype.name
+        return dtypes
 
     def _outputs(self) -> tuple[list[tuple[OutputInfo, ...]], list[Columns]]:
         """Return the model's outputs in groups, and the columns of each group."""

@@ -18,6 +18,7 @@ from pyspark.ml.param.shared import (
 )
 from pyspark.sql import DataFrame
 
+from tensorflowonspark.columns import require_frame
 from tensorflowonspark.errors import SpecError
 
 __all__ = ["ApplyParams", "TrainParams", "is_plain", "missing_columns"]
@@ -201,8 +202,9 @@ def missing_columns(frame: DataFrame, columns: list[str]) -> None:
     Raises
     ------
     SpecError
-        It names them, and those that there are.
+        It names them, and those that there are; or the type of what is no DataFrame.
     """
+    require_frame(frame, "the data")
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise SpecError(f"the DataFrame has no column {', '.join(map(repr, missing))}; it has {frame.columns}")

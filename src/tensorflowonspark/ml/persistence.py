@@ -1,12 +1,16 @@
 """Saving and loading the stages: Spark ML's metadata, and beside them files that Keras reads without Spark.
 
 A saved model is a directory with ``metadata`` (as all stages of Spark ML have it, with the history) and ``model``, in
-which ``model.keras`` is what ``keras.models.load_model`` takes (or ``saved_model`` what ``tf.saved_model.load`` takes).
-A saved estimator has what JSON can't hold in ``objects/objects.pkl``.
+which ``model.keras`` is what ``keras.models.load_model`` takes (or ``saved_model`` what ``tf.saved_model.load`` takes),
+and ``code.pkl`` the user's own classes and functions in it, which ``metadata`` lists. A saved estimator has what JSON
+can't hold in ``objects/objects.pkl``.
 """
 
+import logging
 import pickle
 import tempfile
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +21,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.driver.backend import is_remote
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.artefact import read_saved, write_saved
+from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.params import is_plain
 from tensorflowonspark.ml.recipe import freeze, thaw
 
@@ -26,7 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EstimatorReader", "EstimatorWriter", "ModelReader", "ModelWriter"]
 
+_log = logging.getLogger(__name__)
 _OBJECTS = "objects.pkl"
+_LOAD_CODE = "spark.tensorflowonspark.loadCode"
 Stage = TypeVar("Stage", "KerasEstimator", "KerasModel")
 
 
@@ -47,8 +54,12 @@ def _save_metadata(stage: Any, path: str, place: Any, extra: dict[str, Any]) -> 
     DefaultParamsWriter.saveMetadata(stage, path, _spark_of(place), extraMetadata=extra, paramMap=plain)
 
 
-def _save_objects(stage: Any, path: str) -> None:
-    objects = {param.name: freeze(value) for param, value in stage._paramMap.items() if not is_plain(value)}
+def _save_objects(stage: Any, path: str, without: Collection[str] = ()) -> None:
+    objects = {
+        param.name: freeze(value)
+        for param, value in stage._paramMap.items()
+        if not is_plain(value) and param.name not in without
+    }
     for name in ("validationData", "initialModel"):
         if name in objects:
             raise SpecError(
@@ -63,14 +74,32 @@ def _save_objects(stage: Any, path: str) -> None:
         storage.publish(f"{path}/objects", write)
 
 
-def _loaded(stage: Stage, path: str, metadata: dict[str, Any]) -> Stage:
+def _loaded(stage: Stage, path: str, metadata: dict[str, Any], reader: Any) -> Stage:
     stage._resetUid(metadata["uid"])
     DefaultParamsReader.getAndSetParams(stage, metadata)
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         if storage.fetch(f"{path}/objects", scratch):
+            _check_code(path, reader, [f"objects/{_OBJECTS}"])
             for name, value in pickle.loads(Path(scratch, _OBJECTS).read_bytes()).items():
                 stage._set(**{name: thaw(value, stage.getOrDefault("customObjects"))})
     return stage
+
+
+def _check_code(path: str, place: Any, held: list[str]) -> None:
+    """Refuse code in what is loaded where Spark's settings say so.
+
+    Raises
+    ------
+    SpecError
+        It lists what the saved stage holds.
+    """
+    if held and str(place.sparkSession.conf.get(_LOAD_CODE, "true")).lower() == "false":
+        raise SpecError(
+            f"{path} holds code ({', '.join(held)}), and {_LOAD_CODE}=false forbids to load any: set it to true if you "
+            "trust whoever could write there"
+        )
+    if held:
+        _log.info("%s holds code of its own, which runs when it is used: %s", path, ", ".join(held))
 
 
 class _Writer(MLWriter):
@@ -109,7 +138,7 @@ class EstimatorReader(MLReader["KerasEstimator"]):
         """Load it from a path."""
         path = _hadoop_path(path, self)
         metadata = DefaultParamsReader.loadMetadata(path, _spark_of(self))
-        return _loaded(self._kind(), path, metadata)
+        return _loaded(self._kind(), path, metadata, self)
 
 
 class ModelWriter(_Writer):
@@ -122,10 +151,13 @@ class ModelWriter(_Writer):
     def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
         """Save it to a path."""
         path = _hadoop_path(path, self)
-        stage, artefact = self._stage, self._stage.artefact
+        stage = self._stage
+        artefact = stage.artefact
+        if given := stage.getOrDefault("customObjects"):
+            artefact = replace(artefact, code=code_for({**artefact.code.load(), **given}))
         extra = {"artefact": artefact.described(), "history": stage.history, "layers": list(stage._layers)}
         _save_metadata(stage, path, self, extra)
-        _save_objects(stage, path)
+        _save_objects(stage, path, without={"customObjects"})
         storage.publish(f"{path}/model", lambda local: write_saved(artefact, local))
 
 
@@ -144,6 +176,7 @@ class ModelReader(MLReader["KerasModel"]):
             if not storage.fetch(f"{path}/model", f"{scratch}/model"):
                 raise SpecError(f"{path}/model: there is no model")
             artefact = read_saved(f"{scratch}/model", metadata["artefact"])
+        _check_code(path, self, artefact.carries)
         model = self._kind(artefact, history=metadata["history"])
         model._layers = tuple(metadata["layers"])
-        return _loaded(model, path, metadata)
+        return _loaded(model, path, metadata, self)

@@ -4,28 +4,40 @@ Keras's own objects travel as Keras writes them (a ``.keras`` file, or a configu
 insides, which differ from version to version; everything else as cloudpickle has it.
 """
 
+import json
+import numbers
 import tempfile
+import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tensorflowonspark.errors import SpecError
+import numpy as np
 
-__all__ = ["Frozen", "freeze", "is_model", "library_of", "load_model", "model_bytes", "thaw"]
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.ml.code import Code, WithCode
+from tensorflowonspark.ml.custom import code_of, named_lambdas
+
+__all__ = ["Frozen", "freeze", "freeze_file", "freeze_model", "is_model", "library_of", "load_model", "thaw"]
 
 _LIBRARIES = ("keras", "tf_keras")
 _FILE = "model.keras"
+_PLAIN = (str, bytes, numbers.Number, np.generic, np.ndarray, type(None))
 
 
 @dataclass(frozen=True)
 class Frozen:
-    """One of Keras's objects: a whole model as the bytes of its file, or another object as its configuration."""
+    """One of Keras's objects: a whole model as the bytes of its file, or another object as its configuration.
+
+    The code of the user's own classes and functions that it is made of goes with it.
+    """
 
     library: str
     file: bytes = b""
     configuration: Any = None
+    code: Code = field(default_factory=Code)
 
 
 def library_of(value: Any) -> str:
@@ -42,27 +54,32 @@ def is_model(value: Any) -> bool:
 def freeze(value: Any) -> Any:
     """Return a value with all Keras objects in it frozen.
 
-    Callbacks stay as they are: Keras has no form of its own for them.
+    Functions and callbacks, for which Keras has no form of its own, are pickled with their code.
     """
     library = library_of(value)
     if is_model(value):
-        return Frozen(library, file=model_bytes(value))
+        return freeze_model(value)
     if library and hasattr(value, "get_config"):
-        return Frozen(library, configuration=import_module(library).saving.serialize_keras_object(value))
+        with named_lambdas(value):
+            configuration = import_module(library).saving.serialize_keras_object(value)
+            return Frozen(library, configuration=configuration, code=code_of(library, value, configuration))
     if isinstance(value, Mapping):
         return {name: freeze(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(freeze(each) for each in value)
-    return value
+    return value if isinstance(value, _PLAIN) else WithCode(value)
 
 
 def thaw(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
     """Return a value as it was before `freeze`."""
     if isinstance(value, Frozen):
         if value.file:
-            return load_model(value.library, value.file, custom_objects)
+            return load_model(value, custom_objects)
         saving = import_module(value.library).saving
-        return saving.deserialize_keras_object(value.configuration, custom_objects=dict(custom_objects or {}))
+        with saving.custom_object_scope({**value.code.load(value.library), **(custom_objects or {})}):
+            return saving.deserialize_keras_object(value.configuration)
+    if isinstance(value, WithCode):
+        return value.value
     if isinstance(value, Mapping):
         return {name: thaw(each, custom_objects) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -70,15 +87,24 @@ def thaw(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
     return value
 
 
-def model_bytes(model: Any) -> bytes:
-    """Return a model as Keras's own file format has it, with its optimizer's state."""
-    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+def freeze_model(model: Any) -> Frozen:
+    """Return a model as Keras's own file format has it, with its optimizer's state, and the code that it needs."""
+    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch, named_lambdas(model):
         path = Path(scratch, _FILE)
         model.save(str(path))
-        return path.read_bytes()
+        return freeze_file(library_of(model), path.read_bytes(), model)
 
 
-def load_model(library: str, data: bytes, custom_objects: Mapping[str, Any] | None = None) -> Any:
+def freeze_file(library: str, data: bytes, model: Any) -> Frozen:
+    """Return a file's bytes, with the code that the model which was read from them needs."""
+    with tempfile.TemporaryFile(prefix="tfos-") as file:
+        file.write(data)
+        with zipfile.ZipFile(file) as archive:
+            configuration = json.loads(archive.read("config.json"))
+    return Frozen(library, file=data, code=code_of(library, model, configuration))
+
+
+def load_model(frozen: Frozen, custom_objects: Mapping[str, Any] | None = None) -> Any:
     """Return the model that a file's bytes hold.
 
     Raises
@@ -86,13 +112,16 @@ def load_model(library: str, data: bytes, custom_objects: Mapping[str, Any] | No
     SpecError
         If Keras can't read it, as where it lacks a class of the user's.
     """
+    library = import_module(frozen.library)
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         path = Path(scratch, _FILE)
-        path.write_bytes(data)
+        path.write_bytes(frozen.file)
         try:
-            return import_module(library).models.load_model(str(path), custom_objects=dict(custom_objects or {}))
+            with library.saving.custom_object_scope({**frozen.code.load(frozen.library), **(custom_objects or {})}):
+                return library.models.load_model(str(path))
         except (TypeError, ValueError) as error:
+            held = f" (the model brings the code of {', '.join(frozen.code.names)})" if frozen.code else ""
             raise SpecError(
-                f"{library} can't read the model: {error}. Classes and functions of your own belong into "
-                "customObjects={'Name': Name}, or must be registered and importable on the executors"
+                f"{frozen.library} can't read the model{held}: {error}. Classes and functions of your own travel with "
+                "a model that is given as an object; one that is read from a file needs customObjects={'Name': Name}"
             ) from error

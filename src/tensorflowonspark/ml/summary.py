@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.columns import quoted
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -52,7 +54,8 @@ class TrainingSummary:
             (epoch, *(values[epoch] if epoch < len(values) else None for values in columns))
             for epoch in range(self.totalIterations)
         ]
-        return spark.createDataFrame(rows, ", ".join(["epoch int", *(f"`{name}` double" for name in self._history)]))
+        types = ", ".join(["epoch int", *(f"{quoted(name)} double" for name in self._history)])
+        return spark.createDataFrame(rows, types)
 
     def plot(self, path: str | None = None) -> Any:
         """Draw each metric over the epochs, with that of the rows to validate on beside it.

@@ -1,5 +1,6 @@
 """What each node does for `KerasEstimator.fit`."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,15 +9,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.artefact import Artefact, from_model, tensor_info
-from tensorflowonspark.ml.inputs import TensorInfo, column_shapes, to_inputs
-from tensorflowonspark.ml.recipe import is_model, library_of, model_bytes, thaw
+from tensorflowonspark.ml.code import Code
+from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, to_inputs
+from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
+from tensorflowonspark.ml.recipe import freeze_model, is_model, library_of, thaw
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
     from tensorflowonspark.node.feed import Feed
 
-__all__ = ["Trained", "TrainingJob", "train"]
+__all__ = ["Trained", "TrainingJob", "adapt_layers", "train"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class TrainingJob:
 
     model: Any  # frozen, or a function
     compiled_with: Mapping[str, Any]  # frozen: optimizer, loss, metrics, loss_weights
-    custom_objects: Mapping[str, Any]
+    custom_objects: Code
     features: tuple[str, ...]
     arrays: tuple[str, ...]  # those features whose values are arrays, vectors or bytes
     labels: tuple[str, ...]
@@ -66,12 +72,36 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     feed: Any = ctx.feed()
     dataset = _dataset(feed, job, model)
     validation = None if feed.validation is None else _dataset(feed.validation, job, model, validates=True)
+    adapt_layers(model, dataset)
     history = _train(model, dataset, validation, job, ctx)
-    data = model_bytes(model) if ctx.is_chief or library_of(model) != "keras" else b""
-    if not ctx.is_chief:
+    frozen = freeze_model(model) if ctx.is_chief or library_of(model) != "keras" else None
+    if not ctx.is_chief or frozen is None:
         return None
-    loss = thaw(job.compiled_with.get("loss"), job.custom_objects)
-    return Trained(from_model(library_of(model), model, data, loss), _numbers(history))
+    loss = thaw(job.compiled_with.get("loss"), job.custom_objects.load(frozen.library))
+    return Trained(from_model(frozen, model, loss), _numbers(history))
+
+
+def adapt_layers(model: Any, dataset: Any) -> None:
+    """Adapt the model's preprocessing layers that have no state to the rows of all workers.
+
+    Raises
+    ------
+    SpecError
+        If a layer can't be used without a state, and it is not known which values it is given.
+    """
+    for layer in unadapted_layers(model):
+        features = model_up_to(model, layer)
+        if features is not None:
+            layer.adapt(dataset.map(lambda x, *_, features=features: features(x)))
+        elif not getattr(model, "inputs", None) and model.layers[0] is layer and type(model).__name__ == "Sequential":
+            layer.adapt(dataset.map(lambda x, *_: x))
+        elif family_of(layer) == "Normalization":
+            _log.warning("the layer %r has no mean and variance: adapt it in the function that builds the model", layer)
+        else:
+            raise SpecError(
+                f"the layer {layer.name!r} of the model has no state, and it is not known which values it is given: "
+                "adapt it before, with tfos.adapt(layer, df, 'column') or in the function that builds the model"
+            )
 
 
 def _keras() -> Any:
@@ -86,7 +116,7 @@ def _keras() -> Any:
 
 
 def _model(job: TrainingJob) -> Any:
-    given = thaw(job.model, job.custom_objects)
+    given = thaw(job.model, job.custom_objects.load())
     model = given if is_model(given) else given()
     if not is_model(model):
         raise SpecError(f"model: the function returned {model!r}, and a Keras model was expected")
@@ -94,7 +124,9 @@ def _model(job: TrainingJob) -> Any:
 
 
 def _compile(model: Any, job: TrainingJob) -> None:
-    settings = {name: each for name, each in thaw(job.compiled_with, job.custom_objects).items() if each is not None}
+    settings = {
+        name: each for name, each in thaw(job.compiled_with, job.custom_objects.load()).items() if each is not None
+    }
     if settings:
         if "loss" not in settings and getattr(model, "loss", None) is not None:
             settings["loss"] = model.loss
@@ -121,6 +153,13 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, validates: bool = False
         seed=job.seed,
         **elements,
     )
+    spec = dataset.element_spec
+    check_dtypes(inputs, _dtypes(spec[0], job.features))
+    if job.loop is None:
+        for name, dtype in _dtypes(spec[1], job.labels).items():
+            if dtype == "string":
+                raise SpecError(f"label column {name!r} holds strings, of which no loss can be made: index it first "
+                                "(StringIndexer)")  # fmt: skip
     outputs = list(getattr(model, "output_names", None) or [])
 
     def arranged(x: Any, y: Any, weight: Any) -> Any:
@@ -138,6 +177,12 @@ def _inputs(model: Any) -> list[TensorInfo]:
     if not getattr(model, "built", True) or not getattr(model, "inputs", None):
         return []
     return [tensor_info(each.name.split(":")[0], each) for each in model.inputs]
+
+
+def _dtypes(spec: Any, columns: Sequence[str]) -> dict[str, str]:
+    """Return the dtypes of columns, from the specification of their tensors."""
+    by_name = spec if isinstance(spec, Mapping) else {columns[0]: spec}
+    return {name: str(by_name[name].dtype.name) for name in columns if name in by_name}
 
 
 def _by_output(labels: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:

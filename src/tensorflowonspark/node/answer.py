@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tensorflowonspark.columns import Ragged, flat_columns, summarize, to_array, to_batch
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, error_text
 from tensorflowonspark.node.elements import Options, Selection
 from tensorflowonspark.parts import Contents, InferenceHeader
 
@@ -67,7 +67,7 @@ class Answerer:
                 results = self._function(taken)
             except Exception as error:
                 raise FeedError(
-                    f"the program's function for inference raised {type(error).__name__}: {error} ({place})"
+                    f"the program's function for inference raised {type(error).__name__}: {error_text(error)} ({place})"
                 ) from error
         try:
             return to_batch(results, wanted, batch.num_rows)

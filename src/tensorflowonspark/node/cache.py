@@ -3,10 +3,10 @@
 The files have no name: they are gone with the process, whatever it dies of.
 """
 
-import errno
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from threading import Condition
 from typing import IO, Any
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import flat_columns, merge, summarize
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.handover import map_file
+from tensorflowonspark.handover import disk_errors, map_file
 from tensorflowonspark.node.shard import Shard
 from tensorflowonspark.parts import (
     ColumnSummary,
@@ -249,32 +249,27 @@ class _Part:
         self._bytes = {False: 0, True: size}
 
     def _open(self, schema: pa.Schema) -> None:
-        self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - lives until it is mapped
-        self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema)
+        with disk_errors(self._directory):
+            self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115 - lives until it is mapped
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema)
 
     def _write(self, batches: list[pa.RecordBatch]) -> None:
-        try:
+        with disk_errors(self._directory):
             for batch in batches:
                 if self._writer is None:
                     self._open(batch.schema)
                 self._writer.write_batch(batch)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise FeedError(
-                    f"the disk of {self._directory} is full: free some of it, set spark.local.dir to another, feed "
-                    "fewer columns, or use cache='memory' or 'none'"
-                ) from error
-            raise
 
     def complete(self) -> None:
         """Map what was written."""
         if self._file is None:
             return
-        self._writer.close()
-        self._file.flush()
+        with disk_errors(self._directory):
+            self._writer.close()
+            self._file.flush()
         mapped = map_file(self._file)
         self._file.close()
-        self.batches += pa.ipc.open_stream(pa.py_buffer(mapped))
+        self.batches += pa.ipc.open_stream(mapped)
 
     def release(self) -> None:
         """Forget the rows; views that are in use keep theirs."""
@@ -283,7 +278,8 @@ class _Part:
         self._bytes = {False: 0, True: 0}
         self.batches = []
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # it is closed all the same
+                self._file.close()
 
 
 def _summaries(batches: list[pa.RecordBatch], partition: int, first_row: int) -> Iterator[dict[str, ColumnSummary]]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoints"]
 
 _PREFIX = "state"
+_NONE = "!"  # before the reason why the chief finds none, in place of a name
 _SAID = 400  # characters of TensorFlow's reason
 
 
@@ -213,26 +214,42 @@ class Checkpoints:
     def _fetch_newest(self, strategy: Any, local: str) -> Saved | None:
         """Copy the newest complete checkpoint here; on workers that train together, the one that the chief finds."""
         if strategy is None:
-            return self._fetch_own(local)
-        from tensorflowonspark.keras.agreement import broadcast_text
+            return self._usable(self._shelf.fetch_newest(local))
+        from tensorflowonspark.keras.agreement import any_of, broadcast_text
 
-        found = self._shelf.latest() if self._is_chief else None
-        name = broadcast_text(strategy, self._is_chief, found.name if found else "")
-        saved = self._shelf.find(name) if name else None
-        if name and not (saved and self._shelf.fetch(saved, local)):
+        while True:
+            found, problem = self._chiefs_choice() if self._is_chief else (None, None)
+            name = broadcast_text(strategy, self._is_chief, _NONE if problem else found.name if found else "")
+            if name == _NONE:
+                raise problem or CheckpointError(f"the chief can read no checkpoint in {self.directory}")
+            if not name:
+                return None
+            found = found or self._shelf.find(name)
+            read = found is not None and self._shelf.fetch(found, local)
+            if not read and name not in self._shelf.damaged:
+                raise CheckpointError(
+                    f"the chief goes on from {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
+                    "a directory that all nodes see, and each training one of its own"
+                )
+            if not any_of(strategy, not read):  # and so all have it
+                return found
+            self._shelf.pass_over(name, "another worker could not read it")
+
+    def _chiefs_choice(self) -> tuple[Saved | None, CheckpointError | None]:
+        """Return the newest checkpoint that counts, or why none does: all workers are to learn of either."""
+        try:
+            return self._usable(self._shelf.newest()), None
+        except CheckpointError as error:
+            return None, error
+
+    def _usable(self, saved: Saved | None) -> Saved | None:
+        """Return a checkpoint; refuse one whose feed's rows don't come again, as those after it are damaged."""
+        if saved and self._position and self._shelf.damaged and not self._position.comes_again(saved):
             raise CheckpointError(
-                f"the chief goes on from {self.directory}/{name}, and {self._node} finds no such checkpoint: give a "
-                "directory that all nodes see, and each training one of its own"
+                f"damaged in {self.directory}: {', '.join(self._shelf.damaged)}; {saved.name}, the one before, was "
+                f"written in feed {saved.feed}, whose rows are not fed again in this restart: run the whole training "
+                "again, which goes on from it"
             )
-        broadcast_text(strategy, self._is_chief, "")  # all have it
-        return saved
-
-    def _fetch_own(self, local: str) -> Saved | None:
-        while saved := self._shelf.latest():
-            if self._shelf.fetch(saved, local):
-                break
-            if saved == self._shelf.latest():
-                raise CheckpointError(f"{self.directory}/{saved.name} could not be read: some of its files are gone")
         return saved
 
     def _read(self, saved: Saved, state: "tf.train.Checkpoint", local: str, whole: bool) -> bool:
@@ -245,16 +262,25 @@ class Checkpoints:
             if whole:
                 status.assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
-            said = " ".join(str(error).split())[:_SAID]  # TensorFlow may name each variable, in lines of its own
+            if isinstance(error, tf.errors.DataLossError) or "corrupt" in str(error):  # written without checksums
+                raise CheckpointError(
+                    f"{self.directory}/{saved.name} is damaged: remove it, and training goes on from the one before "
+                    f"({_brief(error)})"
+                ) from error
             raise CheckpointError(
                 f"{self.directory}/{saved.name} does not fit the program's model: train the one that wrote it, give "
-                f"another directory, or remove this one to begin anew ({said})"
+                f"another directory, or remove this one to begin anew ({_brief(error)})"
             ) from error
         try:
             status.assert_consumed()
         except AssertionError:
             return True
         return False
+
+
+def _brief(error: BaseException) -> str:
+    """Return the beginning of TensorFlow's reason, which may name each variable, in lines of its own."""
+    return " ".join(str(error).split())[:_SAID]
 
 
 def _strategy(state: "tf.train.Checkpoint") -> Any:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.messages import Answering, Member, Serving
 from tensorflowonspark.node.answer import Answerer, Answers
 from tensorflowonspark.node.checkpoints import Checkpoints
 from tensorflowonspark.node.coordinator import CoordinatedFeed
 from tensorflowonspark.node.elements import Options
 from tensorflowonspark.node.export import export
-from tensorflowonspark.node.feed import Feed
+from tensorflowonspark.node.feed import Batches, Feed
 from tensorflowonspark.node.feeds import Feeds
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.ownreads import OwnReads
@@ -124,8 +125,8 @@ class Context:
         """Return the current feed as a ``tf.data.Dataset``: `Feed.dataset` says all about it."""
         return self._own_feed().dataset(batch_size, **options)
 
-    def batches(self, batch_size: int, **options: Any) -> Callable[[], Iterator[Any]]:
-        """Return what starts an epoch of numpy batches of the current feed: `Feed.batches` says all about it."""
+    def batches(self, batch_size: int, **options: Any) -> Batches:
+        """Return batches of numpy arrays of the current feed: `Feed.batches` has the details."""
         return self._own_feed().batches(batch_size, **options)
 
     def validation_dataset(self, batch_size: int, **options: Any) -> "tf.data.Dataset":
@@ -221,7 +222,7 @@ class Context:
         ----------
         function : callable or Keras model
             Takes the features of some rows, an array or a dict of arrays by column, and returns as many results: an
-            array, or a dict of arrays by result column. A Keras model is called with ``training=False``.
+            array, or a dict of arrays by result column. A Keras model is called as its ``predict`` calls it.
         batch_rows : int
             How many rows it gets at the most.
         **options
@@ -321,6 +322,14 @@ class Context:
         self.serving()
         tf.distribute.Server(tf.train.ClusterSpec(self._training_cluster()), self.job, self.index).join()
 
+    def release_port(self) -> None:
+        """Release the node's port in `cluster`, which is reserved for TensorFlow; return when it is free.
+
+        Only a program that binds the port without ``SO_REUSEPORT``, itself or in a child process, needs this.
+        TensorFlow's servers bind it beside the reservation. A released port can be taken by any process.
+        """
+        self._link.release_port()
+
     def serving(self) -> None:
         """Say that this node's program serves others from now on and will not return: nobody waits for it."""
         self._link.send(Serving())
@@ -339,7 +348,8 @@ def _kept(cache: str, limit: int | str | None) -> Storage:
 def _callable(function: Any) -> Callable[[Any], Any]:
     """Return a plain function of a function or a model."""
     if any(kind.__module__.split(".")[0] in ("keras", "tf_keras") for kind in type(function).__mro__):
-        return lambda features: _as_numpy(function(features, training=False))
+        predict = inference_call(function)
+        return lambda features: _as_numpy(predict(features))
     if not callable(function):
         raise SpecError(f"ctx.serve({function!r}): expected a function of the features, or a Keras model")
     return lambda features: _as_numpy(function(features))

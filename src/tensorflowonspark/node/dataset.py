@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tensorflowonspark.columns import Array, Kind, Ragged
+from tensorflowonspark.columns import Array, Kind, Ragged, zeros
+from tensorflowonspark.keras.passes import state_pass
 from tensorflowonspark.keras.shards import mark_shard
-from tensorflowonspark.node.elements import Batch, Selection
+from tensorflowonspark.node.elements import Batch, Selection, real_part
 from tensorflowonspark.node.epochs import Epochs
 
 __all__ = ["assembled", "flat_arrays", "flat_specs", "make_dataset"]
@@ -37,13 +39,25 @@ def make_dataset(
     source = passes.blocks if isinstance(passes, Epochs) and in_blocks else passes
 
     def arrays() -> Iterator[tuple[Array, ...]]:
+        real_only = state_pass()
         for batch in source():
-            yield tuple(flat_arrays(selection, batch))
+            yield tuple(flat_arrays(selection, real_part(batch) if real_only else batch))
 
+    def missing() -> Iterator[tuple[Array, ...]]:
+        """Yield the batches that a pass over the real rows alone has too few, without rows: the length is promised."""
+        if state_pass() and isinstance(passes, Epochs) and steps is not None:
+            none = {name: zeros(0, kind) for name, kind in selection.kinds.items()}, np.zeros(0, np.bool_)
+            for _ in range(steps - -(-passes.plan.rows // passes.plan.batch_rows)):
+                yield tuple(flat_arrays(selection, none))
+
+    arrays.reads_feed = True  # type: ignore[attr-defined]  # known to `keras.provenance`
     # A generator's elements are flat, and put together in the graph: that is cheaper than in Python.
-    dataset = tf.data.Dataset.from_generator(arrays, output_signature=tuple(flat_specs(selection)))
+    signature = tuple(flat_specs(selection))
+    dataset = tf.data.Dataset.from_generator(arrays, output_signature=signature)
     if in_blocks:
         dataset = dataset.rebatch(batch_rows)
+    if steps is not None:
+        dataset = dataset.concatenate(tf.data.Dataset.from_generator(missing, output_signature=signature))
     dataset = dataset.map(lambda *tensors: assembled(selection, tensors))
     if steps is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))

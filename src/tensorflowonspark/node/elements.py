@@ -12,7 +12,7 @@ from tensorflowonspark.columns import Array, Kind, Ragged, kind_of, merge
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.parts import Contents
 
-__all__ = ["WEIGHT", "Batch", "Options", "Selection"]
+__all__ = ["WEIGHT", "Batch", "Options", "Selection", "real_part"]
 
 WEIGHT = "sample_weight"  # Keras's name for it
 _BY_COLUMN = ("shapes", "casts", "fill")
@@ -56,7 +56,7 @@ class Selection:
         self.weight = options.get("weight")
         self.label = None if label is None else self._structure(label)
         self.features = self._features(features)
-        used = dict.fromkeys([*_names(self.features), *_names(self.label), *([self.weight] if self.weight else [])])
+        used = dict.fromkeys([*_names(self.features), *_names(self.label), *_names(self.weight)])
         self._refuse_strangers(used)
         self._seen = contents.columns
         self.kinds = {name: self._kind(name) for name in used}
@@ -97,9 +97,9 @@ class Selection:
                     raise FeedError(f"{option} speaks of column {name!r}, and the program takes {list(used)}")
 
     def _refuse_misfits(self, inference: bool) -> None:
-        if not self.features:
+        if self.features == []:
             raise FeedError(f"no column is left for the features; the DataFrame that was fed has {self._columns}")
-        if self.weight and not _is_number(self.kinds[self.weight]):
+        if self.weight is not None and not _is_number(self.kinds[self.weight]):
             raise FeedError(f"weight={self.weight!r}: expected a column of single numbers")
         if self.label is None and not inference and WEIGHT in _names(self.features) and self.weight != WEIGHT:
             raise FeedError(
@@ -146,6 +146,13 @@ class Selection:
         values, real = batch
         own = 1 if self.weight is None else cast("Array", values[self.weight]).reshape(-1)
         return np.where(real, own + 0.0, -0.0).astype(np.float32)  # + 0.0: no weight of the user is a negative zero
+
+
+def real_part(batch: Batch) -> Batch:
+    """Return a batch without the rows that fill it up, which are its last."""
+    values, real = batch
+    rows = int(real.sum())
+    return {name: each[:rows] for name, each in values.items()}, real[:rows]
 
 
 def _is_number(kind: Kind) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark import columns
+from tensorflowonspark.keras.passes import note_rows, state_pass
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.elements import Batch, Selection
 from tensorflowonspark.node.shard import Shard
@@ -35,6 +36,8 @@ class Epochs:
         What the epochs' orders are drawn from; None keeps the rows' own order.
     on_epoch_end : callable, optional
         Called with the epoch's number (from 0) when its last batch has been taken and the next is asked for.
+    on_rows_given : callable, optional
+        Called with the number of a pass's real rows at the same time.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Epochs:
         report: Callable[[Progress], None],
         seed: int | None,
         on_epoch_end: Callable[[int], None] | None = None,
+        on_rows_given: Callable[[int], None] | None = None,
     ) -> None:
         self.plan = plan
         self._kinds = selection.kinds
@@ -53,6 +57,7 @@ class Epochs:
         self._report = report
         self._seed = seed
         self._on_epoch_end = on_epoch_end
+        self._on_rows_given = on_rows_given
         self._first = 0  # step of the next pass
         self._done = 0  # epochs whose last batch was handed out; passes that were given up don't count
 
@@ -62,6 +67,10 @@ class Epochs:
 
     def __call__(self) -> Iterator[Batch]:
         """Yield the columns of each batch, and which of its rows are real."""
+        note_rows()
+        if state_pass():
+            yield from self._real_rows(self.plan.batch_rows)
+            return
         for epoch, steps, block in self._pass():
             start = 0
             for step in steps:
@@ -72,20 +81,35 @@ class Epochs:
 
     def blocks(self) -> Iterator[Batch]:
         """Yield the rows of several batches at once; all batches but the epoch's last have `plan.batch_rows` rows."""
+        note_rows()
+        if state_pass():
+            yield from self._real_rows(self._rows_per_block)
+            return
         for epoch, steps, block in self._pass():
             self._tell(epoch, steps[-1])
             yield block, self._real(steps.start, steps.stop)
+
+    @property
+    def _rows_per_block(self) -> int:
+        return max(1, int(min(BLOCK_ROWS, BLOCK_BYTES / self._bytes_per_row)))
+
+    def _real_rows(self, rows_at_once: int) -> Iterator[Batch]:
+        """Yield each row once, in the rows' own order; this is no epoch, and nothing is filled up."""
+        for start in range(0, self.plan.rows, rows_at_once):
+            stop = min(start + rows_at_once, self.plan.rows)
+            yield self._reader.take(np.arange(start, stop)), np.ones(stop - start, np.bool_)
 
     def _pass(self) -> Iterator[tuple[int, range, dict[str, columns.Array | columns.Ragged]]]:
         """Yield the epoch's number, some steps, and the rows of these steps."""
         plan, epoch = self.plan, self._done
         order = self._order(epoch)
-        rows_per_block = min(BLOCK_ROWS, BLOCK_BYTES / self._bytes_per_row)
-        steps_per_block = max(1, int(rows_per_block) // plan.batch_rows)
+        steps_per_block = max(1, self._rows_per_block // plan.batch_rows)
         begin, self._first = self._first, 0
         for first in range(begin, plan.steps, steps_per_block):
             steps = range(first, min(first + steps_per_block, plan.steps))
             yield epoch, steps, self._gather(order, steps)
+        if self._on_rows_given is not None:
+            self._on_rows_given(max(0, plan.rows - begin * plan.batch_rows))
         if self._on_epoch_end is not None:
             self._on_epoch_end(epoch)
 

@@ -10,8 +10,11 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.ledger import ledger
+from tensorflowonspark.keras.passes import state_pass
+from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.elements import Batch, Options, Selection
+from tensorflowonspark.node.elements import Batch, Options, Selection, real_part
 from tensorflowonspark.node.epochs import Epochs
 from tensorflowonspark.node.shard import Shard
 from tensorflowonspark.node.steps import batch_shares, plan_epoch
@@ -21,7 +24,7 @@ from tensorflowonspark.parts import Contents
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["Feed"]
+__all__ = ["Batches", "Feed"]
 
 
 class Feed:
@@ -65,6 +68,9 @@ class Feed:
             raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {contents.rows[number]}")
         self._report = report
         self.validation = validation
+        self._trained_on = True
+        if validation is not None:
+            validation._trained_on = False
         self._made: WeakSet[Epochs] = WeakSet()  # since the last begin_at
 
     @property
@@ -178,29 +184,24 @@ class Feed:
         first_step: int = 0,
         on_epoch_end: Callable[[int], None] | None = None,
         **options: Any,
-    ) -> Callable[[], Iterator[Any]]:
-        """Return a function that starts an epoch: an iterator over batches of numpy arrays, without TensorFlow.
+    ) -> "Batches":
+        """Return batches of numpy arrays, without TensorFlow: each iteration over them is an epoch.
 
-        For training loops of one's own, with JAX, PyTorch or scikit-learn's ``partial_fit``. The elements are those of
-        `dataset`, and so are all parameters; a ragged column is an object array with an array for each row.
+        For training loops of your own, with JAX, PyTorch or scikit-learn's ``partial_fit``. The elements are those of
+        `dataset`, and so are all parameters; a ragged column is an object array with an array for each row. To call
+        what is returned starts an epoch too, as ``tf.data.Dataset.from_generator`` does.
 
         Examples
         --------
         >>> def program(args, ctx):
-        ...     epoch = ctx.feed().batches(10, shuffle=False)
-        ...     return [int(batch["id"].sum()) for _ in range(2) for batch in epoch()]
+        ...     batches = ctx.feed().batches(10, shuffle=False)
+        ...     return [int(batch["id"].sum()) for _ in range(2) for batch in batches]
         >>> run(spark, program, data=spark.range(20))
         {'worker:0': [45, 145, 45, 145]}
         """
         selection = self.select(Options(**options))  # type: ignore[typeddict-item]
         passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
-
-        def epoch() -> Iterator[Any]:
-            for batch in passes():
-                values = {name: each.rows() if isinstance(each, Ragged) else each for name, each in batch[0].items()}
-                yield selection.arrange(values, selection.weights(batch))
-
-        return epoch
+        return Batches(passes, selection)
 
     def partitions(self) -> Iterator[Iterator[pa.RecordBatch]]:
         """Yield the Arrow batches of one partition of a stream after the other, as Spark sent them.
@@ -214,7 +215,7 @@ class Feed:
         """
         if isinstance(self._source, Shard):
             raise FeedError("partitions() is for rows that come once: feed them with cache='none', or use batches()")
-        return self._source.partitions()
+        return _reported(self._source.partitions())
 
     def begin_at(self, epoch: int, step: int) -> bool:
         """Have the passes that have not begun begin in the midst of an epoch; return whether there are any.
@@ -258,7 +259,43 @@ class Feed:
             share = batch_shares(batch_size, len(self._rows))[self._index]
             return partial(self._source.batches, selection, share, seed, on_epoch_end)
         plan = plan_epoch(self._rows, batch_size, self._index)
-        epochs = Epochs(self._source, selection, plan, self._report, seed, on_epoch_end)
+        count = ledger.give if self._trained_on else None
+        epochs = Epochs(self._source, selection, plan, self._report, seed, on_epoch_end, count)
         epochs.begin_at(*divmod(int(first_step), max(1, plan.steps)))
         self._made.add(epochs)
         return epochs
+
+
+def _reported(partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:
+    for batches in partitions:
+        report_read()
+        yield batches
+
+
+class Batches:
+    """Batches of numpy arrays; each iteration over them is an epoch.
+
+    Parameters
+    ----------
+    passes : callable
+        Starts a pass over the rows.
+    selection : Selection
+        The columns, and the structure of an element.
+    """
+
+    reads_feed = True  # known to `keras.provenance` without a look at an element
+
+    def __init__(self, passes: Callable[[], Iterator[Batch]], selection: Selection) -> None:
+        self._passes = passes
+        self._selection = selection
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start an epoch."""
+        real_only = state_pass()
+        for padded in self._passes():
+            report_read()
+            batch = real_part(padded) if real_only else padded
+            values = {name: each.rows() if isinstance(each, Ragged) else each for name, each in batch[0].items()}
+            yield self._selection.arrange(values, self._selection.weights(batch))
+
+    __call__ = __iter__

@@ -80,6 +80,11 @@ class Feeds:
         return CoordinatedFeed(seal, self._link.passes) if self._receiver is None else self.open(seal)
 
     @property
+    def first(self) -> int:
+        """The number of the first feed that the program gets: after a restart, the one of the last checkpoint."""
+        return self._setup.first_feed
+
+    @property
     def current(self) -> int:
         """The number of the feed that the program has; before the first one, that of this."""
         return max(self._asked - 1, self._setup.first_feed)

@@ -9,15 +9,33 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
+from weakref import WeakSet
 
-from tensorflowonspark.children import kill_group
-from tensorflowonspark.messages import BEATS, Member, Members, NoMoreFeeds, Stop, WaitsFor, WhereAreYou
+from tensorflowonspark.children import PIPE_CLOSED_EXIT, kill_group
+from tensorflowonspark.errors import ClusterError
+from tensorflowonspark.messages import (
+    BEATS,
+    Alive,
+    Gathered,
+    Member,
+    Members,
+    NoMoreFeeds,
+    PortReleased,
+    Progress,
+    ReleasePort,
+    Stop,
+    TensorFlowImported,
+    WaitsFor,
+    WhereAreYou,
+)
 from tensorflowonspark.node.whereabouts import whereabouts
 from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Split
 
 __all__ = ["Link"]
 
 _T = TypeVar("_T")
+_REPORTS = (Progress, TensorFlowImported)
+_links: "WeakSet[Link]" = WeakSet()
 _LEASH_SECONDS = 1.0  # for the leash of this process (`children`), which removes its private directory as well
 
 
@@ -32,19 +50,35 @@ class Link:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
+        self._owner = os.getpid()
+        self._socket = _identity(pipe)
         self._words = 0  # that were heard
-        self._sending = Lock()
-        self._changed = Condition()
+        self._renew_locks()
+        _links.add(self)
         self._members: tuple[Member, ...] = ()
         self._seals: dict[int, Seal] = {}
         self._confirmed: dict[int, deque[Confirmed]] = defaultdict(deque)
         self._passes: dict[tuple[int, Split], int] = {}
+        self._gathered: dict[tuple[int, int], list[Gathered]] = defaultdict(list)
         self._no_more_feeds = False
+        self._port_released = False
         self._stopped = False
         self.in_epoch = False  # the program has taken some of an epoch's batches, and not all
         self._waits: list[WaitsFor] = []
         self._on_seal: Callable[[Seal], None] | None = None
         Thread(target=self._listen, daemon=True).start()
+
+    def _renew_locks(self) -> None:
+        """Make the locks anew: in a forked child the thread that held one at the fork is missing."""
+        self._sending = Lock()
+        self._changed = Condition()
+
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._owner:
+            raise ClusterError(
+                f"process {os.getpid()} is a forked child of the node's process {self._owner}, which alone talks to "
+                "the cluster: call ctx there, and hand the child what it needs"
+            )
 
     def watch(self, supervisor: int, silence: float) -> None:
         """End the supervisor, and so this process too, if it is not heard for so many seconds: someone stopped it.
@@ -62,7 +96,17 @@ class Link:
             os.kill(supervisor, signal.SIGKILL)
 
     def send(self, message: object) -> None:
-        """Say something to the supervisor."""
+        """Say something to the supervisor.
+
+        Raises
+        ------
+        ClusterError
+            If this is a forked child of the node: a driver that heard it would take it for the node. (What the child
+            only reports is dropped.)
+        """
+        if os.getpid() != self._owner and isinstance(message, _REPORTS):
+            return
+        self._require_own_process()
         with self._sending, suppress(OSError):  # if it is gone, so is this process in a moment
             self._pipe.send(message)
 
@@ -91,12 +135,25 @@ class Link:
         with self._changed:
             words = self._confirmed[feed]
         with self._waiting_for(WaitsFor.ROWS), self._changed:
+            if not words:
+                self._require_own_process()
             self._changed.wait_for(lambda: words, seconds)
             return words.popleft() if words else None
 
     def passes(self, feed: int, split: Split) -> int:
         """Return how many passes over a split all workers have ended."""
         return self._passes.get((feed, split), 0)
+
+    def wait_for_gathered(self, collective: int, sender: int) -> bytes:
+        """Return what another node has given to a collective."""
+        key = collective, sender
+        self._wait(lambda: (key in self._gathered and self._gathered[key][-1].last) or None)
+        return b"".join(each.piece for each in self._gathered.pop(key))
+
+    def release_port(self) -> None:
+        """Have the supervisor release the node's TensorFlow port; return when it has."""
+        self.send(ReleasePort())
+        self._wait(lambda: self._port_released or None)
 
     def wait_for_stop(self) -> None:
         """Return when the node is to end."""
@@ -105,6 +162,7 @@ class Link:
     def _wait(self, find: Callable[[], _T | None]) -> _T:
         with self._waiting_for(WaitsFor.FEED), self._changed:
             while (found := find()) is None:
+                self._require_own_process()
                 self._changed.wait()
             return found
 
@@ -117,10 +175,12 @@ class Link:
             self._waits.remove(what)
 
     def _listen(self) -> None:
-        with suppress(EOFError, OSError):
+        with suppress(Exception):  # whatever is read where the program has closed the pipe, and has opened another file
             while True:
                 message = self._pipe.recv()
                 self._words += 1
+                if isinstance(message, Alive):
+                    continue  # it wakes nobody: a main thread that wakes up is a sign of life
                 if isinstance(message, WhereAreYou):
                     waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
                     self.send(whereabouts(waits, self.in_epoch))
@@ -128,6 +188,8 @@ class Link:
                 with self._changed:
                     self._take(message)
                     self._changed.notify_all()
+        if _identity(self._pipe) != self._socket:
+            os._exit(PIPE_CLOSED_EXIT)
         time.sleep(_LEASH_SECONDS)
         kill_group(os.getpid())
 
@@ -140,9 +202,30 @@ class Link:
                 Thread(target=self._on_seal, args=(message,), daemon=True).start()
         elif isinstance(message, Confirmed):
             self._confirmed[message.feed].append(message)
+        elif isinstance(message, Gathered):
+            self._gathered[message.collective, message.sender].append(message)
         elif isinstance(message, PassesEnded):
             self._passes[message.feed, message.split] = message.count
         elif isinstance(message, NoMoreFeeds):
             self._no_more_feeds = True
+        elif isinstance(message, PortReleased):
+            self._port_released = True
         elif isinstance(message, Stop):
             self._stopped = True
+
+
+def _renew_locks_in_child() -> None:
+    for link in list(_links):
+        link._renew_locks()
+
+
+os.register_at_fork(after_in_child=_renew_locks_in_child)
+
+
+def _identity(pipe: Connection) -> tuple[int, int] | None:
+    """Return what tells one file from another; None for one that is closed."""
+    try:
+        found = os.fstat(pipe.fileno())
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino

@@ -45,12 +45,8 @@ class Mirror:
             raise SpecError(f"path({name!r}): expected the name of a file or a directory, as in 'best.keras'")
         local = Path(self._local.name, name)
         if name not in self._copied:
-            shelf = self._shelf(name)
-            saved = shelf.latest()
-            if saved is None:
+            if self._shelf(name).fetch_newest(str(local)) is None:
                 storage.fetch(f"{self._directory}/{name}", str(local))
-            else:
-                shelf.fetch(saved, str(local))
             self._copied[name] = _fingerprint(local)
         return str(local)
 

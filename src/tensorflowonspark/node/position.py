@@ -38,6 +38,10 @@ class Position:
         """Say that a checkpoint is complete: what was fed before, a program that begins again does not need."""
         self._link.send(SavedIn(self._feeds.current))
 
+    def comes_again(self, saved: "Saved") -> bool:
+        """Return whether the rows that came after a checkpoint are fed (again) to the program that begins now."""
+        return not self._feeds.first or saved.feed >= self._feeds.first
+
     def find(self, saved: "Saved") -> tuple[int, int]:
         """Go to where a checkpoint was written; return its epoch, and the step in it.
 

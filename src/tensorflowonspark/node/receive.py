@@ -31,7 +31,13 @@ class Receiver:
         self.answerer: Answers | None = None
         self.socket = transport.reachable(Path(setup.feed_socket))
         self._near = transport.Server(self.socket, setup.credentials, on_put=self._take, on_dialogue=self._answer)
-        self._far = transport.Server((setup.host, 0), setup.credentials, on_put=self._take, on_dialogue=self._answer)
+        self._far = transport.Server(
+            (setup.host, 0),
+            setup.credentials,
+            directory=setup.local_directory,
+            on_put=self._take,
+            on_dialogue=self._answer,
+        )
 
     @property
     def port(self) -> int:

@@ -5,6 +5,7 @@ would take its peers down while they still export or evaluate.
 """
 
 import atexit
+import logging
 import os
 import pickle
 import re
@@ -17,9 +18,13 @@ import cloudpickle
 import wrapt
 
 from tensorflowonspark import keras, storage
+from tensorflowonspark.errors import error_text
 from tensorflowonspark.handover import allow_many_files
+from tensorflowonspark.keras import adapting
 from tensorflowonspark.messages import Failed, FailureKind, Member, Ready, Returned, TensorFlowImported
+from tensorflowonspark.node.collectives import Collectives
 from tensorflowonspark.node.context import Context
+from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.link import Link
 from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.setup import NodeSetup
@@ -33,6 +38,9 @@ _PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineE
 
 _RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # what is around the result in its message is far less than a megabyte
 
+# Of a traceback, which ends with the error's own text: from its beginning, and of its end.
+_FIRST, _LAST = 24_000, 8_000
+
 # An error of ours in a graph, where TensorFlow has put it into one of its own.
 _OURS = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 
@@ -40,6 +48,8 @@ _OURS = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 def run_node(pipe: Connection) -> None:
     """Run this process as a node; never returns normally before the cluster ends."""
     setup: NodeSetup = pipe.recv()
+    keep_exit_functions()
+    _show_warnings()
     allow_many_files()
     storage.use(setup.hadoop)
     link = Link(pipe)
@@ -48,6 +58,8 @@ def run_node(pipe: Connection) -> None:
     link.send(Ready(receiver.socket, receiver.port) if receiver else Ready())
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
+    if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
+        adapting.connect(Collectives(setup, link))
     if "tensorflow" not in sys.modules:
         wrapt.register_post_import_hook(lambda _: link.send(TensorFlowImported()), "tensorflow")
     link.send(_outcome(setup, members, link, receiver))
@@ -55,11 +67,21 @@ def run_node(pipe: Connection) -> None:
     # The program's own exit functions run, and TensorFlow's, which remove what it left in the temporary directory. One
     # that hangs is ended by the supervisor.
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # the program may have closed it, or taken it away
+            stream.flush()
     # Interpreter and TensorFlow are not taken down piece by piece: workers that leave a collective one by one
     # report each other as lost, and it takes longer than the end of the process.
     os._exit(0)
+
+
+def _show_warnings() -> None:
+    """Have our own log lines carry their level, by which the supervisor and the driver know them."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
+    logger = logging.getLogger("tensorflowonspark")
+    logger.addHandler(handler)
+    logger.propagate = False
 
 
 def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
@@ -70,16 +92,19 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
     if me.gpus or setup.role.job is Job.PS:
         # A parameter server computes nothing that a GPU would be good for, but would take its memory.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(me.gpus)
-    keras.install()
+    keras.install(setup.program)
+    keras.keep_sources(setup.local_directory)
 
 
 def _outcome(setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> Returned | Failed:
     """Run the user's function; its result or its failure."""
     try:
-        function, args = cloudpickle.loads(setup.program)
+        with children_end_here():
+            function, args = cloudpickle.loads(setup.program)
         context = Context(setup, members, link, receiver)
         try:
-            result = function(args, context)
+            with children_end_here():
+                result = function(args, context)
         except BaseException:
             with suppress(OSError, RuntimeError):  # the program's own error is the one to tell
                 context.close()
@@ -89,7 +114,7 @@ def _outcome(setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver
     except SystemExit as error:
         if error.code in (None, 0):
             return Returned(pickle.dumps(None))
-        return Failed(FailureKind.EXITED, f"its program called sys.exit({error.code!r})", traceback=_traceback())
+        return Failed(FailureKind.EXITED, f"its program called sys.exit({_code(error)})", traceback=_traceback())
     except BaseException as error:
         kind = FailureKind.PEER_LOST if type(error).__name__ in _PEER_ERRORS else FailureKind.RAISED
         return Failed(kind, _sentence(error), advice=_advice(error), traceback=_traceback())
@@ -101,7 +126,7 @@ def _pickled(result: object) -> bytes:
     except Exception as error:
         raise TypeError(
             f"the program returned a {type(result).__name__}, which can't be sent to the driver: return numbers, "
-            f"arrays, or anything else that pickles ({error})"
+            f"arrays, or anything else that pickles ({error_text(error)})"
         ) from error
     if len(data) > _RESULT_BYTES:
         raise ValueError(
@@ -112,13 +137,18 @@ def _pickled(result: object) -> bytes:
 
 
 def _sentence(error: BaseException) -> str:
-    ours = _OURS.search(str(error))
+    text = error_text(error, _LAST)
+    ours = _OURS.search(text)
     if ours:
         return f"its program raised {ours[1]}"
-    first = (str(error).strip().splitlines() or [""])[0]
+    first = error_text(Exception((text.strip().splitlines() or [""])[0]))
     return (
         f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"
     )
+
+
+def _code(error: SystemExit) -> str:
+    return repr(error.code) if isinstance(error.code, int) else repr(error_text(error))
 
 
 def _advice(error: BaseException) -> str:
@@ -136,4 +166,13 @@ def _traceback() -> str:
     kind, error, frames = sys.exc_info()
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
-    return "".join(traceback.format_exception(kind, error, frames))
+    try:
+        text = "".join(traceback.format_exception(kind, error, frames))
+    except Exception as problem:  # a program's own exception may be anything
+        text = f"(it can't be shown: {type(problem).__name__}: {error_text(problem)})"
+        if frames is not None:
+            text = "".join(traceback.format_tb(frames)) + text
+    text = text.encode(errors="backslashreplace").decode()
+    if len(text) <= _FIRST + _LAST:
+        return text
+    return f"{text[:_FIRST]}\n... ({len(text) - _FIRST - _LAST:,} characters are left out) ...\n{text[-_LAST:]}"

@@ -17,6 +17,8 @@ import pyarrow as pa
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Ragged
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.ledger import ledger
+from tensorflowonspark.keras.passes import note_rows
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.cache import Cache
 from tensorflowonspark.node.elements import Batch, Selection
@@ -73,12 +75,14 @@ class Stream:
         apart: bool = False,
     ) -> Iterator[Batch]:
         """Yield the batches of the only pass; `apart` is a worker of asynchronous training."""
+        note_rows()
         self._open(batch_rows)
         rows = _Waiting(selection, seed)
         for number, step in enumerate(self._steps(rows, batch_rows, apart)):
             batch = rows.take(step.rows, step.size)
             self._report(Progress(0, number + 1, 0, rows.taken))
             yield batch
+        ledger.give(rows.taken)
         if on_end is not None:
             on_end(0)
 

@@ -1,6 +1,7 @@
 """Where a node's program is just now, for those who wonder why nothing moves."""
 
 import sys
+import sysconfig
 import threading
 import traceback
 from pathlib import Path
@@ -11,6 +12,7 @@ __all__ = ["whereabouts"]
 
 _TENSORFLOW = str(Path("tensorflow", "python"))
 _OWN = str(Path(__file__).parents[1])
+_STANDARD = sysconfig.get_path("stdlib")
 _FILES = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/")
 
 
@@ -26,11 +28,17 @@ def whereabouts(waits_for: WaitsFor, in_epoch: bool) -> Whereabouts:
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()
-    in_tensorflow = bool(stack) and _TENSORFLOW in stack[-1].filename
+    # TensorFlow runs eager collectives in a pool of threads, and waits for these by means of the standard library.
+    waiting = next((each.filename for each in reversed(stack) if not _is_standard(each.filename)), "")
+    in_tensorflow = _TENSORFLOW in waiting
     first = next((at for at, each in enumerate(stack) if _is_users(each.filename)), 0)
     if any(part in each.filename for each in stack for part in _FILES):
         waits_for = WaitsFor.STORAGE
     return Whereabouts(waits_for, in_tensorflow, in_epoch, "".join(traceback.format_list(stack[first:])))
+
+
+def _is_standard(filename: str) -> bool:
+    return filename.startswith((_STANDARD, "<frozen")) and "-packages" not in filename
 
 
 def _is_users(filename: str) -> bool:

@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-from tensorflowonspark.children import UNKNOWN_EXIT
+from tensorflowonspark.children import PIPE_CLOSED_EXIT, UNKNOWN_EXIT
 from tensorflowonspark.messages import FailureKind
 
 __all__ = ["explain", "out_of_memory_kills"]
@@ -12,6 +12,7 @@ _MEMORY_ADVICE = (
     "give the executors more memory beside the JVM's (spark.executor.memoryOverhead), run fewer nodes on each, or "
     "use a smaller model or batch_size"
 )
+_BEFORE = " before its program did"
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
@@ -58,7 +59,7 @@ def _cgroup_files(root: Path) -> list[Path]:
     return files
 
 
-def explain(exit_code: int, memory_kills: int) -> tuple[FailureKind, str, str]:
+def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tuple[FailureKind, str, str]:
     """Return what the end of a process was, as kind, reason and advice.
 
     Parameters
@@ -67,18 +68,28 @@ def explain(exit_code: int, memory_kills: int) -> tuple[FailureKind, str, str]:
         As ``subprocess`` gives it: negative for the signal that ended the process; or `UNKNOWN_EXIT`.
     memory_kills : int
         Processes of the same control group that were killed for memory while the node ran.
+    returned : bool
+        Whether the node's program had returned: the process stays, for its peers and to answer inference.
 
     Examples
     --------
     >>> explain(3, 0)[1]
     'its process ended with exit code 3 before its program did'
     """
+    if returned:
+        kind, reason, advice = explain(exit_code, memory_kills)
+        return kind, f"{reason.removesuffix(_BEFORE)} after its program had returned", advice
     if exit_code == UNKNOWN_EXIT:
         reason = "its process ended, after the fork server that would have told how"
         kind = FailureKind.OUT_OF_MEMORY if memory_kills else FailureKind.KILLED
         return kind, reason, f"someone killed both: an operator, or the host for memory; if so, {_MEMORY_ADVICE}"
+    if exit_code == PIPE_CLOSED_EXIT:
+        reason = (
+            "its program closed the connection to its supervisor, as os.closerange does, or a second close of a file"
+        )
+        return FailureKind.EXITED, reason, "close only what the program has opened; subprocess does it for children"
     if exit_code >= 0:
-        reason = f"its process ended with exit code {exit_code} before its program did"
+        reason = f"its process ended with exit code {exit_code}{_BEFORE}"
         return FailureKind.EXITED, reason, "look for sys.exit or os._exit in the program, or at its last output"
     number = -exit_code
     name = signal.Signals(number).name

@@ -16,7 +16,7 @@ from threading import Event, Thread
 from typing import Any
 
 from tensorflowonspark import children
-from tensorflowonspark.ends import wait_for_end
+from tensorflowonspark.ends import wait_for_end, watch_process
 from tensorflowonspark.warm.home import GO, SERVER, USERS, Home
 from tensorflowonspark.warm.outfit import Outfit
 
@@ -132,7 +132,8 @@ class ForkServer:
         return True
 
     def _start(self) -> None:
-        process, pipe = children.start("tensorflowonspark.warm", self._outfit.environment, subprocess.DEVNULL)
+        environment = {name: value for name, value in self._outfit.environment.items() if name != children.FAMILY}
+        process, pipe = children.start("tensorflowonspark.warm", environment, subprocess.DEVNULL)
         pipe.send((self._path, self._executor_pid, self._idle_seconds))
         pipe.close()
         Thread(target=process.wait, daemon=True).start()
@@ -159,6 +160,7 @@ class ForkedProcess:
         self._ended = Event()
         connection.settimeout(None)
         Thread(target=self._listen, daemon=True).start()
+        watch_process(pid, self._hang_up)
 
     def poll(self) -> int | None:
         """Return the exit code; None while it runs."""
@@ -170,6 +172,12 @@ class ForkedProcess:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         assert self._exit_code is not None
         return self._exit_code
+
+    def _hang_up(self) -> None:
+        """Wait no longer for the exit code of a process that has ended: a server that is stopped sends none."""
+        if not self._ended.wait(_ANSWER_SECONDS):
+            with suppress(OSError):  # it has ended meanwhile
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
         try:

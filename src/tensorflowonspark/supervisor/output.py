@@ -5,9 +5,12 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Thread
+from typing import Any
+
+from tensorflowonspark.console import CONSOLE
 
 __all__ = ["Output", "level_of"]
 
@@ -37,6 +40,10 @@ def level_of(line: str) -> int:
         return logging.DEBUG
     old, new, name = match.groups()
     return int(getattr(logging, name)) if name else _LETTERS[old or new]
+
+
+def _log_file() -> Iterator[Any]:
+    yield sys.stderr
 
 
 class Output:
@@ -88,8 +95,9 @@ class Output:
         lines = [line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace") for line in raw]
         self._tail.extend(lines)
         if self._echo:
-            with suppress(OSError):
-                sys.stderr.write("".join(f"[{self._name}] {line}\n" for line in lines))
+            for line in lines:
+                text = f"[{self._name}] {line}\n"
+                CONSOLE.put(partial(sys.stderr.write, text), _log_file, 1, len(text))
         wanted = tuple(line for line in lines if level_of(line) >= self._level)
         if wanted:
             self._pass_on(wanted)

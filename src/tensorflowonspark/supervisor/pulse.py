@@ -1,11 +1,14 @@
 """Whether a node's process does anything.
 
 Signs of life are processor time, a thread that would use some if it got it, and a main thread that wakes up. A process
-that is stopped, or whose threads all wait for each other, ends nothing that others could hear. One that waits with good
-reason (for rows, for a file system, for its cluster's end) gives no signs either: so it is asked what it is at, and the
-driver, who knows what the others are at, tells the two apart. Nothing is asked of one that is busy.
+that is stopped, or whose threads all wait for each other, closes no connection. One that waits with good reason (for
+rows, for a file system, for its cluster's end, for a peer that computes) gives no signs either: so it is asked where it
+is, and the driver, who sees all nodes, judges. Native code that holds Python's lock keeps a process from answering, and
+TensorFlow does so while it waits for its peers to come up: so no answer proves nothing either. Only a process that is
+stopped is a failure by itself. Nothing is asked of one that is busy.
 """
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +26,9 @@ _IDLE_SHARE = 0.03
 _IDLE_SECONDS = 0.05
 _ASKED_AFTER = 0.7  # of the time that a process may be idle
 _LOOKS = 10  # in that time
+# In a row, at which a thread wants the processor, until the process counts as busy: one that wakes up now and then, as
+# some of TensorFlow's do while nothing moves, is found waiting for its turn too, on a host that is overloaded.
+_LOOKS_WANTING = 3
 
 
 class Pulse:
@@ -47,7 +53,9 @@ class Pulse:
         self._awoken = 0  # how often its main thread has been, until then
         self._asked = False
         self._where: Whereabouts | None = None
-        self._told = False
+        self._told: Idle | None = None
+        self._stopped_since: float | None = None
+        self._wanting = 0  # at how many looks in a row a thread wanted the processor
 
     @property
     def interval(self) -> float:
@@ -59,23 +67,38 @@ class Pulse:
         self._where = where
 
     def look(self) -> Failed | Idle | Moving | None:
-        """Return what there is to tell of it."""
+        """Return what has changed: it is idle (with its answer, if it has given one), stopped, or goes on."""
         now = time.monotonic()
         if now - self._looked < self.interval:
             return None
         self._looked = now
+        stopped = self.stopped()
+        if stopped is not None:
+            return self._judge_stopped(stopped, now)
+        self._stopped_since = None
         used, awoken = self._time_used(), self._wakings()
         allowed = _IDLE_SECONDS + _IDLE_SHARE * (now - self._idle_since)
-        if awoken != self._awoken or not 0 <= used - self._used < allowed or _runs(self._pid):
+        self._wanting = self._wanting + 1 if _wants_processor(self._pid) else 0
+        if awoken != self._awoken or not 0 <= used - self._used < allowed or self._wanting >= _LOOKS_WANTING:
             self._used, self._awoken = used, awoken
             return self._revived(now)
         idle = now - self._idle_since
         if not self._asked and idle > self._patience * _ASKED_AFTER:
             self._asked, self._where = True, None
             self._ask()
-        if idle < self._patience or self._told:
+        if idle < self._patience or self._wanting or (self._told is not None and self._told.where is self._where):
             return None
-        return self._judge(idle)
+        self._told = Idle(idle, self._where)
+        return self._told
+
+    def _judge_stopped(self, stopped: Failed, now: float) -> Failed | None:
+        """Return the failure, once, of a process that has been stopped for the whole time: a debugger takes less."""
+        if self._stopped_since is None:
+            self._stopped_since = now
+        if now - self._stopped_since < self._patience:
+            return None
+        self._stopped_since = math.inf
+        return stopped
 
     def stopped(self) -> Failed | None:
         """Return that the process is stopped, if it is."""
@@ -108,23 +131,12 @@ class Pulse:
             return 0
 
     def _revived(self, now: float) -> Moving | None:
-        was_told, self._told = self._told, False
+        was_told, self._told = self._told, None
         self._idle_since, self._asked = now, False
         return Moving() if was_told else None
 
-    def _judge(self, idle: float) -> Failed | Idle:
-        self._told = True
-        where = self._where
-        if where is None:
-            return self.stopped() or Failed(
-                FailureKind.HUNG,
-                f"its process has not answered for {idle:.0f} s and used no processor time",
-                "native code may wait for ever, and hold Python's lock; to give it more time, raise silence_timeout",
-            )
-        return Idle(idle, where)
 
-
-def _runs(pid: int) -> bool:
+def _wants_processor(pid: int) -> bool:
     """Tell whether a thread of a process wants the processor, or waits for a disk (on Linux; elsewhere nobody tells).
 
     On a host that is overloaded it may get next to nothing. Source: man 5 proc_pid_stat.

@@ -4,6 +4,7 @@ Threads only listen (to the task, the node, the driver, the executor's end, the 
 into one inbox; everything is decided in one place, in one thread, in order.
 """
 
+import math
 import os
 import queue
 import shutil
@@ -18,7 +19,10 @@ from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
 
+import psutil
+
 from tensorflowonspark import children, transport
+from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.ends import watch_process
 from tensorflowonspark.messages import (
     BEATS,
@@ -27,12 +31,15 @@ from tensorflowonspark.messages import (
     Checked,
     Failed,
     FailureKind,
+    Gathered,
     Hello,
     Lines,
     Member,
     Members,
     NoMoreFeeds,
+    PortReleased,
     Ready,
+    ReleasePort,
     Returned,
     Stop,
     TensorBoardUp,
@@ -41,7 +48,7 @@ from tensorflowonspark.messages import (
     WhereAreYou,
 )
 from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.parts import Confirmed, PassesEnded, Seal, Stored
+from tensorflowonspark.parts import Confirmed, FeedFailed, PassesEnded, Seal, Stored
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
 from tensorflowonspark.supervisor.exits import explain, out_of_memory_kills
 from tensorflowonspark.supervisor.forking import ForkServer
@@ -53,7 +60,9 @@ from tensorflowonspark.task.host import LOCAL_DIRECTORIES
 __all__ = ["Supervisor"]
 
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
+_ANSWER_SECONDS = 0.5  # for the node to answer while the driver waits; native code may keep it from that
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
+_BEAT_SECONDS = 5.0  # at most from one sign of life to the next: gRPC pings a silent peer only beside other messages
 _ENDED = object()  # in the inbox: the source has ended
 
 
@@ -76,7 +85,12 @@ class Supervisor:
         self._driver: transport.Channel | None = None
         self._tensorboard: children.Process | None = None
         self._fork_server: ForkServer | None = None
+        self._private = ""
         self._spoken = False  # the node has said how its program ended
+        self._failed = False  # by a failure, which the driver knows
+        self._exited = False
+        self._check: Check | None = None  # which the driver has not got the answer to
+        self._check_until = 0.0
         self._stopping = False
 
     def run(self) -> None:
@@ -89,16 +103,31 @@ class Supervisor:
             reason = f"it can't have port {os.environ.get('TENSORFLOW_PORT')} ({why})"
             self._task.send(Failed(FailureKind.LOST, reason, "unset TENSORFLOW_PORT, or place one node per host"))
             return
-        with reservation as port:
-            self._start_node()
+        with reservation as self._port:
             try:
-                if self._connect(port.getsockname()[1]):
+                self._start_node()
+            except (OSError, RuntimeError) as error:  # a thread that can't be started is the latter
+                self._refuse(error)
+                return
+            try:
+                if self._connect(self._port.getsockname()[1]):
                     self._listen()
                     self._loop()
             finally:
                 self._end_everything()
 
     # ---- starting
+
+    def _refuse(self, error: Exception) -> None:
+        """Report that the node's process can't be started, and leave nothing."""
+        if self._private:
+            shutil.rmtree(self._private, ignore_errors=True)
+        assert self._task is not None
+        advice = (
+            "see the limits of the executors' user and host: room in spark.local.dir, open files (ulimit -n), "
+            "processes (ulimit -u), memory"
+        )
+        self._task.send(Failed(FailureKind.LOST, f"its process can't be started ({error})", advice))
 
     def _start_node(self) -> None:
         order = self._assignment
@@ -108,6 +137,7 @@ class Supervisor:
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
         environment = {**node_environment(os.environ, order.environment), LOCAL_DIRECTORIES: self._private}
+        environment[children.FAMILY] = self._private
         if order.warm and order.local_directory and not order.gpus and ForkServer.is_safe(environment):
             self._fork_server = ForkServer(order.local_directory, order.jvm_pid, environment)
         fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
@@ -190,17 +220,19 @@ class Supervisor:
             "executor": self._on_executor_end,
             "tensorboard": self._on_tensorboard,
         }
-        beat = self._assignment.silence / BEATS
+        beat = min(self._assignment.silence / BEATS, _BEAT_SECONDS)
         spoke = time.monotonic()
         going_on = True
         while going_on:
             try:
-                source, message = self._inbox.get(timeout=min(beat, self._pulse.interval))
+                source, message = self._inbox.get(timeout=min(beat, self._pulse.interval, self._until_checked()))
             except queue.Empty:
                 pass
             else:
                 going_on = handlers[source](message)
             self._look_after_node()
+            if self._check is not None and not self._until_checked():
+                self._end_check()
             if time.monotonic() - spoke > beat:
                 spoke = time.monotonic()
                 self._tell_driver(Alive())
@@ -217,7 +249,7 @@ class Supervisor:
     def _on_task(self, message: Any) -> bool:
         if isinstance(message, Detach):
             self._task = None
-        elif isinstance(message, Stored):
+        elif isinstance(message, (Stored, FeedFailed)):
             self._tell_driver(message)
         elif message is _ENDED and self._task is not None:
             # A node that dies while it is fed ends its task too: its own end says more, and comes in a moment.
@@ -239,12 +271,18 @@ class Supervisor:
             return True  # the process's exit says more
         if isinstance(message, Whereabouts):
             self._pulse.answered(message)
+            self._end_check()
             return True
         if isinstance(message, TensorFlowImported):
             if self._fork_server is not None:  # the next node on this executor need not import it any more
                 self._fork_server.ensure()
             return True
+        if isinstance(message, ReleasePort):
+            self._port.close()
+            self._send_node(PortReleased())
+            return True
         self._spoken = self._spoken or isinstance(message, (Returned, Failed))
+        self._failed = self._failed or isinstance(message, Failed)
         if isinstance(message, Ready) and self._task is not None:
             with suppress(OSError):
                 self._task.send(message)
@@ -257,22 +295,46 @@ class Supervisor:
         if isinstance(message, Stop):
             self._stop(message)
         elif isinstance(message, Check):
-            stopped = self._pulse.stopped()
-            if stopped is not None:
-                self._fail(stopped.kind, stopped.reason, stopped.advice)
-            self._tell_driver(Checked())
-        elif isinstance(message, (Members, Seal, Confirmed, PassesEnded, NoMoreFeeds)):
+            self._begin_check(message)
+        elif isinstance(message, (Members, Seal, Confirmed, PassesEnded, NoMoreFeeds, Gathered)):
             self._send_node(message)
             if isinstance(message, Members) and self._assignment.tensorboard:
                 self._start_tensorboard()
         return True
 
+    def _begin_check(self, check: Check) -> None:
+        """Look whether the node is there: it answers, or has time to, but if its process has ended that comes first."""
+        if self._check is None:
+            self._check_until = time.monotonic() + _ANSWER_SECONDS
+        self._check = check
+        if self._exited:
+            self._end_check()
+        self._send_node(WhereAreYou())
+
+    def _until_checked(self) -> float:
+        return max(0.0, self._check_until - time.monotonic()) if self._check is not None else math.inf
+
+    def _end_check(self) -> None:
+        if self._check is None:
+            return
+        if (not self._exited and _has_ended(self._node.pid)) or _has_ended(self._assignment.jvm_pid):
+            self._check_until = time.monotonic() + _ANSWER_SECONDS  # the thread that waits for its end is about to tell
+            return
+        check, self._check = self._check, None
+        stopped = self._pulse.stopped()
+        if stopped is not None:
+            self._fail(stopped.kind, stopped.reason, stopped.advice)
+        self._tell_driver(Checked(check.number))
+
     def _on_exit(self, exit_code: int) -> bool:
+        self._exited = True
         if self._stopping:
             return False
-        if not self._spoken:
+        if not self._failed:
             self._output.tail(_OUTPUT_SECONDS)  # the reason is often in its last lines, and they come first
-            self._fail(*explain(exit_code, out_of_memory_kills() - self._memory_kills))
+            kills = out_of_memory_kills() - self._memory_kills
+            self._fail(*explain(exit_code, kills, returned=self._spoken))
+        self._end_check()
         return True  # the driver will say stop, or be gone
 
     def _on_executor_end(self, _message: Any) -> bool:
@@ -331,15 +393,24 @@ class Supervisor:
                 self._driver.send(message)
 
     def _end_everything(self) -> None:
-        children.kill_group(self._node.pid)
+        children.kill_family(self._node.pid, self._private)
         self._node.wait()
         self._output.tail(_OUTPUT_SECONDS)
+        CONSOLE.drain()
         if self._tensorboard is not None:
             children.kill_group(self._tensorboard.pid)
             self._tensorboard.wait()
         if self._driver is not None:
             self._driver.close()
         shutil.rmtree(self._private, ignore_errors=True)  # at the end, as the leash wants it
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process has ended, even if the one that started it has not waited for it yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def node_environment(inherited: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:

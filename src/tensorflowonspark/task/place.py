@@ -12,12 +12,13 @@ import psutil
 import pyarrow as pa
 
 from tensorflowonspark import children
+from tensorflowonspark.errors import FeedError
 from tensorflowonspark.messages import Failed, FailureKind, Ready
-from tensorflowonspark.parts import Stored
+from tensorflowonspark.parts import FeedFailed, Stored
 from tensorflowonspark.spec import Role
 from tensorflowonspark.supervisor.assignment import Assignment, Connected, Detach
 from tensorflowonspark.task.gpus import task_gpus
-from tensorflowonspark.task.host import given_address, local_directory
+from tensorflowonspark.task.host import given_address, known_address, local_directory
 from tensorflowonspark.task.plan import FeedTarget, Plan
 from tensorflowonspark.task.send import send
 
@@ -47,7 +48,11 @@ def place(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
         )
         yield _problem(number, host, problem)
         return
-    process, pipe = start_supervisor(plan, number, host, _executor_pid(), task_gpus(task.resources()))
+    try:
+        process, pipe = start_supervisor(plan, number, host, _executor().pid, task_gpus(task.resources()))
+    except OSError as error:
+        yield _problem(number, host, f"its supervisor can't be started ({error}): see ulimit -u and -n, and memory")
+        return
     try:
         answer = next_word(pipe)
         if isinstance(answer, Failed):
@@ -119,17 +124,18 @@ def start_supervisor(
 def own_address(task: "BarrierTaskContext") -> str:
     """Return the address at which others reach this executor.
 
-    That is the one which its host's administrator gave to Spark, or else the one from which it called the driver: on a
-    host with several addresses these are not always the same.
+    That is its pod's, or the one which its host's administrator gave to Spark, or the one at which Spark has other
+    executors reach it. Else it is the one from which it called the driver, which is another one behind a proxy, and on
+    a host with several addresses.
     """
     seen = task.getTaskInfos()[task.partitionId()].address  # with a port
-    return given_address() or seen.rsplit(":", 1)[0].strip("[]")
+    return given_address() or known_address(_executor().cmdline()) or seen.rsplit(":", 1)[0].strip("[]")
 
 
-def _executor_pid() -> int:
-    """Return the pid of the JVM that this Python worker belongs to."""
+def _executor() -> psutil.Process:
+    """Return the JVM that this Python worker belongs to."""
     parents = psutil.Process().parents()
-    return next((parent.pid for parent in parents if parent.name() == "java"), parents[0].pid)
+    return next((parent for parent in parents if parent.name() == "java"), parents[0])
 
 
 def next_word(pipe: Connection) -> Connected | Ready | Failed:
@@ -145,9 +151,13 @@ def _hold(plan: Plan, role: Role, number: int, host: str, pipe: Connection, batc
     """Feed the node from this task's own partition, then wait until it has ended; the driver hears of its fate."""
     ready = next_word(pipe)
     if plan.feed is not None and isinstance(ready, Ready) and ready.feed_socket:
-        target = FeedTarget(number, str(role), host, ready)
-        parts = send(target, plan.credentials, plan.feed, number, 0, batches)
-        pipe.send(Stored(plan.feed.feed, parts))
+        target = FeedTarget(number, str(role), host, ready, plan.driver)
+        try:
+            parts = send(target, plan.credentials, plan.feed, number, 0, batches)
+        except FeedError as error:  # raised, it would reach the driver as the end of some task
+            pipe.send(FeedFailed(plan.feed.feed, str(error)))
+        else:
+            pipe.send(Stored(plan.feed.feed, parts))
     with suppress(EOFError, OSError):
         while True:
             pipe.recv()

@@ -53,3 +53,4 @@ class FeedTarget:
     name: str
     host: str
     ready: Ready
+    driver: tuple[str, int] = ("", 0)  # which knows why the node is gone, if it is

@@ -1,7 +1,7 @@
 """Feeding: this task's partition goes to one node, as the Arrow batches that Spark made."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.handover import PIECE_BYTES, PieceWriter, can_hand_over, open_piece
+from tensorflowonspark.messages import NodeLost
 from tensorflowonspark.parts import Keep, PartHeader, PartSummary, Split, Storage
 from tensorflowonspark.task.host import local_directory
 from tensorflowonspark.task.plan import FeedOrder, FeedTarget
 
-__all__ = ["choose", "reach", "send"]
+__all__ = ["choose", "loss", "reach", "send"]
 
 
 def choose(targets: tuple[FeedTarget, ...], partition: int) -> FeedTarget:
@@ -27,6 +28,33 @@ def choose(targets: tuple[FeedTarget, ...], partition: int) -> FeedTarget:
 def reach(target: FeedTarget, credentials: transport.Credentials) -> closing[transport.Dialled]:
     """Return a connection to a node, for a ``with`` block."""
     return closing(transport.dial_near(target.ready.feed_socket, target.host, target.ready.feed_port, credentials))
+
+
+def loss(target: FeedTarget, credentials: transport.Credentials, words: str, error: Exception) -> FeedError:
+    """Return the error of a task that has lost its node: the driver knows why, and the connection's end does not.
+
+    Parameters
+    ----------
+    target : FeedTarget
+        The node.
+    credentials : Credentials
+        The cluster's.
+    words : str
+        What the task could not do.
+    error : Exception
+        The end of the connection, in case the driver does not know more.
+    """
+    cause = _cause(target, credentials) if target.driver[1] else ""
+    return FeedError(f"{words}: {cause or error}")
+
+
+def _cause(target: FeedTarget, credentials: transport.Credentials) -> str:
+    """Ask the driver why a node is gone; return nothing if the node is there, or the driver is gone as well."""
+    with suppress(transport.ConnectionLost), closing(transport.dial(target.driver, credentials)) as driver:
+        channel = driver.channel()
+        channel.send(NodeLost(target.number))
+        return str(channel.receive().error)
+    return ""
 
 
 def send(
@@ -58,10 +86,8 @@ def send(
                     sent[split] = sent.get(split, 0) + rows.num_rows
             parts: tuple[PartSummary, ...] = tuple(sender.finish() for sender in senders.values())
         except transport.ConnectionLost as error:
-            raise FeedError(
-                f"partition {partition}: {target.name} on {target.host} did not take its rows "
-                f"({sum(sent.values())} were sent): {error}"
-            ) from error
+            words = f"partition {partition}: {target.name} on {target.host} did not take its rows"
+            raise loss(target, credentials, f"{words} ({sum(sent.values())} were sent)", error) from error
         finally:
             for sender in senders.values():
                 sender.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tensorflowonspark import storage
+from tensorflowonspark.columns import map_in_arrow, require_frame
 from tensorflowonspark.errors import EnvironmentNotReady, SpecError
 from tensorflowonspark.tfrecords.files import File, Split, find, plan
 from tensorflowonspark.tfrecords.infer import Look, Seen, inferred, merged, partition_types, seen_in
@@ -148,6 +149,7 @@ def write_tfrecord(
     SpecError
         If a column or an option can't be written, or something is there and `mode` is ``error``.
     """
+    require_frame(df, "df")
     if mode.lower() not in _SAVE_MODES:
         raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
     given = Options.of({**options, **({"partitionBy": partition_by} if partition_by else {})})
@@ -168,7 +170,7 @@ def write_tfrecord(
 
     output.begin()
     try:
-        names = [row.name for row in df.mapInArrow(write, "name string").collect()]
+        names = [row.name for row in map_in_arrow(df, write, "name string").collect()]
         output.commit(names)
     except BaseException:
         output.abort()

@@ -137,6 +137,7 @@ def _value(name: str, default: Any, given: Any) -> Any:
             raise SpecError(f"option {name}={text!r}: expected a whole number")
         return int(text)
     if isinstance(default, tuple):
-        listed = given if isinstance(given, (list, tuple)) else text.split(",")
-        return tuple(each.strip() for each in listed if each.strip())
+        if isinstance(given, (list, tuple)):
+            return tuple(given)
+        return tuple(each.strip() for each in text.split(",") if each.strip())
     return text

@@ -26,8 +26,13 @@ from tensorflowonspark.transport.credentials import CERTIFIED_NAME, Credentials
 
 __all__ = ["Dialled", "Dialogue", "PutStream", "dial", "dial_near"]
 
-# gRPC asks a silent peer for a sign of life: a host that vanished without closing its connections is noticed.
-_KEEPALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000)]
+# gRPC asks a silent peer for a sign of life: a host that vanished without closing its connections is noticed. How long
+# it waits for the answer has two settings, of which newer versions take one and older ones the other.
+_KEEPALIVE = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+]
 _PIECE_BYTES = 64 << 20  # of one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
 
 

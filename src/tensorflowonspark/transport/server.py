@@ -1,14 +1,21 @@
 """The end that is called: nothing is read from a peer before it has shown the token."""
 
+import ctypes
 import hmac
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import flight
 
+from tensorflowonspark.errors import error_text
 from tensorflowonspark.handover import Piece, open_piece
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.common import (
@@ -25,12 +32,15 @@ from tensorflowonspark.transport.common import (
     unpacked,
 )
 from tensorflowonspark.transport.credentials import Credentials
-from tensorflowonspark.transport.gate import Gate
+from tensorflowonspark.transport.gate import Gate, HandshakeDone, TokenShown
 from tensorflowonspark.transport.sockets import HiddenSocket
 
 __all__ = ["ChannelHandler", "DialogueHandler", "Mapped", "PutHandler", "Server"]
 
 _CLOSING_SECONDS = 2.0
+_servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
+_ERROR_BYTES, _ELLIPSIS = 5000, 8
+_INSIDE = ("127.0.0.1", 0)  # where a server with TLS listens, behind its gate
 
 PutHandler = Callable[[Any, pa.Schema, Iterator["pa.RecordBatch | Mapped"]], Any]
 DialogueHandler = Callable[[Any, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -48,8 +58,8 @@ class Mapped:
 class Server(flight.FlightServerBase):
     """Listens on one address, a Unix socket's path or a host and port, from its making until ``close``.
 
-    A Unix socket is protected by its directory and the token; a port by TLS, of which both sides show the certificate,
-    and the token, or by a `Gate` that asks for the token before the server hears anything.
+    A Unix socket is protected by its directory and the token; a port by a `Gate`, which lets nobody reach the server
+    who has not shown the token or, with TLS, of which both sides show the certificate, finished the handshake.
 
     Parameters
     ----------
@@ -57,6 +67,8 @@ class Server(flight.FlightServerBase):
         Path, or host and port; port 0 takes a free one.
     credentials : Credentials
         What a peer must show.
+    directory : str
+        Where files may be for a moment; one that goes with this process, if there is any.
     on_channel : callable, optional
         Called with each new channel, in a thread of its own; the channel ends when it returns.
     on_put : callable, optional
@@ -70,32 +82,46 @@ class Server(flight.FlightServerBase):
         address: str | tuple[str, int],
         credentials: Credentials,
         *,
+        directory: str = "",
         on_channel: ChannelHandler | None = None,
         on_put: PutHandler | None = None,
         on_dialogue: DialogueHandler | None = None,
     ) -> None:
+        _servers.add(self)
         self._gate: Gate | None = None
         self._hidden: HiddenSocket | None = None
+        try:
+            self._listen(address, credentials, directory)
+        except BaseException:
+            for each in (self._gate, self._hidden):
+                if each is not None:
+                    each.close()
+            raise
+        self._on_channel = on_channel
+        self._on_put = on_put
+        self._on_dialogue = on_dialogue
+
+    def _listen(self, address: str | tuple[str, int], credentials: Credentials, directory: str) -> None:
         checks = {"token": _TokenCheck(credentials.token)}
         if isinstance(address, str):
             super().__init__(location(address), middleware=checks)
         elif credentials.certificate:
             own = credentials.certificate.encode()
+            self._gate = Gate(address, partial(HandshakeDone, credentials.certificate))
+            # Flight has TLS on ports only: this one is reached from this host, and asks for the certificate as well.
             super().__init__(
-                location(address, tls=True),
+                location(_INSIDE, tls=True),
                 tls_certificates=[(own, credentials.key.encode())],
                 verify_client=True,
                 root_certificates=own,
                 middleware=checks,
             )
+            self._gate.open((_INSIDE[0], int(super().port)))
         else:
-            self._gate = Gate(address, credentials.token)
-            self._hidden = HiddenSocket()
+            self._gate = Gate(address, partial(TokenShown, credentials.token))
+            self._hidden = HiddenSocket(directory)
             super().__init__(location(self._hidden.path), middleware=checks)
             self._gate.open(self._hidden.hide())
-        self._on_channel = on_channel
-        self._on_put = on_put
-        self._on_dialogue = on_dialogue
 
     @property
     def port(self) -> int:
@@ -104,16 +130,17 @@ class Server(flight.FlightServerBase):
 
     def do_exchange(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve one channel or dialogue (called by Flight)."""
-        if descriptor.command:
-            self._converse(unpacked(descriptor.command, HEADER_BYTES), reader, writer)
-            return
-        if self._on_channel is None:
-            raise flight.FlightUnauthorizedError("this server has no channels")
-        channel = Channel(reader, writer, lambda: None)
-        try:
-            self._on_channel(channel)
-        finally:
-            channel.close()
+        with _errors_to_peer():
+            if descriptor.command:
+                self._converse(unpacked(descriptor.command, HEADER_BYTES), reader, writer)
+                return
+            if self._on_channel is None:
+                raise flight.FlightUnauthorizedError("this server has no channels")
+            channel = Channel(reader, writer, lambda: None)
+            try:
+                self._on_channel(channel)
+            finally:
+                channel.close()
 
     def _converse(self, header: Any, reader: Any, writer: Any) -> None:
         if self._on_dialogue is None:
@@ -129,10 +156,11 @@ class Server(flight.FlightServerBase):
         """Take one partition's batches (called by Flight)."""
         if self._on_put is None:
             raise flight.FlightUnauthorizedError("this server takes no rows")
-        answer = self._on_put(
-            unpacked(descriptor.command, HEADER_BYTES), reader.schema, _until_end_mark(reader, writer)
-        )
-        writer.write(packed(answer, MESSAGE_BYTES))
+        with _errors_to_peer():
+            answer = self._on_put(
+                unpacked(descriptor.command, HEADER_BYTES), reader.schema, _until_end_mark(reader, writer)
+            )
+            writer.write(packed(answer, MESSAGE_BYTES))
 
     def close(self) -> None:
         """Stop listening; calls that don't end are given up after two seconds, never waited for."""
@@ -143,6 +171,23 @@ class Server(flight.FlightServerBase):
         closer.join(_CLOSING_SECONDS)
         if self._hidden is not None:
             self._hidden.close()
+
+
+@contextmanager
+def _errors_to_peer() -> Iterator[None]:
+    """Send what is raised as a text that is short enough: gRPC drops the call's answer for one of more than 8 kB.
+
+    An exception of Flight's own goes without the traceback that Flight adds to all others, several times over.
+    """
+    try:
+        yield
+    except flight.FlightError:
+        raise
+    except Exception as error:
+        text = error_text(error, _ERROR_BYTES)
+        while (size := len(quote(text))) > _ERROR_BYTES:  # as it is sent
+            text = f"{text[: len(text) * _ERROR_BYTES // size - _ELLIPSIS]} ..."
+        raise flight.FlightServerError(text) from error
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):
@@ -180,3 +225,15 @@ def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mappe
                 continue
             yield mapped.pop()  # and keep no hold of it here: it may be let go while the next is waited for
             writer.write(TAKEN)  # the receiver has put it where it belongs, and the sender may go on
+
+
+def _leave_to_parent() -> None:
+    """Keep a forked child from ending the servers of its parent, as it would where it ends: it waits for ever there."""
+    for server in list(_servers):
+        for reference in weakref.getweakrefs(server):
+            if isinstance(reference.__callback__, weakref.finalize):
+                reference.__callback__.detach()  # pyarrow's own, which shuts the server down
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # nor is it taken down with its last reference
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -25,14 +25,19 @@ def reachable(socket: Path) -> str:
 class HiddenSocket:
     """A socket that only this process can reach: it loses its name as soon as somebody listens on it.
 
+    Parameters
+    ----------
+    directory : str
+        Where it has a name until then; one that goes with this process, if there is any. By default the system's own.
+
     Attributes
     ----------
     path : str
         Where to listen.
     """
 
-    def __init__(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="tfos-")  # which only this user can enter
+    def __init__(self, directory: str = "") -> None:
+        self._directory = tempfile.mkdtemp(prefix="tfos-", dir=directory or None)  # which only this user can enter
         self._entry = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
         self.path = f"/proc/self/fd/{self._entry}/hidden"  # a temporary directory's own path may be too long
         self._socket = -1
@@ -40,11 +45,17 @@ class HiddenSocket:
     def hide(self) -> str:
         """Take the name away, now that somebody listens; return the path by which this process still reaches it."""
         self._socket = os.open(self.path, os.O_PATH)
-        Path(self.path).unlink()
-        Path(self._directory).rmdir()
+        self._remove()
         return f"/proc/self/fd/{self._socket}"
 
     def close(self) -> None:
         """Let go of it."""
-        os.close(self._socket)
+        if self._socket < 0:
+            self._remove()  # nobody has listened
+        else:
+            os.close(self._socket)
         os.close(self._entry)
+
+    def _remove(self) -> None:
+        Path(self.path).unlink(missing_ok=True)
+        Path(self._directory).rmdir()

@@ -65,7 +65,8 @@ def run(  # noqa: PLR0913, PLR0917 - as it was
     eval_node : bool
         Whether one of the nodes evaluates.
     release_port : bool
-        Whether nodes' ports are free for TensorFlow when the function starts; else ``ctx.release_port()`` does that.
+        Whether ``ctx.tmp_socket`` is None from the start. In both cases the node's port stays reserved for TensorFlow,
+        which binds it beside the reservation; any other server binds it after ``ctx.release_port()``.
 
     Raises
     ------

@@ -5,6 +5,7 @@ from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.provenance import report_read
 
 from ._inbox import END, END_OF_PARTITION, Block, Question
 from ._inlet import Inlet
@@ -42,7 +43,7 @@ def hdfs_path(ctx: Any, path: str) -> str:
 
 
 def release_port(ctx: Any) -> None:
-    """Let go the node's port, which `TFCluster.run` with ``release_port=False`` keeps until here."""
+    """Release the node's port: when this returns, the program or a child of it can bind it."""
     ctx.release_port()
 
 
@@ -108,6 +109,7 @@ class DataFeed:
         list or dict
             Rows; or, with `input_mapping`, lists of values by tensor.
         """
+        report_read()
         rows: list[Any] = []
         while len(rows) < batch_size and not self.done_feeding:
             if not self._rows and not self._next_block(rows):

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from tensorflowonspark.supervisor.ports import hold_port
@@ -57,6 +58,12 @@ class TFNodeContext:
         self.working_dir = working_dir
         self.mgr = mgr
         self.tmp_socket = tmp_socket
+        self._release: Callable[[], None] | None = None  # frees the port, which the supervisor reserves
+        self._owner = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what can be pickled: only the node's own process releases its port."""
+        return {**self.__dict__, "_release": None}
 
     def absolute_path(self, path: str) -> str:
         """Return a path as a URL of Hadoop's default file system: `TFNode.hdfs_path` says how."""
@@ -73,7 +80,13 @@ class TFNodeContext:
         return TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
 
     def release_port(self) -> None:
-        """Let go the node's port, just before TensorFlow takes it."""
+        """Release the node's port: when this returns, the program or a child of it can bind it."""
+        self.close_port()
+        if self._release is not None and self._owner == os.getpid():
+            self._release()
+
+    def close_port(self) -> None:
+        """Close this process's own hold of the node's port."""
         if self.tmp_socket is not None:
             self.tmp_socket.close()
             self.tmp_socket = None
@@ -83,7 +96,7 @@ class TFNodeContext:
 
 
 def held_port(address: str) -> socket.socket:
-    """Return a socket that holds a node's port beside its supervisor, which keeps it in any case."""
+    """Return a socket that holds a node's port beside its supervisor's."""
     return hold_port(int(address.rsplit(":", 1)[1]))
 
 

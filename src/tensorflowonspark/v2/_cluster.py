@@ -149,7 +149,7 @@ class TFCluster:
             The queue of the nodes.
         """
         self._require_feeding("inference", qname)
-        targets = feed_targets(self._cluster.fed)
+        targets = feed_targets(self._cluster.fed, self._cluster.address)
         return answered(_as_rdd(dataRDD), targets, self._cluster.credentials, qname, feed_timeout)
 
     def _require_feeding(self, verb: str, qname: str) -> None:
@@ -202,5 +202,8 @@ class TFCluster:
 def _as_rdd(rows: Any) -> "RDD[Any]":
     found: Any = rows if hasattr(rows, "mapPartitions") and hasattr(rows, "ctx") else getattr(rows, "rdd", None)
     if found is None:
-        raise FeedError(f"{type(rows).__name__}: expected an RDD, a DataFrame or (for train) a DStream")
+        raise FeedError(
+            f"{type(rows).__name__}: expected an RDD, a DataFrame or (for train) a DStream: make one with "
+            "sc.parallelize(rows) or spark.createDataFrame(rows)"
+        )
     return found

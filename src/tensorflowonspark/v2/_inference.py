@@ -5,9 +5,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import transport
-from tensorflowonspark.errors import FeedError
 from tensorflowonspark.task.plan import FeedTarget
-from tensorflowonspark.task.send import choose, reach
+from tensorflowonspark.task.send import choose, loss, reach
 
 from ._inlet import RowsHeader
 from ._pickles import from_pickles, in_batches, to_pickles
@@ -49,7 +48,6 @@ def _partition(
             for answer in dialogue.rest() if dialogue is not None else ():
                 yield from answer.column(0).to_pylist()
     except transport.ConnectionLost as error:
-        raise FeedError(
-            f"partition {partition}: {target.name} on {target.host} did not answer (results can be computed only until "
-            f"cluster.shutdown): {error}"
-        ) from error
+        words = f"partition {partition}: {target.name} on {target.host} did not answer"
+        note = "results can be computed only until cluster.shutdown"
+        raise loss(target, credentials, f"{words} ({note})", error) from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, UserDefinedType
 
-from tensorflowonspark.columns import check_schema
+from tensorflowonspark.columns import check_schema, quoted, select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, spark_type
@@ -68,7 +68,7 @@ def taken_columns(
     lacking = [each.name for each in inputs if each.name not in tensors.values()]
     if lacking:
         raise SpecError(f"input_mapping has no column for the signature's {_told('input', lacking)}: {dict(mapping)}")
-    chosen = frame.select(*[f.col(f"`{column}`") for column in columns])
+    chosen = select(frame, columns)
     check_schema(chosen.schema)
     by_name, shapes = {each.name: each for each in inputs}, {}
     for column, tensor in tensors.items():
@@ -78,7 +78,7 @@ def taken_columns(
             shapes[column] = info.shape
             if isinstance(type_, BinaryType) and info.dtype == "string":
                 # A shape of its own would make numbers of its bytes.
-                chosen = chosen.withColumn(column, f.array(f.col(f"`{column}`")))
+                chosen = chosen.withColumn(column, f.array(f.col(quoted(column))))
     parameters = {tensor: column for column, tensor in tensors.items()}
     return chosen, Taken(tuple(columns), {"shapes": shapes}, parameters, _ADVICE)
 

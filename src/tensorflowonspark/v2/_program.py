@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.node.forks import children_end_here
 from tensorflowonspark.spec import Job
 
 from ._inlet import Inlet
@@ -50,13 +51,14 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
         mgr=inlet,
         tmp_socket=held_port(ctx.cluster[ctx.job][ctx.index]) if program.keeps_port else None,
     )
+    seen._release = ctx.release_port
     # What Keras and TensorFlow of 2.x's time looked for, to tell a cluster from one machine.
     os.environ["TF_CONFIG"] = json.dumps({**json.loads(os.environ["TF_CONFIG"]), "environment": "cloud"})
     tell_of_servers(ctx.serving)
     try:
         _call(program, seen)
     finally:
-        seen.release_port()
+        seen.close_port()
     if inlet is not None:  # rows that a program which failed has left are owed still: the feed ends by its error
         inlet.close()
 
@@ -74,7 +76,8 @@ def _call(program: Program, ctx: TFNodeContext) -> None:
         sys.argv = program.args  # for programs that parse it again on each node
     limit_gpus(_num_gpus(program.args))
     try:
-        program.function(program.args, ctx)
+        with children_end_here():
+            program.function(program.args, ctx)
     except SystemExit as end:
         if end.code not in (None, 0):
             raise

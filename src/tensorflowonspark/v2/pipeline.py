@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator, Model
 
+from tensorflowonspark.columns import select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.applying import with_results
 from tensorflowonspark.ml.artefact import Artefact
@@ -169,7 +170,7 @@ class TFEstimator(
 
     def _fit(self, dataset: "DataFrame") -> TFModel:
         args = self.merge_args_params()
-        frame = dataset.select(*[f"`{column}`" for column in fed_columns(dataset, args.input_mapping)])
+        frame = select(dataset, fed_columns(dataset, args.input_mapping))
         cluster = TFCluster.run(
             dataset.sparkSession.sparkContext,
             self.train_fn,

@@ -83,6 +83,7 @@ class StopSwitch:
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._stopped = False
+        self._owner = os.getpid()
         self._file: Path | None = None
         try:
             self._file = _key_file(cluster.address)
@@ -105,7 +106,9 @@ class StopSwitch:
         self._stopped = True
 
     def close(self) -> None:
-        """Forget the key."""
+        """Forget the key; a forked child leaves it to its parent."""
+        if os.getpid() != self._owner:
+            return
         atexit.unregister(self.close)
         if self._file is not None:
             with suppress(OSError):

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["begin_afresh"]
+from tensorflowonspark.children import FAMILY, process_name
 
-_NAME = "tfos-node"  # what tools show as the process's name, where the command line is still the fork server's
+__all__ = ["begin_afresh"]
 
 
 def begin_afresh(environment: Mapping[str, str], arguments: Sequence[str], path: Sequence[str], output: int) -> None:
@@ -31,7 +31,8 @@ def begin_afresh(environment: Mapping[str, str], arguments: Sequence[str], path:
         Where standard output and standard error go together; it is closed.
     """
     os.setsid()
-    Path("/proc/self/comm").write_text(_NAME)
+    # What tools show, where the command line is still the fork server's, and by which the node's family is found.
+    Path("/proc/self/comm").write_text(process_name(environment.get(FAMILY, "tfos-node")))
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(output, 1)

@@ -14,7 +14,11 @@ _NICENESS = 5  # the programs that run meanwhile come first
 _MODULES = ("pyarrow.flight", "tensorflowonspark.node.run", "tensorflowonspark.node.dataset")
 # What Keras's hooks would import next in each node. They need Keras itself, which may be another one.
 _MODULES_OF_KERAS = tuple(
-    f"tensorflowonspark.keras.{name}" for name in ("repair", "fitting", "shards", "metrics", "losses", "resuming")
+    f"tensorflowonspark.keras.{name}"
+    for name in (
+        *("repair", "compiling", "fitting", "shards", "metrics", "losses", "resuming"),
+        *("optimizers", "own_steps", "saving", "weighting"),
+    )
 )
 _OTHER_RUNTIMES = ("jax", "torch")  # Keras's other backends have threads of their own, and warn of every fork
 

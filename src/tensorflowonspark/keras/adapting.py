@@ -1,0 +1,253 @@
+"""``adapt`` of preprocessing layers on several workers: each computes a part of the state, and all get the whole.
+
+A fed data set holds one worker's rows, and the state that Keras would compute of it is that of these rows: each worker
+would train with another vocabulary, or another mean. So while a layer adapts in a node, the rows are counted by Keras's
+own functions, and what they gave is merged over all workers before the layer makes its vocabulary, its boundaries or
+its mean of it. Data that no feed has handed out is taken as Keras takes it.
+"""
+
+import inspect
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+import wrapt
+
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.passes import StatePass
+from tensorflowonspark.keras.preprocessing import (
+    Moments,
+    TokenCounts,
+    family_of,
+    fixed_reason,
+    lookup_of,
+    set_moments,
+    set_quantiles,
+    set_tokens,
+)
+from tensorflowonspark.keras.shards import shard_batch_rows
+
+__all__ = ["Workers", "connect", "wrap_layers"]
+
+_CACHES = ("CacheDataset", "_SnapshotDataset", "SnapshotDataset")
+_UNBATCHED_ROWS = 128  # that Keras takes at a time of a data set that has no batches
+_WEIGHT = "sample_weight"
+
+
+class Workers(Protocol):
+    """The workers that adapt together."""
+
+    def combine(self, call: str, part: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
+        """Return what `merge` makes of all workers' parts, in their order; all call it in turn."""
+
+
+_workers: list[Workers] = []  # one, in a node that trains with others
+
+
+def connect(workers: Workers) -> None:
+    """Have layers adapt together with other workers from now on."""
+    _workers[:] = [workers]
+
+
+def wrap_layers(module: ModuleType) -> None:
+    """Wrap ``adapt`` of the layer class that a module of Keras defines (called after its import)."""
+    for name in ("Normalization", "Discretization", "TextVectorization", "IndexLookup", "PreprocessingLayer"):
+        if "adapt" in vars(getattr(module, name, object)):
+            wrapt.wrap_function_wrapper(module, f"{name}.adapt", _adapt)
+
+
+def _adapt(wrapped: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+    data, steps = given["data"], given.get("steps")
+    if not _workers or not family_of(layer) or fixed_reason(layer) or not _in_batches(data):
+        return wrapped(*args, **kwargs)
+    is_share = shard_batch_rows(data) is not None
+    if is_share:
+        _refuse_caches(data)
+    with StatePass.begin() as state_pass:
+        state = _STATES[family_of(layer)](layer, data)
+        for number, batch in enumerate(_batches(state.prepared(data))):
+            if steps is not None and number >= steps:
+                break
+            if not _is_empty(batch):
+                state.add(batch)
+    parts = [pickle.dumps(state.part())]
+    if is_share or state_pass.fed:
+        gathered = _workers[0].combine(_call(layer), parts[0], state.merge)
+        parts = [gathered]
+    state.finish(pickle.loads(parts[0]))
+    if hasattr(layer, "_is_adapted"):  # tf_keras
+        layer._is_adapted = True
+    return None
+
+
+def _in_batches(data: Any) -> bool:
+    """Whether it is a data set or gives batches in turn, as a generator; arrays and lists are the user's own."""
+    import tensorflow as tf
+
+    whole = isinstance(data, (np.ndarray, list, tuple)) or tf.is_tensor(data) or hasattr(data, "iloc")
+    return hasattr(data, "__iter__") and not whole
+
+
+def _batches(data: Any) -> Iterator[Any]:
+    for batch in data:
+        yield _features(batch)
+
+
+def _features(batch: Any) -> Any:
+    """Return the features of an element, which may have labels and weights beside them."""
+    features = batch[0] if isinstance(batch, tuple) else batch
+    if isinstance(features, Mapping):
+        names = [name for name in features if name != _WEIGHT]
+        if len(names) != 1:
+            raise FeedError(
+                f"adapt takes the values of one column, and the elements have {names}: choose one, as in "
+                f"adapt(dataset.map(lambda x, *rest: x[{names[0]!r}]))"
+            )
+        return features[names[0]]
+    return features
+
+
+def _is_empty(batch: Any) -> bool:
+    shape = tuple(batch.shape if hasattr(batch, "shape") else np.shape(batch))
+    return bool(shape) and shape[0] == 0
+
+
+def _refuse_caches(dataset: Any) -> None:
+    """Refuse a data set that keeps its elements: without the rows that fill up, ``fit`` would not find its steps."""
+    waiting = [dataset]
+    while waiting:
+        each = waiting.pop()
+        if type(each).__name__ in _CACHES:
+            raise FeedError(
+                "adapt was given a fed data set with .cache() in it, which may hold rows that fill up batches: adapt "
+                "the layer on the data set before .cache()"
+            )
+        waiting.extend(each._inputs())
+
+
+def _call(layer: Any) -> str:
+    """Return what the program called, for comparing it with the other workers' calls; Keras's own names may differ."""
+    kind = type(layer).__name__
+    snake_case = re.sub("(?<!^)(?=[A-Z])", "_", kind).lower()
+    is_automatic = re.fullmatch(rf"{snake_case}(_\d+)?", layer.name)
+    return f"{kind}.adapt" if is_automatic else f"{kind}.adapt (of the layer {layer.name!r})"
+
+
+class _State(Protocol):
+    """A layer's state over the rows of this worker."""
+
+    def prepared(self, data: Any) -> Any:
+        """Return the data in batches of rows."""
+
+    def add(self, batch: Any) -> None:
+        """Add some rows."""
+
+    def part(self) -> Any:
+        """Return the state so far."""
+
+    def merge(self, parts: list[bytes]) -> bytes:
+        """Return all workers' states as one."""
+
+    def finish(self, merged: Any) -> None:
+        """Give the layer the state."""
+
+
+class _Normalization:
+    def __init__(self, layer: Any, data: Any) -> None:
+        self._layer = layer
+        self._moments: list[Moments] = []
+        self._spec = getattr(data, "element_spec", None)
+
+    def prepared(self, data: Any) -> Any:
+        shape = self._shape()
+        if shape is not None and (not shape or (len(shape) == 1 and shape[0] is not None)):
+            data = data.batch(_UNBATCHED_ROWS)  # as Keras does
+            self._spec = data.element_spec
+        return data
+
+    def _shape(self) -> tuple[int | None, ...] | None:
+        shape = getattr(_features(self._spec), "shape", None) if self._spec is not None else None
+        return None if shape is None or shape.rank is None else tuple(shape)
+
+    def add(self, batch: Any) -> None:
+        if hasattr(batch, "nrows"):
+            raise FeedError(f"layer {self._layer.name!r} can't adapt to ragged rows: Normalization takes dense ones")
+        moments = Moments.of(batch, self._layer.axis)
+        self._moments = [Moments.merged([*self._moments, moments])]
+
+    def part(self) -> list[Moments]:
+        return self._moments
+
+    def merge(self, parts: list[bytes]) -> bytes:
+        every = [moments for part in parts for moments in pickle.loads(part)]
+        return pickle.dumps([Moments.merged(every)] if every else [])
+
+    def finish(self, merged: list[Moments]) -> None:
+        if not merged:
+            raise FeedError(f"layer {self._layer.name!r} can't adapt: no worker has any rows")
+        set_moments(self._layer, merged[0], self._shape())
+
+
+class _Discretization:
+    def __init__(self, layer: Any, _data: Any) -> None:
+        self._layer = layer
+        layer.reset_state()
+
+    def prepared(self, data: Any) -> Any:
+        return data
+
+    def add(self, batch: Any) -> None:
+        self._build()
+        self._layer.update_state(batch)
+
+    def _build(self) -> None:
+        if not hasattr(self._layer, "summary"):  # tf_keras has it as a variable
+            self._layer.build((None, 1))
+
+    def part(self) -> list[Any]:
+        self._build()
+        return [np.asarray(self._layer.summary)]
+
+    def merge(self, parts: list[bytes]) -> bytes:
+        return pickle.dumps([each for part in parts for each in pickle.loads(part) if each.shape[1]])
+
+    def finish(self, merged: list[Any]) -> None:
+        set_quantiles(self._layer, merged or self.part())
+
+
+class _Tokens:
+    def __init__(self, layer: Any, _data: Any) -> None:
+        self._layer = layer
+        layer.reset_state()
+
+    def prepared(self, data: Any) -> Any:
+        return data
+
+    def add(self, batch: Any) -> None:
+        self._layer.update_state(batch)
+
+    def part(self) -> TokenCounts:
+        lookup = lookup_of(self._layer)
+        tokens, counts = (each.numpy() for each in lookup.token_counts.export())
+        if lookup.output_mode != "tf_idf":
+            return TokenCounts(tokens, counts, np.zeros_like(counts), 0)
+        documents = lookup.token_document_counts.lookup(tokens).numpy()
+        return TokenCounts(tokens, counts, documents, int(lookup.num_documents.numpy()))
+
+    def merge(self, parts: list[bytes]) -> bytes:
+        return pickle.dumps(TokenCounts.merged([pickle.loads(part) for part in parts]))
+
+    def finish(self, merged: TokenCounts) -> None:
+        set_tokens(self._layer, merged)
+
+
+_STATES: Mapping[str, Callable[[Any, Any], _State]] = {
+    "Normalization": _Normalization,
+    "Discretization": _Discretization,
+    "TextVectorization": _Tokens,
+    "IndexLookup": _Tokens,
+}

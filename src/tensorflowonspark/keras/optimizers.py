@@ -1,0 +1,166 @@
+"""Keras 3's optimizers on several replicas: gradients are summed first, and everything after that sees their sum.
+
+Keras adds up the gradients of all replicas last, just before the update. What it does before that, each replica does
+with its own share of the gradient: clip it, accumulate it over steps, look for values that are not finite. That gives
+other weights than one process with the whole batch, or, where two replicas come to different results, a worker that
+waits for ever. And what Keras does in some steps only (``gradient_accumulation_steps``, ``ema_overwrite_frequency``)
+fails, since a branch of a graph must not exchange anything with other replicas from within one of them.
+
+Here the sum comes first. From then on each replica computes the same, and all take the same branch, which is entered
+for all replicas of a worker at once.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflowonspark.keras import wrap
+
+__all__ = ["agree_on_loss_scale", "only_building", "sum_gradients_first"]
+
+# Replicas take their steps in threads of their own, and have a value each.
+_summed: ContextVar[bool] = ContextVar("gradients are the sum over all replicas", default=False)
+_only_building: ContextVar[bool] = ContextVar("optimizers make their variables and do no more", default=False)
+
+
+def sum_gradients_first(module: ModuleType) -> None:
+    """Have all optimizers sum gradients first (called after the import of Keras's TensorFlow optimizer)."""
+
+    def apply_gradients(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def arguments(grads: Any, trainable_variables: Any) -> None:
+            if _only_building.get():
+                return
+            if not _on_replica():
+                wrapped(grads, trainable_variables)
+                return
+            total = _sum(grads)
+            with _gradients_are_summed():
+                _apply(optimizer, total, trainable_variables)
+
+        arguments(*args, **kwargs)
+
+    def sum_once(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not _summed.get():
+            return wrapped(*args, **kwargs)
+        return args[0] if args else kwargs["grads_and_vars"]
+
+    wrap(module, "TFOptimizer._backend_apply_gradients", apply_gradients)
+    wrap(module, "TFOptimizer._all_reduce_sum_gradients", sum_once)
+
+
+def agree_on_loss_scale(module: ModuleType) -> None:
+    """Have all replicas see the same values that are not finite (called after the import of ``LossScaleOptimizer``)."""
+
+    def apply(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def arguments(grads: Any, trainable_variables: Any = None) -> Any:
+            if _only_building.get():
+                return optimizer.built or optimizer.build(trainable_variables)
+            return wrapped(_sum(grads) if _on_replica() else grads, trainable_variables)
+
+        return arguments(*args, **kwargs)
+
+    def update(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not _on_replica():
+            wrapped(*args, **kwargs)
+            return
+        with _gradients_are_summed():
+            wrapped(*args, **kwargs)
+
+    wrap(module, "LossScaleOptimizer.apply", apply)
+    wrap(module, "LossScaleOptimizer._stateful_handle_finite_grads", update)
+
+
+@contextmanager
+def only_building() -> Iterator[None]:
+    """Have optimizers make their variables, for the gradients that they are given, and change none."""
+    token = _only_building.set(True)
+    try:
+        yield
+    finally:
+        _only_building.reset(token)
+
+
+def _on_replica() -> bool:
+    """Return whether this is a step of one of the replicas of a strategy that mirrors variables."""
+    replica = tf.distribute.get_replica_context()
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return replica is not None and isinstance(replica.strategy, mirrored)
+
+
+@contextmanager
+def _gradients_are_summed() -> Iterator[None]:
+    token = _summed.set(True)
+    try:
+        yield
+    finally:
+        _summed.reset(token)
+
+
+def _sum(grads: Sequence[Any]) -> list[Any]:
+    """Return the sum of each gradient over all replicas, unless that is what they are already."""
+    known = [each for each in grads if each is not None]
+    if _summed.get() or not known:
+        return list(grads)
+    sums = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, known))
+    return [None if each is None else next(sums) for each in grads]
+
+
+def _apply(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Do what ``BaseOptimizer._backend_apply_gradients`` does, with branches for all replicas at once."""
+
+    def update(gradients: Sequence[Any]) -> None:
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(gradients, variables, optimizer.learning_rate)
+
+    steps = optimizer.gradient_accumulation_steps
+    if steps:
+        accumulators = [optimizer._accumulated_gradients[optimizer._get_variable_index(each)] for each in variables]
+        mean = [(grad + so_far) / steps for grad, so_far in zip(grads, accumulators, strict=True)]
+        clipped = optimizer._clip_gradients(mean)
+
+        def update_and_begin_again() -> None:
+            update(clipped)
+            optimizer._backend_reset_gradient_accumulators()
+
+        _branch(
+            (optimizer._iterations + 1) % steps == 0,
+            update_and_begin_again,
+            lambda: optimizer._backend_increment_gradient_accumulators(grads, accumulators),
+        )
+    else:
+        update(optimizer._clip_gradients(grads))
+    if not optimizer.use_ema:
+        return
+    optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
+    if optimizer.ema_overwrite_frequency:
+        _branch(
+            (optimizer.iterations + 1) % optimizer.ema_overwrite_frequency == 0,
+            lambda: optimizer._overwrite_model_variables_with_average_value(optimizer._trainable_variables),
+            lambda: None,
+        )
+
+
+def _branch(condition: Any, on_true: Callable[[], None], on_false: Callable[[], None]) -> None:
+    """Call one of two functions on all replicas, by a condition that has the same value on all of them."""
+
+    def for_all_replicas(strategy: tf.distribute.Strategy, condition: Any, on_true: Any, on_false: Any) -> None:
+        def call_each(functions: Any) -> Callable[[], None]:
+            def call() -> None:
+                strategy.extended.call_for_each_replica(_call_with_sums, args=(functions,))
+
+            return call
+
+        one = strategy.experimental_local_results(condition)[0]
+        tf.cond(one, call_each(on_true), call_each(on_false))
+
+    replica = tf.distribute.get_replica_context()
+    replica.merge_call(for_all_replicas, args=(tf.convert_to_tensor(condition), on_true, on_false))
+
+
+def _call_with_sums(function: Callable[[], None]) -> None:
+    with _gradients_are_summed():
+        function()

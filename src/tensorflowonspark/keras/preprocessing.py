@@ -1,0 +1,226 @@
+"""The states of Keras's preprocessing layers: computed in parts, merged, and given to a layer.
+
+A layer's state over all rows is put together from parts, each over some of the rows: those of a worker
+(`keras.adapting`), or of a Spark task (`ml.adapting`). What Keras makes of the state (the order of a vocabulary, the
+weights of tf-idf, the boundaries of bins) is left to Keras. TensorFlow is imported only with a layer at hand, so that
+tasks and the driver may import this module.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorflowonspark.errors import SpecError
+
+__all__ = ["Moments", "TokenCounts", "family_of", "fixed_reason", "is_adapted", "lookup_of", "set_moments",
+           "set_quantiles", "set_tokens"]  # fmt: skip
+
+_FAMILIES = ("Normalization", "Discretization", "TextVectorization", "IndexLookup")
+_LIBRARIES = ("keras", "tf_keras")
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and squared deviations of some values, over all axes but those that a `Normalization` keeps.
+
+    Attributes
+    ----------
+    count : int
+        How many values each mean is of.
+    mean, deviations : numpy.ndarray
+        The mean, and the sum of the squared distances from it, at each place of the kept axes.
+    shape : tuple of int or None
+        Of one row's value; None where rows differ.
+
+    Examples
+    --------
+    >>> first, second = (Moments.of(np.array(rows), (-1,)) for rows in ([[1.0, 0.0]], [[3.0, 0.0], [5.0, 3.0]]))
+    >>> both = first + second
+    >>> both.mean.tolist(), both.variance.round(3).tolist()
+    ([3.0, 1.0], [2.667, 2.0])
+    """
+
+    count: int
+    mean: npt.NDArray[np.float64]
+    deviations: npt.NDArray[np.float64]
+    shape: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, rows: Any, axis: Sequence[int]) -> "Moments":
+        """Return those of an array whose first axis is that of the rows.
+
+        Raises
+        ------
+        SpecError
+            If the rows' own axis is to be kept, or an axis does not exist.
+        """
+        values = np.asarray(rows).astype(np.float64)
+        if any(not -values.ndim <= each < values.ndim or each % values.ndim == 0 for each in axis):
+            raise SpecError(
+                f"Normalization(axis={tuple(axis)}) does not fit values of shape {values.shape[1:]}: axis 0 is that of "
+                "the rows; axis=None gives one mean over all values"
+            )
+        keep = sorted(each % values.ndim for each in axis)
+        reduced = tuple(each for each in range(values.ndim) if each not in keep)
+        count = int(np.prod([values.shape[each] for each in reduced]))
+        kept = tuple(values.shape[each] for each in keep)
+        if not count:
+            return cls(0, np.zeros(kept), np.zeros(kept), values.shape[1:])
+        return cls(count, values.mean(reduced), values.var(reduced) * count, values.shape[1:])
+
+    def __add__(self, other: "Moments") -> "Moments":
+        if not self.count or not other.count:
+            return other if not self.count else self
+        if self.mean.shape != other.mean.shape:
+            raise SpecError(f"values of shape {self.shape} and {other.shape} can't be normalized by one layer")
+        count = self.count + other.count
+        apart = other.mean - self.mean
+        mean = self.mean + apart * (other.count / count)
+        deviations = self.deviations + other.deviations + apart**2 * (self.count * (other.count / count))
+        same = len(self.shape) == len(other.shape)
+        shape = tuple(a if a == b else None for a, b in zip(self.shape, other.shape, strict=True)) if same else ()
+        return Moments(count, mean, deviations, shape)
+
+    @property
+    def variance(self) -> npt.NDArray[np.float64]:
+        """The variance, with the count as divisor, as Keras has it."""
+        return self.deviations / max(1, self.count)
+
+    @staticmethod
+    def merged(parts: Iterable["Moments"]) -> "Moments":
+        """Return the moments of all parts together."""
+        return reduce(Moments.__add__, parts)
+
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """How often each token was seen, and in how many documents.
+
+    Attributes
+    ----------
+    tokens : numpy.ndarray
+        Each once: bytes as objects, or int64.
+    counts, documents : numpy.ndarray
+        How often it was seen, and in how many documents (zeros unless the layer's output is tf-idf).
+    rows : int
+        How many documents there were.
+
+    Examples
+    --------
+    >>> first = TokenCounts(np.array([1, 2]), np.array([1, 5]), np.array([1, 2]), 2)
+    >>> second = TokenCounts(np.array([2, 3]), np.array([1, 1]), np.array([1, 1]), 1)
+    >>> both = TokenCounts.merged([first, second])
+    >>> both.tokens.tolist(), both.counts.tolist(), both.documents.tolist(), both.rows
+    ([1, 2, 3], [1, 6, 1], [1, 3, 1], 3)
+    """
+
+    tokens: npt.NDArray[Any]
+    counts: npt.NDArray[np.int64]
+    documents: npt.NDArray[np.int64]
+    rows: int
+
+    @staticmethod
+    def merged(parts: Sequence["TokenCounts"]) -> "TokenCounts":
+        """Return the counts of all parts together."""
+        tokens, places = np.unique(np.concatenate([part.tokens for part in parts]), return_inverse=True)
+        counts, documents = np.zeros(len(tokens), np.int64), np.zeros(len(tokens), np.int64)
+        np.add.at(counts, places, np.concatenate([part.counts for part in parts]))
+        np.add.at(documents, places, np.concatenate([part.documents for part in parts]))
+        return TokenCounts(tokens, counts, documents, sum(part.rows for part in parts))
+
+
+def family_of(layer: Any) -> str:
+    """Return which of Keras's adaptable layers it is, as in ``Normalization``; empty if it is none of them.
+
+    Lookups of strings and of integers are one family, ``IndexLookup``.
+    """
+    names = [kind.__name__ for kind in type(layer).__mro__ if kind.__module__.split(".")[0] in _LIBRARIES]
+    return next((name for name in names if name in _FAMILIES), "")
+
+
+def lookup_of(layer: Any) -> Any:
+    """Return the lookup that holds a layer's vocabulary: a `TextVectorization` has one of its own."""
+    return layer._lookup_layer if family_of(layer) == "TextVectorization" else layer
+
+
+def fixed_reason(layer: Any) -> str:
+    """Return why a layer can't adapt, as it was made with its state; empty if it can."""
+    family = family_of(layer)
+    if family == "Normalization":
+        return "it was made with mean and variance" if layer.input_mean is not None else ""
+    if family == "Discretization":
+        return "it was made with bin_boundaries" if layer.num_bins is None else ""
+    return "it was made with a vocabulary" if lookup_of(layer)._has_input_vocabulary else ""
+
+
+def is_adapted(layer: Any) -> bool:
+    """Whether a layer has a state, whether it was given or computed, or needs none."""
+    family = family_of(layer)
+    if not family or fixed_reason(layer):
+        return True
+    if family == "Normalization":
+        if not layer.built:
+            return False
+        mean, variance = (np.asarray(each) for each in (layer.adapt_mean, layer.adapt_variance))
+        return bool((mean != 0).any() or (variance != 1).any())
+    if family == "Discretization":
+        return bool(layer.bin_boundaries) or layer.num_bins == 1
+    return int(lookup_of(layer).lookup_table.size()) > 0
+
+
+def set_moments(layer: Any, moments: Moments, input_shape: Sequence[int | None] | None = None) -> None:
+    """Give a `Normalization` its mean and variance; build it if it has not been.
+
+    Parameters
+    ----------
+    layer : keras.layers.Normalization
+        The layer.
+    moments : Moments
+        Of all rows.
+    input_shape : sequence of int or None, optional
+        The shape to build it for, the rows' axis included; by default that of the rows.
+    """
+    if not moments.count:
+        raise SpecError(f"layer {layer.name!r} can't adapt: there are no rows")
+    if not layer.built:
+        layer.build(tuple(input_shape or (None, *moments.shape)))
+    wanted = tuple(layer.adapt_mean.shape)
+    if wanted != moments.mean.shape:
+        raise SpecError(
+            f"layer {layer.name!r} was built for {wanted} means, and values of shape {moments.shape} have "
+            f"{moments.mean.shape}"
+        )
+    layer.adapt_mean.assign(moments.mean.astype(np.float32))
+    layer.adapt_variance.assign(moments.variance.astype(np.float32))
+    layer.finalize_state()
+
+
+def set_tokens(layer: Any, counts: TokenCounts) -> None:
+    """Have a lookup or a `TextVectorization` make its vocabulary of tokens that were counted."""
+    import tensorflow as tf
+
+    lookup = lookup_of(layer)
+    lookup.reset_state()
+    tokens = tf.constant(counts.tokens.tolist(), lookup.vocabulary_dtype)
+    lookup.token_counts.insert(tokens, tf.constant(counts.counts))
+    if lookup.output_mode == "tf_idf":
+        lookup.token_document_counts.insert(tokens, tf.constant(counts.documents))
+        lookup.num_documents.assign(counts.rows)
+    lookup.finalize_state()
+
+
+def set_quantiles(layer: Any, summaries: Sequence[npt.NDArray[np.float32]]) -> None:
+    """Give a `Discretization` the boundaries that follow from summaries of its values, by Keras's own functions."""
+    base = next(kind for kind in type(layer).__mro__ if kind.__name__ == "Discretization")
+    merge = sys.modules[base.__module__].merge_summaries
+    merged = reduce(lambda one, other: merge(other, one, layer.epsilon), summaries)
+    if hasattr(layer.summary, "assign"):  # tf_keras
+        layer.summary.assign(merged)
+    else:
+        layer.summary = merged
+    layer.finalize_state()

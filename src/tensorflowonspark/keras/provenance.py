@@ -1,0 +1,240 @@
+"""Provenance of datasets: whether their elements come from a feed, which holds one worker's rows and no others.
+
+A dataset of ours carries that in its options (`shards`), but options do not reach a dataset in which ours is an
+argument of a function (``interleave``, ``flat_map``), or one that TensorFlow or Keras makes of a Python generator. So
+each dataset also carries its *sources*:
+
+- a dataset has the sources of its inputs, and of the datasets that its functions make or capture;
+- ``from_generator`` adds its generator. Whether a generator reads from a feed is known when it has been run: a feed
+  reports each read (`report_read`) to the generator that runs in the same thread;
+- ``load`` adds those of the dataset that this process has saved there.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import wrapt
+
+from tensorflowonspark.errors import SpecError
+
+__all__ = ["SHARE", "Generator", "Reader", "add_source", "report_read", "sources", "track_adapters", "track_datasets"]
+
+_SOURCES = "_tensorflowonspark_sources"
+_running = threading.local()  # the readers that run in this thread, each within the one before
+
+
+class Reader:
+    """Code that may read from a feed."""
+
+    def __init__(self) -> None:
+        self.reads_feed = False
+        self.divided = False  # TensorFlow gives each worker a part of what it yields
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Take what is read from a feed in this thread as read by this code."""
+        stack = _running.__dict__.setdefault("stack", [])
+        stack.append(self)
+        try:
+            yield
+        finally:
+            stack.pop()
+
+
+SHARE = Reader()  # a feed itself
+SHARE.reads_feed = True
+
+
+def report_read() -> None:
+    """Report a read from a feed to the code that runs in this thread.
+
+    Raises
+    ------
+    SpecError
+        If TensorFlow divides what that code yields among the workers: it would drop rows that no other worker has.
+    """
+    for reader in getattr(_running, "stack", ()):
+        reader.reads_feed = True
+        if reader.divided:
+            raise SpecError(
+                "a generator given to tf.data reads this worker's rows of the feed, and TensorFlow divides its batches "
+                "among all workers once more, so that most rows would be dropped: use ctx.dataset(...), or set "
+                "options = tf.data.Options(); options.experimental_distribute.auto_shard_policy = "
+                "tf.data.experimental.AutoShardPolicy.OFF; dataset = dataset.with_options(options)"
+            )
+
+
+class Generator(Reader):
+    """A generator function of ``tf.data.Dataset.from_generator``.
+
+    Parameters
+    ----------
+    function : callable
+        Starts a pass.
+    takes_arguments : bool
+        Whether TensorFlow gives it arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any], takes_arguments: bool) -> None:
+        super().__init__()
+        self.reads_feed = bool(getattr(function, "reads_feed", False))
+        self._function = function
+        self._begun: Iterator[Any] | None = None
+        self._known = takes_arguments or self.reads_feed  # as much as can be before it runs
+
+    def __call__(self, *arguments: Any) -> Iterator[Any]:
+        """Return a pass over its elements: the one that `find_out` began, or a new one."""
+        begun, self._begun = self._begun, None
+        return begun if begun is not None else self._pass(*arguments)
+
+    def find_out(self) -> bool:
+        """Return whether it reads from a feed; begin its first pass to know that.
+
+        The element that this takes is the first of the next pass: none is lost, and none is made twice.
+        """
+        if not self._known and not self.reads_feed:
+            self._known = True
+            first: list[Any] = []
+            rest = self._pass()
+            error: Exception | None = None
+            try:
+                first.append(next(rest))
+            except StopIteration:
+                pass
+            except Exception as raised:  # it belongs to the pass, not to this question
+                error = raised
+            self._begun = _resumed(first, error, rest)
+        return self.reads_feed
+
+    def _pass(self, *arguments: Any) -> Iterator[Any]:
+        with self.running():
+            elements = iter(self._function(*arguments))
+        while True:
+            with self.running():
+                try:
+                    element = next(elements)
+                except StopIteration:
+                    return
+            yield _owned(element)
+
+
+def _owned(element: Any) -> Any:
+    """Return an element with copies of its arrays.
+
+    TensorFlow takes over the memory of what a generator yields, and an operation may put its result there. That must
+    not be a view of the program's own arrays.
+    """
+    if isinstance(element, np.ndarray):
+        return element.copy()
+    if isinstance(element, dict):
+        return {name: _owned(value) for name, value in element.items()}
+    return tuple(map(_owned, element)) if type(element) is tuple else element
+
+
+def _resumed(first: list[Any], error: Exception | None, rest: Iterator[Any]) -> Iterator[Any]:
+    while first:
+        yield first.pop()
+    if error is not None:
+        raise error
+    yield from rest
+
+
+def sources(dataset: Any) -> frozenset[Reader]:
+    """Return the sources of a dataset."""
+    found: frozenset[Reader] = getattr(dataset, _SOURCES, frozenset())
+    return found
+
+
+def add_source(dataset: Any, *added: Reader) -> None:
+    """Add sources to a dataset, and to what will find them there: its tensor, and the functions that make it."""
+    tensor = dataset._variant_tensor
+    holders = [dataset, tensor]
+    graph = getattr(tensor, "graph", None) if not hasattr(tensor, "numpy") else None
+    while graph is not None:  # those of functions, from the innermost
+        holders.append(graph)
+        graph = getattr(graph, "outer_graph", None)
+    for each in holders:
+        with suppress(AttributeError):
+            object.__setattr__(each, _SOURCES, sources(each).union(added))
+
+
+def track_datasets(dataset_ops: ModuleType) -> None:
+    """Have each ``tf.data.Dataset`` carry its sources (called after the import of TensorFlow's ``dataset_ops``)."""
+
+    def load(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        dataset = wrapped(*args, **kwargs)
+        if _directory(*args[:1], **kwargs) in saved:
+            add_source(dataset, SHARE)
+        return dataset
+
+    def save(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(each.reads_feed for each in sources(dataset)):
+            saved.add(_directory(*args[:1], **kwargs))
+        return wrapped(*args, **kwargs)
+
+    saved: set[str] = set()  # the directories of datasets that hold rows of a feed
+    wrappers = {
+        "__init__": _collect_sources,
+        "__iter__": _report_iteration,
+        "from_generator": _watch_generator,
+        "save": save,
+        "load": load,
+    }
+    for name, wrapper in wrappers.items():
+        wrapt.wrap_function_wrapper(dataset_ops, f"DatasetV2.{name}", wrapper)
+
+
+def _collect_sources(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    wrapped(*args, **kwargs)
+    with suppress(NotImplementedError, AttributeError):  # kinds of dataset that do not show what they are made of
+        found = frozenset[Reader]().union(*map(sources, [dataset._variant_tensor, *dataset._inputs()]))
+        for function in dataset._functions():
+            concrete = function.function
+            found = found.union(*map(sources, [concrete.graph, *concrete.captured_inputs]))
+        if found:
+            add_source(dataset, *found)
+
+
+def _watch_generator(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    function, rest = (args[0], args[1:]) if args else (kwargs.pop("generator"), args)
+    if not callable(function):
+        return wrapped(function, *rest, **kwargs)
+    arguments = kwargs.get("args", (*rest, None, None, None)[2])
+    generator = Generator(function, takes_arguments=arguments is not None)
+    # What is known to read a feed needs no watch.
+    dataset = wrapped(function if generator.reads_feed else generator, *rest, **kwargs)
+    add_source(dataset, SHARE if generator.reads_feed else generator)
+    return dataset
+
+
+def _report_iteration(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if any(each.reads_feed for each in sources(dataset)):
+        report_read()
+    return wrapped(*args, **kwargs)
+
+
+def _directory(path: Any, **_: Any) -> str:
+    return str(Path(path).absolute())
+
+
+def track_adapters(module: ModuleType) -> None:
+    """Have Keras's adapters report what they read ahead from generators (called after the import of their module)."""
+
+    def watched(wrapped: Any, adapter: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        reader = adapter.__dict__.setdefault("_tensorflowonspark_reader", Reader())
+        with reader.running():
+            result = wrapped(*args, **kwargs)
+        dataset = result if result is not None else getattr(adapter, "_dataset", None)  # of Keras 3, or of tf_keras
+        if reader.reads_feed and dataset is not None:
+            add_source(dataset, SHARE)
+        return result
+
+    for kind in ("GeneratorDataAdapter", "PyDatasetAdapter"):
+        for function in ("__init__", "get_tf_dataset"):
+            if function in getattr(vars(module).get(kind), "__dict__", {}):
+                wrapt.wrap_function_wrapper(module, f"{kind}.{function}", watched)

@@ -1,0 +1,93 @@
+"""Models that are saved or exported in a node: outside of a strategy's scope, and as they predict.
+
+- **Scope.** Keras makes variables while it saves (an optimizer of its own, to compare attributes with). In the scope of
+  ``MultiWorkerMirroredStrategy`` the initial value of each variable is the chief's, which all workers exchange; but the
+  chief saves alone. So Keras's saving functions leave the scope while they run.
+- **Inference.** Keras exports ``model(x)`` and not ``model(x, training=False)``: layers whose ``training`` argument
+  is True by default (``RandomRotation`` and all others that augment) would go on doing so in the SavedModel. An
+  endpoint that is a layer's ``__call__`` is exported with ``training=False``, as ``predict`` calls it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from tensorflowonspark.keras import wrap
+
+__all__ = ["export_for_inference", "inference_call", "outside_scope", "save_hdf5_outside_scope", "save_outside_scope"]
+
+
+@contextmanager
+def outside_scope() -> Iterator[None]:
+    """Leave the scope of any ``tf.distribute`` strategy for the duration of a block."""
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context() or not tf.executing_eagerly():
+        yield
+        return
+    # A strategy's scope, and what it does to new variables, are kept on the current graph, in eager mode too.
+    with tf.Graph().as_default(), context.eager_mode():
+        yield
+
+
+def _leave_scope(module: ModuleType, *names: str) -> None:
+    """Have functions of a module run outside of a strategy's scope."""
+
+    def outside(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with outside_scope():
+            return wrapped(*args, **kwargs)
+
+    for name in names:
+        wrap(module, name, outside)
+
+
+def save_outside_scope(saving_lib: ModuleType) -> None:
+    """Have Keras save outside of a strategy's scope (called after the import of its ``saving_lib``).
+
+    ``get_attr_skipset`` makes the variables, once in a process, in loading too: left in the scope, it would make them
+    on those workers only that have not saved before.
+    """
+    _leave_scope(saving_lib, "save_model", "save_weights_only", "get_attr_skipset")
+
+
+def save_hdf5_outside_scope(legacy_h5_format: ModuleType) -> None:
+    """Have Keras write its older format outside of a strategy's scope (called after the module's import)."""
+    _leave_scope(legacy_h5_format, "save_model_to_hdf5")
+
+
+def export_for_inference(archive: ModuleType) -> None:
+    """Have Keras export as it predicts, outside of a strategy's scope (called after the import of its archive).
+
+    Parameters
+    ----------
+    archive : module
+        Has a class ``SavedModelExportArchive`` (Keras 3) or ``ExportArchive`` (tf_keras).
+    """
+    name = "SavedModelExportArchive" if hasattr(archive, "SavedModelExportArchive") else "ExportArchive"
+
+    def add_endpoint(wrapped: Any, _archive: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def arguments(name: str, fn: Any, *rest: Any, **more: Any) -> Any:
+            return wrapped(name, _as_predicted(fn), *rest, **more)
+
+        return arguments(*args, **kwargs)
+
+    wrap(archive, f"{name}.add_endpoint", add_endpoint)
+    if name == "SavedModelExportArchive":  # of tf_keras all workers save: TensorFlow reads variables from all of them
+        _leave_scope(archive, f"{name}.write_out")
+
+
+def _as_predicted(function: Any) -> Any:
+    layer = getattr(function, "__self__", None)
+    if getattr(function, "__name__", "") != "__call__" or not hasattr(layer, "call"):
+        return function
+    return inference_call(layer)
+
+
+def inference_call(model: Any) -> Callable[..., Any]:
+    """Return a Keras model (or layer) as the function of its inputs that ``predict`` calls."""
+    # Keras 3's own predict passes no ``training`` to a model whose ``call`` does not take it.
+    if not getattr(model, "_call_has_training_arg", True):
+        return model.__call__  # type: ignore[no-any-return]
+    return lambda *args, **kwargs: model(*args, training=False, **kwargs)

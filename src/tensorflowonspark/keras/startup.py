@@ -1,0 +1,120 @@
+"""TensorFlow's start in a program that makes its ``MultiWorkerMirroredStrategy`` late.
+
+The strategy configures how the workers' collectives work, and starts this worker's server, which gives devices other
+names. TensorFlow refuses that once its runtime has started, as it does with the first tensor or dataset. So the runtime
+starts with these settings already, if the program names the strategy anywhere: it waits for no other worker, and a
+program that makes no strategy after all runs as it would have.
+
+A runtime that has started earlier than the strategy has no coordination service, since that waits for all workers. A
+worker whose peer has died may then wait for a minute, until TensorFlow's other check of its peers' health; the driver
+finds that death itself, and ends all.
+"""
+
+import copy
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from tensorflowonspark.errors import SpecError
+
+__all__ = ["explain_late_strategy", "start_with_collectives"]
+
+_STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
+_OWN = Path(__file__).parents[1]
+
+
+def start_with_collectives(context: ModuleType, program: bytes) -> None:
+    """Have TensorFlow's runtime start as the strategy wants it (called after the import of TensorFlow's ``context``).
+
+    Parameters
+    ----------
+    context : module
+        ``tensorflow.python.eager.context``.
+    program : bytes
+        The user's function, pickled.
+    """
+    original = context.Context.ensure_initialized
+
+    def ensure_initialized(self: Any) -> None:
+        if self is context._context and not self._initialized:
+            context.Context.ensure_initialized = original  # once: this is on the way of each operation
+            if not _is_configured(self) and _names_strategy(program):
+                _configure(self)
+        original(self)
+
+    context.Context.ensure_initialized = ensure_initialized
+
+
+def _is_configured(context: Any) -> bool:
+    """Return whether a strategy, or anyone else (as DTensor), has configured what is between processes."""
+    return any((context._collective_leader, context._collective_ops_server_def, context._server_def))
+
+
+def _names_strategy(program: bytes) -> bool:
+    """Return whether the user's function, or a module of theirs, names the strategy."""
+    if any(name in program for name in _STRATEGIES):
+        return True
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return any(_file_names_strategy(Path(file)) for file in files if file)
+
+
+def _file_names_strategy(path: Path) -> bool:
+    if path.suffix != ".py" or path.is_relative_to(_OWN) or path.is_relative_to(Path(sys.base_prefix)):
+        return False
+    if "site-packages" in path.parts or "dist-packages" in path.parts:
+        return False
+    try:
+        text = path.read_bytes()
+    except OSError:
+        return False
+    return any(name in text for name in _STRATEGIES)
+
+
+def _configure(context: Any) -> None:
+    """Configure what ``CollectiveAllReduceExtended._initialize_multi_worker`` does, if there are several workers."""
+    from tensorflow.core.protobuf import tensorflow_server_pb2
+    from tensorflow.python.distribute import multi_worker_util
+    from tensorflow.python.distribute.cluster_resolver.tfconfig_cluster_resolver import TFConfigClusterResolver
+
+    resolver = TFConfigClusterResolver()
+    cluster = multi_worker_util.normalize_cluster_spec(resolver.cluster_spec())
+    job, index = resolver.task_type, resolver.task_id
+    if job not in ("chief", "worker") or "ps" in cluster.jobs or multi_worker_util.worker_count(cluster, job) == 1:
+        return
+    context.configure_collective_ops(
+        collective_leader=multi_worker_util.collective_leader(cluster, job, index),
+        scoped_allocator_enabled_ops=("CollectiveReduce",),
+        device_filters=(f"/job:{job}/task:{index}",),
+    )
+    context.enable_collective_ops(
+        tensorflow_server_pb2.ServerDef(
+            cluster=cluster.as_cluster_def(),
+            default_session_config=copy.deepcopy(context.config),
+            job_name=job,
+            task_index=index,
+            protocol=resolver.rpc_layer or "grpc",
+        )
+    )
+    # The strategy would take the service for one that is still to be started, and check no peer's health itself. And it
+    # would update the server, which then forgets what other workers have already asked it for.
+    context.configure_coordination_service = context.enable_collective_ops = lambda *_, **__: None
+
+
+def explain_late_strategy(module: ModuleType) -> None:
+    """Have an error name what to move where (called after the import of ``collective_all_reduce_strategy``)."""
+
+    def initialize(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return wrapped(*args, **kwargs)
+        except RuntimeError as error:
+            if "must be configured at program startup" not in str(error):
+                raise
+            raise SpecError(
+                "MultiWorkerMirroredStrategy() is made after TensorFlow has started in this process: make it the first "
+                "thing in the function, before ctx.dataset(...) and before any tensor, variable, layer or dataset"
+            ) from error
+
+    wrapt.wrap_function_wrapper(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)

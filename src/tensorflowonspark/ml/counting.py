@@ -1,0 +1,245 @@
+"""What Spark's tasks compute of their rows when a preprocessing layer adapts to a DataFrame."""
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tensorflowonspark.columns import Ragged
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.preprocessing import Moments
+from tensorflowonspark.ml.loading import prepare_tensorflow
+from tensorflowonspark.ml.predict import Taken, features_of, this_partition
+
+__all__ = ["CountTokens", "FindMoments", "Numbers", "Splitter"]
+
+_KEPT_TOKENS = 1 << 20  # that a task holds at a time; Spark adds up what it gives out
+_STANDARDIZE = (None, "lower", "strip_punctuation", "lower_and_strip_punctuation")
+_SPLIT = (None, "whitespace")
+_PUNCTUATION = r"""[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']"""  # as Keras has it
+_WHITESPACE = r"[\t\n\v\f\r ]+"  # as TensorFlow has it
+_TEXT_ROWS = 4096  # that are split at a time
+
+
+def _values(taken: Taken, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+    """Yield the values of the columns, which come in their order, as arrays; several columns side by side."""
+    partition, row = this_partition(), 0
+    for batch in batches:
+        if batch.num_rows:
+            named = pa.RecordBatch.from_arrays(batch.columns, list(taken.columns))
+            features = features_of(taken, named, partition, row)
+            yield _side_by_side(features) if isinstance(features, Mapping) else features
+        row += batch.num_rows
+
+
+def _side_by_side(columns: Mapping[str, Any]) -> npt.NDArray[Any]:
+    arrays = [_numbers(name, each) for name, each in columns.items()]
+    return np.concatenate([each[:, None] if each.ndim == 1 else each for each in arrays], axis=-1)
+
+
+def _numbers(name: str, values: Any) -> npt.NDArray[Any]:
+    if isinstance(values, Ragged) or values.dtype.kind not in "biuf":
+        held = "rows of different lengths" if isinstance(values, Ragged) else "no numbers"
+        raise FeedError(f"column {name!r} has {held}, and the layer adapts to numbers")
+    return np.asarray(values)
+
+
+@dataclass(frozen=True)
+class FindMoments:
+    """Yields the moments of a task's rows, packed; nothing if it has none."""
+
+    taken: Taken
+    axis: tuple[int, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take a task's rows."""
+        moments: Moments | None = None
+        for values in _values(self.taken, batches):
+            numbers = _numbers(self.taken.columns[0], values)
+            if numbers.ndim == 1 and self.axis:  # a column of single numbers is one feature
+                numbers = numbers[:, None]
+            found = Moments.of(numbers, self.axis)
+            moments = found if moments is None else moments + found
+        if moments is not None:
+            yield pa.record_batch({"moments": pa.array([pickle.dumps(moments)], pa.binary())})
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Yields all numbers of a task's rows, one in a row, as float32 has them."""
+
+    taken: Taken
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take a task's rows."""
+        for values in _values(self.taken, batches):
+            flat = _numbers(self.taken.columns[0], values).reshape(-1).astype(np.float32)
+            yield pa.record_batch({"value": pa.array(flat.astype(np.float64))})
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """Splits texts into tokens as a `TextVectorization` does.
+
+    Attributes
+    ----------
+    library : str
+        ``keras`` or ``tf_keras``.
+    pickled : bytes
+        What the layer was made with, functions of the user's included.
+    plain : tuple, optional
+        The ways to standardize and to split where Arrow has the same functions, so that no task imports TensorFlow.
+    """
+
+    library: str
+    pickled: bytes
+    plain: tuple[str | None, str | None] | None = None
+
+    @classmethod
+    def of(cls, layer: Any) -> "Splitter":
+        """Return that of a layer."""
+        kinds = type(layer).__mro__
+        library = next(each.__module__.split(".")[0] for each in kinds if each.__name__ == "TextVectorization")
+        settings = {name: getattr(layer, f"_{name}") for name in ("standardize", "split", "encoding")}
+        settings["ngrams"] = getattr(layer, "_ngrams_arg", None)
+        kind = None if type(layer).__module__.split(".")[0] == library else type(layer)
+        ways = settings["standardize"], settings["split"]
+        is_plain = kind is None and settings["ngrams"] is None and ways[0] in _STANDARDIZE and ways[1] in _SPLIT
+        return cls(library, cloudpickle.dumps((kind, settings)), ways if is_plain else None)
+
+    def split(self, texts: Any) -> tuple[Any, npt.NDArray[np.int64]]:
+        """Return the tokens of some rows, one after the other, and how many each row has."""
+        if self.plain is not None and not isinstance(texts, Ragged) and texts.ndim == 1:
+            try:
+                return _split_by_arrow(pa.array(texts, pa.string()), *self.plain)
+            except pa.ArrowException:  # bytes that are no UTF-8
+                pass
+        return _split_by_keras(self.layer, texts)
+
+    @cached_property
+    def layer(self) -> Any:
+        """A layer that splits."""
+        prepare_tensorflow()
+        kind, settings = cloudpickle.loads(self.pickled)
+        return (kind or import_module(self.library).layers.TextVectorization)(**settings)
+
+
+@dataclass(frozen=True)
+class CountTokens:
+    """Yields how often each token is in a task's rows, and in how many of them; and, as no token, how many rows.
+
+    Attributes
+    ----------
+    taken : Taken
+        The column.
+    integers : bool
+        Whether tokens are integers, and not bytes.
+    documents : bool
+        Whether to count the rows in which each token is.
+    splitter : Splitter, optional
+        Makes tokens of texts.
+    """
+
+    taken: Taken
+    integers: bool
+    documents: bool
+    splitter: Splitter | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take a task's rows."""
+        counts: dict[Any, tuple[int, int]] = {}
+        rows = 0
+        for tokens, lengths in self._rows_of_tokens(batches):
+            rows += len(lengths)
+            for token, count, documents in self._counted(tokens, lengths):
+                before = counts.get(token, (0, 0))
+                counts[token] = before[0] + count, before[1] + documents
+            if len(counts) > _KEPT_TOKENS:
+                yield self._batch(counts)
+                counts = {}
+        if rows:
+            yield self._batch({**counts, None: (0, rows)})
+
+    def _rows_of_tokens(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
+        """Yield the tokens of some rows, one after the other, and how many each row has."""
+        for values in _values(self.taken, batches):
+            if self.splitter is None:
+                yield _flat(values)
+                continue
+            for start in range(0, len(values), _TEXT_ROWS):
+                yield self.splitter.split(values[start : start + _TEXT_ROWS])
+
+    def _counted(self, tokens: Any, lengths: npt.NDArray[np.int64]) -> Iterator[tuple[Any, int, int]]:
+        kind = pa.int64() if self.integers else pa.binary()
+        if isinstance(tokens, pa.Array):
+            coded = tokens.cast(kind).dictionary_encode()
+        else:
+            coded = pa.array(tokens.astype(np.int64) if self.integers else tokens, kind).dictionary_encode()
+        known, codes = coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False)
+        counts = np.bincount(codes, minlength=len(known))
+        documents = np.zeros(len(known), np.int64)
+        if self.documents and len(known):
+            rows = np.repeat(np.arange(len(lengths)), lengths)
+            once = np.unique(rows * len(known) + codes)
+            documents = np.bincount(once % len(known), minlength=len(known))
+        yield from zip(known, counts.tolist(), documents.tolist(), strict=True)
+
+    def _batch(self, counts: Mapping[Any, tuple[int, int]]) -> pa.RecordBatch:
+        kind = pa.int64() if self.integers else pa.binary()
+        return pa.record_batch(
+            {
+                "token": pa.array(list(counts), kind),
+                "count": pa.array([count for count, _ in counts.values()], pa.int64()),
+                "documents": pa.array([documents for _, documents in counts.values()], pa.int64()),
+            }
+        )
+
+
+def _flat(values: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return the values of some rows, and how many each row has."""
+    if isinstance(values, Ragged):
+        bounds = values.splits[0]
+        for splits in values.splits[1:]:
+            bounds = splits[bounds]
+        flat = values.values.reshape(-1)
+        per_value = len(flat) // max(1, len(values.values))
+        return flat, np.diff(bounds) * per_value
+    return values.reshape(-1), np.full(len(values), values.size // len(values))
+
+
+def _split_by_arrow(texts: pa.Array, standardize: str | None, split: str | None) -> tuple[Any, npt.NDArray[np.int64]]:
+    if standardize in ("lower", "lower_and_strip_punctuation"):
+        texts = pc.ascii_lower(texts)
+    if standardize in ("strip_punctuation", "lower_and_strip_punctuation"):
+        texts = pc.replace_substring_regex(texts, _PUNCTUATION, "")
+    if split is None:
+        return texts, np.ones(len(texts), np.int64)
+    tokens = pc.split_pattern_regex(texts, _WHITESPACE)
+    rows, flat = pc.list_parent_indices(tokens), tokens.flatten()
+    real = pc.not_equal(flat, "")  # what stands before a leading space
+    return flat.filter(real), np.bincount(rows.filter(real).to_numpy(), minlength=len(texts))
+
+
+def _split_by_keras(layer: Any, values: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    import tensorflow as tf
+
+    if isinstance(values, Ragged):
+        texts = tf.RaggedTensor.from_nested_row_splits(values.values, values.splits)
+    else:
+        texts = tf.constant(values.reshape(len(values), -1))
+    tokens = layer._preprocess(texts)
+    if isinstance(tokens, tf.RaggedTensor):
+        lengths = tokens.row_lengths().numpy()
+        if tokens.ragged_rank > 1:
+            raise FeedError("TextVectorization can't split the strings of arrays: join them in Spark (array_join)")
+        return tokens.flat_values.numpy().reshape(-1), lengths
+    flat = tokens.numpy()
+    return flat.reshape(-1), np.full(len(flat), flat.size // max(1, len(flat)))

@@ -1,0 +1,107 @@
+"""The preprocessing layers of a model: which of them have no state yet, and which columns each of them sees."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from tensorflowonspark.keras.preprocessing import family_of, is_adapted
+from tensorflowonspark.ml.recipe import library_of
+
+__all__ = ["adaptable_layers", "columns_of_inputs", "input_names", "model_up_to", "source_inputs", "unadapted_layers"]
+
+
+def adaptable_layers(model: Any) -> list[Any]:
+    """Return the layers of a model, nested ones included, that have an ``adapt``."""
+    return list({id(layer): layer for layer in _adaptable(model)}.values())
+
+
+def _adaptable(layer: Any) -> Iterator[Any]:
+    if family_of(layer):
+        yield layer  # a TextVectorization has a lookup in it, which is its own matter
+        return
+    inner = getattr(layer, "layers", None)
+    for each in layer._flatten_layers(recursive=False, include_self=False) if inner is None else inner:
+        yield from _adaptable(each)
+
+
+def unadapted_layers(model: Any) -> list[Any]:
+    """Return the layers of a model that should adapt before it is trained."""
+    return [layer for layer in adaptable_layers(model) if not is_adapted(layer)]
+
+
+def input_names(model: Any) -> list[str]:
+    """Return the names of a model's inputs, in order; none if they are not known."""
+    if not getattr(model, "built", True) or not getattr(model, "inputs", None):
+        return []
+    return [str(each.name).split(":")[0] for each in model.inputs]
+
+
+def source_inputs(model: Any, layer: Any) -> list[str] | None:
+    """Return the inputs of the model that a layer takes as they are: one, or several that are concatenated.
+
+    None if it takes anything else, or is used in several places with different inputs.
+    """
+    graph, nodes = _graph_of(model)
+    names = {id(tensor): name for tensor, name in zip(graph.inputs or [], input_names(model), strict=False)}
+    found = [_sources(_inputs_of(node), nodes, names) for node in nodes if _layer_of(node) is layer]
+    return found[0] if found and all(each == found[0] for each in found) else None
+
+
+def model_up_to(model: Any, layer: Any) -> Any:
+    """Return a model from the model's inputs to what a layer takes; None if Keras does not know one such place."""
+    graph, nodes = _graph_of(model)
+    found = [_inputs_of(node) for node in nodes if _layer_of(node) is layer]
+    if len(found) != 1 or len(found[0]) != 1:
+        return None
+    return import_module(library_of(model)).Model(graph.inputs, found[0][0])
+
+
+def _graph_of(model: Any) -> tuple[Any, list[Any]]:
+    graph = getattr(model, "_functional", None) or model  # Keras 3 has a functional model in a sequential one
+    by_depth = getattr(graph, "_nodes_by_depth", None) or {}
+    return graph, [node for each in by_depth.values() for node in each]
+
+
+def _sources(tensors: Sequence[Any], nodes: Sequence[Any], names: Mapping[int, str]) -> list[str] | None:
+    sources: list[str] = []
+    for tensor in tensors:
+        if id(tensor) in names:
+            sources.append(names[id(tensor)])
+            continue
+        maker = next((node for node in nodes if any(each is tensor for each in _outputs_of(node))), None)
+        joined = maker is not None and type(_layer_of(maker)).__name__ == "Concatenate"
+        inner = _sources(_inputs_of(maker), nodes, names) if joined else None
+        if inner is None:
+            return None
+        sources += inner
+    return sources
+
+
+def _layer_of(node: Any) -> Any:
+    return node.operation if hasattr(node, "operation") else node.layer  # Keras 3, tf_keras
+
+
+def _inputs_of(node: Any) -> list[Any]:
+    return list(node.input_tensors if hasattr(node, "input_tensors") else node.keras_inputs)
+
+
+def _outputs_of(node: Any) -> list[Any]:
+    outputs = node.output_tensors if hasattr(node, "output_tensors") else node.outputs
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+def columns_of_inputs(inputs: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the columns that each input is given: all for the only one, and else by name or in order.
+
+    Examples
+    --------
+    >>> columns_of_inputs(["x"], ["a", "b"]), columns_of_inputs(["p", "q"], ["a", "b"])
+    ({'x': ['a', 'b']}, {'p': ['a'], 'q': ['b']})
+    """
+    if len(inputs) == 1:
+        return {inputs[0]: list(columns)}
+    if set(inputs) <= set(columns):
+        return {name: [name] for name in inputs}
+    return (
+        {name: [column] for name, column in zip(inputs, columns, strict=False)} if len(inputs) == len(columns) else {}
+    )

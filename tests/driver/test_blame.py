@@ -1,0 +1,81 @@
+"""Which node hangs, by what each is at: one that waits for another that works does not."""
+
+import pytest
+
+from tensorflowonspark.driver.blame import find_hung
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.messages import Idle, WaitsFor, Whereabouts
+from tensorflowonspark.spec import Job, Role
+
+BUSY, RETURNED = "busy", "returned"
+
+
+def at(waits_for=WaitsFor.NOTHING, *, in_tensorflow=False, in_epoch=False):
+    return Idle(30.0, Whereabouts(waits_for, in_tensorflow, in_epoch, "its stack"))
+
+
+NO_ANSWER = Idle(30.0, None)
+IN_TENSORFLOW, IN_EPOCH, STANDS = at(in_tensorflow=True), at(in_epoch=True), at()
+FEED, ROWS, STORAGE = at(WaitsFor.FEED), at(WaitsFor.ROWS), at(WaitsFor.STORAGE)
+
+
+def nodes_at(states, wanted=-1):
+    nodes = []
+    for number, state in enumerate(states):
+        node = Node(number, Role(Job.WORKER, number), returned=state == RETURNED)
+        node.idle = state if isinstance(state, Idle) else None
+        node.feed_wanted = wanted if state is FEED else -1
+        nodes.append(node)
+    return nodes
+
+
+@pytest.mark.parametrize(
+    ("states", "hung"),
+    [
+        ([NO_ANSWER], 0),
+        ([NO_ANSWER, BUSY], None),  # it may wait for the other in TensorFlow, with Python's lock
+        ([NO_ANSWER, STORAGE], None),
+        ([NO_ANSWER, RETURNED], 0),
+        ([NO_ANSWER, NO_ANSWER], 0),
+        ([IN_TENSORFLOW, NO_ANSWER], 1),
+        ([STANDS, NO_ANSWER], 0),
+        ([ROWS, NO_ANSWER], 1),
+        ([ROWS, IN_TENSORFLOW], None),
+        ([STANDS, STANDS], None),  # nobody has steps to take
+        ([STANDS, IN_TENSORFLOW], 0),
+        ([IN_EPOCH, IN_TENSORFLOW], 0),
+        ([IN_TENSORFLOW, RETURNED], 0),
+        ([IN_TENSORFLOW, IN_TENSORFLOW, BUSY], None),
+    ],
+)
+def test_of_those_that_train_together(states, hung):
+    nodes = nodes_at(states)
+    found = find_hung(nodes, nodes, feed=None)
+    assert (found and found[0].number) == hung
+
+
+@pytest.mark.parametrize("other", [IN_TENSORFLOW, NO_ANSWER])
+@pytest.mark.parametrize(
+    ("wanted", "feed", "hangs"),
+    [
+        (0, None, False),  # the driver may feed it later
+        (0, 0, False),  # Spark computes what it waits for
+        (1, 0, True),  # it is through, and feed 0 goes on until the other is
+        (-1, None, True),  # it waits for what the others read of files
+    ],
+)
+def test_one_that_waits_for_a_feed(other, wanted, feed, hangs):
+    nodes = nodes_at([FEED, other], wanted=wanted)
+    found = find_hung(nodes, nodes, feed)
+    assert bool(found) == hangs
+    assert not hangs or found[0].number == 1
+
+
+def test_one_that_trains_with_nobody_waits_for_nobody():
+    *workers, server = nodes_at([BUSY, BUSY, NO_ANSWER])
+    server.role = Role(Job.PS, 0)
+    node, failure = find_hung([*workers, server], workers, feed=None)
+    assert node is server
+    assert "has not answered for 30 s" in failure.reason
+    server.idle = IN_TENSORFLOW
+    assert find_hung([*workers, server], workers, feed=None) is None

@@ -1,0 +1,125 @@
+# ruff: noqa: N802, N815 - names of Spark's
+"""Waiting for executors that an application's settings ask for; test_late_executors waits for real ones."""
+
+import logging
+import time
+
+import pytest
+
+from tensorflowonspark.driver import slots
+from tensorflowonspark.driver.slots import find_slots
+from tensorflowonspark.driver.stage import stage_error
+from tensorflowonspark.errors import SlotsError, StartError
+from tensorflowonspark.task.host import given_address, known_address
+
+
+class Application:
+    """A SparkContext, and what it reaches in the JVM: so many slots from so many seconds on."""
+
+    applicationId = "spark-7"
+
+    def __init__(self, master, comes, **settings):
+        self.master = master
+        self._comes = comes
+        self._settings = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
+        self._begin = time.monotonic()
+        self._jsc = self
+
+    def getConf(self):
+        return self._settings
+
+    def sc(self):
+        return self
+
+    resourceProfileManager = defaultResourceProfile = getExecutorMemoryStatus = sc
+
+    def maxNumConcurrentTasks(self, _profile):
+        now = time.monotonic() - self._begin
+        return max((count for seconds, count in self._comes.items() if seconds <= now), default=0)
+
+    def size(self):
+        return self.maxNumConcurrentTasks(None) + 1
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A second is a tenth of one."""
+    for name in ("_SETTLING_SECONDS", "_MORE_SECONDS", "_LOOK_SECONDS", "_FIRST_REPORT_SECONDS", "_REPORT_SECONDS"):
+        monkeypatch.setattr(slots, name, getattr(slots, name) / 10)
+
+
+POD = {"executor_instances": "2", "executor_cores": "1"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"master": "k8s://https://api:6443", "comes": {0: 1, 1.5: 2}, **POD},
+        {"master": "k8s://https://api:6443", "comes": {1.5: 2}},  # two are what Spark asks for by itself
+        {"master": "yarn", "comes": {0: 1, 1.5: 2}},
+        {"master": "spark://m:7077", "comes": {0: 1, 1.5: 2}, "cores_max": "2"},
+        {"master": "local-cluster[2,1,1024]", "comes": {0: 1, 1.5: 2}},
+        {"master": "spark://m:7077", "comes": {1.5: 2}},  # none yet
+        {"master": "spark://m:7077", "comes": {0: 1, 1.5: 2}, "had": 2},  # one is being replaced
+    ],
+)
+def test_executors_that_were_asked_for_are_waited_for(settings, caplog):
+    had = settings.get("had", 0)
+    application = Application(**{name: value for name, value in settings.items() if name != "had"})
+    assert find_slots(application, 2, 2, 5.0, had) == 2
+    assert caplog.records
+    assert all(each.levelno == logging.WARNING for each in caplog.records)
+    assert "waiting for task slots: " in caplog.messages[0]
+    assert "of 2 are there" in caplog.messages[0]
+    assert "(start_timeout)" in caplog.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed", "seconds", "words"),
+    [
+        ({"master": "local[2]", "comes": {0: 2}}, 3, 0.3, "ask for a larger master"),
+        ({"master": "k8s://a", "comes": {0: 2}, **POD}, 3, 1.5, "2 executors of 1 cores, and 2 .*executor.instances"),
+        ({"master": "spark://m:7077", "comes": {0: 2}}, 3, 1.5, "as many executors as it gives, and 2 .*cores.max"),
+        ({"master": "k8s://a", "comes": {0: 1}, **POD}, 2, 3.0, "and 1 have .*kubectl.*spark-7.*raise start_timeout"),
+        ({"master": "yarn", "comes": {}, **POD}, 2, 3.0, "and 0 have registered .*resource manager.*spark-7"),
+        ({"master": "spark://m:7077", "comes": {}}, 2, 3.0, "and 0 have .*raise start_timeout"),
+    ],
+)
+def test_too_few_slots_are_an_error_when_no_more_can_come(settings, needed, seconds, words):
+    begin = time.monotonic()
+    with pytest.raises(SlotsError, match=words):
+        find_slots(Application(**settings), needed, needed, 2.0)
+    assert time.monotonic() - begin < seconds
+
+
+def test_more_than_are_needed_are_not_waited_for():
+    begin = time.monotonic()
+    assert find_slots(Application("k8s://a", {0: 2}, executor_instances="8", executor_cores="1"), 2, 8, 60.0) == 2
+    assert time.monotonic() - begin < 2
+
+
+def test_dynamic_allocation_is_refused_by_its_name():
+    words = r"spark.dynamicAllocation.enabled is true .*: set spark.dynamicAllocation.enabled=false"
+    on = {"dynamicAllocation_enabled": "true"}
+    with pytest.raises(StartError, match=words):
+        find_slots(Application("k8s://a", {0: 2}, **on), 2, 2, 60.0)
+    assert find_slots(Application("local[2]", {0: 2}, **on), 2, 2, 60.0) == 2  # where it does nothing
+    assert "set spark.dynamicAllocation.enabled=false" in str(
+        stage_error(RuntimeError("[SPARK-24942]: Barrier ..."), feeds=False)
+    )
+
+
+def test_a_node_is_where_spark_says(monkeypatch):
+    for name in ("SPARK_EXECUTOR_POD_IP", "SPARK_LOCAL_IP"):
+        monkeypatch.delenv(name, raising=False)
+    command = ["java", "-cp", "x", "KubernetesExecutorBackend", "--hostname", "127.0.0.7", "--cores", "1"]
+    assert (given_address(), known_address(command)) == ("", "127.0.0.7")
+    assert known_address([*command[:5], "localhost"]) == ""  # as Debian's own name of a host
+    assert known_address([*command[:5], "no.such.host.invalid"]) == ""
+    assert known_address(command[:4]) == ""
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    assert given_address() == "127.0.0.1"
+    monkeypatch.setenv("SPARK_EXECUTOR_POD_IP", "10.1.0.7")
+    assert given_address() == "10.1.0.7"
+    monkeypatch.setenv("SPARK_EXECUTOR_POD_IP", "0.0.0.0")
+    assert given_address() == "127.0.0.1"

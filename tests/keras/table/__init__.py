@@ -1,0 +1,1 @@
+"""Programs of Keras and tf.data, run under each strategy and compared with one process; see `test_table`."""
