@@ -35,6 +35,9 @@ class Pipe:
     def send(self, message):
         self._channel.send(message)
 
+    def fileno(self):
+        raise OSError("it is not one of this process's files")
+
     def recv(self):
         try:
             message = self._channel.receive()
