@@ -396,8 +396,8 @@ class Cluster:
         ...     cluster.inference(spark.range(3), "tenfold long").collect()
         [Row(id=0, tenfold=0), Row(id=1, tenfold=10), Row(id=2, tenfold=20)]
         """
-        self._require_running()
         require_frame(data, "data")
+        self._require_running()
         nodes = wait_for_answers(self._monitor, positive("timeout", timeout))
         return infer(data, schema, feed_targets(nodes, self._life.address), self._life.credentials, keep)
 
