@@ -45,6 +45,27 @@ def test_nothing_starts_tensorflow_before_the_users_program(trainer):
     assert "started False" in told.stdout
 
 
+@pytest.mark.parametrize("first", ["compiling", "optimizers"])
+def test_a_program_that_imports_a_repair_before_tensorflow_is_repaired(first):
+    """As a pickle does where the driver has imported that repair: TensorFlow imports Keras in the midst of it."""
+    import subprocess
+    import sys
+
+    program = f"""
+from tensorflowonspark import keras as ours; ours.install()
+import tensorflowonspark.keras.{first}
+import keras, wrapt
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+assert isinstance(vars(TFOptimizer)["_backend_apply_gradients"], wrapt.FunctionWrapper)
+step = vars(TensorFlowTrainer)["train_step"]
+while isinstance(step, wrapt.FunctionWrapper):
+    step = step.__wrapped__
+assert step.__module__ == "tensorflowonspark.keras.compiling", step
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @pytest.mark.masters("local")
 def test_plain_keras_fails_and_ours_does_not(spark):
     """The defect as users meet it: two workers, fit on a numpy array; with our repair taken out it must fail."""

@@ -19,7 +19,12 @@ that it concerns has been imported, and only if a test of that very version says
   ``tf_keras`` as well.)
 """
 
+import importlib
+import pkgutil
+import sys
 import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -82,8 +87,42 @@ def install(program: bytes = b"") -> None:
         start_with_collectives(context, program)
 
     wrapt.register_post_import_hook(start, "tensorflow.python.eager.context")
-    for function, module in _REPAIRS:
-        wrapt.register_post_import_hook(f"tensorflowonspark.keras.{function}", module)
+    of_module: defaultdict[str, list[str]] = defaultdict(list)
+    for repair, module in _REPAIRS:
+        of_module[module].append(f"{__name__}.{repair}")
+    imports = _Imports()
+    for module, repairs in of_module.items():
+        wrapt.register_post_import_hook(partial(imports.repair, repairs), module)
+
+
+class _Imports:
+    """Repairs modules as they are imported, but never while a module of this package is being imported.
+
+    A program's pickle may name one of them, which then imports TensorFlow, which imports Keras on its way: what would
+    repair Keras is not complete yet. (And TensorFlow passes over any error of that import.) The repair then waits.
+    """
+
+    def __init__(self) -> None:
+        self._ours = [f"{__name__}.{each.name}" for each in pkgutil.iter_modules(__path__)]
+        self._complete: set[str] = set()
+        self._waiting: list[tuple[Sequence[str], ModuleType]] = []
+        for name in self._ours:
+            wrapt.register_post_import_hook(self._go_on, name)
+
+    def repair(self, repairs: Sequence[str], module: ModuleType) -> None:
+        """Call functions, as ``"module:function"``, with a module that has been imported."""
+        for place, repair in enumerate(repairs):
+            if any(name in sys.modules and name not in self._complete for name in self._ours):
+                self._waiting.append((repairs[place:], module))
+                return
+            ours, function = repair.split(":")
+            getattr(importlib.import_module(ours), function)(module)
+
+    def _go_on(self, ours: ModuleType) -> None:
+        self._complete.add(ours.__name__)
+        waiting, self._waiting = self._waiting, []
+        for repairs, module in waiting:
+            self.repair(repairs, module)
 
 
 def keep_sources(directory: str) -> None:
