@@ -42,6 +42,31 @@ def test_a_strategy_that_is_made_late(spark, tmp_path):
 
 
 @pytest.mark.masters("local")
+def test_the_death_of_a_worker_of_a_strategy_that_is_made_late(spark):
+    """TensorFlow has no service there by which its workers notice it: the driver does."""
+
+    def program(args, ctx):
+        import os
+        import signal
+
+        import keras
+        import tensorflow as tf
+
+        dataset = ctx.dataset(16, features="features", label="label")
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            model = small_model()
+
+        def die(epoch, logs=None):
+            if epoch == 1 and ctx.index == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        model.fit(dataset, epochs=1000, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=die)])
+
+    with pytest.raises(tfos.NodeError, match="worker:1 .* SIGKILL"):
+        tfos.run(spark, program, workers=2, data=small_frame(spark, [30, 20]))
+
+
+@pytest.mark.masters("local")
 def test_what_has_to_be_moved_is_named(spark):
     """The program names the strategy nowhere: TensorFlow starts alone."""
 
