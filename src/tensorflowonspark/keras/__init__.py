@@ -16,6 +16,7 @@ that it concerns has been imported, and only if a test of that very version says
 - `predicting`: ``predict`` waits for no other worker;
 - `iterators`: no step waits for the end of an earlier pass's iterator;
 - `adapting`: preprocessing layers that adapt to a worker's share get the state of all workers' rows;
+- `counts`: what counts loses nothing when it is divided among replicas;
 - `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
   ``tf_keras`` as well.)
 """
@@ -52,6 +53,7 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
     ("fitting:refuse_parameter_servers", _TRAINER),
     ("predicting:predict_alone", _TRAINER),
     ("shards:teach_strategy", "tensorflow.python.distribute.distribute_lib"),
+    ("counts:keep_remainders", "tensorflow.python.distribute.values_util"),
     ("iterators:end_apart", "tensorflow.python.data.ops.multi_device_iterator_ops"),
     ("provenance:track_datasets", "tensorflow.python.data.ops.dataset_ops"),
     ("provenance:track_adapters", f"{_ADAPTERS}.generator_data_adapter"),
