@@ -17,8 +17,8 @@ that it concerns has been imported, and only if a test of that very version says
 - `iterators`: no step waits for the end of an earlier pass's iterator;
 - `adapting`: preprocessing layers that adapt to a worker's share get the state of all workers' rows;
 - `counts`: what counts loses nothing when it is divided among replicas;
-- `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
-  ``tf_keras`` as well.)
+- `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown (this for
+  ``tf_keras`` as well); a loss that is one number for a batch is averaged over the workers.
 """
 
 import tempfile
@@ -41,6 +41,7 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
     ("own_steps:note_divided_losses", _TRAINER),
     ("weighting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
     ("weighting:multiply_class_weights_on_batch", _TRAINER),
+    ("losses:average_single_values", "keras.src.losses.loss"),
     ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),
     ("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer"),
     ("saving:save_outside_scope", "keras.src.saving.saving_lib"),
