@@ -104,3 +104,28 @@ def test_generated_sources_go_with_the_process(tmp_path):
         assert int(tf.function(lambda x: x - 1 if x > 0 else x)(tf.constant(1))) == 0
     finally:
         loader.tempfile = before
+
+
+def test_counts_that_replicas_have_parts_of_lose_nothing():
+    import subprocess
+    import sys
+
+    program = """
+from tensorflowonspark import keras as ours; ours.install()
+import keras, tensorflow as tf
+devices = [tf.config.LogicalDeviceConfiguration()] * 3
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"])
+with strategy.scope():
+    metric = keras.metrics.MeanIoU(num_classes=2)
+    metric.update_state([0, 0, 1, 1], [0, 1, 0, 1])
+    metric.update_state([0], [0])
+    print(metric.total_cm.numpy().tolist(), end=" ")
+    summed = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
+    count = tf.Variable(0, dtype=tf.int64, **summed)
+    for value in (7, -7):
+        tf.function(lambda: count.assign(value))()
+        print(count.numpy(), [int(part) for part in count._values], end=" ")
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
+    assert shown.stdout.strip() == "[[2, 1], [1, 1]] 7 [3, 2, 2] -7 [-2, -2, -3]"

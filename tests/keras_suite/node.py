@@ -133,6 +133,7 @@ class Worker:
         self.fits = 0
         self.internal_error = ""
         self.report = {}
+        self._context = _context()
 
     def pytest_configure(self, config):
         for name in ("requires_trainable_backend", "multi_device"):  # Keras's own
@@ -163,6 +164,7 @@ class Worker:
         result = yield
         self.report["seconds"] = round(time.perf_counter() - began, 3)
         self.report["exchanges"] = self._exchanges()
+        self.report["reset"] = _context() is not self._context
         self._put(str(self.finished), self.report)
         other = self._other_report(self.finished)
         self.finished += 1
@@ -238,6 +240,12 @@ class Worker:
         return json.loads(path.read_text())
 
 
+def _context():
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
 def _failure(text):
     lines = [line for line in text.strip().splitlines() if line.strip()]
     errors = [line[2:].strip() for line in lines if line.startswith("E ")]
@@ -249,6 +257,8 @@ def _out_of_step(mine, theirs):
     """Return why two workers can't go on with the next test after this one, or "" if they can."""
     if mine["exchanges"] != theirs["exchanges"]:
         return f"{mine['exchanges']} and {theirs['exchanges']} exchanges"
+    if mine["reset"] or theirs["reset"]:
+        return "the test has reset TensorFlow's context, to which the strategy belongs"
     broken = ("CollectiveReduce", "CollectiveGather", "UnavailableError", "Collective ops is aborted")
     text = mine.get("traceback", "") + theirs.get("traceback", "")
     return "the exchange failed" if any(each in text for each in broken) else ""

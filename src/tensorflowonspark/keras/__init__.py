@@ -14,9 +14,11 @@ that it concerns has been imported, and only if a test of that very version says
 - `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
 - `counting`, `ledger`: a warning where fewer rows reach the steps of ``fit`` than a feed gave out;
 - `predicting`: ``predict`` waits for no other worker;
+- `iterators`: no step waits for the end of an earlier pass's iterator;
 - `adapting`: preprocessing layers that adapt to a worker's share get the state of all workers' rows;
-- `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown. (This for
-  ``tf_keras`` as well.)
+- `counts`: what counts loses nothing when it is divided among replicas;
+- `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown (this for
+  ``tf_keras`` as well); a loss that is one number for a batch is averaged over the workers.
 """
 
 import importlib
@@ -44,6 +46,7 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
     ("own_steps:note_divided_losses", _TRAINER),
     ("weighting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
     ("weighting:multiply_class_weights_on_batch", _TRAINER),
+    ("losses:average_single_values", "keras.src.losses.loss"),
     ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),
     ("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer"),
     ("saving:save_outside_scope", "keras.src.saving.saving_lib"),
@@ -56,6 +59,8 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
     ("fitting:refuse_parameter_servers", _TRAINER),
     ("predicting:predict_alone", _TRAINER),
     ("shards:teach_strategy", "tensorflow.python.distribute.distribute_lib"),
+    ("counts:keep_remainders", "tensorflow.python.distribute.values_util"),
+    ("iterators:end_apart", "tensorflow.python.data.ops.multi_device_iterator_ops"),
     ("provenance:track_datasets", "tensorflow.python.data.ops.dataset_ops"),
     ("provenance:track_adapters", f"{_ADAPTERS}.generator_data_adapter"),
     ("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter"),

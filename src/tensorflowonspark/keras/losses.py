@@ -3,9 +3,14 @@
 Keras divides a batch's loss by the number of its rows, and counts the batch with that number of rows when it takes the
 mean over an epoch. With padding both numbers are too large. What is minimized is left as it is, so that each row has
 the same weight in the gradients; only what Keras's trackers of the loss are told is put right.
+
+A loss that is one number for a whole batch (a function that returns a mean, or one over a model's output without a
+second axis) is averaged over the workers as every other mean is. Keras leaves it as it is: the gradients of all workers
+add up to as many times the right ones as there are workers, and so does the loss that is shown.
 """
 
 import copy
+import inspect
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,7 +22,7 @@ import wrapt
 
 from tensorflowonspark.keras.padding import real_rows
 
-__all__ = ["count_real_rows", "count_real_rows_in_tf_keras"]
+__all__ = ["average_single_values", "count_real_rows", "count_real_rows_in_tf_keras"]
 
 _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
 
@@ -67,6 +72,22 @@ def count_real_rows(trainer: ModuleType) -> None:
     for name in ("train_step", "test_step"):
         wrapt.wrap_function_wrapper(trainer, f"TensorFlowTrainer.{name}", step)
     wrapt.wrap_function_wrapper(trainer.metrics_module, "Mean.update_state", update_state)
+
+
+def average_single_values(losses: ModuleType) -> None:
+    """Have Keras 3 divide a mean that is one number by the workers, too (called after the import of its ``loss``)."""
+    if not hasattr(losses, "scale_loss_for_distribution"):
+        return  # a version that scales no loss in this module
+
+    def reduce_values(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound = inspect.signature(wrapped).bind(*args, **kwargs)
+        bound.apply_defaults()
+        reduced = wrapped(*args, **kwargs)
+        single = tuple(bound.arguments["values"].shape) == ()
+        averaged = bound.arguments["reduction"] in (*_AVERAGING, "mean_with_sample_weight")
+        return losses.scale_loss_for_distribution(reduced) if single and averaged else reduced
+
+    wrapt.wrap_function_wrapper(losses, "reduce_values", reduce_values)
 
 
 def _trackers(model: Any) -> list[Any]:

@@ -1,0 +1,38 @@
+"""The end of a strategy's iterators."""
+
+import gc
+import threading
+
+import pytest
+
+from tensorflowonspark.keras import iterators
+
+
+@pytest.mark.timeout(120)
+def test_no_step_waits_for_the_end_of_an_iterator(monkeypatch):
+    import tensorflow as tf
+    from tensorflow.python.data.ops import multi_device_iterator_ops as module
+
+    kind = module.OwnedMultiDeviceIterator
+    monkeypatch.setattr(kind, "__init__", kind.__init__)
+    iterators.end_apart(module)
+    may_end, ended, held_up = threading.Event(), threading.Event(), threading.Event()
+
+    def endless():  # its end is a part of its iterator's end
+        try:
+            while True:
+                yield 1
+        finally:
+            if not may_end.wait(20):
+                held_up.set()
+            ended.set()
+
+    dataset = tf.data.Dataset.from_generator(endless, output_signature=tf.TensorSpec((), tf.int32))
+    iterator = kind(dataset, ["/cpu:0"], source_device="/cpu:0")
+    assert iterator.get_next()[0].numpy() == 1
+    del iterator
+    gc.collect()
+    assert not ended.is_set()
+    may_end.set()
+    assert ended.wait(60)
+    assert not held_up.is_set()
