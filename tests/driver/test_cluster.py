@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -76,6 +76,9 @@ class FakeNode:
             pass
         self.stopped.set()
         self._channel.close()
+        with suppress(transport.ConnectionLost):
+            while True:  # to the end: Arrow would warn in this process, which is the driver's, where nobody may read it
+                self._channel.receive()
 
     def say(self, message):
         self._channel.send(message)

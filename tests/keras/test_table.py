@@ -27,7 +27,7 @@ NOT_A_TRANSFORMATION = {
     "range",
 }
 
-pytestmark = [pytest.mark.masters("local"), pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.masters("local"), pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -30,10 +31,13 @@ class Channel:
     ``send`` may be called from any thread, ``receive`` from one.
     """
 
-    def __init__(self, reader: Any, writer: Any, hang_up: Callable[[], None]) -> None:
+    def __init__(
+        self, reader: Any, writer: Any, hang_up: Callable[[], None], finish: Callable[[], None] = lambda: None
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._hang_up = hang_up
+        self._finish = finish
         self._lock = threading.Lock()
 
     def send(self, message: object) -> None:
@@ -67,10 +71,18 @@ class Channel:
         try:
             data = self._reader.read_chunk().app_metadata
         except StopIteration:
+            self._end()
             raise ConnectionLost("the other side closed the channel") from None
         except (pa.ArrowException, OSError) as error:
+            self._end()
             raise ConnectionLost(told(error)) from error
         return unpacked(data, MESSAGE_BYTES)
+
+    def _end(self) -> None:
+        """Finish a call that has ended: Arrow does so with the last reference, and then warns on standard error."""
+        with self._lock, suppress(pa.ArrowException, OSError):
+            self._writer = None
+            self._finish()
 
     def close(self) -> None:
         """Say that no more will be sent; the other side's ``receive`` ends."""

@@ -145,7 +145,7 @@ class Dialled:
         """Open a channel."""
         with connection_errors():
             writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(b""), _options(self._token))
-        return Channel(reader, writer, writer.done_writing)
+        return Channel(reader, writer, writer.done_writing, writer.close)
 
     def put(self, header: object, schema: pa.Schema) -> PutStream:
         """Open a stream for one partition."""

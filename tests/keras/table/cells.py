@@ -1,6 +1,5 @@
 """The rows of the table: programs by group and name, how one is run, and what is kept of it."""
 
-import gc
 import pickle
 import random
 import traceback
@@ -69,9 +68,6 @@ def run_cells(column, keys, directory, worker=0):
     import keras
 
     place = Path(directory)
-    gc.collect()
-    gc.freeze()  # what is there stays, and no collection looks at it
-    gc.disable()
     for key in keys:
         column.begin(key)
         keras.utils.set_random_seed(11)
@@ -82,7 +78,6 @@ def run_cells(column, keys, directory, worker=0):
         except Exception as error:
             outcome = ("error", f"{type(error).__name__}: {error}", traceback.format_exc())
         keras.utils.clear_session(free_memory=False)  # names begin anew
-        gc.collect()
         file = outcome_file(place, column.name, key, worker)
         part = file.with_suffix(".part")
         part.write_bytes(pickle.dumps(outcome))
