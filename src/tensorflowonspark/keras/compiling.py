@@ -1,6 +1,6 @@
-"""Steps of a model that is compiled with ``jit_compile=True``, on several workers.
+"""Steps of a model that is compiled with ``jit_compile=True``, on several workers or devices.
 
-Keras compiles a step as a whole, and XLA can't compile the exchange of gradients between workers: TensorFlow aborts.
+Keras compiles a step as a whole, and XLA can't compile the exchange of gradients between replicas: TensorFlow aborts.
 Here XLA compiles what a replica computes by itself, which is the model, its loss and its gradients; the optimizer and
 the metrics come after it. (The function that ``predict`` runs on a replica is compiled by Keras itself.)
 """
@@ -23,7 +23,10 @@ def compile_steps(trainer: ModuleType) -> None:
 
 def is_compiled(model: Any) -> bool:
     """Return whether XLA compiles what a replica computes of a model's steps, rather than a step as a whole."""
-    return bool(model.jit_compile) and isinstance(model.distribute_strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    strategy = model.distribute_strategy
+    several_devices = isinstance(strategy, tf.distribute.MirroredStrategy) and strategy.num_replicas_in_sync > 1
+    several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return bool(model.jit_compile) and (several_workers or several_devices)
 
 
 @contextmanager

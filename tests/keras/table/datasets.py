@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from table.cells import MULTI_WORKER, cell, on
+from table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on
 from table.training import in_steps
 
 
@@ -39,7 +39,7 @@ class Rows(list):
 def counted(column, make, data, epochs=2, steps=None):
     if column.coordinator:
         made = make(data)
-        return [Rows(sorted(_ids(in_steps(column, _kept, made)))) for _ in range(epochs)]
+        return [Rows(sorted(_ids(in_steps(column, _kept, made, steps)))) for _ in range(epochs)]
     with column.scope():
         model = Counting()
         model.compile()
@@ -272,7 +272,12 @@ def _masked(values, mask):
     return tf.boolean_mask(values, mask)
 
 
-@cell("tf.data", *WHOLE)
+# Where Python or the chief itself reads the rows: under a ParameterServerStrategy only the workers can.
+IN_PYTHON = ("assert_cardinality", "from_generator over ours", "from_generator over ours, row by row")
+
+
+@cell("tf.data", *IN_PYTHON, columns=SYNCHRONOUS)
+@cell("tf.data", *(name for name in WHOLE if name not in IN_PYTHON))
 def whole(column, name):
     found = counted(column, WHOLE[name], column.even("id"))
     if column.name == MULTI_WORKER:
@@ -285,6 +290,7 @@ def whole(column, name):
 @cell(
     "tf.data",
     "a program's own arrays of its rows, from_tensor_slices",
+    columns=SYNCHRONOUS,
     different=on(
         MULTI_WORKER,
         "TensorFlow takes arrays for data that all workers have, and gives each worker a part of its own. Rows are "
@@ -320,7 +326,7 @@ def cache_file(column):
     return counted(column, lambda data: data.cache(str(place)), column.even("id"))
 
 
-@cell("tf.data", "save, load")
+@cell("tf.data", "save, load", columns=SYNCHRONOUS)
 def save(column):
     import tensorflow as tf
 
@@ -349,7 +355,7 @@ def repeated(column):
     return counted(column, lambda data: data.repeat(), column.even("id"), steps=3)
 
 
-@cell("tf.data", "as_numpy_iterator, reduce, cardinality, get_single_element")
+@cell("tf.data", "as_numpy_iterator, reduce, cardinality, get_single_element", columns=SYNCHRONOUS)
 def read(column):
     data = column.even("id")
     total = int(data.reduce(np.int64(0), lambda state, row: state + _sum(row[1])))

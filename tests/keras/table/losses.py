@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from table.cells import SEVERAL_REPLICAS, cell, on
+from table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
 from table.training import linear, mapped, trained, weights_of
 
 _BATCHWISE = (
@@ -162,6 +162,7 @@ def summed(column):
 @cell(
     "Losses",
     "reduction='none'",
+    columns=SYNCHRONOUS,
     different=on(
         SEVERAL_REPLICAS,
         "Keras multiplies the loss that it shows by the number of replicas, since it expects to have divided it, which "

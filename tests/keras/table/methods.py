@@ -5,6 +5,7 @@ import numpy as np
 
 from table import rows
 from table.cells import MULTI_WORKER, SEVERAL_REPLICAS, cell, on
+from table.columns import MIRRORED
 from table.datasets import Rows
 from table.training import linear, mapped, weights_of
 
@@ -352,7 +353,11 @@ def test_on_batch(column):
     return [model.test_on_batch(*_share(column), return_dict=True) for _ in range(2)]
 
 
-@cell("on a batch", "predict_on_batch")
+@cell(
+    "on a batch",
+    "predict_on_batch",
+    different=on(MIRRORED, "Keras gives each replica the whole batch: its rows come once for each replica."),
+)
 def predict_on_batch(column):
     model = _compiled(column)
     return model.predict_on_batch(column.x[:16])

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
+from table.columns import MIRRORED, PARAMETER_SERVER
 from table.training import linear, mapped, trained, weights_of
 
 
@@ -149,7 +150,7 @@ def outputs_by_name(column):
     )
 
 
-@cell("Models", "several outputs as a list", different=on(SYNCHRONOUS, _SHORT_BATCH))
+@cell("Models", "several outputs as a list", columns=SYNCHRONOUS, different=on(SYNCHRONOUS, _SHORT_BATCH))
 def outputs_in_order(column):
     def build():
         inputs = keras.Input((4,))
@@ -158,7 +159,7 @@ def outputs_in_order(column):
     return trained(column, build, loss=["mse", "mae"], data=mapped(column, lambda x, y: (x, (y[:, None], x[:, :2]))))
 
 
-@cell("Models", "one output that is not trained")
+@cell("Models", "one output that is not trained", columns=SYNCHRONOUS)
 def one_of_two(column):
     return trained(
         column,
@@ -398,7 +399,10 @@ def gan(column):
     return {"weights": weights_of(model.generator) + weights_of(model.critic), "history": history}
 
 
-@cell("Models", "a loop of one's own: strategy.run, experimental_distribute_dataset")
+_COORDINATOR = on(PARAMETER_SERVER, "ClusterCoordinator.create_per_worker_dataset")
+
+
+@cell("Models", "a loop of one's own: strategy.run, experimental_distribute_dataset", refused=_COORDINATOR)
 def own_loop(column):
     import tensorflow as tf
 
@@ -431,7 +435,15 @@ def own_loop(column):
     return weights_of(model)
 
 
-@cell("Models", "distribute_datasets_from_function, into fit")
+@cell(
+    "Models",
+    "distribute_datasets_from_function, into fit",
+    different=on(
+        MIRRORED,
+        "Each batch of the function's dataset goes to one replica. In the last step one of the two has none, and Keras "
+        "takes the mean over both.",
+    ),
+)
 def from_function(column):
     if column.strategy is None:
         return trained(column, data=column.even())
@@ -446,7 +458,7 @@ def _distributed(column):
     return column.strategy.distribute_datasets_from_function(lambda context: data)
 
 
-@cell("Models", "distribute_datasets_from_function, in a loop of one's own")
+@cell("Models", "distribute_datasets_from_function, in a loop of one's own", refused=_COORDINATOR)
 def from_function_loop(column):
     import tensorflow as tf
 

@@ -34,7 +34,7 @@ def mapped(column, change):
     return column.even().map(lambda x, y, w: (*change(x, y), w))
 
 
-class _Wrapped(keras.losses.Loss):
+class FunctionLoss(keras.losses.Loss):
     """A loss made of a function."""
 
     def __init__(self, function):
@@ -46,10 +46,11 @@ class _Wrapped(keras.losses.Loss):
 
 
 def _coordinated(column, model, optimizer, loss, data, epochs):
-    optimizer = keras.optimizers.get(optimizer)
+    with column.scope():
+        optimizer = keras.optimizers.get(optimizer)
     compare = loss if isinstance(loss, keras.losses.Loss) or loss is None else keras.losses.get(loss)
     if compare is not None and not isinstance(compare, keras.losses.Loss):
-        compare = _Wrapped(compare)
+        compare = FunctionLoss(compare)
 
     def step(x, y, weight):
         import tensorflow as tf
@@ -77,8 +78,8 @@ def _coordinated(column, model, optimizer, loss, data, epochs):
     return {"weights": weights_of(model), "history": {"loss": history}}
 
 
-def in_steps(column, step, data):
-    """Take steps on a worker until its rows are at an end; return what each gave."""
+def in_steps(column, step, data, steps=None):
+    """Take so many steps on a worker, or all until its rows are at an end; return what each gave."""
     import tensorflow as tf
 
     batches = iter(column.coordinator.create_per_worker_dataset(data))
@@ -88,10 +89,11 @@ def in_steps(column, step, data):
         return column.strategy.run(step, args=next(iterator))
 
     found = []
-    while True:
+    while len(found) != steps:
         result = column.coordinator.schedule(one, args=(batches,))
         try:
             column.coordinator.join()
         except tf.errors.OutOfRangeError:
-            return found
+            break
         found.append(result.fetch())
+    return found
