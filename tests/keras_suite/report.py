@@ -201,8 +201,8 @@ version. They run in the nodes of a cluster of two workers (`tfos.run(spark, pro
 without a strategy, and once with each test's `setUp` entering the scope of one `MultiWorkerMirroredStrategy`. Both
 workers run all tests in the same order with the same seed, and agree after each test whether it failed. A test fails if
 it fails on either worker, or leaves one waiting for the other. "Skipped" are tests that skip themselves, most of them
-because they are for another backend. Many tests of optimizers apply one outside of a step, which no strategy takes: what
-each optimizer does in `fit` under a strategy is in [keras.md](../keras.md).
+because they are for another backend. Many tests of optimizers apply one outside of a step, which no strategy takes:
+what each optimizer does in `fit` under a strategy is in [keras.md](../keras.md).
 
 {about}
 """
