@@ -8,7 +8,7 @@ import pytest
 from tensorflowonspark.keras import iterators
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 def test_no_step_waits_for_the_end_of_an_iterator(monkeypatch):
     import tensorflow as tf
     from tensorflow.python.data.ops import multi_device_iterator_ops as module
@@ -36,3 +36,11 @@ def test_no_step_waits_for_the_end_of_an_iterator(monkeypatch):
     may_end.set()
     assert ended.wait(60)
     assert not held_up.is_set()
+    all_done = threading.Event()
+
+    class Last:
+        def __del__(self):
+            all_done.set()
+
+    iterators._end([Last()])
+    assert all_done.wait(100)  # else the interpreter's end could meet the thread at work

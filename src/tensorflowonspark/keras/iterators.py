@@ -5,6 +5,9 @@ tunes the iterator's buffers. That thread misses its cancellation now and then, 
 up to 60 seconds for an iterator that is as old. A strategy makes two iterators or more for each pass over a dataset.
 They refer to each other, so that Python's garbage collector destroys those of several passes at once, in the midst of a
 step: this worker stands still for minutes, and the others wait for it.
+
+The thread may be in the midst of that when the program ends. A node's process then ends without the interpreter's
+finalization (`node.run`), which would abort it.
 """
 
 import threading
