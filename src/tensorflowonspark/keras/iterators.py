@@ -10,9 +10,11 @@ The thread may be in the midst of that when the program ends. A node's process t
 finalization (`node.run`), which would abort it.
 """
 
+import sys
 import threading
 import time
 import weakref
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
@@ -21,9 +23,29 @@ from tensorflowonspark.keras import wrap
 
 __all__ = ["end_apart"]
 
-_DELAY_SECONDS = 1.0
-_ended: "SimpleQueue[tuple[float, list[Any]]]" = SimpleQueue()  # its put may be called by the garbage collector
+_LOOK_SECONDS = 1.0
+_ended: "SimpleQueue[_Ended]" = SimpleQueue()  # its put may be called by the garbage collector
 _started = threading.Lock()
+
+
+@dataclass
+class _Ended:
+    """The resources of an iterator that has ended, and when to look whether anything else still refers to them."""
+
+    resources: list[Any]
+    due: float = field(default_factory=lambda: time.monotonic() + _LOOK_SECONDS)
+    alone: bool = False  # nothing did at the last look
+
+    def next_look(self) -> "_Ended | None":
+        """Return what to look at later, or None if nothing refers to the resources any more.
+
+        Two looks, since a dataset may refer to them too, which the garbage collector destroys at the same time.
+        """
+        alone = all(sys.getrefcount(self.resources[place]) <= _OWN for place in range(len(self.resources)))
+        return None if alone and self.alone else _Ended(self.resources, alone=alone)
+
+
+_OWN = 2  # references to a resource: the list's, and that of the function which counts them
 
 
 def end_apart(module: ModuleType) -> None:
@@ -44,7 +66,7 @@ def end_apart(module: ModuleType) -> None:
 
 
 def _end(resources: list[Any]) -> None:
-    _ended.put((time.monotonic() + _DELAY_SECONDS, resources))
+    _ended.put(_Ended(resources))
 
 
 def _start() -> None:
@@ -55,6 +77,11 @@ def _start() -> None:
 def _destroy() -> None:
     """Drop the last references to resources, when the garbage collector has dropped all others."""
     while True:
-        due, resources = _ended.get()
-        time.sleep(max(0.0, due - time.monotonic()))
-        resources.clear()
+        ended = _ended.get()
+        time.sleep(max(0.0, ended.due - time.monotonic()))
+        later = ended.next_look()
+        if later is None:
+            ended.resources.clear()
+        else:
+            _ended.put(later)
+        del ended, later  # else they live until the next one
