@@ -1,4 +1,4 @@
-"""The end of a strategy's iterators: in a thread of its own, so that no step waits for it.
+"""The end of a strategy's iterators: each in a thread of its own, so that no step waits for it.
 
 TensorFlow destroys an iterator in the thread that drops the last reference to it, and waits there for the thread that
 tunes the iterator's buffers. That thread misses its cancellation now and then, and then sleeps until its next round:
@@ -6,7 +6,7 @@ up to 60 seconds for an iterator that is as old. A strategy makes two iterators 
 They refer to each other, so that Python's garbage collector destroys those of several passes at once, in the midst of a
 step: this worker stands still for minutes, and the others wait for it.
 
-The thread may be in the midst of that when the program ends. A node's process then ends without the interpreter's
+Such a thread may be in the midst of that when the program ends. A node's process then ends without the interpreter's
 finalization (`node.run`), which would abort it.
 """
 
@@ -75,13 +75,13 @@ def _start() -> None:
 
 
 def _destroy() -> None:
-    """Drop the last references to resources, when the garbage collector has dropped all others."""
+    """Have the last references to resources dropped, when the garbage collector has dropped all others."""
     while True:
         ended = _ended.get()
         time.sleep(max(0.0, ended.due - time.monotonic()))
         later = ended.next_look()
-        if later is None:
-            ended.resources.clear()
+        if later is None:  # a thread for each, since each may take a minute
+            threading.Thread(target=ended.resources.clear, name="iterator", daemon=True).start()
         else:
             _ended.put(later)
         del ended, later  # else they live until the next one
