@@ -164,7 +164,8 @@ def _outcomes(directory, hung, error):
         if error:
             kind = "ends the cluster" if hung != test else "out of step" if reports else "hangs"
             errors = " | ".join([*(each.get("error", each["outcome"]) for each in reports), error])
-            outcomes.append(Outcome(test, kind, errors, restarted=True))
+            traceback = "\n".join(each.get("traceback", "") for each in reports)
+            outcomes.append(Outcome(test, kind, errors, restarted=True, traceback=traceback))
         break
     return outcomes, collected
 

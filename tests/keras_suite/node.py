@@ -7,6 +7,7 @@ TensorFlow, whose exchange may be what failed.
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -21,6 +22,7 @@ from keras_suite.loading import load
 __all__ = ["run_tests"]
 
 SEED = 1337
+_mkdtemp = tempfile.mkdtemp
 _LOOK_SECONDS = 0.002
 _ERROR_LINES = 12
 _TRACEBACK_CHARACTERS = 4000
@@ -186,7 +188,12 @@ class Worker:
         os.makedirs(tempfile.tempdir)
 
     def make_directory(self, suffix=None, prefix=None, dir=None):  # noqa: A002 - as tempfile.mkdtemp has it
-        """Make a temporary directory, with the same name on both workers."""
+        """Make a temporary directory, with the same name on both workers if it is the test that asks for it."""
+        caller = sys._getframe(1)
+        while caller.f_code.co_filename == tempfile.__file__:
+            caller = caller.f_back
+        if not caller.f_code.co_filename.endswith(("_test.py", "test_case.py")):  # as what only the chief writes
+            return _mkdtemp(suffix, prefix, dir)
         path = Path(dir or tempfile.gettempdir()) / f"{prefix or 'tmp'}{next(self._numbers)}{suffix or ''}"
         path.mkdir(0o700)
         return str(path)

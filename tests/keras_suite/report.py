@@ -20,6 +20,7 @@ KINDS = {
     "package": "needs a package that is not installed",
     "keras": "Keras can't do it under any strategy",
     "refused": "refused by name",
+    "more": "works here, and the test wants Keras's error",
     "test": "the test itself assumes one process",
 }
 _SETTLED = ("passed", "skipped")
@@ -156,7 +157,7 @@ def page(outcomes: dict[str, list[Outcome]], comparison: Comparison, about: str)
     rows = [[f"`{name}`", *(_counts(_of(name, outcomes[mode])) for mode in outcomes)] for name in files]
     rows.append(["**all**", *(f"**{_counts(outcomes[mode])}**" for mode in outcomes)])
     parts = [_HEAD.format(about=about), table(["tests of", *(MODES[mode] for mode in outcomes)], rows)]
-    parts.append("## Failures, with their reasons\n")
+    parts.append("\n## Failures, with their reasons\n")
     reasons = list(dict.fromkeys(each for _, _, each in comparison.explained))
     rows = []
     for kind, title in KINDS.items():
@@ -166,7 +167,7 @@ def page(outcomes: dict[str, list[Outcome]], comparison: Comparison, about: str)
     parts.append(table(["kind", "reason", *(MODES[mode] for mode in outcomes)], rows))
     unknown = [f"- `{outcome.test}`, {MODES[mode]}: {outcome.kind}" for mode, outcome in comparison.unknown]
     if unknown:
-        parts.append("## Failures without a reason\n\n" + "\n".join(unknown))
+        parts.append("\n## Failures without a reason\n\n" + "\n".join(unknown))
     return "\n".join(parts) + "\n"
 
 
@@ -199,7 +200,9 @@ The tests of Keras's trainers, callbacks, optimizers, metrics and models, from t
 version. They run in the nodes of a cluster of two workers (`tfos.run(spark, program, workers=2)` on `local[2]`): once
 without a strategy, and once with each test's `setUp` entering the scope of one `MultiWorkerMirroredStrategy`. Both
 workers run all tests in the same order with the same seed, and agree after each test whether it failed. A test fails if
-it fails on either worker. "Skipped" are tests that skip themselves, most of them because they are for another backend.
+it fails on either worker, or leaves one waiting for the other. "Skipped" are tests that skip themselves, most of them
+because they are for another backend. Many tests of optimizers apply one outside of a step, which no strategy takes:
+what each optimizer does in `fit` under a strategy is in [keras.md](../keras.md).
 
 {about}
 """

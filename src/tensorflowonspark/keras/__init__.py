@@ -60,6 +60,7 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
     ("predicting:predict_alone", _TRAINER),
     ("shards:teach_strategy", "tensorflow.python.distribute.distribute_lib"),
     ("counts:keep_remainders", "tensorflow.python.distribute.values_util"),
+    ("iterators:end_garbage_apart", "tensorflow.python.data.ops.iterator_ops"),
     ("iterators:end_apart", "tensorflow.python.data.ops.multi_device_iterator_ops"),
     ("provenance:track_datasets", "tensorflow.python.data.ops.dataset_ops"),
     ("provenance:track_adapters", f"{_ADAPTERS}.generator_data_adapter"),
