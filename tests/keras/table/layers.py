@@ -115,7 +115,7 @@ def recurrent(column, name):
 
 @cell("Layers", "LSTM, stateful=True")
 def stateful(column):
-    size = 16 if column.name in ("one process", "no strategy") else 8
+    size = 8 if column.name in SEVERAL_REPLICAS else 16
 
     def build():
         return keras.Sequential(

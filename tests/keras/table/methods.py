@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from table import rows
-from table.cells import MULTI_WORKER, SEVERAL_REPLICAS, cell, on
+from table.cells import MULTI_WORKER, SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
 from table.columns import MIRRORED
 from table.datasets import Rows
 from table.training import linear, mapped, weights_of
@@ -369,7 +369,7 @@ def called(column):
     return [np.asarray(model(column.x)), np.asarray(model(column.x, training=False))]
 
 
-@cell("on a batch", "batches of a fed dataset, one by one")
+@cell("on a batch", "batches of a fed dataset, one by one", columns=SYNCHRONOUS)
 def fed_batches(column):
     model = _compiled(column)
     for x, y, w in column.even():

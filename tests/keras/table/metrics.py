@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from table import losses
-from table.cells import SEVERAL_REPLICAS, cell, on
+from table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
 from table.training import in_steps, trained
 
 _REGRESSION = (losses._plain, 3, None)
@@ -146,7 +146,7 @@ def wrapper(column):
     return trained(column, metrics=[metric])
 
 
-@cell("Metrics", "Mean and Sum in a train_step of the model's own")
+@cell("Metrics", "Mean and Sum in a train_step of the model's own", columns=SYNCHRONOUS)
 def trackers(column):
     class Tracking(keras.Sequential):
         def __init__(self, *arguments):

@@ -90,7 +90,7 @@ def thawed(column):
     return [first, _fitted(column, model)]
 
 
-@cell("Models", "nothing to train")
+@cell("Models", "nothing to train", columns=SYNCHRONOUS)
 def nothing(column):
     def build():
         model = linear()
@@ -438,6 +438,7 @@ def own_loop(column):
 @cell(
     "Models",
     "distribute_datasets_from_function, into fit",
+    columns=SYNCHRONOUS,
     different=on(
         MIRRORED,
         "Each batch of the function's dataset goes to one replica. In the last step one of the two has none, and Keras "

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from table.cells import SEVERAL_REPLICAS, cell, on
+from table.columns import PARAMETER_SERVER
 from table.training import trained, weights_of
 
 OPTIMIZERS = (
@@ -54,7 +55,7 @@ def optimizer(column, name):
     "Optimizers",
     "ScheduleFreeAdamW",
     different=on(
-        SEVERAL_REPLICAS,
+        (*SEVERAL_REPLICAS, PARAMETER_SERVER),
         "in one process Keras builds it in the graph of a step, which then sets its momentum to the weights each time",
     ),
 )
@@ -101,7 +102,12 @@ def named(column):
     return trained(column, optimizer="adam")
 
 
-@cell("Options of optimizers", *_ADAM)
+# In some steps only: TensorFlow refuses the branch, and our repair of it is for strategies that mirror variables.
+_IN_SOME_STEPS = ("use_ema, ema_overwrite_frequency", "gradient_accumulation_steps")
+
+
+@cell("Options of optimizers", *_IN_SOME_STEPS, refused=on(PARAMETER_SERVER, "`merge_call` called while defining"))
+@cell("Options of optimizers", *(name for name in _ADAM if name not in _IN_SOME_STEPS))
 def option(column, name):
     return trained(column, optimizer=lambda: keras.optimizers.Adam(0.02, **_ADAM[name]))
 
