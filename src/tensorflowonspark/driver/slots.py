@@ -65,11 +65,13 @@ def find_slots(context: "SparkContext", needed: int, wanted: int, timeout: float
     awaited = max(request.slots, had)
     begin = time.monotonic()
     available, since, report = -1, begin, begin + _FIRST_REPORT_SECONDS
-    while available < wanted:
+    while True:
         now = time.monotonic()
         counted = count_slots(context)
         if counted != available:
             available, since = counted, now
+        if available >= wanted:
+            break
         if available >= needed:
             patience = 0.0 if request.is_local else _MORE_SECONDS
         elif request.is_local:

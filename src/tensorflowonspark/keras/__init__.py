@@ -34,7 +34,7 @@ from typing import Any
 
 import wrapt
 
-__all__ = ["install", "keep_sources", "wrap"]
+__all__ = ["install", "keep_sources", "repairing_modules", "wrap"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
@@ -129,6 +129,11 @@ class _Imports:
         waiting, self._waiting = self._waiting, []
         for repairs, module in waiting:
             self.repair(repairs, module)
+
+
+def repairing_modules() -> list[str]:
+    """Return the names of the modules that make the repairs; they import TensorFlow, and not Keras."""
+    return sorted({f"{__name__}.{repair.partition(':')[0]}" for repair, _ in _REPAIRS})
 
 
 def keep_sources(directory: str) -> None:

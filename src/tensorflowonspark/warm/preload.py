@@ -7,18 +7,17 @@ import sys
 import threading
 from pathlib import Path
 
+from tensorflowonspark.keras import repairing_modules
+
 __all__ = ["preload", "why_unsafe"]
 
 _NICENESS = 5  # the programs that run meanwhile come first
 # The node's own modules, of which the data sets import TensorFlow, and TensorFlow Keras.
-_MODULES = ("pyarrow.flight", "tensorflowonspark.node.run", "tensorflowonspark.node.dataset")
-# What Keras's hooks would import next in each node. They need Keras itself, which may be another one.
-_MODULES_OF_KERAS = tuple(
-    f"tensorflowonspark.keras.{name}"
-    for name in (
-        *("repair", "compiling", "fitting", "shards", "metrics", "losses", "resuming"),
-        *("optimizers", "own_steps", "saving", "weighting"),
-    )
+_MODULES = (
+    "pyarrow.flight",
+    "tensorflowonspark.node.run",
+    "tensorflowonspark.node.dataset",
+    "tensorflowonspark.keras.resuming",
 )
 _OTHER_RUNTIMES = ("jax", "torch")  # Keras's other backends have threads of their own, and warn of every fork
 
@@ -37,7 +36,8 @@ def preload() -> None:
         # A thread of its own is slowed down, since who is not root can't take that back for the process.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
-            for name in (*_MODULES, *_MODULES_OF_KERAS):
+            # What Keras's hooks would import next in each node. They need Keras itself, which may be another one.
+            for name in (*_MODULES, *repairing_modules()):
                 importlib.import_module(name)
             _ = importlib.import_module("tensorflow").keras.layers  # Keras 3 or tf_keras, as the environment says
         except BaseException as error:  # some libraries leave with SystemExit
