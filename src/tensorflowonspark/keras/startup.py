@@ -11,6 +11,7 @@ finds that death itself, and ends all.
 """
 
 import copy
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,8 @@ from tensorflowonspark.errors import SpecError
 __all__ = ["explain_late_strategy", "start_with_collectives"]
 
 _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
-_OWN = Path(__file__).parents[1]
+_LIBRARIES = (f"{Path(__file__).parents[1]}{os.sep}", f"{sys.base_prefix}{os.sep}")
+_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 def start_with_collectives(context: ModuleType, program: bytes) -> None:
@@ -58,16 +60,17 @@ def _names_strategy(program: bytes) -> bool:
     if any(name in program for name in _STRATEGIES):
         return True
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    return any(_file_names_strategy(Path(file)) for file in files if file)
+    return any(_file_names_strategy(file) for file in files if file and _is_users(file))
 
 
-def _file_names_strategy(path: Path) -> bool:
-    if path.suffix != ".py" or path.is_relative_to(_OWN) or path.is_relative_to(Path(sys.base_prefix)):
-        return False
-    if "site-packages" in path.parts or "dist-packages" in path.parts:
-        return False
+def _is_users(file: str) -> bool:
+    """Return whether a module's file is neither Python's, nor a package's, nor ours; there are thousands of these."""
+    return file.endswith(".py") and not file.startswith(_LIBRARIES) and not any(part in file for part in _PACKAGES)
+
+
+def _file_names_strategy(file: str) -> bool:
     try:
-        text = path.read_bytes()
+        text = Path(file).read_bytes()
     except OSError:
         return False
     return any(name in text for name in _STRATEGIES)
