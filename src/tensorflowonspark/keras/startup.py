@@ -59,7 +59,8 @@ def _names_strategy(program: bytes) -> bool:
     """Return whether the user's function, or a module of theirs, names the strategy."""
     if any(name in program for name in _STRATEGIES):
         return True
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    # By their own attributes: others of a module that is to be imported late would import it.
+    files = [getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values())]
     return any(_file_names_strategy(file) for file in files if file and _is_users(file))
 
 
