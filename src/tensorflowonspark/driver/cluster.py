@@ -396,6 +396,7 @@ class Cluster:
         ...     cluster.inference(spark.range(3), "tenfold long").collect()
         [Row(id=0, tenfold=0), Row(id=1, tenfold=10), Row(id=2, tenfold=20)]
         """
+        self._life.require_own_process()
         require_frame(data, "data")
         self._require_running()
         nodes = wait_for_answers(self._monitor, positive("timeout", timeout))
