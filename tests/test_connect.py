@@ -35,16 +35,18 @@ def client(*arguments):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_all_that_needs_no_context(address, tmp_path):
     process = client(address, tmp_path)
-    output, _ = process.communicate(timeout=110)
+    output, _ = process.communicate(timeout=280)
     assert output.splitlines()[-1] == "all is well", output
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_settings_of_file_systems(address, tmp_path):
     process = client(address, tmp_path, "settings")
-    output, _ = process.communicate(timeout=110)
+    output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
 
 
