@@ -1,8 +1,7 @@
 """A cluster of real supervisors and nodes without Spark: threads of this process feed and ask them."""
 
 import tensorflowonspark as tfos
-from inprocess import Session, ThreadJob
-from tensorflowonspark import transport
+from inprocess import LoopbackBackend, Session, ThreadJob
 from tensorflowonspark.driver.here import OwnNodes
 
 
@@ -40,23 +39,8 @@ class Nodes(OwnNodes):
         return len(self._placed) == len(self._plan.spec.roles)
 
 
-class HereBackend:
+class HereBackend(LoopbackBackend):
     """In place of Spark. What it feeds are the batches of each partition."""
-
-    shares_terminal = True
-
-    def hadoop_settings(self):
-        return {}
-
-    def find_slots(self, needed, wanted, timeout, had=0):
-        return wanted
-
-    def wants_tls(self):
-        return False
-
-    def listen(self, credentials, on_channel):
-        server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)
-        return server, ("127.0.0.1", server.port)
 
     def place(self, plan, data, on_end):
         return Nodes(plan)

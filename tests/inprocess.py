@@ -152,15 +152,10 @@ class Stage:
             thread.join(seconds)
 
 
-class InProcessBackend:
-    """In place of Spark."""
+class LoopbackBackend:
+    """In place of Spark, as far as that needs no nodes: any number of slots, and a driver on the loopback address."""
 
     shares_terminal = True
-
-    def __init__(self, slots=2, mishaps=()):
-        self._slots = slots
-        self._mishaps = mishaps
-        self._directory = tempfile.TemporaryDirectory(prefix="inprocess-")
 
     def hadoop_settings(self):
         return {}
@@ -174,6 +169,15 @@ class InProcessBackend:
     def listen(self, credentials, on_channel):
         server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)
         return server, ("127.0.0.1", server.port)
+
+
+class InProcessBackend(LoopbackBackend):
+    """In place of Spark: nodes are threads."""
+
+    def __init__(self, slots=2, mishaps=()):
+        self._slots = slots
+        self._mishaps = mishaps
+        self._directory = tempfile.TemporaryDirectory(prefix="inprocess-")
 
     def place(self, plan, data, on_end):
         numbers = range(len(plan.spec.roles))

@@ -192,7 +192,9 @@ class _Normalization:
         set_moments(self._layer, merged[0], self._shape())
 
 
-class _Discretization:
+class _OfBatches:
+    """The state of a layer that Keras itself updates by one batch after the other."""
+
     def __init__(self, layer: Any, _data: Any) -> None:
         self._layer = layer
         layer.reset_state()
@@ -200,6 +202,8 @@ class _Discretization:
     def prepared(self, data: Any) -> Any:
         return data
 
+
+class _Discretization(_OfBatches):
     def add(self, batch: Any) -> None:
         self._build()
         self._layer.update_state(batch)
@@ -219,14 +223,7 @@ class _Discretization:
         set_quantiles(self._layer, merged or self.part())
 
 
-class _Tokens:
-    def __init__(self, layer: Any, _data: Any) -> None:
-        self._layer = layer
-        layer.reset_state()
-
-    def prepared(self, data: Any) -> Any:
-        return data
-
+class _Tokens(_OfBatches):
     def add(self, batch: Any) -> None:
         self._layer.update_state(batch)
 

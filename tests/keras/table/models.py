@@ -404,6 +404,14 @@ _COORDINATOR = on(PARAMETER_SERVER, "ClusterCoordinator.create_per_worker_datase
 
 @cell("Models", "a loop of one's own: strategy.run, experimental_distribute_dataset", refused=_COORDINATOR)
 def own_loop(column):
+    data = column.even()
+    if column.strategy:
+        data = column.strategy.experimental_distribute_dataset(data)
+    return _trained_in_loop(column, data, epochs=2)
+
+
+def _trained_in_loop(column, data, epochs):
+    """Train a small model in a loop with ``strategy.run``; return its weights."""
     import tensorflow as tf
 
     with column.scope():
@@ -417,19 +425,14 @@ def own_loop(column):
             zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
         )
 
-    strategy = column.strategy
-    data = column.even()
-    if strategy:
-        data = strategy.experimental_distribute_dataset(data)
-
     @tf.function
     def together(batch):
-        if strategy:
-            strategy.run(step, args=batch)
+        if column.strategy:
+            column.strategy.run(step, args=batch)
         else:
             step(*batch)
 
-    for _ in range(2):
+    for _ in range(epochs):
         for batch in data:
             together(batch)
     return weights_of(model)
@@ -461,32 +464,7 @@ def _distributed(column):
 
 @cell("Models", "distribute_datasets_from_function, in a loop of one's own", refused=_COORDINATOR)
 def from_function_loop(column):
-    import tensorflow as tf
-
-    with column.scope():
-        model = linear()
-        optimizer = keras.optimizers.SGD(0.05)
-
-    def step(x, y, w):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(w * (model(x, training=True)[:, 0] - y) ** 2) / 16.0
-        optimizer.apply_gradients(
-            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
-        )
-
-    strategy = column.strategy
-    data = _distributed(column) if strategy else column.even()
-
-    @tf.function
-    def together(batch):
-        if strategy:
-            strategy.run(step, args=batch)
-        else:
-            step(*batch)
-
-    for batch in data:
-        together(batch)
-    return weights_of(model)
+    return _trained_in_loop(column, _distributed(column) if column.strategy else column.even(), epochs=1)
 
 
 @cell("Models", "keras.Variable and tf.Variable in a model")
