@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow chaos keras-suite keras-table matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery benchmark-revisions clean
+.PHONY: demo test slow chaos keras-suite keras-table matrix matrix-programs lint docs benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery benchmark-revisions clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -28,6 +28,10 @@ chaos: $(STAMP)
 # Tests of Keras itself in the nodes of a cluster, without a strategy and with one (docs/benchmarks/keras-suite.md).
 keras-suite: $(STAMP)
 	PYTHONPATH=tests:benchmarks $(BIN)/python -m keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
+
+# The map of modules, from their docstrings; writes docs/architecture/modules.md.
+docs: $(STAMP)
+	$(BIN)/python tools/module_map.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
