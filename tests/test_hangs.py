@@ -207,7 +207,11 @@ class Proxy:
     def _accept(self):
         while True:
             outer, _ = self._listener.accept()
-            inner = socket.create_connection(self._target)
+            try:
+                inner = socket.create_connection(self._target)
+            except ConnectionRefusedError:  # the node's TensorFlow does not listen yet: its peer tries again
+                outer.close()
+                continue
             for source, sink in ((outer, inner), (inner, outer)):
                 Thread(target=self._pass, args=(source, sink), daemon=True).start()
 
