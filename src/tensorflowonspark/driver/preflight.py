@@ -1,4 +1,4 @@
-"""What must be there before a Spark session can be: looked at beforehand, and told in one line each."""
+"""Preflight checks: Python, Java, pyspark, TensorFlow and pyarrow versions."""
 
 import os
 import re
