@@ -133,10 +133,10 @@ def test_2x_beside_this_release(monkeypatch, tmp_path, capsys):
     assert cli.main(["check"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"TensorFlowOnSpark 2.2.5 is installed in {site} beside this release")
-    assert f"take {site} off PYTHONPATH" in line
+    assert line.endswith(f"take {site} off PYTHONPATH and --py-files")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))  # a directory of pip's own
     assert cli.main(["check"]) == 1
-    assert f"run `{sys.executable} -m pip uninstall tensorflowonspark`" in capsys.readouterr().err
+    assert f"run `{sys.executable} -m pip uninstall tensorflowonspark`, then run" in capsys.readouterr().err
 
 
 def test_2x_without_a_version_in_its_package(monkeypatch, tmp_path):
@@ -162,7 +162,7 @@ def test_2x_instead_of_this_release_in_the_python_of_sparks_workers(variable, mo
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"TensorFlowOnSpark 2.2.5 is installed in {site} instead of this release")
     assert variable == "PATH" or "which is PYSPARK_PYTHON" in line
-    assert line.endswith(f"`{workers}/bin/python3 -m pip install .` in a clone of this release")
+    assert line.endswith(f": run `{workers}/bin/python3 -m pip install .` in a clone of this release")
 
 
 def test_2x_installed_by_pip_while_this_release_is_on_pythonpath(tmp_path):

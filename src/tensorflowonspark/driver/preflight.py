@@ -102,15 +102,19 @@ def _older_releases() -> Iterator[str]:
             if _major(version) >= _major(__version__) or directory in reported:
                 continue
             reported.add(directory)
-            relation = "beside" if position else "instead of"
-            if environment.owns(directory):
-                remove = f"run `{python} -m pip uninstall tensorflowonspark`"
-            else:
-                remove = f"take {directory} off PYTHONPATH and --py-files"
+            relation, remedies = ("beside", []) if position else ("instead of", [_install(python)])
+            if not environment.owns(directory):
+                remedies.insert(0, f"take {directory} off PYTHONPATH and --py-files")
+            elif position:
+                remedies = [f"run `{python} -m pip uninstall tensorflowonspark`", _install(python)]
             yield (
                 f"TensorFlowOnSpark {version} is installed in {directory} {relation} this release ({__version__}) for "
-                f"{python}{purpose}: {remove}, then `{python} -m pip install .` in a clone of this release"
+                f"{python}{purpose}: {', then '.join(remedies)}"
             )
+
+
+def _install(python: str) -> str:
+    return f"run `{python} -m pip install .` in a clone of this release"
 
 
 def _worker_python() -> tuple[str, str]:
