@@ -102,19 +102,16 @@ def _older_releases() -> Iterator[str]:
             if _major(version) >= _major(__version__) or directory in reported:
                 continue
             reported.add(directory)
-            relation, remedies = ("beside", []) if position else ("instead of", [_install(python)])
-            if not environment.owns(directory):
-                remedies.insert(0, f"take {directory} off PYTHONPATH and --py-files")
-            elif position:
-                remedies = [f"run `{python} -m pip uninstall tensorflowonspark`", _install(python)]
+            owned = environment.owns(directory)
+            steps = [] if owned else [f"take {directory} off PYTHONPATH and --py-files"]
+            if owned and position:
+                steps.append(f"run `{python} -m pip uninstall tensorflowonspark`")
+            if owned or not position:
+                steps.append(f"run `{python} -m pip install .` in a clone of this release")
             yield (
-                f"TensorFlowOnSpark {version} is installed in {directory} {relation} this release ({__version__}) for "
-                f"{python}{purpose}: {', then '.join(remedies)}"
+                f"TensorFlowOnSpark {version} is installed in {directory} {'beside' if position else 'instead of'} "
+                f"this release ({__version__}) for {python}{purpose}: {', then '.join(steps)}"
             )
-
-
-def _install(python: str) -> str:
-    return f"run `{python} -m pip install .` in a clone of this release"
 
 
 def _worker_python() -> tuple[str, str]:
