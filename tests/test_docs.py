@@ -56,7 +56,7 @@ def _part(block):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
     """They share one session; the parts of nodes share one cluster."""
     pages = [ROOT / "README.md", DOCS / "training.md", DOCS / "security.md", DOCS / "storage.md"]
