@@ -2,7 +2,7 @@
 
 import tensorflowonspark as tfos
 from inprocess import LoopbackBackend, Session, ThreadJob
-from tensorflowonspark.driver.here import OwnNodes
+from tensorflowonspark.driver.spark.local_nodes import LocalNodes
 
 
 class NoStage:
@@ -23,7 +23,7 @@ class NoStage:
         pass
 
 
-class Nodes(OwnNodes):
+class Nodes(LocalNodes):
     """All nodes, which run beside the driver; the stage has ended when each supervisor has reached it."""
 
     def __init__(self, plan):

@@ -4,11 +4,12 @@ import pytest
 
 import tensorflowonspark as tfos
 from inprocess import cluster_in_process
+from tensorflowonspark.config import Job, Role
 from tensorflowonspark.driver.collectives import Collectives
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.messages import Contribution, Failed, FailureKind, FeedWanted, Returned
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.messages import Contribution, Failed, FeedWanted, Returned
 from tensorflowonspark.node import collectives
-from tensorflowonspark.spec import Job, Role
 
 
 def combining(ctx):
@@ -24,7 +25,7 @@ def test_values_of_all_sizes_come_to_all_in_order(workers, monkeypatch):
         values = [b"", b"%d" % ctx.index * 10, b"%d" % ctx.index * 2000, b"%d" % ctx.index * 12345]
         return [combine("test", value, b",".join) for value in values]
 
-    with cluster_in_process(program, workers=workers) as cluster:
+    with cluster_in_process(program, num_workers=workers) as cluster:
         results = cluster.join()
     for result in results.values():
         for value, size in zip(result, (0, 10, 2000, 12345), strict=True):
@@ -45,7 +46,7 @@ def test_one_that_does_not_come_fails_the_cluster(spark, alone, message):
         return alone(ctx) if ctx.index == 1 else combining(ctx)("A.adapt", b"x", b"".join)
 
     with pytest.raises(tfos.NodeError, match=message):
-        tfos.run(spark, program, data=spark.range(10), workers=2)
+        tfos.run(spark, program, data=spark.range(10), num_workers=2)
 
 
 def test_the_driver_knows_who_keeps_whom_waiting():

@@ -11,9 +11,9 @@ import tensorflowonspark
 
 # These need TensorFlow at their import, which takes seconds; what their examples say is said by the tests beside them.
 _WITH_TENSORFLOW = {
-    "tensorflowonspark.node.dataset",
-    "tensorflowonspark.node.tokens",
-    "tensorflowonspark.keras.agreement",
+    "tensorflowonspark.node.feed.dataset",
+    "tensorflowonspark.node.ps.remote_dataset",
+    "tensorflowonspark.keras.collectives",
     "tensorflowonspark.keras.callbacks",
     "tensorflowonspark.keras.resuming",
     "tensorflowonspark.frames.graphs",
@@ -34,7 +34,7 @@ _WITH_SPARK = {
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.ml.model",
     "tensorflowonspark.ml.summary",
-    "tensorflowonspark.node.feed",
+    "tensorflowonspark.node.feed.feed",
 }
 
 
@@ -47,8 +47,8 @@ def test_public_names_are_all_there():
 
 def test_neither_driver_nor_task_imports_tensorflow():
     program = (
-        "import sys, tensorflowonspark.driver.cluster, tensorflowonspark.task.place\n"
-        "import tensorflowonspark.supervisor.supervise\n"
+        "import sys, tensorflowonspark.driver.cluster, tensorflowonspark.task.launch\n"
+        "import tensorflowonspark.supervisor.supervisor\n"
         "print([name for name in ('tensorflow', 'keras', 'pyspark', 'pandas') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

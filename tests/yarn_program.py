@@ -47,7 +47,7 @@ def main(directory):
     tfos.register(spark)
     rows.write.format("tfrecord").mode("append").save(f"{directory}/points")
     assert spark.read.format("tfrecord").load(f"{directory}/points").count() == 1000
-    results = tfos.run(spark, train, directory, workers=2)
+    results = tfos.run(spark, train, directory, num_workers=2)
     print(json.dumps(results))
     spark.stop()
 

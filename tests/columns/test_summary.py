@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from naive import VECTOR, columns, dense, pieces, sparse, vectors
 
 from tensorflowonspark.columns import merge, summarize
-from tensorflowonspark.parts import ColumnSummary
+from tensorflowonspark.feed_messages import ColumnSummary
 
 
 def summary_of(column, *where):

@@ -14,38 +14,37 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
+from tensorflowonspark.config import Job, Role
 from tensorflowonspark.driver.nodes import NodeState
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.feed_messages import (
+    Backpressure,
+    FeedComplete,
+    PartsStored,
+    PartSummary,
+    RowsConsumed,
+    RowsReceived,
+    Split,
+    StepGrant,
+    StreamOpened,
+)
 from tensorflowonspark.messages import (
-    Check,
-    Checked,
     Failed,
-    FailureKind,
     FeedWanted,
-    Hello,
     Lines,
     Member,
     Members,
     NodeLost,
+    NodeReady,
     NoMoreFeeds,
-    Ready,
+    Probe,
+    ProbeReply,
+    Register,
     Returned,
     Serving,
     Stop,
 )
-from tensorflowonspark.parts import (
-    Confirmed,
-    PartSummary,
-    Pressed,
-    Received,
-    Seal,
-    Split,
-    Stored,
-    StreamOpened,
-    Taken,
-)
-from tensorflowonspark.spec import Job, Role
-from tensorflowonspark.task.plan import FeedTarget
-from tensorflowonspark.task.send import loss
+from tensorflowonspark.task.feeder import NodeEndpoint, loss
 
 
 class FakeNode:
@@ -56,7 +55,7 @@ class FakeNode:
         self.heard = []
         self._plan = plan
         self._script = script
-        self._channel = transport.dial(plan.driver, plan.credentials).channel()
+        self._channel = transport.connect(plan.driver, plan.credentials).channel()
         self.placed = Event()
         self.feeding = Event()  # rows come only now
         self.stopped = Event()
@@ -65,10 +64,10 @@ class FakeNode:
     def _live(self):
         try:
             member = Member(self.number, self._plan.spec.roles[self.number], "here", 1000 + self.number)
-            self.say(Hello(member, self._plan.cluster, os.getpid(), os.getpid()))
+            self.say(Register(member, self._plan.cluster, os.getpid(), os.getpid()))
             self._channel.receive()
             self.placed.set()
-            self.say(Ready("socket", 1))
+            self.say(NodeReady("socket", 1))
             self.wait_for(Members)
             self._script(self)
             self.wait_for(Stop)
@@ -87,8 +86,8 @@ class FakeNode:
         while True:
             message = self._channel.receive()
             self.heard.append(message)
-            if isinstance(message, Check):
-                self.say(Checked(message.number))
+            if isinstance(message, Probe):
+                self.say(ProbeReply(message.number))
             if isinstance(message, kind):
                 return message
             if isinstance(message, Stop):
@@ -215,7 +214,7 @@ def frame_needs_no_check(monkeypatch):
 
 def test_results_come_by_name_and_all_are_stopped():
     backend = FakeBackend(lambda node: None, returns(1), returns(2))
-    with cluster_of(backend, workers=2, ps=1) as cluster:
+    with cluster_of(backend, num_workers=2, num_ps=1) as cluster:
         assert cluster.join() == {"worker:0": 1, "worker:1": 2}
         assert not any(node.stopped.is_set() for node in backend.nodes)
     assert all(node.stopped.wait(5) for node in backend.nodes)
@@ -225,7 +224,7 @@ def test_results_come_by_name_and_all_are_stopped():
 
 def test_members_know_all_and_gpus_are_told():
     backend = FakeBackend(returns(1), returns(2))
-    with cluster_of(backend, workers=2):
+    with cluster_of(backend, num_workers=2):
         pass
     (members,) = (message for message in backend.nodes[0].heard if isinstance(message, Members))
     assert [member.address for member in members.members] == ["here:1000", "here:1001"]
@@ -235,7 +234,7 @@ def test_the_first_failure_stops_everyone_at_once():
     backend = FakeBackend(lambda node: None, fails(FailureKind.RAISED))
     with (
         pytest.raises(tfos.NodeError, match="worker:1 on here failed: it did"),
-        cluster_of(backend, workers=2) as cluster,
+        cluster_of(backend, num_workers=2) as cluster,
     ):
         cluster.join()
     assert all(node.stopped.wait(5) for node in backend.nodes)
@@ -246,13 +245,13 @@ def test_the_first_failure_stops_everyone_at_once():
 )
 def test_a_cause_that_is_told_after_its_consequence_is_the_one_raised(kind):
     backend = FakeBackend(fails(FailureKind.PEER_LOST, "peer reset"), fails(kind, "the cause", delay=0.3))
-    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend, num_workers=2) as cluster:
         cluster.join()
 
 
 def test_a_consequence_without_a_cause_is_raised_itself():
     backend = FakeBackend(fails(FailureKind.PEER_LOST, "peer reset"), lambda node: None)
-    with pytest.raises(tfos.NodeError, match="peer reset"), cluster_of(backend, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError, match="peer reset"), cluster_of(backend, num_workers=2) as cluster:
         cluster.join()
 
 
@@ -277,14 +276,14 @@ def test_problems_of_the_stage_are_told():
 def test_missing_nodes_are_named():
     backend = FakeBackend(lambda node: None)
     with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(no word from it"):
-        cluster_of(backend, workers=2, start_timeout=0.5).start()
+        cluster_of(backend, num_workers=2, start_timeout=0.5).start()
     assert backend.nodes[0].stopped.wait(5)
 
 
 def feeds_once(rows):
     def script(node):
         node.say(FeedWanted(0))
-        seal = node.wait_for(Seal)
+        seal = node.wait_for(FeedComplete)
         assert seal.train.rows == rows
         node.say(Returned(pickle.dumps(seal.train.parts)))
 
@@ -303,7 +302,7 @@ class Row:
 def test_a_feed_is_sealed_with_what_counts():
     job = FakeJob([Row(part(0, 0, 5, attempt=7)), Row(part(1, 1, 3)), Row(part(2, 0, 2))])
     backend = FakeBackend(feeds_once({0: 7, 1: 3}), feeds_once({0: 7, 1: 3}), feed=job)
-    with cluster_of(backend, workers=2) as cluster:
+    with cluster_of(backend, num_workers=2) as cluster:
         cluster.train("frame", rebalance=False)
         assert cluster.join() == {"worker:0": ((0, 7), (2, 1)), "worker:1": ((1, 1),)}
     assert [target.name for target in backend.targets] == ["worker:0", "worker:1"]
@@ -311,7 +310,7 @@ def test_a_feed_is_sealed_with_what_counts():
 
 def test_a_feed_ends_when_all_programs_have():
     backend = FakeBackend(returns(1), returns(2), feed=FakeJob(ended=False))
-    with cluster_of(backend, workers=2) as cluster:
+    with cluster_of(backend, num_workers=2) as cluster:
         try:
             cluster.train("frame")
         except tfos.FeedError as error:  # the programs were faster than the call
@@ -342,16 +341,16 @@ def streams(batch_rows, rows=None, taken=None):
         node.say(FeedWanted(0))
         node.feeding.wait(5)
         if rows is not None:
-            node.say(Received(0, rows))
-            node.say(Stored(0, (part(node.number, node.number, rows),)))
-        assert node.wait_for(Seal).streams
+            node.say(RowsReceived(0, rows))
+            node.say(PartsStored(0, (part(node.number, node.number, rows),)))
+        assert node.wait_for(FeedComplete).streams
         node.say(StreamOpened(0, batch_rows))
         words = []
         while not (words and words[-1].end):
-            words.append(node.wait_for(Confirmed))
+            words.append(node.wait_for(StepGrant))
             if words[-1].failed:
                 return
-            node.say(Taken(0, rows or 0 if taken is None else taken))
+            node.say(RowsConsumed(0, rows or 0 if taken is None else taken))
         if taken is not None:
             node.wait_for(Stop)
         node.say(Returned(pickle.dumps([(word.parts, word.steps) for word in words])))
@@ -362,7 +361,7 @@ def streams(batch_rows, rows=None, taken=None):
 def test_the_workers_of_a_stream_take_as_many_steps():
     job = FakeJob([Row(part(0, 0, 10)), Row(part(1, 1, 25)), Row()])
     backend = FakeBackend(streams(10, 10), streams(10, 25), feed=job)
-    with cluster_of(backend, workers=2) as cluster:
+    with cluster_of(backend, num_workers=2) as cluster:
         cluster.train("frame", cache="none")
         results = cluster.join()
     for number, rows in ((0, [10, 0, 0]), (1, [10, 10, 5])):
@@ -394,10 +393,10 @@ def test_the_time_out_counts_from_the_last_progress():
         node.say(FeedWanted(0))
         for count in range(8):
             time.sleep(0.5)
-            node.say(Received(0, count))
+            node.say(RowsReceived(0, count))
         backend.feeding.ended = True
         backend.wake()
-        node.say(Returned(pickle.dumps(len(node.wait_for(Seal).train.parts))))
+        node.say(Returned(pickle.dumps(len(node.wait_for(FeedComplete).train.parts))))
 
     backend = FakeBackend(script, feed=FakeJob([Row(part(0, 0, 30))], ended=False))
     with cluster_of(backend) as cluster:
@@ -410,19 +409,19 @@ def test_a_worker_that_is_full_is_not_left_waiting():
         node.say(FeedWanted(0))
         node.feeding.wait(5)
         if node.number == 0:
-            node.say(Stored(0, (part(0, 0, 35),)))
-        node.wait_for(Seal)
+            node.say(PartsStored(0, (part(0, 0, 35),)))
+        node.wait_for(FeedComplete)
         node.say(StreamOpened(0, 10))
         if node.number == 0:
             time.sleep(0.3)
-            node.say(Pressed(0))
-        word = node.wait_for(Confirmed)
+            node.say(Backpressure(0))
+        word = node.wait_for(StepGrant)
         while not word.steps:
-            word = node.wait_for(Confirmed)
+            word = node.wait_for(StepGrant)
         node.say(Returned(pickle.dumps(word.steps)))
 
     backend = FakeBackend(script, script, feed=FakeJob(ended=False))
-    with cluster_of(backend, workers=2) as cluster:
+    with cluster_of(backend, num_workers=2) as cluster:
         cluster.train("frame", cache="none")
         assert cluster.join() == {"worker:0": ((3, 10),), "worker:1": ((3, 0),)}
 
@@ -482,11 +481,11 @@ def test_a_nodes_death_is_told_rather_than_that_of_the_job_it_took_along():
 
 def killed_and_slow_to_report(node):
     """A supervisor on a busy host: it reports its node's end long after the node's connections have ended."""
-    while not isinstance(message := node._channel.receive(), Check):
+    while not isinstance(message := node._channel.receive(), Probe):
         pass
     time.sleep(1.5)
     node.say(Failed(FailureKind.KILLED, "the cause"))
-    node.say(Checked(message.number))
+    node.say(ProbeReply(message.number))
 
 
 def test_a_job_that_fails_waits_for_what_supervisors_find():
@@ -499,14 +498,14 @@ def test_a_job_that_fails_waits_until_the_first_cause_is_certain():
     """Of a failure that looks like a consequence the cause may come later than the job's own end."""
     nodes = fails(FailureKind.PEER_LOST, "peer reset"), fails(FailureKind.RAISED, "the cause", delay=0.7)
     backend = FakeBackend(*nodes, feed=FakeJob(error=RuntimeError("Connection refused")))
-    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend, num_workers=2) as cluster:
         cluster.train("frame")
 
 
 def test_a_task_that_has_lost_its_node_learns_why():
     backend = FakeBackend(killed_and_slow_to_report)
     cluster = cluster_of(backend).start()
-    with closing(transport.dial(backend.plan.driver, backend.plan.credentials)) as driver:
+    with closing(transport.connect(backend.plan.driver, backend.plan.credentials)) as driver:
         channel = driver.channel()
         channel.send(NodeLost(0))
         assert channel.receive().error.startswith("worker:0 on here failed: the cause")
@@ -516,7 +515,7 @@ def test_a_task_that_has_lost_its_node_learns_why():
 def test_a_task_that_has_lost_a_node_which_is_there_learns_nothing():
     backend = FakeBackend(lambda node: None)
     cluster = cluster_of(backend).start()
-    target = FeedTarget(0, "worker:0", "here", Ready(), backend.plan.driver)
+    target = NodeEndpoint(0, "worker:0", "here", NodeReady(), backend.plan.driver)
     error = loss(target, backend.plan.credentials, "rows did not go", ConnectionError("reset by peer"))
     assert str(error) == "rows did not go: reset by peer"
     cluster.check()
@@ -534,7 +533,7 @@ def test_workers_that_serve_are_fed_only_beside_a_chief():
 def test_a_supervisor_that_falls_silent_is_given_up():
     with (
         pytest.raises(tfos.NodeError, match=r"has not been heard for 0\.5 s"),
-        cluster_of(FakeBackend(lambda node: None), silence_timeout=0.5) as cluster,
+        cluster_of(FakeBackend(lambda node: None), heartbeat_timeout=0.5) as cluster,
     ):
         cluster.join()
 
@@ -550,7 +549,7 @@ def test_a_restart_takes_the_workers_that_there_are_then():
         node.say(Returned(pickle.dumps(node._plan.attempt)))
 
     backend = FakeBackend(dies_once, returns(3), returns(3))
-    with cluster_of(backend, workers=(1, 3), restarts=1) as cluster:
+    with cluster_of(backend, num_workers=(1, 3), restarts=1) as cluster:
         assert cluster.join() == {"worker:0": 1}
     assert sizes == [3, 1]
 
@@ -600,7 +599,7 @@ def test_a_second_supervisor_for_a_node_is_turned_away():
 
 def _hello(plan, number=0, role=None, cluster=None):
     member = Member(number, role or plan.spec.roles[0], "here", 1)
-    return Hello(member, plan.cluster if cluster is None else cluster, 1, 1)
+    return Register(member, plan.cluster if cluster is None else cluster, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -612,7 +611,7 @@ def _hello(plan, number=0, role=None, cluster=None):
         lambda plan: _hello(plan, number=-1),
         lambda plan: _hello(plan, number="0"),
         lambda plan: _hello(plan, role=Role(Job.PS, 0)),
-        lambda plan: Hello(None, plan.cluster, 1, 1),
+        lambda plan: Register(None, plan.cluster, 1, 1),
         lambda plan: "no hello at all",
         _hello,  # word for word the one that was let in
     ],
@@ -620,7 +619,7 @@ def _hello(plan, number=0, role=None, cluster=None):
 def test_a_hello_that_is_not_awaited_is_turned_away(word):
     backend = FakeBackend(lambda node: None)
     cluster = cluster_of(backend).start()
-    channel = transport.dial(backend.plan.driver, backend.plan.credentials).channel()
+    channel = transport.connect(backend.plan.driver, backend.plan.credentials).channel()
     channel.send(word(backend.plan))
     with pytest.raises(transport.ConnectionLost, match="^the other side closed the channel$"):
         channel.receive()

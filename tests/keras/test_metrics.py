@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflowonspark as tfos
-from tensorflowonspark.keras import losses, metrics, padding
+from tensorflowonspark.keras import losses, metrics
 from tensorflowonspark.keras.shards import mark_shard
 
 _ROWS = 10
@@ -141,22 +141,22 @@ def install(keras, monkeypatch):
 def test_the_sign_of_a_zero_tells_padding_from_a_row_without_weight(dtype):
     weights = tf.constant([1.0, 0.0, -0.0, 2.5, -1.0], dtype)
     for each in (weights, {"a": weights, "b": 3 * weights}, [None, weights], weights.numpy(), weights[:, None]):
-        assert padding.real_rows(each).numpy().tolist() == [True, True, False, True, True]
+        assert metrics.real_rows(each).numpy().tolist() == [True, True, False, True, True]
 
 
 def test_a_row_with_several_weights_is_padding_if_all_of_them_say_so():
     weights = np.array([[1, -0.0], [-0.0, -0.0], [0.0, -0.0]], np.float32)
-    assert padding.real_rows(weights).numpy().tolist() == [True, False, True]
+    assert metrics.real_rows(weights).numpy().tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("weights", [None, [None], np.ones(3, "i4"), np.array(-0.0), object()])
 def test_what_holds_no_weights_of_rows_says_nothing(weights):
-    assert padding.real_rows(weights) is None
+    assert metrics.real_rows(weights) is None
 
 
 def test_neither_does_a_tensor_without_rows():
-    rank_unknown = tf.function(lambda weights: tf.constant(padding.real_rows(weights) is None))
-    assert padding.real_rows(tf.constant(-0.0)) is None
+    rank_unknown = tf.function(lambda weights: tf.constant(metrics.real_rows(weights) is None))
+    assert metrics.real_rows(tf.constant(-0.0)) is None
     assert rank_unknown.get_concrete_function(tf.TensorSpec(None))(tf.constant([-0.0]))
 
 
@@ -167,8 +167,8 @@ def test_real_rows_are_taken_from_labels_of_all_kinds():
     taken = []
     labels = {"one": None, "two": tf.ragged.constant([[1], [2, 3]]), "three": np.array(["a", "b"])}
     real = tf.constant([False, True])
-    padding.update_on(real, lambda *both: taken.append(both), labels, sequences, at_once=False)
-    padding.update_on(tf.zeros(2, tf.bool), lambda *both: taken.append(both), labels, sequences, at_once=False)
+    metrics.update_on(real, lambda *both: taken.append(both), labels, sequences, at_once=False)
+    metrics.update_on(tf.zeros(2, tf.bool), lambda *both: taken.append(both), labels, sequences, at_once=False)
     ((truth, prediction),) = taken
     assert truth["one"] is None
     assert (truth["two"].to_list(), truth["three"].numpy().tolist()) == ([[2, 3]], [b"b"])
@@ -277,7 +277,7 @@ def test_two_workers_with_uneven_rows_show_what_one_process_shows_of_all_rows(sp
         return results
 
     environment = {"TF_USE_LEGACY_KERAS": "1"} if keras.__name__ == "tf_keras" else {}
-    results = tfos.run(spark, program, {"keras": keras.__name__}, workers=2, environment=environment)
+    results = tfos.run(spark, program, {"keras": keras.__name__}, num_workers=2, env=environment)
     assert results["worker:0"] == results["worker:1"]
     assert_same(results["worker:0"]["one"], plain(keras, "one", np.ones(_ROWS, "f4")))
     assert_same(results["worker:0"]["dict"], plain(keras, "dict"))

@@ -61,7 +61,7 @@ assert isinstance(vars(TFOptimizer)["_backend_apply_gradients"], wrapt.FunctionW
 step = vars(TensorFlowTrainer)["train_step"]
 while isinstance(step, wrapt.FunctionWrapper):
     step = step.__wrapped__
-assert step.__module__ == "tensorflowonspark.keras.compiling", step
+assert step.__module__ == "tensorflowonspark.keras.steps", step
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
@@ -85,8 +85,8 @@ def test_plain_keras_fails_and_ours_does_not(spark):
         return os.environ["TF_CONFIG"] != ""
 
     with pytest.raises(tfos.NodeError):
-        tfos.run(spark, program, "plain", workers=2)
-    assert all(tfos.run(spark, program, "ours", workers=2).values())
+        tfos.run(spark, program, "plain", num_workers=2)
+    assert all(tfos.run(spark, program, "ours", num_workers=2).values())
 
 
 def test_generated_sources_go_with_the_process(tmp_path):

@@ -19,8 +19,8 @@ from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, set_toke
 from tensorflowonspark.ml import KerasEstimator
 from tensorflowonspark.ml.counting import CountTokens, FindMoments, Splitter, _split_by_keras
 from tensorflowonspark.ml.layers import adaptable_layers, unadapted_layers
-from tensorflowonspark.ml.predict import Taken
-from tensorflowonspark.ml.recipe import freeze, thaw
+from tensorflowonspark.ml.predict import TakenColumns
+from tensorflowonspark.ml.serialization import deserialize, serialize
 
 for each in (cloudpickle, spark_cloudpickle):
     each.register_pickle_by_value(preprocessing)
@@ -64,7 +64,7 @@ def test_any_words_in_any_tasks(tasks, max_tokens, mask, mode):
 
     settings = {"max_tokens": max_tokens, "mask_token": mask, "output_mode": mode}
     own, whole = (keras.layers.StringLookup(**settings) for _ in range(2))
-    taken = Taken(("w",), {"shapes": {"w": (None,)}})
+    taken = TakenColumns(("w",), {"shapes": {"w": (None,)}})
     parts = []
     for task in tasks:
         for batch in CountTokens(taken, False, mode == "tf_idf")(
@@ -114,7 +114,7 @@ def test_arrow_splits_any_text_as_keras_does(texts, standardize, split):
 )
 def test_any_numbers_in_any_tasks(tasks, axis):
     values = np.array([row for task in tasks for row in task])
-    taken = Taken(("a", "b"), {})
+    taken = TakenColumns(("a", "b"), {})
     parts = []
     for task in tasks:
         batch = pa.record_batch({name: [row[place] for row in task] for place, name in enumerate("ab")})
@@ -222,7 +222,7 @@ def test_the_estimator_adapts_by_itself(spark):
     params = {"featuresCols": ["word", "text", "a", "b"], "labelCol": "y", "batchSize": 8, "numWorkers": 2, **QUIET}
     train = frame.where("not held")
     # As Keras saves it: of a vocabulary that ends with an empty token the file loses this one.
-    expected = states_in(thaw(freeze(tfos.adapt(structured(), train))))
+    expected = states_in(deserialize(serialize(tfos.adapt(structured(), train))))
     given = structured()
     fitted = [
         KerasEstimator(model, validationIndicatorCol="held", **params).fit(frame) for model in (given, build)

@@ -10,12 +10,12 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
+from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.errors import EnvironmentNotReady
-from tensorflowonspark.messages import Ready
-from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.spec import ClusterSpec
-from tensorflowonspark.supervisor.assignment import Assignment
-from tensorflowonspark.task.plan import FeedOrder, FeedTarget
+from tensorflowonspark.messages import NodeReady
+from tensorflowonspark.node.driver_link import NodeSetup
+from tensorflowonspark.supervisor.assignment import NodeAssignment
+from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
 from tensorflowonspark.transport import Credentials, new_credentials, spark_wants_tls
 
 # A Spark with its pages, its event log and all its logging on; with a cluster that is fed over TLS.
@@ -86,12 +86,12 @@ def test_the_secret_is_nowhere_to_be_read(tmp_path):
 
 def test_no_word_of_ours_shows_it():
     known = Credentials("the-token", "the-certificate", "the-key")
-    spec = ClusterSpec(workers=1)
+    spec = ClusterSpec(num_workers=1)
     role = spec.roles[0]
-    order = Assignment("c", known, ("h", 1), spec, 0, role, "h", 1, b"")
+    order = NodeAssignment("c", known, ("h", 1), spec, 0, role, "h", 1, b"")
     setup = NodeSetup(spec, 0, role, "h", known, b"", (), "", "")
-    target = FeedTarget(0, "worker:0", "h", Ready())
-    for each in (known, order, setup, (target, known, FeedOrder(0))):
+    target = NodeEndpoint(0, "worker:0", "h", NodeReady())
+    for each in (known, order, setup, (target, known, FeedSpec(0))):
         for word in ("the-token", "the-certificate", "the-key"):
             assert word not in f"{each!r} {each}"
 
@@ -101,7 +101,7 @@ def test_only_the_user_can_enter_where_sockets_are(spark):
     def wait(args, ctx):
         return len(list(ctx.feeds()))
 
-    with tfos.Cluster(spark, wait, workers=2) as cluster:
+    with tfos.Cluster(spark, wait, num_workers=2) as cluster:
         for node in cluster.nodes:
             directory = Path(node.ready.feed_socket).parent
             found = directory.stat()
@@ -112,7 +112,7 @@ def test_only_the_user_can_enter_where_sockets_are(spark):
 @pytest.mark.masters("local")
 @pytest.mark.parametrize("tls", [False, True])
 def test_what_listens_listens_where_it_is_needed(spark, tls):
-    with tfos.Cluster(spark, lambda args, ctx: list(ctx.feeds()) and None, workers=2, tls=tls) as cluster:
+    with tfos.Cluster(spark, lambda args, ctx: list(ctx.feeds()) and None, num_workers=2, tls=tls) as cluster:
         ours = {cluster.address[1]}
         for process in [psutil.Process(), *(psutil.Process(node.pid) for node in cluster.nodes)]:
             for each in [process, *process.children(recursive=True)]:
@@ -161,9 +161,9 @@ def test_a_whole_cluster_with_tls(spark):
         ctx.serve(lambda ids: ids * 2)
         return rows
 
-    with tfos.Cluster(spark, program, workers=2, tls=True) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2, tls=True) as cluster:
         assert cluster.credentials.certificate.startswith("-----BEGIN CERTIFICATE")
         cluster.train(spark.range(0, 1000, 1, 1))  # one worker gives half of it to the other
         assert sum(cluster.join().values()) == 1000
         assert [row.tenfold for row in cluster.inference(spark.range(3), "tenfold long").collect()] == [0, 2, 4]
-    assert tfos.run(spark, lambda args, ctx: ctx.feed().rows, workers=2, tls=True, data=spark.range(100))
+    assert tfos.run(spark, lambda args, ctx: ctx.feed().rows, num_workers=2, tls=True, data=spark.range(100))

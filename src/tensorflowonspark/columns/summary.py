@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark.columns import layout
-from tensorflowonspark.parts import ColumnSummary, Extent
+from tensorflowonspark.feed_messages import ColumnSummary, LengthRange
 
 __all__ = ["merge", "summarize"]
 
@@ -48,7 +48,7 @@ def summarize(batch: pa.RecordBatch, partition: int = 0, first_row: int = 0) -> 
 
 def _summarize(column: pa.Array, told: _Teller) -> ColumnSummary:
     nulls, null_at = 0, ""
-    extents: list[Extent] = []
+    extents: list[LengthRange] = []
     levels: list[pa.Array] = []
     for level in layout.levels(column):
         levels.append(level)
@@ -59,7 +59,7 @@ def _summarize(column: pa.Array, told: _Teller) -> ColumnSummary:
     return ColumnSummary(nulls, null_at, tuple(extents))
 
 
-def _extent(levels: Sequence[pa.Array], told: _Teller) -> list[Extent]:
+def _extent(levels: Sequence[pa.Array], told: _Teller) -> list[LengthRange]:
     """Return the lengths at the last level, if there are any."""
     lengths = layout.lengths(levels[-1])
     if lengths is None or lengths.null_count == len(lengths):
@@ -67,7 +67,7 @@ def _extent(levels: Sequence[pa.Array], told: _Teller) -> list[Extent]:
     shortest, longest = (bound.as_py() for bound in pc.min_max(lengths).values())
     shortest_at = told(levels, pc.index(lengths, shortest).as_py())
     longest_at = shortest_at if shortest == longest else told(levels, pc.index(lengths, longest).as_py())
-    return [Extent(shortest, longest, shortest_at, longest_at)]
+    return [LengthRange(shortest, longest, shortest_at, longest_at)]
 
 
 def _path(levels: Sequence[pa.Array], place: int) -> list[int]:
@@ -113,8 +113,9 @@ def merge(summaries: Iterable[dict[str, ColumnSummary]]) -> dict[str, ColumnSumm
 
     Examples
     --------
-    >>> merge([{"x": ColumnSummary(1, "a", (Extent(2, 2),))}, {"x": ColumnSummary(0, "", (Extent(3, 3, "b", "b"),))}])
-    {'x': ColumnSummary(nulls=1, null_at='a', lengths=(Extent(shortest=2, longest=3, shortest_at='', \
+    >>> first = {"x": ColumnSummary(1, "a", (LengthRange(2, 2),))}
+    >>> merge([first, {"x": ColumnSummary(0, "", (LengthRange(3, 3, "b", "b"),))}])
+    {'x': ColumnSummary(nulls=1, null_at='a', lengths=(LengthRange(shortest=2, longest=3, shortest_at='', \
 longest_at='b'),))}
     """
     total: dict[str, ColumnSummary] = {}
@@ -132,7 +133,7 @@ def _merged(one: ColumnSummary, other: ColumnSummary) -> ColumnSummary:
     return ColumnSummary(one.nulls + other.nulls, one.null_at or other.null_at, (*both, *rest))
 
 
-def _wider(one: Extent, other: Extent) -> Extent:
+def _wider(one: LengthRange, other: LengthRange) -> LengthRange:
     low = one if one.shortest <= other.shortest else other
     high = one if one.longest >= other.longest else other
-    return Extent(low.shortest, high.longest, low.shortest_at, high.longest_at)
+    return LengthRange(low.shortest, high.longest, low.shortest_at, high.longest_at)

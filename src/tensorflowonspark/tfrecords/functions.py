@@ -11,10 +11,18 @@ from tensorflowonspark import storage
 from tensorflowonspark.columns import map_in_arrow, require_frame
 from tensorflowonspark.errors import EnvironmentNotReady, SpecError
 from tensorflowonspark.tfrecords.files import File, Split, find, plan
-from tensorflowonspark.tfrecords.infer import Look, Seen, inferred, merged, partition_types, seen_in
+from tensorflowonspark.tfrecords.infer import (
+    Look,
+    Seen,
+    arrow_columns,
+    chosen,
+    inferred,
+    merged,
+    partition_types,
+    seen_in,
+)
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
-from tensorflowonspark.tfrecords.schema import arrow_columns, chosen
 from tensorflowonspark.tfrecords.writing import Output
 
 if TYPE_CHECKING:

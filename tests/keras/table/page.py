@@ -23,8 +23,8 @@ plain Keras in one process on the same rows in the same steps, and fails if a ce
   draw different numbers on each replica; losses of a batch as a whole are those of each replica's part of it; arrays
   that a program builds from its fed rows are divided among the workers once more.
 - **Keras 3 under `ParameterServerStrategy`** trains in custom loops (`ClusterCoordinator`), not with `fit`. `tf_keras`
-  supports both (`environment={"TF_USE_LEGACY_KERAS": "1"}`). Schedule as many steps as there are batches: a step that
-  finds no more rows still performs the work that needs none, such as weight decay.
+  supports both (`env={"TF_USE_LEGACY_KERAS": "1"}`). Schedule as many steps as there are batches: a step that finds no
+  more rows still performs the work that needs none, such as weight decay.
 - **Datasets.** Any transformation may follow `ctx.dataset(...)`. A resulting batch is one worker's share, so
   `unbatch().batch(8)` on two workers makes steps of 16 rows. `take`, `skip`, `shard` and `repeat` count batches on each
   worker. `predict` gives each worker the predictions of its own rows.
