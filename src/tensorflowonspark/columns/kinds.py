@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.columns import layout
+from tensorflowonspark.columns.summary import ColumnSummary, LengthRange
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import ColumnSummary, LengthRange
 
 __all__ = ["Kind", "kind_of", "natural_type", "shape_of"]
 
