@@ -60,7 +60,7 @@ def records(data, directory):
     spark = data.sparkSession
     tfos.write_tfrecord(data, f"{directory}/records")
     assert tfos.read_tfrecord(spark, f"{directory}/records").where("label = 1").count() == 100
-    tfos.register(spark)
+    tfos.register_tfrecord(spark)
     data.write.format("tfrecord").mode("append").save(f"{directory}/records")
     assert spark.read.format("tfrecord").load(f"{directory}/records").count() == 400
 

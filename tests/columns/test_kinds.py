@@ -9,8 +9,8 @@ import pytest
 from naive import VECTOR, dense, own_kind
 
 from tensorflowonspark.columns import Kind, kind_of, merge, summarize
+from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import ColumnSummary
 
 
 def refusal(column, **options):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from naive import VECTOR, columns, dense, pieces, sparse, vectors
 
 from tensorflowonspark.columns import merge, summarize
-from tensorflowonspark.feed_messages import ColumnSummary
+from tensorflowonspark.columns.summary import ColumnSummary
 
 
 def summary_of(column, *where):

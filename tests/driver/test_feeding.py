@@ -4,10 +4,11 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.driver.feed.job import check_frame, contents
 from tensorflowonspark.driver.feed.manifest import plan_moves
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import ColumnSummary, Move, PartSummary, Split
+from tensorflowonspark.feed_messages import Move, PartSummary, Split
 from tensorflowonspark.messages import NodeReady
 from tensorflowonspark.task.feeder import NodeEndpoint
 

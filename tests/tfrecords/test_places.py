@@ -30,7 +30,7 @@ def test_both_ways(spark, place):
     assert tfos.read_tfrecord(spark, f"{place}/by-function").where("odd = 1").count() == 1000
     with pytest.raises(tfos.SpecError, match="there is something at"):
         tfos.write_tfrecord(frame, f"{place}/by-function")
-    tfos.register(spark)
+    tfos.register_tfrecord(spark)
     frame.write.format("tfrecord").mode("overwrite").save(f"{place}/by-format")
     again = spark.read.format("tfrecord").load(f"{place}/by-format")
     assert again.selectExpr("sum(id)", "count(*)").collect()[0] == (499500, 1000)
