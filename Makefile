@@ -4,30 +4,40 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow chaos keras-suite keras-table matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery benchmark-revisions clean
+.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery benchmark-revisions clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
 
-# Two processes, each with its own Spark sessions; the tests of a file stay together.
+# The first rung: what needs no cluster, and a test of every feature on real nodes. Two processes, each with its own
+# Spark sessions.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m quick -n 2 --dist loadgroup $(ARGS)
 
-# The tests that take long.
-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+# All other tests; of the table of Keras the column that CI keeps.
+test-rest: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
+test-rest: $(STAMP)
+	$(BIN)/python -m pytest -m 'not quick' -n 2 --dist loadgroup $(ARGS)
+
+# Every test.
+test-all: test test-rest
+
+# Everything again, to write the seconds that each test takes to tests/durations.json.
+test-durations: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
+test-durations: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --write-durations $(ARGS)
 
 # What Keras and tf.data offer under each strategy, compared with one process; writes docs/keras.md.
 keras-table: $(STAMP)
-	$(BIN)/python -m pytest tests/keras/test_table.py --write-keras-table $(ARGS)
+	$(BIN)/python -m pytest tests/cluster/keras/test_table.py --write-keras-table $(ARGS)
 
 # Failures drawn at random, for ten minutes on each master.
 chaos: $(STAMP)
-	TFOS_TEST_CHAOS_SECONDS=600 $(BIN)/python -m pytest -s -m slow tests/test_chaos.py $(ARGS)
+	TFOS_TEST_CHAOS_SECONDS=600 $(BIN)/python -m pytest -s tests/chaos $(ARGS)
 
 # Tests of Keras itself in the nodes of a cluster, without a strategy and with one (docs/benchmarks/keras-suite.md).
 keras-suite: $(STAMP)
-	PYTHONPATH=tests:benchmarks $(BIN)/python -m keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
+	$(BIN)/python -m tests.support.keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -37,12 +47,16 @@ lint: $(STAMP)
 # The oldest versions that are supported, in a .venv of their own, on one master. (TensorFlow 2.16 and 2.17 need NumPy 1,
 # which pyarrow 26 refuses without telling pip.)
 OLDEST = .venvs/oldest
+MATRIX = tests/unit/keras tests/cluster/keras tests/cluster/training tests/cluster/lifecycle/test_lifecycle.py tests/spark/frames \
+  tests/spark/ml/test_model.py tests/unit/ml/test_summary.py tests/spark/tfrecords/test_functions.py tests/unit/tfrecords/test_framing.py \
+  tests/unit/v2/test_pipeline.py tests/spark/v2/test_pipeline.py tests/cluster/v2/test_pipeline.py tests/unit/v2/test_dfutil.py \
+  tests/spark/v2/test_dfutil.py tests/cluster/v2/test_programs.py::test_a_program_on_one_machine
 matrix: $(OLDEST)/.installed
-	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/keras tests/test_training.py tests/test_lifecycle.py tests/frames tests/ml/test_model.py tests/tfrecords/test_functions.py tests/tfrecords/test_framing.py tests/v2/test_pipeline.py tests/v2/test_dfutil.py tests/v2/test_programs.py::test_a_program_on_one_machine $(ARGS)
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest $(MATRIX) $(ARGS)
 
 # All programs of TensorFlowOnSpark 2.x with these versions: too long for CI beside the rest.
 matrix-programs: $(OLDEST)/.installed
-	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/v2/test_programs.py $(ARGS)
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/cluster/v2/test_programs.py $(ARGS)
 
 $(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)

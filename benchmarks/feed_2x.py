@@ -9,9 +9,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from standalone import two_one_core_workers
+
 from feed_rows import Frames, rdd_of_lists
 from rounds import contend
-from standalone import two_one_core_workers
 
 
 def program(directory, ctx):

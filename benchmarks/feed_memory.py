@@ -8,10 +8,10 @@ import time
 from contextlib import suppress
 
 import psutil
+from standalone import two_one_core_workers
 
 from feed_rows import Frames
 from rounds import contend
-from standalone import two_one_core_workers
 
 _MARK = "TFOS_BENCHMARK"  # an environment variable by which our processes are told from others
 _SECONDS = 0.05

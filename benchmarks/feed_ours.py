@@ -4,10 +4,10 @@ import json
 import time
 
 import pyarrow as pa
+from standalone import two_one_core_workers
 
 from feed_rows import KINDS, Frames
 from rounds import contend
-from standalone import two_one_core_workers
 
 
 def count_batches(batches):

@@ -4,10 +4,11 @@ import json
 import tempfile
 import time
 
+from standalone import two_one_core_workers
+
 from feed_rows import Frames
 from inference_rows import BATCH, KINDS, columns, network
 from rounds import contend
-from standalone import two_one_core_workers
 
 
 def stage(kind, directory):

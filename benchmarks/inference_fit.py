@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 
+from standalone import two_one_core_workers
+
 import feed_fit
 from feed_rows import Frames
 from rounds import contend
-from standalone import two_one_core_workers
 
 _MODEL = "middle"
 _BATCH = 512  # of both workers together

@@ -7,11 +7,11 @@ import warnings
 
 import numpy as np
 import pyarrow as pa
+from standalone import two_one_core_workers
 
 from feed_rows import Frames, run_all
 from inference_rows import BATCH, KINDS, columns, network
 from rounds import contend
-from standalone import two_one_core_workers
 
 _ALONE_ROWS = 4096  # at a time
 

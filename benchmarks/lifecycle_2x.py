@@ -2,8 +2,9 @@
 
 import time
 
-from rounds import contend
 from standalone import two_one_core_workers
+
+from rounds import contend
 
 
 def program(args, ctx):

@@ -4,8 +4,9 @@ import subprocess
 import sys
 import time
 
-from rounds import contend
 from standalone import two_one_core_workers
+
+from rounds import contend
 
 
 def program(args, ctx):

@@ -6,6 +6,7 @@ It runs with 2.2.5, which needs the jar that is the first argument, and unchange
 import sys
 
 from standalone import two_one_core_workers
+
 from tfrecord_spark import serve
 
 

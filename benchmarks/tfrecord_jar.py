@@ -3,6 +3,7 @@
 import sys
 
 from standalone import two_one_core_workers
+
 from tfrecord_spark import by_format, serve
 
 

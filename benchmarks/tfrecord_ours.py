@@ -1,7 +1,8 @@
 """Contender of tfrecord.py: our data source."""
 
-import tensorflowonspark as tfos
 from standalone import two_one_core_workers
+
+import tensorflowonspark as tfos
 from tfrecord_spark import by_format, serve
 
 

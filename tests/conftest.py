@@ -1,4 +1,4 @@
-"""Real Spark in three shapes behind one fixture, and a look, after each test, at what was left behind."""
+"""Real Spark in three shapes behind one fixture, and a look, after a test, at what was left behind."""
 
 import os
 import subprocess
@@ -10,14 +10,15 @@ import uuid
 from contextlib import ExitStack
 
 import cloudpickle
+import hypothesis
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 
-import hadoop
-import programs
-from processes import fork_servers, our_processes
-from standalone import standalone_cluster
+import tests
 from tensorflowonspark import storage
+from tests.support import hadoop
+from tests.support.processes import fork_servers, left_behind, scratch_directories
+from tests.support.standalone import standalone_cluster
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -27,7 +28,14 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 MASTERS = ["local", "local-cluster", "standalone"]
 S3_KEYS = {"fs.s3a.access.key": "one", "fs.s3a.secret.key": "two", "fs.s3a.path.style.access": "true"}
 _GONE_SECONDS = 8.0
-_scratch: list[str] = []  # Spark's local directories
+
+# On a busy machine drawing and running examples takes longer than hypothesis allows by itself.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
+
+# The nodes can't import the tests: what these ship to them goes by value.
+for _pickler in (cloudpickle, spark_cloudpickle):
+    _pickler.register_pickle_by_value(tests)
 
 
 def pytest_generate_tests(metafunc):
@@ -36,13 +44,6 @@ def pytest_generate_tests(metafunc):
         wanted = os.environ.get("TFOS_TEST_MASTERS", ",".join(MASTERS)).split(",")
         masters = [master for master in (marker.args if marker else MASTERS) if master in wanted]
         metafunc.parametrize("spark", masters, indirect=True, scope="session")
-
-
-def pytest_collection_modifyitems(items):
-    # The nodes can't import the tests: what these ship to them goes by value.
-    for module in {programs, *(item.module for item in items if hasattr(item, "module"))}:
-        cloudpickle.register_pickle_by_value(module)
-        spark_cloudpickle.register_pickle_by_value(module)
 
 
 def pytest_addoption(parser):
@@ -63,7 +64,7 @@ def spark(request):
 
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
-        _scratch.append(scratch)
+        scratch_directories.append(scratch)
         if request.param == "standalone":
             hosts = ["127.0.0.1", "127.0.0.2"]
             master = stack.enter_context(standalone_cluster(scratch, cores=[1, 1], hosts=hosts))
@@ -147,16 +148,19 @@ def bucket(s3, hadoop_free, monkeypatch):
     return {**S3_KEYS, "fs.s3a.endpoint": s3}
 
 
-def left_behind():
-    """Return what of ours is still there: processes, and files in Spark's local directories."""
-    files = [
-        os.path.join(directory, name)
-        for scratch in _scratch
-        for directory, names, others in os.walk(scratch)
-        for name in [*names, *others]
-        if name.startswith("tfos-") and not name.startswith("tfos-warm-")
-    ]
-    return our_processes() + files
+@pytest.fixture(params=["hdfs", "s3a"])
+def remote_directory(request, spark, hadoop_free):
+    """A directory that only the session's settings lead to."""
+    name = {"hdfs": "hdfs", "s3a": "bucket"}[request.param]
+    found = request.getfixturevalue(name)
+    settings, place = ({}, f"{found}/records") if name == "hdfs" else (found, "s3a://bucket/records")
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    yield place
+    storage.use(settings)
+    storage.remove(place)
+    for key in settings:
+        spark.conf.unset(key)
 
 
 @pytest.fixture(autouse=True)
