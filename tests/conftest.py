@@ -124,6 +124,12 @@ def hadoop_free():
     storage.use({})
 
 
+@pytest.fixture
+def unchecked_frames(monkeypatch):
+    """Let a cluster be fed whatever its backend takes in place of a DataFrame."""
+    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda frame, validation: None)
+
+
 @pytest.fixture(scope="session")
 def s3():
     """The address of an S3 with a bucket named ``bucket``."""

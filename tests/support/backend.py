@@ -1,109 +1,32 @@
-"""A stand-in for Spark, with nodes that are threads and do what a test wants."""
+"""A backend without Spark: it grants slots and listens on loopback; nodes and feeding jobs are given to it.
 
-import os
-import pickle
-import time
-from contextlib import suppress
-from threading import Event, Thread
+The tests of the driver give it nodes that follow a script (`tests.support.scripted`), those of data threads that run
+programs (`tests.support.inprocess`), those of failures real processes (`tests.support.local_cluster`), and the
+benchmark of scale processes that each play fifty nodes.
+"""
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
-from tensorflowonspark.messages import (
-    Check,
-    Checked,
-    Failed,
-    Hello,
-    Member,
-    Members,
-    Ready,
-    Returned,
-    Stop,
-)
 
 
-class FakeNode:
-    """A supervisor with its node, played by a thread; `script` says what happens after all have met."""
+class PlayedStage:
+    """In place of Spark's barrier stage: it ends when all nodes are placed, or when one can't be.
 
-    def __init__(self, plan, number, script):
-        self.number = number
-        self.heard = []
-        self._plan = plan
-        self._script = script
-        self._channel = transport.dial(plan.driver, plan.credentials).channel()
-        self.placed = Event()
-        self.feeding = Event()  # rows come only now
-        self.stopped = Event()
-        Thread(target=self._live, daemon=True).start()
+    Parameters
+    ----------
+    placed : sequence of threading.Event
+        One for each node, or for each group of nodes.
+    problems : list of str
+        Why nodes can't be placed.
+    """
 
-    def _live(self):
-        try:
-            member = Member(self.number, self._plan.spec.roles[self.number], "here", 1000 + self.number)
-            self.say(Hello(member, self._plan.cluster, os.getpid(), os.getpid()))
-            self._channel.receive()
-            self.placed.set()
-            self.say(Ready("socket", 1))
-            self.wait_for(Members)
-            self._script(self)
-            self.wait_for(Stop)
-        except transport.ConnectionLost:
-            pass
-        self.stopped.set()
-        self._channel.close()
-        with suppress(transport.ConnectionLost):
-            while True:  # to the end: Arrow would warn in this process, which is the driver's, where nobody may read it
-                self._channel.receive()
-
-    def say(self, message):
-        self._channel.send(message)
-
-    def wait_for(self, kind):
-        while True:
-            message = self._channel.receive()
-            self.heard.append(message)
-            if isinstance(message, Check):
-                self.say(Checked(message.number))
-            if isinstance(message, kind):
-                return message
-            if isinstance(message, Stop):
-                raise transport.ConnectionLost("told to stop")
-
-    def wait_until_heard(self, wanted):
-        end = time.monotonic() + 5
-        while not any(wanted(message) for message in self.heard):
-            assert time.monotonic() < end
-            time.sleep(0.01)
-
-    def hang_up(self):
-        self._channel.close()
-        raise transport.ConnectionLost("on purpose")
-
-
-class FakeJob:
-    def __init__(self, result=None, error=None, ended=True):
-        self.ended, self.result, self.error, self.cancelled = ended, result, error, False
-
-    def tasks(self):
-        return 1, 2, 4
-
-    def cancel(self):
-        self.cancelled = True
-
-    def wait(self, seconds):
-        pass
-
-
-class FakeStage:
-    """Ends when it has placed a node for each role, or has problems."""
-
-    def __init__(self, backend, problems):
-        self._backend = backend
-        self._problems = problems
+    def __init__(self, placed, problems=()):
+        self._placed = placed
+        self._problems = list(problems)
 
     @property
     def ended(self):
-        nodes = self._backend.nodes
-        all_placed = len(nodes) == len(self._backend.plan.spec.roles) and all(node.placed.is_set() for node in nodes)
-        return all_placed or bool(self._problems)
+        return bool(self._problems) or all(event.is_set() for event in self._placed)
 
     def problems(self):
         return self._problems
@@ -118,21 +41,31 @@ class FakeStage:
         pass
 
 
-class FakeBackend:
-    """In place of Spark."""
+class PlayedBackend:
+    """In place of Spark.
+
+    Parameters
+    ----------
+    place : callable
+        Takes a plan and a function to call at the end of the stage; starts the nodes, returns the stage.
+    feed : callable, optional
+        Takes partitions, targets, credentials, the order and a function to call at the end of the job; returns the job.
+    slots : int, optional
+        How many task slots it has; by default as many as are asked for.
+    """
 
     shares_terminal = True
 
-    def __init__(self, *scripts, problems=(), feed=None):
-        self.scripts = scripts
-        self.nodes = []
-        self.stage = FakeStage(self, list(problems))
-        self.feeding = feed
-        self.slots = len(scripts)
+    def __init__(self, place, feed=None, slots=None):
+        self._place = place
+        self._feed = feed
+        self.slots = slots
+
+    def hadoop_settings(self):
+        return {}
 
     def find_slots(self, needed, wanted, timeout, had=0):
-        self.needed = needed
-        return min(wanted, self.slots)
+        return wanted if self.slots is None else min(wanted, self.slots)
 
     def wants_tls(self):
         return False
@@ -142,40 +75,20 @@ class FakeBackend:
         return server, ("127.0.0.1", server.port)
 
     def place(self, plan, data, on_end):
-        self.plan = plan
-        self.nodes = [
-            FakeNode(plan, number, script) for number, script in enumerate(self.scripts[: len(plan.spec.roles)])
-        ]
-        return self.stage
-
-    def hadoop_settings(self):
-        return {}
+        return self._place(plan, on_end)
 
     def feed(self, data, targets, credentials, order, on_end):
-        self.targets = targets
-        self.wake = on_end
-        for node in self.nodes:
-            node.feeding.set()
-        return self.feeding
+        return self._feed(data, targets, credentials, order, on_end)
 
 
-class FakeSession:
-    sparkContext = None  # noqa: N815 - Spark's name
+class Session:
+    """What a cluster needs of a Spark session before its backend is exchanged."""
+
+    sparkContext = None  # noqa: N815 - pyspark's name
 
 
-def cluster_of(backend, **settings):
-    cluster = tfos.Cluster(FakeSession(), lambda args, ctx: None, **settings)
+def cluster_on(backend, program=None, args=None, **settings):
+    """Return a cluster that a backend carries; it is not started yet."""
+    cluster = tfos.Cluster(Session(), program or (lambda args, ctx: None), args, **settings)
     cluster._attempts._backend = cluster._life.backend = backend
     return cluster
-
-
-def returns(value):
-    return lambda node: node.say(Returned(pickle.dumps(value)))
-
-
-def fails(kind, reason="it did", delay=0.0):
-    def script(node):
-        time.sleep(delay)
-        node.say(Failed(kind, reason))
-
-    return script

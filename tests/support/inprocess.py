@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-import tensorflowonspark as tfos
 from tensorflowonspark import transport
 from tensorflowonspark.messages import Check, Checked, Hello, Member, Ready
 from tensorflowonspark.node.link import Link
@@ -24,6 +23,7 @@ from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.run import _outcome
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.task.send import choose, send
+from tests.support.backend import PlayedBackend, PlayedStage, cluster_on
 
 
 class Pipe:
@@ -48,8 +48,8 @@ class Pipe:
             Event().wait()  # for ever: this thread alone ends with the tests, where a node's process would end
 
 
-def live(plan, number, directory, placed):
-    """Be a node (in a thread)."""
+def run_node(plan, number, directory, placed):
+    """Run a node in this thread, from its hello to the driver's stop."""
     role = plan.spec.roles[number]
     socket = str(Path(directory) / f"{number}.sock")
     setup = NodeSetup(plan.spec, number, role, "127.0.0.1", plan.credentials, plan.program, (), socket, directory)
@@ -129,81 +129,35 @@ def breaking(batches):
     raise InterruptedError
 
 
-class Stage:
-    def __init__(self, threads, placed):
-        self._threads = threads
-        self._placed = placed
+class ThreadNodes:
+    """Starts the nodes of a plan as threads of this process."""
 
-    @property
-    def ended(self):
-        return all(event.is_set() for event in self._placed)
-
-    def problems(self):
-        return []
-
-    def data_problem(self):
-        return None
-
-    def cancel(self):
-        pass
-
-    def wait(self, seconds):
-        for thread in self._threads:
-            thread.join(seconds)
-
-
-class LoopbackBackend:
-    """In place of Spark, as far as that needs no nodes: any number of slots, and a driver on the loopback address."""
-
-    shares_terminal = True
-
-    def hadoop_settings(self):
-        return {}
-
-    def find_slots(self, needed, wanted, timeout, had=0):
-        return wanted
-
-    def wants_tls(self):
-        return False
-
-    def listen(self, credentials, on_channel):
-        server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)
-        return server, ("127.0.0.1", server.port)
-
-
-class InProcessBackend(LoopbackBackend):
-    """In place of Spark: nodes are threads."""
-
-    def __init__(self, slots=2, mishaps=()):
-        self._slots = slots
-        self._mishaps = mishaps
+    def __init__(self):
         self._directory = tempfile.TemporaryDirectory(prefix="inprocess-")
 
-    def place(self, plan, data, on_end):
-        numbers = range(len(plan.spec.roles))
-        placed = [Event() for _ in numbers]
-        arguments = [(plan, number, self._directory.name, placed[number]) for number in numbers]
-        threads = [Thread(target=live, args=each, daemon=True) for each in arguments]
-        for thread in threads:
-            thread.start()
-        return Stage(threads, placed)
-
-    def feed(self, data, targets, credentials, order, on_end):
-        partitions = data if order.split.value == "train" else data[:2]
-        return ThreadJob(partitions, targets, credentials, order, on_end, slots=self._slots, mishaps=self._mishaps)
-
-
-class Session:
-    """What a cluster asks of a session before its backend is exchanged."""
-
-    sparkContext = None  # noqa: N815 - pyspark's name
+    def __call__(self, plan, on_end):
+        placed = [Event() for _ in plan.spec.roles]
+        for number, event in enumerate(placed):
+            Thread(target=run_node, args=(plan, number, self._directory.name, event), daemon=True).start()
+        return PlayedStage(placed)
 
 
 def cluster_in_process(program, args=None, *, slots=2, mishaps=(), **settings):
-    """Return a cluster whose nodes are threads of this process."""
-    cluster = tfos.Cluster(Session(), program, args, **settings)
-    cluster._life.backend = InProcessBackend(slots, mishaps)
-    return cluster
+    """Return a cluster whose nodes are threads of this process; it is fed lists of partitions, which are batches.
+
+    Parameters
+    ----------
+    slots : int
+        How many partitions are fed at the same time.
+    mishaps : dict of int to str
+        What happens to the first task of a partition: "before the end", "after the end" or "elsewhere".
+    """
+
+    def feed(data, targets, credentials, order, on_end):
+        partitions = data if order.split.value == "train" else data[:2]
+        return ThreadJob(partitions, targets, credentials, order, on_end, slots=slots, mishaps=mishaps)
+
+    return cluster_on(PlayedBackend(ThreadNodes(), feed), program, args, **settings)
 
 
 def partitions_of(sizes, batch_rows=7):

@@ -8,8 +8,6 @@ process, but for those on `local`, whose files are divided so that all processes
 go wherever there is time.
 """
 
-import json
-from collections import defaultdict
 from pathlib import Path
 
 import pytest

@@ -1,56 +1,28 @@
-"""A cluster of real supervisors and nodes without Spark: threads of this process feed and ask them."""
+"""A cluster of real supervisors and nodes without Spark: threads of this process feed them and ask them."""
 
-import tensorflowonspark as tfos
+from threading import Event
+
 from tensorflowonspark.driver.here import OwnNodes
-from tests.support.inprocess import LoopbackBackend, Session, ThreadJob
+from tests.support.backend import PlayedBackend, PlayedStage, cluster_on
+from tests.support.inprocess import ThreadJob
 
 
-class NoStage:
-    """In place of Spark's barrier stage, which places no node."""
+class LocalNodes(OwnNodes):
+    """All nodes of a plan, which run beside the driver; the stage ends when each supervisor has reached it."""
 
-    ended = True
-
-    def problems(self):
-        return []
-
-    def data_problem(self):
-        return None
-
-    def cancel(self):
-        pass
-
-    def wait(self, seconds):
-        pass
-
-
-class Nodes(OwnNodes):
-    """All nodes, which run beside the driver; the stage has ended when each supervisor has reached it."""
-
-    def __init__(self, plan):
-        self._placed = []
-        super().__init__(plan, range(len(plan.spec.roles)), NoStage())
+    def __init__(self, plan, _on_end):
+        self._placed = [Event() for _ in plan.spec.roles]
+        super().__init__(plan, range(len(plan.spec.roles)), PlayedStage(self._placed))
 
     def _see_off(self, number, pipe):
         super()._see_off(number, pipe)
-        self._placed.append(number)
-
-    @property
-    def ended(self):
-        return len(self._placed) == len(self._plan.spec.roles)
+        self._placed[number].set()
 
 
-class HereBackend(LoopbackBackend):
-    """In place of Spark. What it feeds are the batches of each partition."""
+def local_cluster(program, args=None, **settings):
+    """Return a cluster whose nodes are processes beside this one; it is fed lists of partitions, which are batches."""
 
-    def place(self, plan, data, on_end):
-        return Nodes(plan)
-
-    def feed(self, data, targets, credentials, order, on_end):
+    def feed(data, targets, credentials, order, on_end):
         return ThreadJob(data, targets, credentials, order, on_end, slots=4, mishaps=())
 
-
-def cluster_here(program, args=None, **settings):
-    """Return a cluster whose nodes are processes beside this one."""
-    cluster = tfos.Cluster(Session(), program, args, **{"warm_nodes": False, **settings})
-    cluster._attempts._backend = cluster._life.backend = HereBackend()
-    return cluster
+    return cluster_on(PlayedBackend(LocalNodes, feed), program, args, **{"warm_nodes": False, **settings})

@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.feeding import feed_targets
 from tensorflowonspark.driver.inference import _infer_partition
-from tests.support.local_cluster import cluster_here
+from tests.support.local_cluster import local_cluster
 from tests.support.processes import node_of
 from tests.support.programs import wait_for
 
@@ -82,12 +82,7 @@ class Endless:
         return repeat(BATCH)
 
 
-@pytest.fixture
-def frames_need_no_check(monkeypatch):
-    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda *_: None)
-
-
-@pytest.mark.usefixtures("frames_need_no_check")
+@pytest.mark.usefixtures("unchecked_frames")
 @pytest.mark.parametrize("cache", ["memory", "none"])
 @pytest.mark.parametrize(
     ("program", "words"),
@@ -96,7 +91,7 @@ def frames_need_no_check(monkeypatch):
 def test_a_node_fails_while_threads_feed_it(program, words, cache):
     for _ in range(ROUNDS):
         with pytest.raises(tfos.NodeError) as caught:
-            with cluster_here(program, random.uniform(0, 0.6), workers=2, silence_timeout=60) as cluster:
+            with local_cluster(program, random.uniform(0, 0.6), workers=2, silence_timeout=60) as cluster:
                 cluster.train([Endless() for _ in range(4)], cache=cache)
         assert words in str(caught.value)
 
@@ -120,7 +115,7 @@ def test_a_node_fails_while_threads_ask_it(monkeypatch, end, words):
             pass
 
     for _ in range(ROUNDS):
-        with pytest.raises(tfos.NodeError), cluster_here(serves_and(end), random.uniform(0.2, 0.8)) as cluster:
+        with pytest.raises(tfos.NodeError), local_cluster(serves_and(end), random.uniform(0.2, 0.8)) as cluster:
             wait_for(lambda: cluster.nodes[0].answering)
             with ThreadPoolExecutor(4) as tasks:
                 errors = [task.exception(60) for task in [tasks.submit(ask, cluster) for _ in range(4)]]
@@ -262,7 +257,7 @@ def test_a_node_that_is_stopped_while_it_is_fed():
     def program(args, ctx):
         return ctx.attempt, ctx.feed().rows
 
-    cluster = cluster_here(program, silence_timeout=120, restarts=1)
+    cluster = local_cluster(program, silence_timeout=120, restarts=1)
     stopped = []
 
     def stop():

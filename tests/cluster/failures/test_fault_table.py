@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.support.inprocess import partitions_of
-from tests.support.local_cluster import cluster_here
+from tests.support.local_cluster import local_cluster
 from tests.support.processes import node_of
 from tests.support.programs import wait_for
 
@@ -46,9 +46,9 @@ def threads_and_signals(args, ctx):
 
 
 def test_threads_and_signals_of_a_program():
-    with cluster_here(threads_and_signals, silence_timeout=10) as cluster:
+    with local_cluster(threads_and_signals, silence_timeout=10) as cluster:
         assert cluster.join() == {"worker:0": ["SIGUSR1"]}
-    with pytest.raises(KeyboardInterrupt), cluster_here(threads_and_signals, workers=2) as cluster:
+    with pytest.raises(KeyboardInterrupt), local_cluster(threads_and_signals, workers=2) as cluster:
         wait_for(lambda: cluster.nodes[0].returned)
         node = node_of(cluster, 1)
         raise KeyboardInterrupt
@@ -92,9 +92,9 @@ def forks(_args, ctx):
     return ends, Path(kept.name).exists(), ctx.feed().rows
 
 
-def test_a_forked_child_of_a_node_speaks_for_nobody(monkeypatch):
-    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda *_: None)
-    with cluster_here(forks) as cluster:
+@pytest.mark.usefixtures("unchecked_frames")
+def test_a_forked_child_of_a_node_speaks_for_nobody():
+    with local_cluster(forks) as cluster:
         cluster.train(partitions_of([5, 5]), cache="memory")
         ends, kept, rows = cluster.join()["worker:0"]
     assert ends == {

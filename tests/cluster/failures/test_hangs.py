@@ -14,7 +14,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.messages import Members
-from tests.support.local_cluster import cluster_here
+from tests.support.local_cluster import local_cluster
 from tests.support.processes import node_of
 from tests.support.programs import wait_for
 
@@ -66,7 +66,7 @@ def test_a_worker_that_computes_before_it_makes_its_strategy():
         add = tf.function(lambda: strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None))
         return float(add())
 
-    with cluster_here(program, 3 * _SILENCE_SECONDS, workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
+    with local_cluster(program, 3 * _SILENCE_SECONDS, workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
         assert cluster.join() == {"worker:0": 2.0, "worker:1": 2.0}
 
 
@@ -77,7 +77,7 @@ def test_a_node_that_is_stopped_while_it_waits():
         ctx.feed()
 
     with pytest.raises(tfos.NodeError, match="worker:0 on .* is stopped") as caught:
-        with cluster_here(program, silence_timeout=1.0) as cluster:
+        with local_cluster(program, silence_timeout=1.0) as cluster:
             wait_for(lambda: cluster.nodes[0].idle)
             node_of(cluster, 0).send_signal(signal.SIGSTOP)
             wait_for(lambda: cluster._monitor.failure(), seconds=1.0 + _MARGIN_SECONDS)
@@ -144,7 +144,7 @@ def test_a_worker_that_waits_for_an_eager_collective():
             strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0)))
 
     with pytest.raises(tfos.NodeError) as caught:
-        with cluster_here(program, workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
+        with local_cluster(program, workers=2, silence_timeout=_SILENCE_SECONDS) as cluster:
             cluster.join()
     assert caught.value.node == "worker:1"
     assert "waits in TensorFlow" in caught.value.reason

@@ -4,8 +4,6 @@ import logging
 import pickle
 import subprocess
 import sys
-import time
-from contextlib import closing
 
 import pytest
 
@@ -13,48 +11,25 @@ import tensorflowonspark as tfos
 from tensorflowonspark import transport
 from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.messages import (
-    Check,
-    Checked,
     Failed,
     FailureKind,
-    FeedWanted,
     Hello,
     Lines,
     Member,
     Members,
-    NodeLost,
-    NoMoreFeeds,
-    Ready,
     Returned,
-    Serving,
-    Stop,
-)
-from tensorflowonspark.parts import (
-    Confirmed,
-    PartSummary,
-    Pressed,
-    Received,
-    Seal,
-    Split,
-    Stored,
-    StreamOpened,
-    Taken,
 )
 from tensorflowonspark.spec import Job, Role
-from tensorflowonspark.task.plan import FeedTarget
-from tensorflowonspark.task.send import loss
-from tests.support.backend import FakeBackend, FakeJob, FakeNode, cluster_of, fails, returns
+from tests.support.backend import cluster_on
 from tests.support.paths import ROOT
+from tests.support.scripted import ScriptedBackend, ScriptedNode, fails, returns
 
-
-@pytest.fixture(autouse=True)
-def frame_needs_no_check(monkeypatch):
-    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda frame, validation: None)
+pytestmark = pytest.mark.usefixtures("unchecked_frames")
 
 
 def test_results_come_by_name_and_all_are_stopped():
-    backend = FakeBackend(lambda node: None, returns(1), returns(2))
-    with cluster_of(backend, workers=2, ps=1) as cluster:
+    backend = ScriptedBackend(lambda node: None, returns(1), returns(2))
+    with cluster_on(backend, workers=2, ps=1) as cluster:
         assert cluster.join() == {"worker:0": 1, "worker:1": 2}
         assert not any(node.stopped.is_set() for node in backend.nodes)
     assert all(node.stopped.wait(5) for node in backend.nodes)
@@ -63,18 +38,18 @@ def test_results_come_by_name_and_all_are_stopped():
 
 
 def test_members_know_all_and_gpus_are_told():
-    backend = FakeBackend(returns(1), returns(2))
-    with cluster_of(backend, workers=2):
+    backend = ScriptedBackend(returns(1), returns(2))
+    with cluster_on(backend, workers=2):
         pass
-    (members,) = (message for message in backend.nodes[0].heard if isinstance(message, Members))
+    (members,) = (message for message in backend.nodes[0].received if isinstance(message, Members))
     assert [member.address for member in members.members] == ["here:1000", "here:1001"]
 
 
 def test_the_first_failure_stops_everyone_at_once():
-    backend = FakeBackend(lambda node: None, fails(FailureKind.RAISED))
+    backend = ScriptedBackend(lambda node: None, fails(FailureKind.RAISED))
     with (
         pytest.raises(tfos.NodeError, match="worker:1 on here failed: it did"),
-        cluster_of(backend, workers=2) as cluster,
+        cluster_on(backend, workers=2) as cluster,
     ):
         cluster.join()
     assert all(node.stopped.wait(5) for node in backend.nodes)
@@ -84,213 +59,44 @@ def test_the_first_failure_stops_everyone_at_once():
     "kind", [kind for kind in FailureKind if kind is not FailureKind.PEER_LOST], ids=lambda k: k.name
 )
 def test_a_cause_that_is_told_after_its_consequence_is_the_one_raised(kind):
-    backend = FakeBackend(fails(FailureKind.PEER_LOST, "peer reset"), fails(kind, "the cause", delay=0.3))
-    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend, workers=2) as cluster:
+    backend = ScriptedBackend(fails(FailureKind.PEER_LOST, "peer reset"), fails(kind, "the cause", delay=0.3))
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend, workers=2) as cluster:
         cluster.join()
 
 
 def test_a_consequence_without_a_cause_is_raised_itself():
-    backend = FakeBackend(fails(FailureKind.PEER_LOST, "peer reset"), lambda node: None)
-    with pytest.raises(tfos.NodeError, match="peer reset"), cluster_of(backend, workers=2) as cluster:
+    backend = ScriptedBackend(fails(FailureKind.PEER_LOST, "peer reset"), lambda node: None)
+    with pytest.raises(tfos.NodeError, match="peer reset"), cluster_on(backend, workers=2) as cluster:
         cluster.join()
 
 
 def test_a_connection_that_breaks_is_a_failure():
-    backend = FakeBackend(lambda node: node.hang_up())
-    with pytest.raises(tfos.NodeError, match="the connection to its supervisor broke"), cluster_of(backend) as cluster:
+    backend = ScriptedBackend(lambda node: node.disconnect())
+    with pytest.raises(tfos.NodeError, match="the connection to its supervisor broke"), cluster_on(backend) as cluster:
         cluster.join()
 
 
 def test_a_failure_before_the_users_next_call_is_raised_by_it():
-    backend = FakeBackend(fails(FailureKind.RAISED))
-    with pytest.raises(tfos.NodeError), cluster_of(backend):
+    backend = ScriptedBackend(fails(FailureKind.RAISED))
+    with pytest.raises(tfos.NodeError), cluster_on(backend):
         assert backend.nodes[0].stopped.wait(5)
 
 
 def test_problems_of_the_stage_are_told():
-    backend = FakeBackend(problems=["worker:0 on there: no driver in sight"])
+    backend = ScriptedBackend(problems=["worker:0 on there: no driver in sight"])
     with pytest.raises(tfos.StartError, match="worker:0 on there: no driver in sight"):
-        cluster_of(backend).start()
+        cluster_on(backend).start()
 
 
 def test_missing_nodes_are_named():
-    backend = FakeBackend(lambda node: None)
+    backend = ScriptedBackend(lambda node: None)
     with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(no word from it"):
-        cluster_of(backend, workers=2, start_timeout=0.5).start()
+        cluster_on(backend, workers=2, start_timeout=0.5).start()
     assert backend.nodes[0].stopped.wait(5)
 
 
-def feeds_once(rows):
-    def script(node):
-        node.say(FeedWanted(0))
-        seal = node.wait_for(Seal)
-        assert seal.train.rows == rows
-        node.say(Returned(pickle.dumps(seal.train.parts)))
-
-    return script
-
-
-def part(partition, number, rows, attempt=1):
-    return PartSummary(Split.TRAIN, partition, attempt, number, rows, schema=b"schema")
-
-
-class Row:
-    def __init__(self, *parts):
-        self.parts = pickle.dumps(parts)
-
-
-def test_a_feed_is_sealed_with_what_counts():
-    job = FakeJob([Row(part(0, 0, 5, attempt=7)), Row(part(1, 1, 3)), Row(part(2, 0, 2))])
-    backend = FakeBackend(feeds_once({0: 7, 1: 3}), feeds_once({0: 7, 1: 3}), feed=job)
-    with cluster_of(backend, workers=2) as cluster:
-        cluster.train("frame", rebalance=False)
-        assert cluster.join() == {"worker:0": ((0, 7), (2, 1)), "worker:1": ((1, 1),)}
-    assert [target.name for target in backend.targets] == ["worker:0", "worker:1"]
-
-
-def test_a_feed_ends_when_all_programs_have():
-    backend = FakeBackend(returns(1), returns(2), feed=FakeJob(ended=False))
-    with cluster_of(backend, workers=2) as cluster:
-        try:
-            cluster.train("frame")
-        except tfos.FeedError as error:  # the programs were faster than the call
-            assert "has already returned" in str(error)  # noqa: PT017
-        else:
-            assert backend.feeding.cancelled
-
-
-def test_a_node_that_fails_ends_the_feed():
-    backend = FakeBackend(fails(FailureKind.KILLED, "killed", delay=0.3), feed=FakeJob(ended=False))
-    with pytest.raises(tfos.NodeError, match="killed"), cluster_of(backend) as cluster:
-        cluster.train("frame")
-    assert backend.feeding.cancelled
-
-
-def test_a_feed_that_spark_can_not_compute():
-    job = FakeJob(error=RuntimeError("Job aborted\n  tensorflowonspark.errors.FeedError: partition 3: gone"))
-    backend = FakeBackend(lambda node: None, feed=job)
-    with pytest.raises(tfos.FeedError, match="could not compute and feed the DataFrame: partition 3: gone"):
-        with cluster_of(backend) as cluster:
-            cluster.train("frame")
-
-
-def streams(batch_rows, rows=None, taken=None):
-    """Return a node that takes a stream of so many rows, which come in one part, and says that it took all."""
-
-    def script(node):
-        node.say(FeedWanted(0))
-        node.feeding.wait(5)
-        if rows is not None:
-            node.say(Received(0, rows))
-            node.say(Stored(0, (part(node.number, node.number, rows),)))
-        assert node.wait_for(Seal).streams
-        node.say(StreamOpened(0, batch_rows))
-        words = []
-        while not (words and words[-1].end):
-            words.append(node.wait_for(Confirmed))
-            if words[-1].failed:
-                return
-            node.say(Taken(0, rows or 0 if taken is None else taken))
-        if taken is not None:
-            node.wait_for(Stop)
-        node.say(Returned(pickle.dumps([(word.parts, word.steps) for word in words])))
-
-    return script
-
-
-def test_the_workers_of_a_stream_take_as_many_steps():
-    job = FakeJob([Row(part(0, 0, 10)), Row(part(1, 1, 25)), Row()])
-    backend = FakeBackend(streams(10, 10), streams(10, 25), feed=job)
-    with cluster_of(backend, workers=2) as cluster:
-        cluster.train("frame", cache="none")
-        results = cluster.join()
-    for number, rows in ((0, [10, 0, 0]), (1, [10, 10, 5])):
-        words = results[f"worker:{number}"]
-        assert [each for parts, _ in words for each in parts] == [(number, 1)]
-        steps = [real for _, runs in words for count, real in runs for _ in range(count)]
-        assert steps == rows
-
-
-def test_a_stream_that_spark_can_not_compute_ends_in_the_programs_too():
-    backend = FakeBackend(streams(10, 10), feed=FakeJob(error=RuntimeError("ValueError: no good")))
-    cluster = cluster_of(backend).start()
-    with pytest.raises(tfos.FeedError, match="no good"):
-        cluster.train("frame", cache="none")
-    backend.nodes[0].wait_until_heard(lambda message: "no good" in getattr(message, "failed", ""))
-    cluster._life.abort()
-
-
-def test_a_feed_that_stands_still_says_who_waits_for_whom():
-    backend = FakeBackend(streams(10, 30, taken=20), feed=FakeJob([Row(part(0, 0, 30))]))
-    with pytest.raises(tfos.FeedError) as caught, cluster_of(backend) as cluster:
-        cluster.train("frame", cache="none", timeout=1.5)
-    for words in ("no progress for 1.5 s", "1 of 4 are done and 2 are running", "received 30 rows", "has taken 20"):
-        assert words in str(caught.value)
-
-
-def test_the_time_out_counts_from_the_last_progress():
-    def script(node):
-        node.say(FeedWanted(0))
-        for count in range(8):
-            time.sleep(0.5)
-            node.say(Received(0, count))
-        backend.feeding.ended = True
-        backend.wake()
-        node.say(Returned(pickle.dumps(len(node.wait_for(Seal).train.parts))))
-
-    backend = FakeBackend(script, feed=FakeJob([Row(part(0, 0, 30))], ended=False))
-    with cluster_of(backend) as cluster:
-        cluster.train("frame", timeout=2)
-        assert cluster.join() == {"worker:0": 1}
-
-
-def test_a_worker_that_is_full_is_not_left_waiting():
-    def script(node):
-        node.say(FeedWanted(0))
-        node.feeding.wait(5)
-        if node.number == 0:
-            node.say(Stored(0, (part(0, 0, 35),)))
-        node.wait_for(Seal)
-        node.say(StreamOpened(0, 10))
-        if node.number == 0:
-            time.sleep(0.3)
-            node.say(Pressed(0))
-        word = node.wait_for(Confirmed)
-        while not word.steps:
-            word = node.wait_for(Confirmed)
-        node.say(Returned(pickle.dumps(word.steps)))
-
-    backend = FakeBackend(script, script, feed=FakeJob(ended=False))
-    with cluster_of(backend, workers=2) as cluster:
-        cluster.train("frame", cache="none")
-        assert cluster.join() == {"worker:0": ((3, 10),), "worker:1": ((3, 0),)}
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"cache": "tape"}, "cache='tape'"),
-        ({"cache_limit": "much"}, "cache_limit='much'"),
-        ({"timeout": 0}, "timeout=0"),
-        ({"cache": "none", "validation": "flag"}, "must be a DataFrame of their own"),
-    ],
-)
-def test_bad_settings_of_a_feed_are_refused(settings, words):
-    with pytest.raises(tfos.ClusterError, match=words), cluster_of(FakeBackend(lambda node: None)) as cluster:
-        cluster.train("frame", **settings)
-
-
-def test_programs_that_wait_for_a_feed_are_told_that_none_comes():
-    def script(node):
-        node.wait_for(NoMoreFeeds)
-        node.say(Returned(pickle.dumps("no more")))
-
-    with cluster_of(FakeBackend(script)) as cluster:
-        assert cluster.join() == {"worker:0": "no more"}
-
-
 def test_shutting_down_twice_returns_the_same():
-    with cluster_of(FakeBackend(returns(7))) as cluster:
+    with cluster_on(ScriptedBackend(returns(7))) as cluster:
         assert cluster.shutdown() == {"worker:0": 7}
     assert cluster.shutdown() == cluster.join() == {"worker:0": 7}
 
@@ -298,82 +104,13 @@ def test_shutting_down_twice_returns_the_same():
 def test_a_cluster_that_was_not_started_has_nothing_to_wait_for():
     for call in (tfos.Cluster.join, tfos.Cluster.shutdown):
         with pytest.raises(tfos.ClusterError, match="not running"):
-            call(cluster_of(FakeBackend()))
-
-
-def test_after_a_feed_that_failed_the_next_one_arrives():
-    backend = FakeBackend(feeds_once({0: 3}), feed=FakeJob(error=RuntimeError("broken")))
-    with cluster_of(backend) as cluster:
-        with pytest.raises(tfos.FeedError, match="broken"):
-            cluster.train("frame")
-        backend.feeding = FakeJob([Row(part(0, 0, 3))])
-        cluster.train("frame")
-        assert cluster.join() == {"worker:0": ((0, 1),)}
-
-
-def test_a_nodes_death_is_told_rather_than_that_of_the_job_it_took_along():
-    backend = FakeBackend(
-        fails(FailureKind.OUT_OF_MEMORY, "no memory", delay=0.3), feed=FakeJob(error=RuntimeError("job"))
-    )
-    with pytest.raises(tfos.NodeError, match="no memory"), cluster_of(backend) as cluster:
-        cluster.train("frame")
-
-
-def killed_and_slow_to_report(node):
-    """A supervisor on a busy host: it reports its node's end long after the node's connections have ended."""
-    while not isinstance(message := node._channel.receive(), Check):
-        pass
-    time.sleep(1.5)
-    node.say(Failed(FailureKind.KILLED, "the cause"))
-    node.say(Checked(message.number))
-
-
-def test_a_job_that_fails_waits_for_what_supervisors_find():
-    backend = FakeBackend(killed_and_slow_to_report, feed=FakeJob(error=RuntimeError("Connection refused")))
-    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend) as cluster:
-        cluster.train("frame")
-
-
-def test_a_job_that_fails_waits_until_the_first_cause_is_certain():
-    """Of a failure that looks like a consequence the cause may come later than the job's own end."""
-    nodes = fails(FailureKind.PEER_LOST, "peer reset"), fails(FailureKind.RAISED, "the cause", delay=0.7)
-    backend = FakeBackend(*nodes, feed=FakeJob(error=RuntimeError("Connection refused")))
-    with pytest.raises(tfos.NodeError, match="the cause"), cluster_of(backend, workers=2) as cluster:
-        cluster.train("frame")
-
-
-def test_a_task_that_has_lost_its_node_learns_why():
-    backend = FakeBackend(killed_and_slow_to_report)
-    cluster = cluster_of(backend).start()
-    with closing(transport.dial(backend.plan.driver, backend.plan.credentials)) as driver:
-        channel = driver.channel()
-        channel.send(NodeLost(0))
-        assert channel.receive().error.startswith("worker:0 on here failed: the cause")
-    cluster._life.abort()
-
-
-def test_a_task_that_has_lost_a_node_which_is_there_learns_nothing():
-    backend = FakeBackend(lambda node: None)
-    cluster = cluster_of(backend).start()
-    target = FeedTarget(0, "worker:0", "here", Ready(), backend.plan.driver)
-    error = loss(target, backend.plan.credentials, "rows did not go", ConnectionError("reset by peer"))
-    assert str(error) == "rows did not go: reset by peer"
-    cluster.check()
-    cluster._life.abort()
-
-
-def test_workers_that_serve_are_fed_only_beside_a_chief():
-    backend = FakeBackend(lambda node: node.say(Serving()), feed=FakeJob(ended=False))
-    cluster = cluster_of(backend).start()
-    with pytest.raises(tfos.FeedError, match="worker:0 serves a ParameterServerStrategy .* chief=True"):
-        cluster.train("frame")
-    cluster._life.abort()
+            call(cluster_on(ScriptedBackend()))
 
 
 def test_a_supervisor_that_falls_silent_is_given_up():
     with (
         pytest.raises(tfos.NodeError, match=r"has not been heard for 0\.5 s"),
-        cluster_of(FakeBackend(lambda node: None), silence_timeout=0.5) as cluster,
+        cluster_on(ScriptedBackend(lambda node: None), silence_timeout=0.5) as cluster,
     ):
         cluster.join()
 
@@ -382,22 +119,22 @@ def test_a_restart_takes_the_workers_that_there_are_then():
     sizes = []
 
     def dies_once(node):
-        sizes.append(len(node._plan.spec.roles))
-        if node._plan.attempt == 0:
+        sizes.append(len(node.plan.spec.roles))
+        if node.plan.attempt == 0:
             backend.slots = 1
-            node.say(Failed(FailureKind.EXECUTOR_LOST, "the executor is gone"))
-        node.say(Returned(pickle.dumps(node._plan.attempt)))
+            node.send(Failed(FailureKind.EXECUTOR_LOST, "the executor is gone"))
+        node.send(Returned(pickle.dumps(node.plan.attempt)))
 
-    backend = FakeBackend(dies_once, returns(3), returns(3))
-    with cluster_of(backend, workers=(1, 3), restarts=1) as cluster:
+    backend = ScriptedBackend(dies_once, returns(3), returns(3))
+    with cluster_on(backend, workers=(1, 3), restarts=1) as cluster:
         assert cluster.join() == {"worker:0": 1}
     assert sizes == [3, 1]
 
 
 def test_output_that_can_not_be_shown_does_no_harm():
     def script(node):
-        node.say(Lines(("a line",)))
-        node.say(Returned(pickle.dumps(1)))
+        node.send(Lines(("a line",)))
+        node.send(Returned(pickle.dumps(1)))
 
     class ClosedPipe:
         def isatty(self):
@@ -408,7 +145,7 @@ def test_output_that_can_not_be_shown_does_no_harm():
 
         flush = write
 
-    cluster = cluster_of(FakeBackend(script))
+    cluster = cluster_on(ScriptedBackend(script))
     cluster._life.watcher._stream = ClosedPipe()
     cluster._life.watcher._logger = logging.Logger("of its own")
     with cluster:
@@ -420,8 +157,9 @@ def test_a_program_that_ends_without_a_word_ends(tmp_path):
     script = tmp_path / "driver.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from tests.support.backend import FakeBackend, cluster_of\n"
-        "cluster_of(FakeBackend(lambda node: None)).start()\n"
+        "from tests.support.backend import cluster_on\n"
+        "from tests.support.scripted import ScriptedBackend\n"
+        "cluster_on(ScriptedBackend(lambda node: None)).start()\n"
         "print('started', flush=True)\n"
     )
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=True)
@@ -429,11 +167,11 @@ def test_a_program_that_ends_without_a_word_ends(tmp_path):
 
 
 def test_a_second_supervisor_for_a_node_is_turned_away():
-    backend = FakeBackend(lambda node: None)
-    cluster = cluster_of(backend).start()
-    other = FakeNode(backend.plan, 0, lambda node: None)
+    backend = ScriptedBackend(lambda node: None)
+    cluster = cluster_on(backend).start()
+    other = ScriptedNode(backend.plan, 0, lambda node: None)
     assert other.stopped.wait(5)
-    assert other.heard == []
+    assert other.received == []
     cluster._life.abort()
 
 
@@ -457,8 +195,8 @@ def _hello(plan, number=0, role=None, cluster=None):
     ],
 )
 def test_a_hello_that_is_not_awaited_is_turned_away(word):
-    backend = FakeBackend(lambda node: None)
-    cluster = cluster_of(backend).start()
+    backend = ScriptedBackend(lambda node: None)
+    cluster = cluster_on(backend).start()
     channel = transport.dial(backend.plan.driver, backend.plan.credentials).channel()
     channel.send(word(backend.plan))
     with pytest.raises(transport.ConnectionLost, match="^the other side closed the channel$"):

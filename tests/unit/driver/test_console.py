@@ -108,19 +108,20 @@ def test_no_line_is_lost_where_somebody_reads_slowly():
 _UNREAD = """
 import pickle, sys, time
 sys.path.insert(0, {path!r})
-from tests.support.backend import FakeBackend, cluster_of, returns
+from tests.support.backend import cluster_on
+from tests.support.scripted import ScriptedBackend, returns
 from tensorflowonspark.messages import Lines, Progress
 
 def prints(node):
     for number in range(3000):
-        node.say(Lines(("x" * 1000,)))
-        node.say(Progress(0, number, 3000, 1))
+        node.send(Lines(("x" * 1000,)))
+        node.send(Progress(0, number, 3000, 1))
     returns(7)(node)
 
 if {logging}:
     import logging
     logging.basicConfig()
-with cluster_of(FakeBackend(prints)) as cluster:
+with cluster_on(ScriptedBackend(prints)) as cluster:
     results = cluster.join()
 print(results, flush=True)
 """

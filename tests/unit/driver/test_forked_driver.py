@@ -9,10 +9,11 @@ from tests.support.paths import ROOT
 _FORKING_DRIVER = """
 import multiprocessing, os, sys
 sys.path.insert(0, {path!r})
-from tests.support.backend import FakeBackend, cluster_of, returns
+from tests.support.backend import cluster_on
+from tests.support.scripted import ScriptedBackend, returns
 import tensorflowonspark as tfos
 
-backend = FakeBackend(lambda node: node.feeding.wait() and returns(7)(node))
+backend = ScriptedBackend(lambda node: node.feeding.wait() and returns(7)(node))
 
 def child(act):
     pid = os.fork()
@@ -28,7 +29,7 @@ def refused(act):
     except tfos.ClusterError as error:
         sys.exit(5 if "is a forked child of the driver" in str(error) else 6)
 
-with cluster_of(backend) as cluster:
+with cluster_on(backend) as cluster:
     calls = [cluster.check, cluster.join, cluster.shutdown, lambda: cluster.inference(None, "")]
     left = child(lambda: sys.exit(0)) or child(lambda: None)
     if not left:

@@ -34,13 +34,11 @@ def assert_exactly_once(results, total, epochs):
         assert len({steps for steps, _ in passes}) == 1
 
 
-@pytest.fixture(autouse=True)
-def frame_needs_no_check(monkeypatch):
-    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda frame, validation: None)
-
-
+@pytest.mark.usefixtures("unchecked_frames")
 @pytest.mark.timeout(600)
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any),
     workers=st.integers(1, 3),
