@@ -1,10 +1,9 @@
-"""Real Spark in three shapes behind one fixture, and a look, after a test, at what was left behind."""
+"""Real Spark in three shapes behind one fixture, and the servers that tests need."""
 
 import os
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 import uuid
 from contextlib import ExitStack
@@ -16,8 +15,8 @@ from pyspark import cloudpickle as spark_cloudpickle
 
 import tests
 from tensorflowonspark import storage
-from tests.support import hadoop
-from tests.support.processes import fork_servers, left_behind, scratch_directories
+from tests.support import hadoop, ladder
+from tests.support.processes import check_nothing_left, ended, fork_servers, scratch_directories
 from tests.support.standalone import standalone_cluster
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -27,7 +26,6 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
 MASTERS = ["local", "local-cluster", "standalone"]
 S3_KEYS = {"fs.s3a.access.key": "one", "fs.s3a.secret.key": "two", "fs.s3a.path.style.access": "true"}
-_GONE_SECONDS = 8.0
 
 # On a busy machine drawing and running examples takes longer than hypothesis allows by itself.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -48,10 +46,11 @@ def pytest_generate_tests(metafunc):
 
 def pytest_addoption(parser):
     parser.addoption("--write-keras-table", action="store_true", help="write docs/keras.md from what the cells give")
+    parser.addoption("--write-durations", action="store_true", help="write tests/durations.json")
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "masters(*names): run on these Spark masters only; by default on all three")
+    ladder.configure(config)
 
 
 @pytest.fixture(scope="session")
@@ -83,10 +82,9 @@ def spark(request):
         )
         session.sparkContext.setLogLevel("OFF")
         yield session
+        check_nothing_left(f"tests on {request.param}")
         session.stop()
-        end = time.monotonic() + _GONE_SECONDS
-        while (servers := fork_servers()) and time.monotonic() < end:
-            time.sleep(0.05)
+        servers = ended(fork_servers)
         assert not servers, f"these outlive their application: {servers}"
 
 
@@ -169,11 +167,8 @@ def remote_directory(request, spark, hadoop_free):
         spark.conf.unset(key)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left(request):
-    """Fail a test after which a process or a directory of ours is still there."""
+@pytest.fixture(autouse=True, scope="session")
+def nothing_left_at_the_end():
+    """Fail the last test of a process that has left something behind."""
     yield
-    end = time.monotonic() + _GONE_SECONDS
-    while (left := left_behind()) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not left, f"left behind by {request.node.name}: {left}"
+    check_nothing_left("this process")

@@ -1,57 +1,168 @@
-"""The rungs of the test suite, and the distribution of its tests over processes (a pytest plugin).
+"""The rungs of the test suite, and how its tests are divided among processes: a pytest plugin.
 
-The first rung (``make test``, the marker `quick`) holds all of ``tests/unit`` and ``tests/spark`` but the tests marked
-`slow`, and of ``tests/cluster`` those marked `smoke`. ``make test-rest`` runs all others.
+The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark`` that are not
+marked `slow`, and of ``tests/cluster`` those marked `smoke`. ``make test-rest`` runs all others.
 
-A Spark session costs up to 20 s, so each process keeps as few of them as possible: the tests of a master stay in one
-process, but for those on `local`, whose files are divided so that all processes take equally long. Tests without Spark
-go wherever there is time.
+A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
+all others: so the tests of a master stay in one process, one file after another. Those on `local`, which are most, are
+divided by files so that all processes take equally long. Tests in ``tests/unit`` go wherever there is time.
 """
 
+import faulthandler
+import json
+import os
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import TESTS
 
-DURATIONS = TESTS / "durations.json"
-_UNKNOWN_SECONDS = 1.0
-_SESSION_SECONDS = {"local": 4.0, "local-cluster": 12.0, "standalone": 25.0}  # start, first job and end
+DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-durations`
+_UNKNOWN_SECONDS = 2.0  # of a test that is new
+_SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
+_ABORT_SECONDS = 30.0  # after its time-out, for a test that no exception can end
+_MARKS = [
+    "masters(*names): run on these Spark masters only; by default on all three",
+    "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
+    "slow: of tests/unit and tests/spark, not run by `make test`; of tests/cluster, not run by CI's `make matrix`",
+    "quick: run by `make test`; set by folder and marks",
+]
 
 
-def pytest_configure(config):
-    for line in (
-        "masters(*names): run on these Spark masters only; by default on all three",
-        "smoke(*names): a test on nodes that `make test` runs, on these masters only; by default on `local`",
-        "slow: a test without nodes that `make test` leaves to `make test-rest`; a test on nodes that `make matrix` skips",
-        "quick: run by `make test` (set by the test's folder and marks)",
-    ):
-        config.addinivalue_line("markers", line)
+class Ladder:
+    """Marks the tests of the first rung, divides all among processes, and ends a process that hangs.
+
+    Parameters
+    ----------
+    config : pytest.Config
+        Of this process: the only one, or one of several that run tests.
+    """
+
+    def __init__(self, config):
+        self._processes = getattr(config, "workerinput", {}).get("workercount", 1)
+        self._stderr = os.dup(2)  # tests have another one
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items):
+        seconds = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+        rungs = {True: [], False: []}
+        for item in items:
+            quick = _is_quick(item)
+            if quick:
+                item.add_marker(pytest.mark.quick)
+            if _folder(item) != "unit":
+                rungs[quick].append(item)
+        for quick, of_rung in rungs.items():
+            chunks = defaultdict(list)
+            for item in of_rung:
+                chunks[_chunk(item)].append(item)
+            lengths = {chunk: sum(map(seconds_of(seconds), chosen)) for chunk, chosen in chunks.items()}
+            for chunk, process in divide(lengths, self._processes).items():
+                for item in chunks[chunk]:
+                    item.add_marker(pytest.mark.xdist_group(f"{'quick' if quick else 'rest'}-{process}"))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        """End this process, with a traceback of each thread, if a test goes on after its time-out."""
+        limit = item.get_closest_marker("timeout")
+        limit = limit.args[0] if limit else float(item.config.getini("timeout"))
+        faulthandler.dump_traceback_later(limit + _ABORT_SECONDS, exit=True, file=self._stderr)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
-def pytest_addoption(parser):
-    parser.addoption("--write-durations", action="store_true", help="write tests/durations.json")
+class Durations:
+    """Writes the seconds that each test took.
+
+    Tests that did not run keep their seconds as long as they exist.
+    """
+
+    def __init__(self):
+        self._seconds = Counter()
+
+    def pytest_runtest_logreport(self, report):
+        self._seconds[_name(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self):
+        known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+        known |= {name: round(seconds, 1) for name, seconds in self._seconds.items()}
+        kept = {name: known[name] for name in sorted(known) if (TESTS / name.partition("::")[0]).exists()}
+        DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-    for item in items:
-        if _is_quick(item):
-            item.add_marker(pytest.mark.quick)
-    processes = getattr(config, "workerinput", {}).get("workercount", 1)
-    chosen = config.option.markexpr
-    for item, group in _groups(items, processes, chosen).items():
-        item.add_marker(pytest.mark.xdist_group(group))
+def configure(config):
+    """Add what this module has to a run of pytest."""
+    for mark in _MARKS:
+        config.addinivalue_line("markers", mark)
+    config.pluginmanager.register(Ladder(config))
+    if config.option.write_durations and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations())
+
+
+def seconds_of(known):
+    """Return a function from a test to the seconds that it takes."""
+    return lambda item: known.get(_name(item.nodeid), _UNKNOWN_SECONDS)
+
+
+def divide(lengths, processes):
+    """Divide chunks of tests among processes.
+
+    Parameters
+    ----------
+    lengths : dict of (str, str) to float
+        The seconds of each chunk, by the master of its session (empty for none) and a name.
+    processes : int
+        How many there are.
+
+    Returns
+    -------
+    dict of (str, str) to int
+        The process of each chunk. The longest chunks are assigned first, each to the process with the least to do.
+
+    Examples
+    --------
+    >>> divide({("local", "a"): 60, ("local", "b"): 30, ("standalone", ""): 20}, 2)
+    {('local', 'a'): 0, ('standalone', ''): 1, ('local', 'b'): 1}
+    """
+    sessions = {chunk: _SESSION_SECONDS.get(chunk[0], 0.0) for chunk in lengths}
+    total, masters, found = [0.0] * processes, [set() for _ in range(processes)], {}
+    for chunk in sorted(lengths, key=lambda chunk: (-lengths[chunk] - sessions[chunk], chunk)):
+        ends = [
+            total[each] + lengths[chunk] + (0.0 if chunk[0] in masters[each] else sessions[chunk])
+            for each in range(processes)
+        ]
+        process = ends.index(min(ends))
+        total[process] = ends[process]
+        masters[process].add(chunk[0])
+        found[chunk] = process
+    return found
+
+
+def _chunk(item):
+    """Return what stays together: all tests on a master other than `local`, or those of a file."""
+    master = _master(item)
+    return (master, "") if master not in ("", "local") else (master, str(item.path))
 
 
 def _is_quick(item):
-    folder = Path(item.path).relative_to(TESTS).parts[0]
-    if folder in ("unit", "spark"):
+    if _folder(item) in ("unit", "spark"):
         return item.get_closest_marker("slow") is None
     smoke = item.get_closest_marker("smoke")
     return smoke is not None and (_master(item) or "local") in (smoke.args or ("local",))
 
 
+def _folder(item):
+    return Path(item.path).relative_to(TESTS).parts[0]
+
+
 def _master(item):
-    """Return the master of the Spark session that a test is given, or None."""
-    return item.callspec.params.get("spark") if hasattr(item, "callspec") else None
+    """Return the master of the Spark session that a test has, or an empty string."""
+    return item.callspec.params.get("spark", "") if hasattr(item, "callspec") else ""
+
+
+def _name(nodeid):
+    """Return a test's name below ``tests``, without its group."""
+    return nodeid.partition("@")[0].removeprefix("tests/")

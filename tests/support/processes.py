@@ -1,11 +1,13 @@
 """The processes of a cluster and of its executors, found by what connects them; and what a test leaves behind."""
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+_GONE_SECONDS = 8.0
 scratch_directories: list[str] = []  # Spark's local directories, of each session
 
 
@@ -52,16 +54,13 @@ def fork_servers():
 def our_processes():
     """Return the supervisors, nodes and TensorBoards of this test run; fork servers stay as long as their session."""
     found = []
-    for process in psutil.process_iter(["cmdline", "status", "environ"]):
+    for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
-        ours = (process.info["environ"] or {}).get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]
-        if (
-            ours
-            and ("-m tensorflowonspark." in line or "kill -KILL 0" in line)
-            and process.info["status"] != psutil.STATUS_ZOMBIE
-            and not is_fork_server(process)
-        ):
-            found.append(f"{process.pid}: {line}")
+        if "-m tensorflowonspark." in line or "kill -KILL 0" in line:
+            with suppress(psutil.Error):
+                ours = process.environ().get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]
+                if ours and process.status() != psutil.STATUS_ZOMBIE and not is_fork_server(process):
+                    found.append(f"{process.pid}: {line}")
     return found
 
 
@@ -85,3 +84,17 @@ def left_behind():
         if name.startswith("tfos-") and not name.startswith("tfos-warm-")
     ]
     return our_processes() + files
+
+
+def check_nothing_left(name):
+    """Fail if processes or files of ours stay; they have some seconds to go."""
+    left = ended(left_behind)
+    assert not left, f"left behind by {name}: {left}"
+
+
+def ended(find):
+    """Return what `find` still finds after some seconds, or as soon as it finds nothing."""
+    end = time.monotonic() + _GONE_SECONDS
+    while (found := find()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found
