@@ -10,6 +10,7 @@ def combining(ctx):
     return collectives.Collectives(ctx._setup, ctx._link).combine
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 @pytest.mark.parametrize(
     ("alone", "message"),

@@ -40,6 +40,7 @@ def killed_while_joining(cluster, kill):
     return caught.value, time.monotonic() - moment[0]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
 def test_a_program_that_raises(spark, hold):
     def program(args, ctx):
@@ -57,6 +58,7 @@ def test_a_program_that_raises(spark, hold):
     assert "tensorflowonspark" not in error.traceback  # the user's own frames, nobody else's
 
 
+@pytest.mark.smoke("local", "local-cluster")
 @pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
 def test_a_node_that_is_killed(spark, hold):
     with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, workers=2, hold=hold) as cluster:
@@ -67,6 +69,7 @@ def test_a_node_that_is_killed(spark, hold):
         raise error
 
 
+@pytest.mark.smoke("standalone")
 @pytest.mark.masters("local-cluster", "standalone")  # in local mode it is the driver's JVM: test_the_driver_dies
 def test_an_executor_that_dies(spark):
     with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, workers=2) as cluster:
@@ -77,6 +80,7 @@ def test_an_executor_that_dies(spark):
         raise error
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 def test_a_supervisor_that_is_killed(spark):
     def with_a_child(args, ctx):
@@ -245,6 +249,7 @@ def test_a_result_that_can_not_be_sent(spark):
         tfos.run(spark, lambda args, ctx: (each for each in range(3)))
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_the_first_cause_is_told_not_its_consequences(spark):
     class UnavailableError(Exception):

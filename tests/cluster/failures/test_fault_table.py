@@ -45,6 +45,7 @@ def threads_and_signals(args, ctx):
     return handled
 
 
+@pytest.mark.smoke
 def test_threads_and_signals_of_a_program():
     with local_cluster(threads_and_signals, silence_timeout=10) as cluster:
         assert cluster.join() == {"worker:0": ["SIGUSR1"]}
@@ -92,6 +93,7 @@ def forks(_args, ctx):
     return ends, Path(kept.name).exists(), ctx.feed().rows
 
 
+@pytest.mark.smoke
 @pytest.mark.usefixtures("unchecked_frames")
 def test_a_forked_child_of_a_node_speaks_for_nobody():
     with local_cluster(forks) as cluster:

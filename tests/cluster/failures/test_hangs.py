@@ -38,6 +38,7 @@ def test_a_time_that_can_not_be_right_is_refused(spark, silence):
         tfos.Cluster(spark, lambda args, ctx: None, silence_timeout=silence)
 
 
+@pytest.mark.smoke
 def test_a_node_that_is_stopped(spark):
     def program(args, ctx):
         time.sleep(3600)
@@ -117,6 +118,7 @@ def test_a_worker_that_stands_still_in_an_epoch(spark):
     assert "time.sleep(3600)" in error.traceback
 
 
+@pytest.mark.smoke
 def test_a_worker_that_takes_fewer_steps(spark):
     def program(args, ctx):
         import tensorflow as tf

@@ -16,6 +16,7 @@ from tensorflowonspark.task.plan import FeedTarget
 from tests.support.programs import all_ids, read, small_frame
 
 
+@pytest.mark.smoke("local", "standalone")
 @pytest.mark.parametrize("cache", ["disk", "memory", "none"])
 def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
     with tfos.Cluster(spark, read, {}, workers=2) as cluster:
@@ -45,6 +46,7 @@ def read_both(args, ctx):
     return rows
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 @pytest.mark.parametrize("way", ["column", "frame", "frame beside a stream"])
 def test_rows_to_validate_on_come_apart(spark, way):
@@ -76,6 +78,7 @@ def test_a_null_in_the_column_that_says_what_to_validate_on(spark):
         cluster.train(frame, validation="flag")
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_every_type_of_spark_arrives(spark):
     def program(args, ctx):
@@ -256,6 +259,7 @@ def test_more_than_the_bound_of_what_is_kept_is_an_error_with_ways_out(spark):
     assert "cache='disk'" in str(caught.value)
 
 
+@pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     # As on a host where the node's socket is not: all tasks of both executors must take the other road.

@@ -18,6 +18,7 @@ def answer(args, ctx):
         total += sum(int(batch["id"].sum()) for batch in feed.batches(10, features=["id"])())
 
 
+@pytest.mark.smoke("local", "local-cluster")
 def test_train_train_then_infer_on_one_living_cluster(spark):
     with tfos.Cluster(spark, answer) as cluster:
         cluster.train(spark.range(10))
@@ -43,6 +44,7 @@ def test_many_partitions_at_a_time_keep_their_rows_apart(spark):
     assert [(row.id, row.double) for row in rows] == [(number, 2 * number) for number in range(20_000)]
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_keras_model_answers(spark):
     def program(args, ctx):

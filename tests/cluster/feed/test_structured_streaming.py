@@ -53,6 +53,7 @@ def test_a_streaming_frame_is_one_endless_feed_with_a_clean_stop(spark, tmp_path
     assert all_ids(results, 2) == list(range(7))
 
 
+@pytest.mark.smoke
 def test_each_micro_batch_is_a_feed_of_its_own_by_foreach_batch(spark, tmp_path):
     put(spark, tmp_path / "source", 0, 20)
     put(spark, tmp_path / "source", 20, 30)

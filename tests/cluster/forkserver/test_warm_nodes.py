@@ -49,6 +49,7 @@ def warm(spark):
     return server
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local", "local-cluster")
 def test_the_second_cluster_is_up_at_once_with_tensorflow(spark, warm):
     with tfos.Cluster(spark, look, workers=2) as cluster:

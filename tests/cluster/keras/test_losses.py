@@ -36,6 +36,7 @@ def learned(args, ctx):
     return found
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(150)
 @pytest.mark.masters("local")
 def test_a_loss_that_is_one_number_is_averaged_over_the_workers(spark):

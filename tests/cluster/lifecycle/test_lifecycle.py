@@ -30,6 +30,7 @@ def where(args, ctx):
     }
 
 
+@pytest.mark.smoke("local", "local-cluster", "standalone")
 @pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
 def test_nodes_know_each_other(spark, hold, caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")
@@ -61,11 +62,13 @@ def test_a_detached_cluster_leaves_the_slots_to_others(spark):
         assert cluster.join() == {"worker:0": True, "worker:1": True}
 
 
+@pytest.mark.smoke
 def test_two_clusters_one_after_the_other(spark):
     for _ in range(2):
         assert len(tfos.run(spark, where, workers=2)) == 2
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_ps_and_evaluator_end_when_chief_and_workers_have(spark):
     def program(args, ctx):
@@ -106,6 +109,7 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
     job.wait(20)
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -122,6 +126,7 @@ def test_bad_arguments_are_refused_before_anything_starts(spark, arguments, word
         tfos.Cluster(spark, **arguments)
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_cluster_is_used_inside_its_block(spark):
     cluster = tfos.Cluster(spark, where, workers=1)
@@ -174,6 +179,7 @@ def test_output_below_the_level_stays_on_the_executor(spark, caplog):
     assert "[worker:0] quiet" not in caplog.messages
 
 
+@pytest.mark.smoke("standalone")
 @pytest.mark.masters("local-cluster", "standalone")
 def test_output_is_in_the_executors_log_too(spark):
     word = f"word-{time.monotonic_ns()}"
@@ -188,6 +194,7 @@ def test_output_is_in_the_executors_log_too(spark):
     assert any(f"[worker:0] {word}" in row.text for row in logs)
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_gpus_that_spark_gives_the_task(spark, monkeypatch):
     """What Spark's resource API gives is set in the node (a session of its own: tests/task/test_gpus.py)."""
@@ -195,6 +202,7 @@ def test_gpus_that_spark_gives_the_task(spark, monkeypatch):
     assert tfos.run(spark, lambda args, ctx: os.environ.get("CUDA_VISIBLE_DEVICES"))["worker:0"] is None
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_tensorboard_is_up_with_the_cluster_and_gone_with_it(spark, tmp_path):
     from urllib.request import urlopen

@@ -145,6 +145,7 @@ def test_several_inputs_and_outputs(spark):
     assert hidden.joined == pytest.approx([*hidden.left, hidden.other])
 
 
+@pytest.mark.smoke
 def test_number_columns_become_one_input_and_class_weights_count(spark):
     def build():
         import keras
@@ -258,6 +259,7 @@ def test_models_of_tf_keras(spark, tmp_path):
     assert again.transform(lines(spark)).collect() == fitted.transform(lines(spark)).collect()
 
 
+@pytest.mark.smoke
 def test_copies_and_params(spark):
     est = KerasEstimator(line, epochs=2, **QUIET)
     other = est.copy({est.epochs: 5})
@@ -267,6 +269,7 @@ def test_copies_and_params(spark):
     assert [models[number].summary.totalIterations for number in (0, 1)] == [1, 3]
 
 
+@pytest.mark.smoke
 def test_what_only_the_node_can_see_is_told_by_it(spark):
     with pytest.raises(tfos.NodeError, match="not compiled: compile it, or set optimizer and loss"):
         KerasEstimator(network, featuresCol="features", **QUIET).fit(lines(spark))

@@ -75,6 +75,7 @@ def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, ke
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.smoke
 @local
 def test_a_loop_goes_on_with_the_step_that_comes_next(spark, tmp_path):
     def program(directory, ctx):
@@ -214,6 +215,7 @@ def test_a_programs_own_exception_does_not_count_unless_it_is_said_so(spark, tmp
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.smoke
 @local
 def test_what_happens_is_told(spark, caplog):
     def program(args, ctx):
@@ -251,6 +253,7 @@ def test_a_cluster_takes_what_there_is(spark):
 # ---- executors
 
 
+@pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_an_executor_that_dies_is_replaced(spark):
     def program(args, ctx):

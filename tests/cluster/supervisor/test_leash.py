@@ -40,6 +40,7 @@ def runs(pid):
         return False
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("done", [False, True], ids=["at work", "about to end"])
 @pytest.mark.parametrize("end", [None, signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
 def test_nothing_outlives_what_started_it(done, end):

@@ -35,6 +35,7 @@ def train_on_partitions(spark, sizes, rebalance):
     assert {result["steps"] for result in results.values()} == {2 * -(-max(sizes) // 8)}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("rebalance", [True, False])
 def test_a_worker_with_ten_times_the_rows_of_the_other(spark, rebalance):
     train_on_partitions(spark, [100, 11], rebalance)
@@ -46,6 +47,7 @@ def test_a_worker_whose_partition_is_empty(spark, rebalance):
     train_on_partitions(spark, [40, 0], rebalance)
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 def test_fit_on_a_stream_with_rows_to_validate_on(spark):
     def program(args, ctx):
@@ -68,6 +70,7 @@ def test_fit_on_a_stream_with_rows_to_validate_on(spark):
         assert_same_model(cluster.join())
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_held_stage_feeds_its_own_nodes(spark):
     results = tfos.run(spark, fit, {"batch_size": 16}, workers=2, data=small_frame(spark, [30, 3, 4]))
@@ -81,6 +84,7 @@ def test_only_workers_can_be_fed_by_a_held_stage(spark):
         tfos.run(spark, fit, workers=1, ps=1, chief=True, data=small_frame(spark, [3]))
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_one_worker_gives_what_plain_keras_gives(spark):
     import keras
@@ -265,6 +269,7 @@ def test_a_node_that_is_killed_in_training(spark):
     assert (caught.value.node, caught.value.reason) == ("worker:1", "its process was ended by SIGKILL")
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_export_is_whole_and_runs_without_us(spark, tmp_path):
     import keras
@@ -292,6 +297,7 @@ def test_export_is_whole_and_runs_without_us(spark, tmp_path):
         np.testing.assert_allclose(loaded(ones), result, rtol=1e-5)
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_program_that_reads_its_own_data_with_a_custom_loop(spark):
     def program(args, ctx):
@@ -309,6 +315,7 @@ def test_a_program_that_reads_its_own_data_with_a_custom_loop(spark):
     assert set(tfos.run(spark, program, workers=2).values()) == {sum(range(20))}
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_asynchronous_training_with_a_parameter_server(spark):
     def program(args, ctx):

@@ -77,6 +77,7 @@ def test_the_secret_is_nowhere_to_be_read(tmp_path):
     assert found == []
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local", "local-cluster")
 def test_only_the_user_can_enter_where_sockets_are(spark):
     def wait(args, ctx):
@@ -106,6 +107,7 @@ def test_what_listens_listens_where_it_is_needed(spark, tls):
         assert not ours
 
 
+@pytest.mark.smoke("local-cluster")
 @pytest.mark.masters("local-cluster")
 def test_a_whole_cluster_with_tls(spark):
     def program(args, ctx):

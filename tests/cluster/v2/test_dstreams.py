@@ -63,6 +63,7 @@ def test_a_stream_is_fed_until_somebody_asks_for_its_end(start, spark, tmp_path,
     assert not list((home / ".tensorflowonspark").iterdir())
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_only_who_has_the_key_stops_a_stream(start, spark, tmp_path, home):
     cluster = start(spark, program, str(tmp_path), 1, 0, input_mode=TFCluster.InputMode.SPARK)

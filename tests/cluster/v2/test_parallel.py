@@ -8,6 +8,7 @@ from tensorflowonspark.errors import NodeError, SlotsError
 # ---- the same function on nodes of their own
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_parallel_nodes_know_nothing_of_each_other(spark, tmp_path):
     def program(args, ctx):

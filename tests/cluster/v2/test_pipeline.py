@@ -49,6 +49,7 @@ def train_keras(args, ctx):
     compat.export_saved_model(model, args.export_dir, ctx.job_name == "chief")
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(240)
 def test_a_program_of_2x_trains_and_applies(spark, tmp_path):
     data = spark.createDataFrame(line(400), "x array<float>, y float")

@@ -38,6 +38,7 @@ def all_rows(args, ctx):
 # ---- what is fed
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 def test_each_row_comes_once_per_epoch_over_several_feeds(run, spark, tmp_path):
     cluster = run(spark, all_rows, tmp_path, 2, input_mode=SPARK)
@@ -174,6 +175,7 @@ def test_a_slow_program_is_no_dead_one(run, spark, tmp_path):
     assert written(tmp_path) == {"worker-0": 1_200_000}
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 def test_an_error_in_the_program_reaches_the_driver(run, spark, tmp_path):
     def program(args, ctx):
@@ -218,6 +220,7 @@ def test_an_error_after_the_feed_is_told_by_shutdown_in_any_thread(run, spark, t
 # ---- inference
 
 
+@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 def test_results_come_in_the_order_of_the_rows(run, spark, tmp_path):
     def program(args, ctx):
@@ -325,6 +328,7 @@ def test_too_few_slots_are_told_within_seconds(run, spark, tmp_path):
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_parameter_servers_on_the_driver_take_no_slots(run, spark, tmp_path):
     def program(args, ctx):
