@@ -4,10 +4,10 @@ It needs pyspark alone: the benchmarks start it with the Python of TensorFlowOnS
 """
 
 import os
-import signal
+import random
 import socket
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -16,7 +16,8 @@ def _start(directory, name, kind, host, *arguments):
 
     home = Path(pyspark.__file__).parent
     daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
-    command = [str(home / "bin/spark-class"), daemon, "--host", host, "--webui-port", "0", *arguments]
+    spark = [str(home / "bin/spark-class"), daemon, "--host", host, "--webui-port", "0", *arguments]
+    command = ["sh", "-c", '"$@" & read -r _; kill $!; wait', "sh", *spark]  # the daemon ends with this process
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),
@@ -24,7 +25,16 @@ def _start(directory, name, kind, host, *arguments):
         "SPARK_LOCAL_IP": host,
     }
     with open(Path(directory) / f"{name}.log", "wb") as log:
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+
+def unused_port():
+    """Return a port that nothing uses, below those that the system gives to connections."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 def start_worker(directory, master, number, cores, memory="3g", host="127.0.0.1"):
@@ -48,9 +58,7 @@ def standalone_cluster(directory, cores, memory="3g", hosts=("127.0.0.1",)):
     hosts : sequence of str
         Addresses that the workers take in turn.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = unused_port()
     url = f"spark://127.0.0.1:{port}"
     processes = [_start(directory, "master", "Master", "127.0.0.1", "--port", str(port))]
     for number, each in enumerate(cores):
@@ -59,5 +67,5 @@ def standalone_cluster(directory, cores, memory="3g", hosts=("127.0.0.1",)):
         yield url
     finally:
         for process in reversed(processes):
-            process.send_signal(signal.SIGTERM)
+            process.stdin.close()
             process.wait(30)

@@ -1,7 +1,6 @@
 """Estimator, model, verbs and `run` over Spark Connect, from a process that is no Spark application."""
 
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,13 +10,12 @@ import pytest
 from tests.support.paths import SUPPORT
 from tests.support.processes import our_processes
 from tests.support.programs import wait_for
+from tests.support.standalone import unused_port
 
 
 @pytest.fixture(scope="module")
 def address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = unused_port()
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, str(SUPPORT / "connect_server.py"), str(port), scratch]
         server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -88,10 +88,9 @@ def test_a_supervisor_that_is_killed(spark):
         sleep(args, ctx)
 
     with pytest.raises(tfos.NodeError), tfos.Cluster(spark, with_a_child, workers=2) as cluster:
-        time.sleep(1)
         node = node_of(cluster, 0)
+        wait_for(lambda: "sleep" in [process.name() for process in node.children(recursive=True)])
         family = [node, *node.children(recursive=True)]
-        assert "sleep" in [process.name() for process in family]
         error, seconds = killed_while_joining(cluster, psutil.Process(cluster.nodes[0].pid).kill)
         assert not psutil.wait_procs(family, timeout=5)[1]
         assert error.node == "worker:0"

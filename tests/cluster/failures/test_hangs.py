@@ -211,7 +211,7 @@ class Proxy:
             outer, _ = self._listener.accept()
             try:
                 inner = socket.create_connection(self._target)
-            except ConnectionRefusedError:  # the node's TensorFlow does not listen yet: its peer tries again
+            except OSError:  # the node's TensorFlow does not listen yet, or no longer: its peer tries again
                 outer.close()
                 continue
             for source, sink in ((outer, inner), (inner, outer)):

@@ -12,6 +12,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.slots import count_slots
+from tests.support.programs import wait_for
 
 
 def where(args, ctx):
@@ -102,7 +103,7 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
     from tensorflowonspark.driver.job import SparkJob
 
     job = SparkJob(spark, "occupies all slots", busy.collect, lambda: None)
-    time.sleep(1)
+    wait_for(lambda: job.tasks()[1] == 4)
     with pytest.raises(tfos.StartError, match=r"worker:0 \(no word from it.*other jobs may hold the slots"):
         tfos.Cluster(spark, where, workers=2, start_timeout=2.0).start()
     job.cancel()
