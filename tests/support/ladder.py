@@ -15,13 +15,14 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 
 from tests.support.paths import TESTS
 
 DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-durations`
 _UNKNOWN_SECONDS = 2.0  # of a test that is new
 _SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
-_ABORT_SECONDS = 30.0  # after its time-out, for a test that no exception can end
+_ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
@@ -64,7 +65,10 @@ class Ladder:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
-        """End this process, with a traceback of each thread, if a test goes on after its time-out."""
+        """End this process, and show what each thread does, if neither fixtures nor the time-out end a test.
+
+        pytest-xdist then reports the test as failed, and has the others run by a new process.
+        """
         limit = item.get_closest_marker("timeout")
         limit = limit.args[0] if limit else float(item.config.getini("timeout"))
         faulthandler.dump_traceback_later(limit + _ABORT_SECONDS, exit=True, file=self._stderr)
@@ -72,6 +76,21 @@ class Ladder:
             return (yield)
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call):
+        report = yield
+        if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout (>"):
+            _reconnect()
+        return report
+
+
+def _reconnect():
+    """Give this thread a new connection to Spark's JVM: on the old one may be an answer that nobody has read."""
+    gateway = SparkContext._gateway
+    connection = gateway and gateway._gateway_client.get_thread_connection()
+    if connection:
+        connection.close()
 
 
 class Durations:
