@@ -152,7 +152,7 @@ def bucket(s3, hadoop_free, monkeypatch):
     return {**S3_KEYS, "fs.s3a.endpoint": s3}
 
 
-@pytest.fixture(params=["hdfs", "s3a"])
+@pytest.fixture(params=[pytest.param("hdfs", marks=pytest.mark.slow), "s3a"])
 def remote_directory(request, spark, hadoop_free):
     """A directory that only the session's settings lead to."""
     name = {"hdfs": "hdfs", "s3a": "bucket"}[request.param]

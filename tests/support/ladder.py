@@ -1,7 +1,7 @@
 """The rungs of the test suite, and how its tests are divided among processes: a pytest plugin.
 
-The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark`` that are not
-marked `slow`, and of ``tests/cluster`` those marked `smoke`. ``make test-rest`` runs all others.
+The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
+``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others.
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others: so the tests of a master stay in one process, one file after another. Those on `local`, which are most, are
@@ -26,7 +26,7 @@ _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
-    "slow: of tests/unit and tests/spark, not run by `make test`; of tests/cluster, not run by CI's `make matrix`",
+    "slow: not run by `make test`, nor by CI's `make matrix`",
     "quick: run by `make test`; set by folder and marks",
 ]
 
@@ -167,8 +167,10 @@ def _chunk(item):
 
 
 def _is_quick(item):
+    if item.get_closest_marker("slow"):
+        return False
     if _folder(item) in ("unit", "spark"):
-        return item.get_closest_marker("slow") is None
+        return True
     smoke = item.get_closest_marker("smoke")
     return smoke is not None and (_master(item) or "local") in (smoke.args or ("local",))
 
