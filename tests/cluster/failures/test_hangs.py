@@ -118,7 +118,6 @@ def test_a_worker_that_stands_still_in_an_epoch(spark):
     assert "time.sleep(3600)" in error.traceback
 
 
-@pytest.mark.smoke
 def test_a_worker_that_takes_fewer_steps(spark):
     def program(args, ctx):
         import tensorflow as tf
