@@ -19,13 +19,13 @@ test-rest: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-rest: $(STAMP)
 	$(BIN)/python -m pytest -m 'not quick' -n 2 --dist loadgroup $(ARGS)
 
-# Every test.
-test-all: test test-rest
+# Every test, in one run.
+test-all: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
-# Everything again, to write the seconds that each test takes to tests/durations.json.
-test-durations: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
-test-durations: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --write-durations $(ARGS)
+# Every test, to write the seconds that each takes to tests/durations.json.
+test-durations: ; $(MAKE) test-all ARGS="--write-durations $(ARGS)"
 
 # What Keras and tf.data offer under each strategy, compared with one process; writes docs/keras.md.
 keras-table: $(STAMP)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from threading import Event, Thread
 
-from tensorflowonspark import transport
+from tests.support.backend import LoopbackBackend, PlayedStage
 
 _NODES = Path(__file__).parent / "scale_nodes.py"
 _NODES_PER_PROCESS = 50
@@ -48,30 +48,7 @@ class Player:
         self._process.stdin.close()
 
 
-class PlayedStage:
-    """In place of Spark's barrier stage."""
-
-    def __init__(self, players):
-        self._players = players
-
-    @property
-    def ended(self):
-        return all(player.placed.is_set() for player in self._players)
-
-    def problems(self):
-        return []
-
-    def data_problem(self):
-        return None
-
-    def cancel(self):
-        pass
-
-    def wait(self, seconds):
-        pass
-
-
-class PlayedBackend:
+class PlayedBackend(LoopbackBackend):
     """In place of Spark; its processes are up before a cluster is started.
 
     The last node has a process of its own, so that its end can be that of a host.
@@ -84,9 +61,8 @@ class PlayedBackend:
         Whether their programs return when no feed comes.
     """
 
-    shares_terminal = True
-
     def __init__(self, count, returns):
+        super().__init__(self._start_nodes)
         self._returns = returns
         firsts = range(0, count - 1, _NODES_PER_PROCESS)
         self._shares = [range(first, min(first + _NODES_PER_PROCESS, count - 1)) for first in firsts]
@@ -95,20 +71,7 @@ class PlayedBackend:
         for player in self.players:
             player.wait_until_ready()
 
-    def hadoop_settings(self):
-        return {}
-
-    def find_slots(self, needed, wanted, timeout, had=0):
-        return wanted
-
-    def wants_tls(self):
-        return False
-
-    def listen(self, credentials, on_channel):
-        server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)
-        return server, ("127.0.0.1", server.port)
-
-    def place(self, plan, data, on_end):
+    def _start_nodes(self, plan, on_end):
         order = {
             "address": plan.driver,
             "credentials": plan.credentials,
@@ -118,7 +81,7 @@ class PlayedBackend:
         order |= {"returns": self._returns, "beat": plan.silence / _BEATS}
         for player, numbers in zip(self.players, self._shares, strict=True):
             player.play({**order, "numbers": numbers}, on_end)
-        return PlayedStage(self.players)
+        return PlayedStage([player.placed for player in self.players])
 
     def close(self):
         """End the players."""

@@ -41,7 +41,7 @@ class PlayedStage:
         pass
 
 
-class PlayedBackend:
+class LoopbackBackend:
     """In place of Spark.
 
     Parameters

@@ -23,7 +23,7 @@ from tensorflowonspark.node.receive import Receiver
 from tensorflowonspark.node.run import _outcome
 from tensorflowonspark.node.setup import NodeSetup
 from tensorflowonspark.task.send import choose, send
-from tests.support.backend import PlayedBackend, PlayedStage, cluster_on
+from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 
 
 class Pipe:
@@ -157,7 +157,7 @@ def cluster_in_process(program, args=None, *, slots=2, mishaps=(), **settings):
         partitions = data if order.split.value == "train" else data[:2]
         return ThreadJob(partitions, targets, credentials, order, on_end, slots=slots, mishaps=mishaps)
 
-    return cluster_on(PlayedBackend(ThreadNodes(), feed), program, args, **settings)
+    return cluster_on(LoopbackBackend(ThreadNodes(), feed), program, args, **settings)
 
 
 def partitions_of(sizes, batch_rows=7):

@@ -3,7 +3,7 @@
 from threading import Event
 
 from tensorflowonspark.driver.here import OwnNodes
-from tests.support.backend import PlayedBackend, PlayedStage, cluster_on
+from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 from tests.support.inprocess import ThreadJob
 
 
@@ -25,4 +25,4 @@ def local_cluster(program, args=None, **settings):
     def feed(data, targets, credentials, order, on_end):
         return ThreadJob(data, targets, credentials, order, on_end, slots=4, mishaps=())
 
-    return cluster_on(PlayedBackend(LocalNodes, feed), program, args, **{"warm_nodes": False, **settings})
+    return cluster_on(LoopbackBackend(LocalNodes, feed), program, args, **{"warm_nodes": False, **settings})

@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 from tensorflowonspark import transport
 from tensorflowonspark.messages import Check, Checked, Failed, Hello, Member, Members, Ready, Returned, Stop
-from tests.support.backend import PlayedBackend, PlayedStage
+from tests.support.backend import LoopbackBackend, PlayedStage
 
 
 class ScriptedNode:
@@ -95,7 +95,7 @@ class ScriptedJob:
         pass
 
 
-class ScriptedBackend(PlayedBackend):
+class ScriptedBackend(LoopbackBackend):
     """A backend with a slot and a node for each script, and the job that feeds.
 
     Attributes
