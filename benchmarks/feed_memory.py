@@ -112,7 +112,7 @@ def stream(spark, frames, order):
     big = frames.get("floats", order["rows"], order["partitions"])
     small = big.limit(1_000).repartition(2)
     with (
-        tfos.Cluster(spark, pass_slowly, {"pause": order["pause"]}, workers=1) as cluster,
+        tfos.Cluster(spark, pass_slowly, {"pause": order["pause"]}, num_workers=1) as cluster,
         Sampler(os.environ[_MARK]) as sampler,
     ):
         cluster.train(small, cache="none", cache_limit=order["limit"])

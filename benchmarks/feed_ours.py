@@ -56,7 +56,7 @@ def feed(spark, frame, order):
     import tensorflowonspark as tfos
 
     args = {"shuffle": order["shuffle"], "shapes": KINDS[order["kind"]].shapes}
-    with tfos.Cluster(spark, count, args, workers=2) as cluster:
+    with tfos.Cluster(spark, count, args, num_workers=2) as cluster:
         started = time.monotonic()
         cluster.train(frame, cache=order["cache"])
     answers = cluster.join().values()
@@ -69,7 +69,7 @@ def on_one_worker(spark, frame, program, order):
     """Return what a program returns that is fed alone."""
     import tensorflowonspark as tfos
 
-    with tfos.Cluster(spark, program, order, workers=1) as cluster:
+    with tfos.Cluster(spark, program, order, num_workers=1) as cluster:
         cluster.train(frame)
     return cluster.join()["worker:0"]
 

@@ -31,7 +31,7 @@ def main():
             if what == "bare":
                 spark.sparkContext.parallelize(range(2), 2).mapPartitions(bare).collect()
             else:
-                with tfos.Cluster(spark, program, workers=2, hold=what == "held", warm_nodes=False):
+                with tfos.Cluster(spark, program, num_workers=2, hold=what == "held", warm_nodes=False):
                     pass
             return time.perf_counter() - started
 

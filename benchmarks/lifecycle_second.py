@@ -28,7 +28,7 @@ def fork_server(scratch):
         time.sleep(0.1)
     lock = str(found[0].with_name("server"))
     for process in psutil.process_iter(["cmdline"]):
-        if "tensorflowonspark.warm" in (process.info["cmdline"] or []) and any(
+        if "tensorflowonspark.supervisor.forkserver" in (process.info["cmdline"] or []) and any(
             os.readlink(each) == lock for each in Path(f"/proc/{process.pid}/fd").iterdir()
         ):
             return process
@@ -46,7 +46,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         spark = builder.config("spark.local.dir", scratch).getOrCreate()
-        tfos.run(spark, program, workers=2)  # the first cluster
+        tfos.run(spark, program, num_workers=2)  # the first cluster
         server = fork_server(scratch)
 
         def run_round(what):
@@ -54,7 +54,7 @@ def main():
                 memory = server.memory_full_info()
                 return [memory.rss >> 20, memory.uss >> 20]
             started = time.time()
-            with tfos.Cluster(spark, program, workers=2, warm_nodes=what == "warm") as cluster:
+            with tfos.Cluster(spark, program, num_workers=2, warm_nodes=what == "warm") as cluster:
                 return max(cluster.join().values()) - started
 
         contend(run_round)

@@ -63,7 +63,7 @@ def cluster_of(spark, directory, order, **settings):
     """Return a cluster of two workers, with warm nodes or without where there is a choice."""
     warm = {"warm_nodes": order["warm"]} if order["warm"] is not None else {}
     args = {"directory": directory, "kill": order["do"] != "fresh"}
-    return tfos.Cluster(spark, program, args, workers=2, **warm, **settings)
+    return tfos.Cluster(spark, program, args, num_workers=2, **warm, **settings)
 
 
 def notice(spark, rows, directory, order):

@@ -10,7 +10,7 @@ def main():
     """Serve rounds."""
     settings = {"spark_executor_memory": "3g", "spark_cores_max": 2, "spark_scheduler_minRegisteredResourcesRatio": 1}
     with two_one_core_workers("3g", **settings) as spark:
-        tfos.register(spark)
+        tfos.register_tfrecord(spark)
         serve(spark, *by_format(spark))
 
 

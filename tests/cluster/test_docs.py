@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import tensorflowonspark as tfos
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
-tfos.register(spark)
+tfos.register_tfrecord(spark)
 digits = spark.createDataFrame([([float(n % 7)] * 64, n % 10) for n in range(96)], "image array<float>, digit long")
 df, train, test, args = digits, None, digits, {}
 df.write.format("tfrecord").mode("append").save("hdfs://nn/digits")
