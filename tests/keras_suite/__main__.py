@@ -11,7 +11,7 @@ from pathlib import Path
 from keras_suite.cluster import Outcome, run_suite
 from keras_suite.report import MODES, compare, page, read_expected
 from keras_suite.source import FOLDERS, files_with_tests, keras_source
-from rounds import versions
+from published import versions
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -11,7 +11,7 @@ except ModuleNotFoundError:  # Python 3.10, where pytest brings this one
     import tomli as tomllib
 
 from keras_suite.cluster import Outcome
-from rounds import table
+from published import table
 
 __all__ = ["KINDS", "MODES", "Comparison", "Expected", "compare", "page", "read_expected"]
 
