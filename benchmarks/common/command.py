@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -62,6 +63,7 @@ def run(parser, measure, report, draw=None):
         Takes the results and the path of the page's picture.
     """
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # contenders and checkouts end with it
     options.results.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(options.results.read_text()) if options.results.exists() else {}
     options.command = _command(parser, options)

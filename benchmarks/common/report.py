@@ -11,11 +11,11 @@ from tests.support.published import table, versions
 _PACKAGES = ("tensorflowonspark", "pyspark", "pyarrow", "tensorflow", "keras")
 
 
-def circumstances(options, *further, packages=_PACKAGES):
+def circumstances(options, *further, packages=_PACKAGES, warm_up=True):
     """Return how figures were found: command, date, versions, cores and rounds."""
-    cores = f"{os.cpu_count()} cores"
-    rounds = f"median of {options.rounds} after a warm-up, and the range"
-    return "; ".join([f"`{options.command}`, {versions(*packages)}", cores, rounds, *further]) + "."
+    rounds = f"median of {options.rounds}{' after a warm-up' if warm_up else ''}, and the range"
+    found = [f"`{options.command}`, {versions(*packages)}", f"{os.cpu_count()} cores", rounds, *further]
+    return f"{'; '.join(found)}."
 
 
 def median_and_range(values, shown="{:.2f}", unit=" s"):

@@ -43,6 +43,16 @@ def _throughput_targets():
             )
 
 
+def _growth(results):
+    """Return the highest median growth of a node or a Python worker, in MB."""
+    growths = [
+        median(each[role][0] / 1e6 for each in rounds)
+        for rounds in results["memory"]["found"]["stream"].values()
+        for role in ("node", "python worker")
+    ]
+    return max(growths)
+
+
 TARGETS = [
     *_throughput_targets(),
     Target(
@@ -61,7 +71,7 @@ TARGETS = [
     ),
     Target(
         "growth of a process while 640 MB pass through a stream that holds at most 64 MB",
-        lambda results: _growth(results),
+        _growth,
         64,
         "{:.0f} MB",
         at_least=False,
@@ -141,16 +151,6 @@ def _training(results):
         seconds = [median_and_range(_later(found[name])) for name in ("ours", "in memory")]
         rows.append([TITLES[model], f"{_training_ratio(results, model):.2f}", *seconds])
     return table(["model", "times the time in memory", "fed from Spark", "arrays in memory"], rows)
-
-
-def _growth(results):
-    """Return the highest median growth of a node or a Python worker, in MB."""
-    growths = [
-        median(each[role][0] / 1e6 for each in rounds)
-        for rounds in results["memory"]["found"]["stream"].values()
-        for role in ("node", "python worker")
-    ]
-    return max(growths)
 
 
 def _memory(results):

@@ -118,7 +118,8 @@ def measure(options, log):
 
     turns = {str(count): turn(count) for count in options.nodes}
     found = take_turns(turns, options.rounds, "nodes", shown=_summary, warm_up=False)
-    yield {"about": circumstances(options, packages=("tensorflowonspark", "pyarrow")), "nodes": found}
+    about = circumstances(options, packages=("tensorflowonspark", "pyarrow"), warm_up=False)
+    yield {"about": about, "nodes": found}
 
 
 def _summary(found):
