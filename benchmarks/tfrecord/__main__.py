@@ -21,7 +21,7 @@ from benchmarks.common.rounds import Contender, python_of_2x, take_turns
 from benchmarks.tfrecord.report import READERS, WRITERS, draw, report
 from benchmarks.tfrecord.rows import KINDS
 
-_HADOOP_JAR = "org.tensorflow:tensorflow-hadoop:1.15.0"  # 2.2.5 needs it, as its documentation says
+_HADOOP_JAR = "org.tensorflow:tensorflow-hadoop:1.15.0"  # required by the documentation of 2.2.5
 _LINKEDIN_JAR = "com.linkedin.sparktfrecord:spark-tfrecord_2.13:0.7.0"
 _FILES, _OLD_FILES = 16, 2
 
