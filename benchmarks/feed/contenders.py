@@ -59,7 +59,7 @@ def feed(spark, frame, request):
     import tensorflowonspark as tfos
 
     args = {"shuffle": request["shuffle"], "shapes": KINDS[request["kind"]].shapes}
-    with tfos.Cluster(spark, count, args, workers=2) as cluster:
+    with tfos.Cluster(spark, count, args, num_workers=2) as cluster:
         started = time.monotonic()
         cluster.train(frame, cache=request["cache"])
     results = cluster.join().values()
@@ -72,7 +72,7 @@ def on_one_worker(spark, frame, program, args):
     """Return the result of a program that is the only one to be fed."""
     import tensorflowonspark as tfos
 
-    with tfos.Cluster(spark, program, args, workers=1) as cluster:
+    with tfos.Cluster(spark, program, args, num_workers=1) as cluster:
         cluster.train(frame)
     return cluster.join()["worker:0"]
 

@@ -111,7 +111,7 @@ def stream(spark, frames, request):
     big = frames.of(KINDS["floats"].columns, request["rows"], request["partitions"])
     small = big.limit(1_000).repartition(2)
     with (
-        tfos.Cluster(spark, pass_slowly, {"pause": request["pause"]}, workers=1) as cluster,
+        tfos.Cluster(spark, pass_slowly, {"pause": request["pause"]}, num_workers=1) as cluster,
         Sampler(os.environ[_MARK]) as sampler,
     ):
         cluster.train(small, cache="none", cache_limit=request["limit"])

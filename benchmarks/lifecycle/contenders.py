@@ -34,7 +34,7 @@ def first():
             if what == "bare":
                 spark.sparkContext.parallelize(range(2), 2).mapPartitions(bare).collect()
             else:
-                with tfos.Cluster(spark, import_tensorflow, workers=2, hold=what == "held", warm_nodes=False):
+                with tfos.Cluster(spark, import_tensorflow, num_workers=2, hold=what == "held", warm_nodes=False):
                     pass
             return time.perf_counter() - started
 
@@ -78,7 +78,7 @@ def fork_server(scratch):
         time.sleep(0.1)
     lock = str(found[0].with_name("server"))
     for process in psutil.process_iter(["cmdline"]):
-        if "tensorflowonspark.warm" in (process.info["cmdline"] or []) and any(
+        if "tensorflowonspark.supervisor.forkserver" in (process.info["cmdline"] or []) and any(
             os.readlink(each) == lock for each in Path(f"/proc/{process.pid}/fd").iterdir()
         ):
             return process
@@ -96,7 +96,7 @@ def second():
     with tempfile.TemporaryDirectory() as scratch:
         builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
         spark = builder.config("spark.local.dir", scratch).getOrCreate()
-        tfos.run(spark, make_model, workers=2)  # the first cluster
+        tfos.run(spark, make_model, num_workers=2)  # the first cluster
         server = fork_server(scratch)
 
         def run_round(request):
@@ -104,7 +104,7 @@ def second():
                 memory = server.memory_full_info()
                 return {"resident": memory.rss >> 20, "own": memory.uss >> 20}
             started = time.time()
-            with tfos.Cluster(spark, make_model, workers=2, warm_nodes=request["nodes"] == "warm") as cluster:
+            with tfos.Cluster(spark, make_model, num_workers=2, warm_nodes=request["nodes"] == "warm") as cluster:
                 return max(cluster.join().values()) - started
 
         serve_rounds(run_round)

@@ -11,9 +11,8 @@ import psutil
 import tensorflowonspark as tfos
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.scale.backend import PlayedBackend
-from tensorflowonspark.driver.lifetime import Settings
-from tensorflowonspark.restarts import RestartPolicy
-from tensorflowonspark.spec import ClusterSpec
+from tensorflowonspark.config import ClusterSpec, RestartPolicy
+from tensorflowonspark.driver.attempt import ClusterConfig
 
 _SILENCE = 30.0  # Cluster's default
 _UP_SECONDS = 600
@@ -51,12 +50,12 @@ def _processor_seconds():
 @contextmanager
 def cluster_of(count, *, returns):
     """Yield a cluster with this number of workers that is not started yet, and its backend."""
-    settings = Settings(
-        spec=ClusterSpec(workers=count),
+    settings = ClusterConfig(
+        spec=ClusterSpec(num_workers=count),
         program=cloudpickle.dumps(None),
         hold=False,
         tensorboard="",
-        environment={},
+        env={},
         level=0,
         silence=_SILENCE,
         start_timeout=_UP_SECONDS,

@@ -13,13 +13,13 @@ from threading import Semaphore, Thread
 
 from tensorflowonspark import transport
 from tensorflowonspark.messages import (
-    Alive,
     FeedWanted,
-    Hello,
+    Heartbeat,
     Member,
     Members,
+    NodeReady,
     NoMoreFeeds,
-    Ready,
+    Register,
     Returned,
     Stop,
 )
@@ -46,13 +46,13 @@ class PlayedNode:
     def run(self, on_welcome):
         """Exchange messages with the driver, from the first to the last."""
         order = self._order
-        channel = transport.dial(order["address"], order["credentials"]).channel()
+        channel = transport.connect(order["address"], order["credentials"]).channel()
         member = Member(self._number, order["roles"][self._number], "here", 1000 + self._number)
-        channel.send(Hello(member, order["cluster"], os.getpid(), os.getppid()))
+        channel.send(Register(member, order["cluster"], os.getpid(), os.getppid()))
         channel.receive()
         on_welcome()
         self._channel = channel
-        channel.send(Ready("socket", 1))
+        channel.send(NodeReady("socket", 1))
         with suppress(transport.ConnectionLost):
             self._answer(channel)
         self.gone = True
@@ -72,7 +72,7 @@ class PlayedNode:
         """Send a heartbeat unless the node has ended."""
         if self._channel is not None and not self.gone:
             with suppress(transport.ConnectionLost):  # its own thread notices
-                self._channel.send(Alive())
+                self._channel.send(Heartbeat())
 
 
 def main():

@@ -54,7 +54,7 @@ def ours():
     import tensorflowonspark as tfos
 
     with two_whole_workers("3g") as spark:
-        tfos.register(spark)
+        tfos.register_tfrecord(spark)
         serve_format(spark)
 
 
