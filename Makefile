@@ -52,7 +52,7 @@ MATRIX = tests/unit/keras tests/cluster/keras tests/cluster/training tests/clust
   tests/unit/v2/test_pipeline.py tests/spark/v2/test_pipeline.py tests/cluster/v2/test_pipeline.py tests/unit/v2/test_dfutil.py \
   tests/spark/v2/test_dfutil.py tests/cluster/v2/test_programs.py::test_a_program_on_one_machine
 matrix: $(OLDEST)/.installed
-	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest $(MATRIX) $(ARGS)
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest -n 2 --dist loadgroup $(MATRIX) $(ARGS)
 
 # All programs of TensorFlowOnSpark 2.x with these versions: too long for CI beside the rest.
 matrix-programs: $(OLDEST)/.installed

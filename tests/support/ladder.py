@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from tests.support.paths import TESTS
 
 DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-durations`
-_UNKNOWN_SECONDS = 2.0  # of a test that is new
+_UNKNOWN_SECONDS, _UNKNOWN_SLOW_SECONDS = 2.0, 30.0  # of a test that is new
 _SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _MARKS = [
@@ -123,7 +123,12 @@ def configure(config):
 
 def seconds_of(known):
     """Return a function from a test to the seconds that it takes."""
-    return lambda item: known.get(_name(item.nodeid), _UNKNOWN_SECONDS)
+
+    def seconds(item):
+        unknown = _UNKNOWN_SLOW_SECONDS if item.get_closest_marker("slow") else _UNKNOWN_SECONDS
+        return known.get(_name(item.nodeid), unknown)
+
+    return seconds
 
 
 def divide(lengths, processes):
@@ -161,9 +166,14 @@ def divide(lengths, processes):
 
 
 def _chunk(item):
-    """Return what stays together: all tests on a master other than `local`, or those of a file."""
+    """Return what stays together: all tests on a master other than `local`, or those of a file.
+
+    Where the tests of a file bring their own masters, those of each.
+    """
     master = _master(item)
-    return (master, "") if master not in ("", "local") else (master, str(item.path))
+    if master not in ("", "local"):
+        return master, ""
+    return master, f"{item.path} {_param(item, 'master')}"
 
 
 def _is_quick(item):
@@ -181,7 +191,11 @@ def _folder(item):
 
 def _master(item):
     """Return the master of the Spark session that a test has, or an empty string."""
-    return item.callspec.params.get("spark", "") if hasattr(item, "callspec") else ""
+    return _param(item, "spark")
+
+
+def _param(item, name):
+    return str(item.callspec.params.get(name, "")) if hasattr(item, "callspec") else ""
 
 
 def _name(nodeid):
