@@ -12,17 +12,17 @@ demo: $(STAMP)
 # The first rung: what needs no cluster, and a test of every feature on real nodes. Two processes, each with its own
 # Spark sessions.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m quick -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -m quick -n 2 $(ARGS)
 
 # All other tests; of the table of Keras the column that CI keeps.
 test-rest: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-rest: $(STAMP)
-	$(BIN)/python -m pytest -m 'not quick' -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -m 'not quick' -n 2 $(ARGS)
 
 # Every test, in one run.
 test-all: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 # Every test, to write the seconds that each takes to tests/durations.json.
 test-durations: ; $(MAKE) test-all ARGS="--write-durations $(ARGS)"
@@ -52,7 +52,7 @@ MATRIX = tests/unit/keras tests/cluster/keras tests/cluster/training tests/clust
   tests/unit/v2/test_pipeline.py tests/spark/v2/test_pipeline.py tests/cluster/v2/test_pipeline.py tests/unit/v2/test_dfutil.py \
   tests/spark/v2/test_dfutil.py tests/cluster/v2/test_programs.py::test_a_program_on_one_machine
 matrix: $(OLDEST)/.installed
-	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest $(MATRIX) $(ARGS)
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest -n 2 $(MATRIX) $(ARGS)
 
 # All programs of TensorFlowOnSpark 2.x with these versions: too long for CI beside the rest.
 matrix-programs: $(OLDEST)/.installed

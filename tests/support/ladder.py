@@ -11,6 +11,7 @@ divided by files so that all processes take equally long. Tests in ``tests/unit`
 import faulthandler
 import json
 import os
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from pyspark import SparkContext
 from tests.support.paths import TESTS
 
 DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-durations`
-_UNKNOWN_SECONDS = 2.0  # of a test that is new
+_UNKNOWN_SECONDS = 5.0  # of a test that is new
 _SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _MARKS = [
@@ -32,36 +33,30 @@ _MARKS = [
 
 
 class Ladder:
-    """Marks the tests of the first rung, divides all among processes, and ends a process that hangs.
+    """Marks the tests of the first rung, divides all among processes, and ends a process that hangs."""
 
-    Parameters
-    ----------
-    config : pytest.Config
-        Of this process: the only one, or one of several that run tests.
-    """
-
-    def __init__(self, config):
-        self._processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    def __init__(self):
         self._stderr = os.dup(2)  # tests have another one
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items):
-        seconds = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
-        rungs = {True: [], False: []}
         for item in items:
-            quick = _is_quick(item)
-            if quick:
+            if _is_quick(item):
                 item.add_marker(pytest.mark.quick)
-            if _folder(item) != "unit":
-                rungs[quick].append(item)
-        for quick, of_rung in rungs.items():
-            chunks = defaultdict(list)
-            for item in of_rung:
-                chunks[_chunk(item)].append(item)
-            lengths = {chunk: sum(map(seconds_of(seconds), chosen)) for chunk, chosen in chunks.items()}
-            for chunk, process in divide(lengths, self._processes).items():
-                for item in chunks[chunk]:
-                    item.add_marker(pytest.mark.xdist_group(f"{'quick' if quick else 'rest'}-{process}"))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config, log):
+        from xdist.scheduler import LoadScopeScheduling
+
+        class Scheduler(LoadScopeScheduling):
+            groups = None
+
+            def _split_scope(self, nodeid):
+                if self.groups is None:
+                    self.groups = groups_of(self.collection, len(self.nodes))
+                return self.groups.get(nodeid, nodeid)
+
+        return Scheduler(config, log)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
@@ -103,7 +98,7 @@ class Durations:
         self._seconds = Counter()
 
     def pytest_runtest_logreport(self, report):
-        self._seconds[_name(report.nodeid)] += report.duration
+        self._seconds[_short(report.nodeid)] += report.duration
 
     def pytest_sessionfinish(self):
         known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
@@ -116,14 +111,20 @@ def configure(config):
     """Add what this module has to a run of pytest."""
     for mark in _MARKS:
         config.addinivalue_line("markers", mark)
-    config.pluginmanager.register(Ladder(config))
+    config.pluginmanager.register(Ladder())
     if config.option.write_durations and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Durations())
 
 
-def seconds_of(known):
-    """Return a function from a test to the seconds that it takes."""
-    return lambda item: known.get(_name(item.nodeid), _UNKNOWN_SECONDS)
+def groups_of(names, processes):
+    """Return the group of each test that has one; a group stays in one process, and there is one for each process."""
+    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    chunks = defaultdict(list)
+    for name in names:
+        if not name.startswith("tests/unit/"):
+            chunks[_chunk(name)].append(name)
+    lengths = {chunk: sum(known.get(_short(name), _UNKNOWN_SECONDS) for name in of) for chunk, of in chunks.items()}
+    return {name: f"group {process}" for chunk, process in divide(lengths, processes).items() for name in chunks[chunk]}
 
 
 def divide(lengths, processes):
@@ -160,30 +161,23 @@ def divide(lengths, processes):
     return found
 
 
-def _chunk(item):
-    """Return what stays together: all tests on a master other than `local`, or those of a file."""
-    master = _master(item)
-    return (master, "") if master not in ("", "local") else (master, str(item.path))
+def _chunk(name):
+    """Return what stays together: the tests of a file, and all on a master other than `local`."""
+    file, _, test = name.partition("::")
+    master = (re.search("local-cluster|standalone|local", test.partition("[")[2]) or [""])[0]
+    return (master, "") if master not in ("", "local") else (master, file)
 
 
 def _is_quick(item):
     if item.get_closest_marker("slow"):
         return False
-    if _folder(item) in ("unit", "spark"):
+    if Path(item.path).relative_to(TESTS).parts[0] in ("unit", "spark"):
         return True
     smoke = item.get_closest_marker("smoke")
-    return smoke is not None and (_master(item) or "local") in (smoke.args or ("local",))
+    master = item.callspec.params.get("spark", "local") if hasattr(item, "callspec") else "local"
+    return smoke is not None and master in (smoke.args or ("local",))
 
 
-def _folder(item):
-    return Path(item.path).relative_to(TESTS).parts[0]
-
-
-def _master(item):
-    """Return the master of the Spark session that a test has, or an empty string."""
-    return item.callspec.params.get("spark", "") if hasattr(item, "callspec") else ""
-
-
-def _name(nodeid):
-    """Return a test's name below ``tests``, without its group."""
-    return nodeid.partition("@")[0].removeprefix("tests/")
+def _short(nodeid):
+    """Return a test's name below ``tests``."""
+    return nodeid.removeprefix("tests/")

@@ -7,8 +7,11 @@ import os
 import random
 import socket
 import subprocess
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_START_SECONDS = 180.0
 
 
 def _start(directory, name, kind, host, *arguments):
@@ -35,6 +38,17 @@ def unused_port():
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", port))
             return port
+
+
+def _wait_until_up(port):
+    """Wait until the master listens: an application that finds none gives up after a minute."""
+    end = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < end, f"no Spark master listens at port {port}"
+            time.sleep(0.1)
 
 
 def start_worker(directory, master, number, cores, memory="3g", host="127.0.0.1"):
@@ -64,6 +78,7 @@ def standalone_cluster(directory, cores, memory="3g", hosts=("127.0.0.1",)):
     for number, each in enumerate(cores):
         processes.append(start_worker(directory, url, number, each, memory, hosts[number % len(hosts)]))
     try:
+        _wait_until_up(port)
         yield url
     finally:
         for process in reversed(processes):
