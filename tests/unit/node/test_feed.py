@@ -9,7 +9,8 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import PartHeader, Split
 from tensorflowonspark.messages import NodeReady
 from tensorflowonspark.node.feed.cache import Cache
-from tensorflowonspark.node.feed.feed import Feed, epochs
+from tensorflowonspark.node.feed import epochs
+from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.shard import Reader
 from tensorflowonspark.task.feeder import NodeEndpoint
 
