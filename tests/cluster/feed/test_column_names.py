@@ -1,4 +1,4 @@
-"""Columns whose names Spark reads as expressions, on every path through the project."""
+"""Columns whose names Spark reads as expressions: feeds, inference and the estimator."""
 
 import numpy as np
 import pytest
