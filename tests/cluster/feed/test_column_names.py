@@ -12,7 +12,6 @@ from tests.support.column_names import NAMES, ROWS, expected, frame, summing
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
 
 
-@pytest.mark.smoke
 def test_feeds_and_inference(spark):
     def program(args, ctx):
         def answer(batch):
