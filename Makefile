@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery benchmark-revisions clean
+.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -64,33 +64,10 @@ $(OLDEST)/.installed: pyproject.toml
 	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*' 'pyarrow==15.*'
 	touch $@
 
-# Up and down of a cluster, beside TensorFlowOnSpark 2.2.5 and a bare Spark job (docs/benchmarks/lifecycle.md).
-benchmark: $(STAMP)
-	$(BIN)/python benchmarks/lifecycle.py $(ARGS)
-
-# Rows from Spark into a training function, and later epochs (docs/benchmarks/feed.md).
-benchmark-feed: $(STAMP)
-	$(BIN)/python benchmarks/feed.py $(ARGS)
-
-# A model over the rows of a DataFrame, and a training from begin to end (docs/benchmarks/inference.md).
-benchmark-inference: $(STAMP)
-	$(BIN)/python benchmarks/inference.py $(ARGS)
-
-# TFRecord files read and written, beside others and TensorFlow alone (docs/benchmarks/tfrecord.md). Needs Maven.
-benchmark-tfrecord: $(STAMP)
-	$(BIN)/python benchmarks/tfrecord.py $(ARGS)
-
-# The driver with up to 1,000 nodes, which are played (docs/benchmarks/scale.md).
-benchmark-scale: $(STAMP)
-	$(BIN)/python benchmarks/scale.py $(ARGS)
-
-# From the death of a node to the error, and to the next step of the training (docs/benchmarks/recovery.md).
-benchmark-recovery: $(STAMP)
-	$(BIN)/python benchmarks/recovery.py $(ARGS)
-
-# This work tree beside an older revision, whatever the other benchmarks measure (docs/benchmarks/revisions.md).
-benchmark-revisions: $(STAMP)
-	$(BIN)/python benchmarks/revisions.py $(ARGS)
+# A folder of benchmarks/: lifecycle, feed, inference, tfrecord (needs Maven), scale, recovery, workers or revisions.
+# ARGS="--publish" puts the report into its page in docs/benchmarks.
+benchmark-%: $(STAMP)
+	$(BIN)/python -m benchmarks.$* $(ARGS)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

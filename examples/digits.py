@@ -148,7 +148,7 @@ def main():
 
     started = time.monotonic()
     args = {"epochs": options.epochs, "batch_size": options.batch_size, "export": export}
-    with tfos.Cluster(spark, train, args, workers=options.workers) as cluster:
+    with tfos.Cluster(spark, train, args, num_workers=options.workers) as cluster:
         print(f"{options.workers} nodes are up after {time.monotonic() - started:.1f} s")
         cluster.train(data.where(~held_out))
     print(f"trained and exported to {export} after {time.monotonic() - started:.1f} s")

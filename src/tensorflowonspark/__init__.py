@@ -8,9 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tensorflowonspark.config import ClusterSpec as ClusterSpec
+    from tensorflowonspark.config import Job as Job
+    from tensorflowonspark.config import RestartPolicy as RestartPolicy
+    from tensorflowonspark.config import Role as Role
     from tensorflowonspark.driver.cluster import Cluster as Cluster
+    from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed as StreamingFeed
     from tensorflowonspark.driver.run import run as run
-    from tensorflowonspark.driver.structured import StreamingFeed as StreamingFeed
     from tensorflowonspark.errors import CheckpointError as CheckpointError
     from tensorflowonspark.errors import ClusterError as ClusterError
     from tensorflowonspark.errors import EnvironmentNotReady as EnvironmentNotReady
@@ -19,18 +23,15 @@ if TYPE_CHECKING:
     from tensorflowonspark.errors import SlotsError as SlotsError
     from tensorflowonspark.errors import SpecError as SpecError
     from tensorflowonspark.errors import StartError as StartError
+    from tensorflowonspark.errors import StorageError as StorageError
     from tensorflowonspark.errors import TFRecordError as TFRecordError
     from tensorflowonspark.ml.adapting import adapt as adapt
-    from tensorflowonspark.node.checkpoints import Checkpoints as Checkpoints
+    from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints as Checkpoints
     from tensorflowonspark.node.context import Context as Context
-    from tensorflowonspark.node.coordinator import CoordinatedFeed as CoordinatedFeed
-    from tensorflowonspark.node.feed import Feed as Feed
-    from tensorflowonspark.restarts import RestartPolicy as RestartPolicy
-    from tensorflowonspark.spec import ClusterSpec as ClusterSpec
-    from tensorflowonspark.spec import Job as Job
-    from tensorflowonspark.spec import Role as Role
+    from tensorflowonspark.node.feed.feed import Feed as Feed
+    from tensorflowonspark.node.ps.coordinator import CoordinatedFeed as CoordinatedFeed
     from tensorflowonspark.tfrecords.functions import read_tfrecord as read_tfrecord
-    from tensorflowonspark.tfrecords.functions import register as register
+    from tensorflowonspark.tfrecords.functions import register_tfrecord as register_tfrecord
     from tensorflowonspark.tfrecords.functions import write_tfrecord as write_tfrecord
 
 __version__ = "3.0.0.dev0"
@@ -56,22 +57,24 @@ __all__ = [
     "SlotsError",
     "SpecError",
     "StartError",
+    "StorageError",
     "StreamingFeed",
     "TFRecordError",
     "__version__",
     "adapt",
     "read_tfrecord",
-    "register",
+    "register_tfrecord",
     "run",
     "write_tfrecord",
 ]
 
+_PACKAGES = ("frames", "ml", "storage")
 _HOMES = {
     "driver.cluster": ("Cluster",),
     "driver.run": ("run",),
-    "driver.structured": ("StreamingFeed",),
-    "node.coordinator": ("CoordinatedFeed",),
-    "node.feed": ("Feed",),
+    "driver.feed.structured_streaming": ("StreamingFeed",),
+    "node.ps.coordinator": ("CoordinatedFeed",),
+    "node.feed.feed": ("Feed",),
     "errors": (
         "CheckpointError",
         "ClusterError",
@@ -81,19 +84,19 @@ _HOMES = {
         "SlotsError",
         "SpecError",
         "StartError",
+        "StorageError",
         "TFRecordError",
     ),
     "ml.adapting": ("adapt",),
-    "node.checkpoints": ("Checkpoints",),
+    "node.checkpoint.checkpoints": ("Checkpoints",),
     "node.context": ("Context",),
-    "restarts": ("RestartPolicy",),
-    "spec": ("ClusterSpec", "Job", "Role"),
-    "tfrecords.functions": ("read_tfrecord", "register", "write_tfrecord"),
+    "config": ("ClusterSpec", "Job", "RestartPolicy", "Role"),
+    "tfrecords.functions": ("read_tfrecord", "register_tfrecord", "write_tfrecord"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("frames", "ml"):
+    if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
     for home, names in _HOMES.items():
         if name in names:
@@ -102,4 +105,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "frames", "ml"])
+    return sorted([*__all__, *_PACKAGES])

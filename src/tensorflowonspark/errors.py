@@ -3,10 +3,13 @@
 All of them survive pickling, so that one raised in a node or a Spark task arrives whole in the driver.
 """
 
+from enum import Enum
+
 __all__ = [
     "CheckpointError",
     "ClusterError",
     "EnvironmentNotReady",
+    "FailureKind",
     "FeedError",
     "NodeError",
     "SlotsError",
@@ -113,6 +116,20 @@ class CheckpointError(ClusterError):
 
 class StorageError(ClusterError, OSError):
     """A path's file system can't be reached: something is not installed, not set, or not known."""
+
+
+class FailureKind(Enum):
+    """How a node failed; the order is that of how likely it is the cause, not a consequence, of the others."""
+
+    OUT_OF_MEMORY = 0
+    KILLED = 1  # by a signal
+    EXITED = 2  # the process ended without a word
+    EXECUTOR_LOST = 3
+    LOST = 4  # the connection to its supervisor broke
+    STOPPED = 5  # its process is there, and stopped
+    HUNG = 6  # its process is there, and does nothing
+    RAISED = 7  # the user's program raised
+    PEER_LOST = 8  # the user's program raised since another node was gone
 
 
 class NodeError(ClusterError):

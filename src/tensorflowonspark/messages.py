@@ -1,4 +1,4 @@
-"""What driver, supervisor and node say to each other: plain data, sent over channels that have shown the token.
+"""Messages between driver, supervisor and node, sent over channels that have shown the cluster's token.
 
 A supervisor forwards what its node says to the driver, and what the driver says to its node; the driver knows who
 speaks by the channel, so that no message names its sender.
@@ -7,47 +7,49 @@ speaks by the channel, so that no message names its sender.
 from dataclasses import dataclass
 from enum import Enum
 
-from tensorflowonspark.spec import Role
+from tensorflowonspark.config import Role
+from tensorflowonspark.errors import FailureKind
 
 __all__ = [
-    "BEATS",
-    "Alive",
-    "Answering",
-    "Check",
-    "Checked",
+    "HEARTBEATS_PER_TIMEOUT",
+    "Accepted",
+    "Active",
+    "CheckpointSaved",
+    "Contributed",
     "Contribution",
     "Failed",
-    "FailureKind",
     "FeedWanted",
-    "FirstCause",
-    "Gathered",
-    "Hello",
+    "Heartbeat",
     "Idle",
+    "InferenceReady",
     "Lines",
     "Member",
     "Members",
-    "Moving",
     "NoMoreFeeds",
     "NodeLost",
+    "NodeReady",
+    "NodeStatus",
     "PortReleased",
+    "Probe",
+    "ProbeReply",
     "Progress",
-    "Ready",
+    "Register",
     "ReleasePort",
     "Returned",
-    "SavedIn",
+    "RootCause",
     "Serving",
+    "StatusRequest",
     "Stop",
-    "StopWanted",
+    "StopRequested",
     "TensorBoardUp",
     "TensorFlowImported",
     "WaitsFor",
-    "Welcome",
-    "WhereAreYou",
-    "Whereabouts",
 ]
 
 
-BEATS = 6  # how often a supervisor says that it lives, in the time after which its silence means something
+HEARTBEATS_PER_TIMEOUT = (
+    6  # how often a supervisor says that it lives, in the time after which its silence means something
+)
 
 
 @dataclass(frozen=True)
@@ -66,20 +68,6 @@ class Member:
         return f"{self.host}:{self.port}"
 
 
-class FailureKind(Enum):
-    """How a node failed; the order is that of how likely it is the cause, not a consequence, of the others."""
-
-    OUT_OF_MEMORY = 0
-    KILLED = 1  # by a signal
-    EXITED = 2  # the process ended without a word
-    EXECUTOR_LOST = 3
-    LOST = 4  # the connection to its supervisor broke
-    STOPPED = 5  # its process is there, and stopped
-    HUNG = 6  # its process is there, and does nothing
-    RAISED = 7  # the user's program raised
-    PEER_LOST = 8  # the user's program raised since another node was gone
-
-
 class WaitsFor(Enum):
     """What a node waits for that is not its own to bring about."""
 
@@ -93,7 +81,7 @@ class WaitsFor(Enum):
 
 
 @dataclass(frozen=True)
-class Hello:
+class Register:
     """The first word of a supervisor: its node's addresses and the GPUs that Spark gave the task."""
 
     member: Member
@@ -103,12 +91,12 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Alive:
+class Heartbeat:
     """The supervisor lives; said to the driver and the node, so that its silence means something."""
 
 
 @dataclass(frozen=True)
-class Ready:
+class NodeReady:
     """The node is up; where it takes rows, if it is fed: a Unix socket, and a TCP port for tasks on other hosts."""
 
     feed_socket: str = ""
@@ -145,12 +133,12 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class Answering:
+class InferenceReady:
     """The program has said what answers inference from now on."""
 
 
 @dataclass(frozen=True)
-class SavedIn:
+class CheckpointSaved:
     """The program has written a checkpoint; feeds before this one it can do without, if it begins again."""
 
     feed: int
@@ -175,7 +163,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class NodeStatus:
     """Where the node's program is just now."""
 
     waits_for: WaitsFor
@@ -189,17 +177,17 @@ class Idle:
     """The node has used no processor time for so long; without `where` it has not answered where it is either."""
 
     seconds: float
-    where: Whereabouts | None
+    where: NodeStatus | None
 
 
 @dataclass(frozen=True)
-class Moving:
+class Active:
     """A node that was idle is so no longer."""
 
 
 @dataclass(frozen=True)
-class Checked:
-    """The answer to a `Check` of this number: supervisor and node are there, or their failure has been sent."""
+class ProbeReply:
+    """The answer to a `Probe` of this number: supervisor and node are there, or their failure has been sent."""
 
     number: int
 
@@ -235,7 +223,7 @@ class NodeLost:
 
 
 @dataclass(frozen=True)
-class FirstCause:
+class RootCause:
     """The failure of the cluster, as its error reads; empty if all nodes are there."""
 
     error: str
@@ -266,7 +254,7 @@ class PortReleased:
 
 
 @dataclass(frozen=True)
-class Welcome:
+class Accepted:
     """The answer to a hello."""
 
 
@@ -278,7 +266,7 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class Contributed:
     """A piece of what another node has given to a collective."""
 
     collective: int
@@ -288,15 +276,15 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Check:
+class Probe:
     """Somebody has lost a node: look whether it is this one. Later questions have higher numbers."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class WhereAreYou:
-    """The supervisor asks its node for its `Whereabouts`."""
+class StatusRequest:
+    """The supervisor asks its node for its `NodeStatus`."""
 
 
 @dataclass(frozen=True)
@@ -305,8 +293,8 @@ class NoMoreFeeds:
 
 
 @dataclass(frozen=True)
-class StopWanted:
-    """Somebody who knows the token asks the driver to end its stream; the answer is a `Welcome`."""
+class StopRequested:
+    """Somebody who knows the token asks the driver to end its stream; the answer is a `Accepted`."""
 
 
 @dataclass(frozen=True)

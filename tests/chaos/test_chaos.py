@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.restarts import RestartPolicy
+from tensorflowonspark.config import RestartPolicy
 from tests.support.processes import fork_servers, left_behind, node_of
 
 _SECONDS = float(os.environ.get("TFOS_TEST_CHAOS_SECONDS", "40"))
@@ -88,7 +88,7 @@ def one_round(spark, draw, masters_executors):
     fed = spark.range(0, _ROWS, 1, 3)
     striker = None
     try:
-        with tfos.Cluster(spark, program, args, workers=2, restarts=restarts, silence_timeout=2.0) as cluster:
+        with tfos.Cluster(spark, program, args, num_workers=2, restarts=restarts, heartbeat_timeout=2.0) as cluster:
             if not inside:
                 striker = Thread(target=lambda: (time.sleep(delay), strike(cluster, how, number)))
                 striker.start()

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import tensorflowonspark as tfos
 
 spark = SparkSession.builder.master("local[2]").getOrCreate()
-tfos.register(spark)
+tfos.register_tfrecord(spark)
 digits = spark.createDataFrame([([float(n % 7)] * 64, n % 10) for n in range(96)], "image array<float>, digit long")
 df, train, test, args = digits, None, digits, {}
 df.write.format("tfrecord").mode("append").save("hdfs://nn/digits")
@@ -53,10 +53,10 @@ def _part(block):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
-    """They share one session; what nodes do of `docs/storage.md` and the README shares one cluster."""
-    pages = [ROOT / "README.md", DOCS / "security.md", DOCS / "storage.md"]
+    """They share one session; the parts of nodes share one cluster."""
+    pages = [ROOT / "README.md", DOCS / "training.md", DOCS / "security.md", DOCS / "storage.md"]
     blocks = [_part(block) for page in pages for block in _blocks(page)]
     assert len(blocks) >= 9
     last = [block for block in blocks if "storage.use(" in block]  # it is about another store

@@ -57,8 +57,8 @@ def test_records(spark, tmp_path):
         tfos.write_tfrecord(data.withColumn("kept", f.lit(1)), divided, partition_by=[name])
         found = tfos.read_tfrecord(spark, divided)
         assert sorted(row[name] for row in found.collect()) == expected()[name]
-    if hasattr(tfos, "register"):
-        tfos.register(spark)
+    if hasattr(tfos, "register_tfrecord"):
+        tfos.register_tfrecord(spark)
         few = [name for name in NAMES if name not in ("", "v", "V")]
         data.select(*map(quoted, few)).write.format("tfrecord").mode("append").save(str(tmp_path / "source"))
         found = spark.read.format("tfrecord").load(str(tmp_path / "source"))

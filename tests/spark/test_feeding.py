@@ -1,7 +1,7 @@
 import pytest
 from pyspark.sql import functions as f
 
-from tensorflowonspark.driver.feeding import check_frame
+from tensorflowonspark.driver.feed.job import check_frame
 
 
 @pytest.mark.masters("local")

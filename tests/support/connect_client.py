@@ -60,7 +60,7 @@ def records(data, directory):
     spark = data.sparkSession
     tfos.write_tfrecord(data, f"{directory}/records")
     assert tfos.read_tfrecord(spark, f"{directory}/records").where("label = 1").count() == 100
-    tfos.register(spark)
+    tfos.register_tfrecord(spark)
     data.write.format("tfrecord").mode("append").save(f"{directory}/records")
     assert spark.read.format("tfrecord").load(f"{directory}/records").count() == 400
 
@@ -72,7 +72,7 @@ def functions_of_ones_own(spark, data):
             rows += int((~np.signbit(batch["sample_weight"])).sum())
         return args, rows
 
-    found = tfos.run(spark, count, "this", data=data, workers=2)
+    found = tfos.run(spark, count, "this", data=data, num_workers=2)
     assert found == {"worker:0": ("this", 100), "worker:1": ("this", 100)}
 
     def fail(args, ctx):
@@ -81,7 +81,7 @@ def functions_of_ones_own(spark, data):
         time.sleep(100)
 
     with pytest.raises(tfos.NodeError, match="worker:1 on .*ValueError: on purpose"):
-        tfos.run(spark, fail, workers=2)
+        tfos.run(spark, fail, num_workers=2)
     with pytest.raises(tfos.SpecError, match=r"use tensorflowonspark\.run"):
         tfos.Cluster(spark, count).start()
 
@@ -93,7 +93,7 @@ def wait(spark, directory):
         Path(args).touch()
         time.sleep(100)
 
-    tfos.run(spark, long, f"{directory}/begun", workers=2)
+    tfos.run(spark, long, f"{directory}/begun", num_workers=2)
 
 
 def settings_of_file_systems(spark):
@@ -104,7 +104,7 @@ def settings_of_file_systems(spark):
     assert known["fs.s3a.secret.key"] == "a secret"
     assert known["fs.s3a.endpoint"] == "set-by-the-server"
     assert "fs.s3a.session.token" not in known
-    default = tfos.run(spark, lambda args, ctx: ctx.absolute_path("/data"), workers=1)
+    default = tfos.run(spark, lambda args, ctx: ctx.absolute_path("/data"), num_workers=1)
     assert default == {"worker:0": "hdfs://set-by-the-client/data"}
 
 

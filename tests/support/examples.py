@@ -9,9 +9,9 @@ import tensorflowonspark
 
 # Importing these imports TensorFlow, which takes seconds; other tests run what their examples show.
 WITH_TENSORFLOW = {
-    "tensorflowonspark.node.dataset",
-    "tensorflowonspark.node.tokens",
-    "tensorflowonspark.keras.agreement",
+    "tensorflowonspark.node.feed.dataset",
+    "tensorflowonspark.node.ps.remote_dataset",
+    "tensorflowonspark.keras.collectives",
     "tensorflowonspark.keras.callbacks",
     "tensorflowonspark.keras.resuming",
     "tensorflowonspark.frames.graphs",
@@ -28,7 +28,7 @@ WITH_NODES = {
     "tensorflowonspark.driver.run",
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.ml.summary",
-    "tensorflowonspark.node.feed",
+    "tensorflowonspark.node.feed.feed",
 }
 
 

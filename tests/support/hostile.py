@@ -10,8 +10,8 @@ from contextlib import suppress
 import pyarrow as pa
 from pyarrow import flight
 
-from tensorflowonspark.messages import Hello, Lines, Member, Returned
-from tensorflowonspark.spec import Job, Role
+from tensorflowonspark.config import Job, Role
+from tensorflowonspark.messages import Lines, Member, Register, Returned
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SECONDS = 0.2  # for an answer; nobody waits for one
@@ -130,7 +130,7 @@ def hostile_pickle(draw):
         draw.randrange(-3, 99), draw.choice([Role(Job.WORKER, 99), "worker", None]), "h", draw.randrange(-9, 99999)
     )
     whole = pickle.dumps(
-        draw.choice([None, 7, "x", {"a": []}, Hello(member, "no", 1, 1), Lines((1, None)), Returned(b"")])
+        draw.choice([None, 7, "x", {"a": []}, Register(member, "no", 1, 1), Lines((1, None)), Returned(b"")])
     )
     return draw.choice(
         [whole, whole[: draw.randrange(len(whole))], draw.randbytes(300), b"\x80\x05" + draw.randbytes(50), b""]

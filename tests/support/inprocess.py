@@ -17,12 +17,11 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tensorflowonspark import transport
-from tensorflowonspark.messages import Check, Checked, Hello, Member, Ready
-from tensorflowonspark.node.link import Link
-from tensorflowonspark.node.receive import Receiver
-from tensorflowonspark.node.run import _outcome
-from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.task.send import choose, send
+from tensorflowonspark.messages import Member, NodeReady, Probe, ProbeReply, Register
+from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.feed.server import FeedServer
+from tensorflowonspark.node.main import _outcome
+from tensorflowonspark.task.feeder import choose, send
 from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 
 
@@ -41,8 +40,8 @@ class Pipe:
     def recv(self):
         try:
             message = self._channel.receive()
-            if isinstance(message, Check):  # which the supervisor answers
-                self._channel.send(Checked(message.number))
+            if isinstance(message, Probe):  # which the supervisor answers
+                self._channel.send(ProbeReply(message.number))
             return message
         except transport.ConnectionLost:
             Event().wait()  # for ever: this thread alone ends with the tests, where a node's process would end
@@ -53,13 +52,13 @@ def run_node(plan, number, directory, placed):
     role = plan.spec.roles[number]
     socket = str(Path(directory) / f"{number}.sock")
     setup = NodeSetup(plan.spec, number, role, "127.0.0.1", plan.credentials, plan.program, (), socket, directory)
-    channel = transport.dial(plan.driver, plan.credentials).channel()
-    channel.send(Hello(Member(number, role, "127.0.0.1", 1), plan.cluster, os.getpid(), os.getpid()))
+    channel = transport.connect(plan.driver, plan.credentials).channel()
+    channel.send(Register(Member(number, role, "127.0.0.1", 1), plan.cluster, os.getpid(), os.getpid()))
     channel.receive()
     placed.set()
     link = Link(Pipe(channel))
-    receiver = Receiver(setup, link.send)
-    link.send(Ready(receiver.socket, receiver.port))
+    receiver = FeedServer(setup, link.send)
+    link.send(NodeReady(receiver.socket, receiver.port))
     members = link.wait_for_members()
     link.send(_outcome(setup, members, link, receiver))
     link.wait_for_stop()

@@ -2,12 +2,12 @@
 
 from threading import Event
 
-from tensorflowonspark.driver.here import OwnNodes
+from tensorflowonspark.driver.spark.local_nodes import LocalNodes
 from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 from tests.support.inprocess import ThreadJob
 
 
-class LocalNodes(OwnNodes):
+class LocalNodes(LocalNodes):
     """All nodes of a plan, which run beside the driver; the stage ends when each supervisor has reached it."""
 
     def __init__(self, plan, _on_end):

@@ -15,7 +15,7 @@ def node_of(cluster, number):
     """Return the process of a node: it writes to a pipe that its supervisor reads, whoever has started it."""
     pipes = _pipes(cluster.nodes[number].pid)
     for process in psutil.process_iter(["cmdline"]):
-        if {"tensorflowonspark.node", "tensorflowonspark.warm"} & set(process.info["cmdline"] or []):
+        if {"tensorflowonspark.node", "tensorflowonspark.supervisor.forkserver"} & set(process.info["cmdline"] or []):
             with suppress(OSError):
                 if os.readlink(f"/proc/{process.pid}/fd/1") in pipes:
                     return process
@@ -33,7 +33,7 @@ def _pipes(pid):
 def is_fork_server(process):
     """Tell whether a process is a fork server, and not a node that was forked from one."""
     try:
-        return "tensorflowonspark.warm" in process.cmdline() and not process.name().startswith("tfos-")
+        return "tensorflowonspark.supervisor.forkserver" in process.cmdline() and not process.name().startswith("tfos-")
     except psutil.Error:
         return False
 

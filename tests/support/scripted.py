@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event, Thread
 
 from tensorflowonspark import transport
-from tensorflowonspark.messages import Check, Checked, Failed, Hello, Member, Members, Ready, Returned, Stop
+from tensorflowonspark.messages import Failed, Member, Members, NodeReady, Probe, ProbeReply, Register, Returned, Stop
 from tests.support.backend import LoopbackBackend, PlayedStage
 
 
@@ -29,7 +29,7 @@ class ScriptedNode:
         self.plan = plan
         self.received = []
         self._script = script
-        self.channel = transport.dial(plan.driver, plan.credentials).channel()
+        self.channel = transport.connect(plan.driver, plan.credentials).channel()
         self.placed = Event()
         self.feeding = Event()  # rows come only now
         self.stopped = Event()
@@ -38,10 +38,10 @@ class ScriptedNode:
     def _run(self):
         try:
             member = Member(self.number, self.plan.spec.roles[self.number], "here", 1000 + self.number)
-            self.send(Hello(member, self.plan.cluster, os.getpid(), os.getpid()))
+            self.send(Register(member, self.plan.cluster, os.getpid(), os.getpid()))
             self.channel.receive()
             self.placed.set()
-            self.send(Ready("socket", 1))
+            self.send(NodeReady("socket", 1))
             self.wait_for(Members)
             self._script(self)
             self.wait_for(Stop)
@@ -61,8 +61,8 @@ class ScriptedNode:
         while True:
             message = self.channel.receive()
             self.received.append(message)
-            if isinstance(message, Check):
-                self.send(Checked(message.number))
+            if isinstance(message, Probe):
+                self.send(ProbeReply(message.number))
             if isinstance(message, kind):
                 return message
             if isinstance(message, Stop):

@@ -44,10 +44,10 @@ def main(directory):
     points = spark.range(0, 1000, 1, 4).select(f.sin("id").alias("x"), f.cos(f.col("id") * 2).alias("y"))
     features = f.array("x", "y").cast("array<float>").alias("features")
     rows = points.select(features, (f.col("x") > f.col("y")).cast("float").alias("label"))
-    tfos.register(spark)
+    tfos.register_tfrecord(spark)
     rows.write.format("tfrecord").mode("append").save(f"{directory}/points")
     assert spark.read.format("tfrecord").load(f"{directory}/points").count() == 1000
-    results = tfos.run(spark, train, directory, workers=2)
+    results = tfos.run(spark, train, directory, num_workers=2)
     print(json.dumps(results))
     spark.stop()
 

@@ -29,8 +29,8 @@ def test_public_names_are_all_there():
 
 def test_neither_driver_nor_task_imports_tensorflow():
     program = (
-        "import sys, tensorflowonspark.driver.cluster, tensorflowonspark.task.place\n"
-        "import tensorflowonspark.supervisor.supervise\n"
+        "import sys, tensorflowonspark.driver.cluster, tensorflowonspark.task.launch\n"
+        "import tensorflowonspark.supervisor.supervisor\n"
         "print([name for name in ('tensorflow', 'keras', 'pyspark', 'pandas') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

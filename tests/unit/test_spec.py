@@ -2,35 +2,35 @@ import json
 
 import pytest
 
+from tensorflowonspark.config import ClusterSpec, Job, Role, tf_config
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.spec import ClusterSpec, Job, Role, tf_config
 
 
 def test_roles_come_in_the_order_of_node_numbers():
-    spec = ClusterSpec(workers=2, ps=2, chief=True, evaluator=True)
+    spec = ClusterSpec(num_workers=2, num_ps=2, chief=True, evaluator=True)
     assert [str(role) for role in spec.roles] == ["ps:0", "ps:1", "chief:0", "evaluator:0", "worker:0", "worker:1"]
     assert [str(role) for role in spec.trainers] == ["chief:0", "worker:0", "worker:1"]
     assert str(spec) == "2 ps, chief, evaluator, 2 workers"
 
 
 def test_worker_0_is_chief_where_there_is_no_chief():
-    assert ClusterSpec(workers=3).chief_role == Role(Job.WORKER, 0)
-    assert ClusterSpec(workers=3, chief=True).chief_role == Role(Job.CHIEF, 0)
+    assert ClusterSpec(num_workers=3).chief_role == Role(Job.WORKER, 0)
+    assert ClusterSpec(num_workers=3, chief=True).chief_role == Role(Job.CHIEF, 0)
 
 
 def test_a_chief_that_coordinates_parameter_servers_is_not_fed():
-    assert Role(Job.CHIEF, 0) in ClusterSpec(workers=1, chief=True).fed
-    assert Role(Job.CHIEF, 0) not in ClusterSpec(workers=1, chief=True, ps=1).fed
+    assert Role(Job.CHIEF, 0) in ClusterSpec(num_workers=1, chief=True).fed
+    assert Role(Job.CHIEF, 0) not in ClusterSpec(num_workers=1, chief=True, num_ps=1).fed
 
 
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ({"workers": -1}, "workers=-1"),
-        ({"workers": 1.5}, "workers=1.5: expected a whole number"),
-        ({"workers": True}, "workers=True"),
-        ({"workers": 0}, "no node would train"),
-        ({"ps": "2"}, "ps='2'"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"num_workers": 1.5}, "num_workers=1.5: expected a whole number"),
+        ({"num_workers": True}, "num_workers=True"),
+        ({"num_workers": 0}, "no node would train"),
+        ({"num_ps": "2"}, "num_ps='2'"),
         ({"evaluator": 2}, "evaluator=2: expected True or False"),
     ],
 )
@@ -40,7 +40,7 @@ def test_wrong_counts_are_refused_with_their_value(counts, words):
 
 
 def test_tf_config_of_each_node():
-    spec = ClusterSpec(workers=2, ps=1, chief=True, evaluator=True)
+    spec = ClusterSpec(num_workers=2, num_ps=1, chief=True, evaluator=True)
     addresses = {role: f"host:{number}" for number, role in enumerate(spec.roles)}
     worker = json.loads(tf_config(addresses, Role(Job.WORKER, 1)))
     assert worker == {

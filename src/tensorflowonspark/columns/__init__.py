@@ -5,13 +5,31 @@ together, `summary` tells what is in a column before anything is made of it, `re
 Arrow, `schema` knows Spark's types, `layout` Arrow's, and `names` finds a DataFrame's columns by their exact names.
 """
 
-from tensorflowonspark.columns.arrays import lists_as_vectors, spread, to_array, vector_lists, view
+from tensorflowonspark.columns.arrays import (
+    Array,
+    Ragged,
+    concatenate,
+    lists_as_vectors,
+    repeat_rows,
+    spread,
+    to_array,
+    vector_lists,
+    view,
+    zeros,
+)
 from tensorflowonspark.columns.kinds import Kind, kind_of, natural_type
 from tensorflowonspark.columns.layout import flat_columns
-from tensorflowonspark.columns.names import map_in_arrow, plainly_named, quoted, select
 from tensorflowonspark.columns.results import to_batch
-from tensorflowonspark.columns.rows import Array, Ragged, concatenate, repeat_rows, zeros
-from tensorflowonspark.columns.schema import arrow_type, check_schema, parse_schema, require_frame
+from tensorflowonspark.columns.schema import (
+    arrow_type,
+    check_schema,
+    map_in_arrow,
+    parse_schema,
+    plainly_named,
+    quoted,
+    require_frame,
+    select,
+)
 from tensorflowonspark.columns.summary import merge, summarize
 
 __all__ = [

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark.columns import layout
-from tensorflowonspark.columns.rows import Array, Ragged, split_at
+from tensorflowonspark.columns.arrays import Array, Ragged, split_at
 from tensorflowonspark.errors import FeedError
 
 __all__ = ["to_batch"]

@@ -5,15 +5,35 @@ that asks for a shape learns at once, and before it has seen a row, whether all 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark.columns import layout
-from tensorflowonspark.parts import ColumnSummary, Extent
 
-__all__ = ["merge", "summarize"]
+__all__ = ["ColumnSummary", "LengthRange", "merge", "summarize"]
+
+
+@dataclass(frozen=True)
+class LengthRange:
+    """The shortest and the longest of a column's arrays at one level of nesting, and where each was seen first."""
+
+    shortest: int
+    longest: int
+    shortest_at: str = ""
+    longest_at: str = ""
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """What is in one column: its nulls at any level, and its arrays' lengths at each, from the outermost on."""
+
+    nulls: int = 0
+    null_at: str = ""
+    lengths: tuple[LengthRange, ...] = ()
+
 
 _SHOWN_CHARACTERS = 60
 
@@ -48,7 +68,7 @@ def summarize(batch: pa.RecordBatch, partition: int = 0, first_row: int = 0) -> 
 
 def _summarize(column: pa.Array, told: _Teller) -> ColumnSummary:
     nulls, null_at = 0, ""
-    extents: list[Extent] = []
+    extents: list[LengthRange] = []
     levels: list[pa.Array] = []
     for level in layout.levels(column):
         levels.append(level)
@@ -59,7 +79,7 @@ def _summarize(column: pa.Array, told: _Teller) -> ColumnSummary:
     return ColumnSummary(nulls, null_at, tuple(extents))
 
 
-def _extent(levels: Sequence[pa.Array], told: _Teller) -> list[Extent]:
+def _extent(levels: Sequence[pa.Array], told: _Teller) -> list[LengthRange]:
     """Return the lengths at the last level, if there are any."""
     lengths = layout.lengths(levels[-1])
     if lengths is None or lengths.null_count == len(lengths):
@@ -67,7 +87,7 @@ def _extent(levels: Sequence[pa.Array], told: _Teller) -> list[Extent]:
     shortest, longest = (bound.as_py() for bound in pc.min_max(lengths).values())
     shortest_at = told(levels, pc.index(lengths, shortest).as_py())
     longest_at = shortest_at if shortest == longest else told(levels, pc.index(lengths, longest).as_py())
-    return [Extent(shortest, longest, shortest_at, longest_at)]
+    return [LengthRange(shortest, longest, shortest_at, longest_at)]
 
 
 def _path(levels: Sequence[pa.Array], place: int) -> list[int]:
@@ -113,8 +133,9 @@ def merge(summaries: Iterable[dict[str, ColumnSummary]]) -> dict[str, ColumnSumm
 
     Examples
     --------
-    >>> merge([{"x": ColumnSummary(1, "a", (Extent(2, 2),))}, {"x": ColumnSummary(0, "", (Extent(3, 3, "b", "b"),))}])
-    {'x': ColumnSummary(nulls=1, null_at='a', lengths=(Extent(shortest=2, longest=3, shortest_at='', \
+    >>> first = {"x": ColumnSummary(1, "a", (LengthRange(2, 2),))}
+    >>> merge([first, {"x": ColumnSummary(0, "", (LengthRange(3, 3, "b", "b"),))}])
+    {'x': ColumnSummary(nulls=1, null_at='a', lengths=(LengthRange(shortest=2, longest=3, shortest_at='', \
 longest_at='b'),))}
     """
     total: dict[str, ColumnSummary] = {}
@@ -132,7 +153,7 @@ def _merged(one: ColumnSummary, other: ColumnSummary) -> ColumnSummary:
     return ColumnSummary(one.nulls + other.nulls, one.null_at or other.null_at, (*both, *rest))
 
 
-def _wider(one: Extent, other: Extent) -> Extent:
+def _wider(one: LengthRange, other: LengthRange) -> LengthRange:
     low = one if one.shortest <= other.shortest else other
     high = one if one.longest >= other.longest else other
-    return Extent(low.shortest, high.longest, low.shortest_at, high.longest_at)
+    return LengthRange(low.shortest, high.longest, low.shortest_at, high.longest_at)

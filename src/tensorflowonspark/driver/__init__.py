@@ -1,1 +1,1 @@
-"""What runs in the Spark driver: starting a cluster, feeding it, watching it, ending it. TensorFlow is not here."""
+"""The Spark driver: start a cluster, feed it, watch it, end it. Imports no TensorFlow."""

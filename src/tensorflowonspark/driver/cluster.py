@@ -5,24 +5,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorflowonspark.columns import require_frame
-from tensorflowonspark.driver.arguments import Function, pickled_program, positive, range_of, result_of
-from tensorflowonspark.driver.attempts import Attempts
-from tensorflowonspark.driver.backend import Backend, SparkBackend
-from tensorflowonspark.driver.feeding import check_frame, feed_targets
-from tensorflowonspark.driver.feedrun import FeedRun, FeedSettings
-from tensorflowonspark.driver.inference import infer, wait_for_answers
-from tensorflowonspark.driver.lifetime import GRACE_SECONDS, Lifetime, Settings
+from tensorflowonspark.config import ClusterSpec, RestartPolicy
+from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt, ClusterConfig
+from tensorflowonspark.driver.console import parse_level
+from tensorflowonspark.driver.feed.inference import infer, wait_for_answers
+from tensorflowonspark.driver.feed.job import check_frame, node_endpoints
+from tensorflowonspark.driver.feed.session import FeedSession, FeedSettings
+from tensorflowonspark.driver.feed.streamed import StreamedFeed
+from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.driver.streamrun import StreamRun
-from tensorflowonspark.driver.structured import StreamingFeed
-from tensorflowonspark.driver.watcher import parse_level
+from tensorflowonspark.driver.program import Function, pickled_program, positive, range_of, result_of
+from tensorflowonspark.driver.restart import RestartController
+from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
 from tensorflowonspark.errors import ClusterError, FeedError
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode
 from tensorflowonspark.messages import NoMoreFeeds
-from tensorflowonspark.parts import Keep, Storage
-from tensorflowonspark.restarts import RestartPolicy
-from tensorflowonspark.spec import ClusterSpec
-from tensorflowonspark.task.plan import FeedOrder
+from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ __all__ = ["Cluster", "Function"]
 _SILENCE_SECONDS = 30.0
 _STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
 
-_Run = TypeVar("_Run", bound=FeedRun)
+_Run = TypeVar("_Run", bound=FeedSession)
 
 
 class Cluster:
@@ -53,8 +52,8 @@ class Cluster:
         installed on the executors, or shipped with Spark's ``--py-files``.
     args : object
         What the function gets as its first argument: anything that pickles.
-    workers, ps, chief, evaluator
-        The nodes, as for `ClusterSpec`. `workers` may be a pair, the least and the most, as in ``(2, 8)``: then the
+    num_workers, num_ps, chief, evaluator
+        The nodes, as for `ClusterSpec`. `num_workers` may be a pair, the least and the most, as in ``(2, 8)``: then the
         cluster takes what there are slots for when it starts, and anew at each restart. A batch has as many rows
         over all workers in any case.
     hold : bool
@@ -63,7 +62,7 @@ class Cluster:
     tensorboard : str
         A log directory, on any file system (`Context.log_directory`): TensorBoard is started beside the chief, for
         the cluster's life.
-    environment : mapping
+    env : mapping
         Environment variables for the nodes, set before anything is imported there (as ``KERAS_BACKEND``).
     log_level : str or int
         Lines of the nodes' output below this logging level don't reach the driver.
@@ -82,7 +81,7 @@ class Cluster:
         Whether executors keep a process that has imported TensorFlow, once a node has, and from which nodes that start
         later are forked: in about a second instead of the seconds which the import takes. It has about 300 MB of
         memory of its own, and ends with the application, or ten minutes after its last cluster. Where forking is not
-        safe, as with GPUs, and for nodes whose `environment` or modules differ, nodes start as if it was not there.
+        safe, as with GPUs, and for nodes whose `env` or modules differ, nodes start as if it was not there.
     tls : bool, optional
         Whether what driver, tasks and nodes send to other hosts is encrypted; by default if Spark's settings ask for
         that. What TensorFlow sends is not: see docs/security.md.
@@ -96,7 +95,7 @@ class Cluster:
     --------
     >>> def program(args, ctx):
     ...     return f"{ctx.role} of {ctx.num_workers} got {args}"
-    >>> with Cluster(spark, program, "this", workers=2) as cluster:
+    >>> with Cluster(spark, program, "this", num_workers=2) as cluster:
     ...     cluster.join()
     {'worker:0': 'worker:0 of 2 got this', 'worker:1': 'worker:1 of 2 got this'}
     """
@@ -107,42 +106,42 @@ class Cluster:
         function: Function,
         args: Any = None,
         *,
-        workers: int | tuple[int, int] = 1,
-        ps: int = 0,
+        num_workers: int | tuple[int, int] = 1,
+        num_ps: int = 0,
         chief: bool = False,
         evaluator: bool = False,
         hold: bool = False,
         tensorboard: str = "",
-        environment: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
         log_level: str | int = "INFO",
-        silence_timeout: float = _SILENCE_SECONDS,
+        heartbeat_timeout: float = _SILENCE_SECONDS,
         restarts: RestartPolicy | int = 0,
         start_timeout: float = _STAGE_SECONDS,
         ps_on_driver: bool = False,
         warm_nodes: bool = True,
         tls: bool | None = None,
     ) -> None:
-        least, most = range_of(workers)
-        settings = Settings(
-            spec=ClusterSpec(workers=most, ps=ps, chief=chief, evaluator=evaluator),
+        least, most = range_of(num_workers)
+        settings = ClusterConfig(
+            spec=ClusterSpec(num_workers=most, num_ps=num_ps, chief=chief, evaluator=evaluator),
             program=pickled_program(function, args),
             hold=hold,
             tensorboard=tensorboard,
-            environment={str(name): str(value) for name, value in (environment or {}).items()},
+            environment={str(name): str(value) for name, value in (env or {}).items()},
             level=parse_level(log_level),
-            silence=positive("silence_timeout", silence_timeout),
+            silence=positive("silence_timeout", heartbeat_timeout),
             start_timeout=start_timeout,
             least_workers=least,
             restarts=restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
             warm_nodes=warm_nodes,
             tls=tls,
         )
-        self._set_up(SparkBackend(spark, settings.spec.ps if ps_on_driver else 0), settings)
+        self._set_up(SparkBackend(spark, settings.spec.num_ps if ps_on_driver else 0), settings)
 
-    def _set_up(self, backend: Backend, settings: Settings) -> None:
+    def _set_up(self, backend: Backend, settings: ClusterConfig) -> None:
         self.settings = settings
-        self._attempts = Attempts(backend, settings)
-        self._feed: FeedRun | None = None  # that is going on
+        self._attempts = RestartController(backend, settings)
+        self._feed: FeedSession | None = None  # that is going on
 
     @property
     def spec(self) -> ClusterSpec:
@@ -150,7 +149,7 @@ class Cluster:
         return self._monitor.spec
 
     @property
-    def _life(self) -> Lifetime:
+    def _life(self) -> ClusterAttempt:
         return self._attempts.life
 
     @property
@@ -158,7 +157,7 @@ class Cluster:
         return self._life.monitor
 
     @classmethod
-    def carried_by(cls, backend: Backend, settings: Settings) -> "Cluster":
+    def carried_by(cls, backend: Backend, settings: ClusterConfig) -> "Cluster":
         """Return a cluster that something else than a Spark session of this process carries."""
         cluster = cls.__new__(cls)
         cluster._set_up(backend, settings)
@@ -180,7 +179,7 @@ class Cluster:
         """
         if self._life.started:
             raise ClusterError("the cluster was started before: make a new one")
-        self._attempts.surviving(lambda: None)
+        self._attempts.run_with_restarts(lambda: None)
         return self
 
     def shutdown(self, timeout: float | None = None) -> dict[str, Any]:
@@ -268,13 +267,13 @@ class Cluster:
         """
         if getattr(data, "isStreaming", False):
             raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
-        storage = Storage.parse(cache, cache_limit)
-        if storage.keep is Keep.NONE and isinstance(validation, str):
+        storage = CacheConfig.parse(cache, cache_limit)
+        if storage.keep is CacheMode.NONE and isinstance(validation, str):
             raise FeedError(
                 "with cache='none' the rows to validate on, which are kept, must be a DataFrame of their own"
             )
         check_frame(data, validation)
-        kind = StreamRun if storage.keep is Keep.NONE else FeedRun
+        kind = StreamedFeed if storage.keep is CacheMode.NONE else FeedSession
         apart = getattr(data, "apart", False)  # which only the rows of programs of 2.x are
         settings = FeedSettings(storage, rebalance, timeout, apart)
 
@@ -288,7 +287,7 @@ class Cluster:
                 self._feed = None
 
         self._require_running()
-        self._attempts.surviving(feed, only_whole=kind is StreamRun)
+        self._attempts.run_with_restarts(feed, only_whole=kind is StreamedFeed)
         self._attempts.past.append(feed)
 
     def train_stream(
@@ -322,7 +321,7 @@ class Cluster:
         if not getattr(data, "isStreaming", False):
             raise FeedError("the DataFrame has an end: feed it with cluster.train")
         check_frame(data)
-        run = self._begin_feed(StreamRun, FeedSettings(Storage.parse("none", cache_limit), timeout=timeout))
+        run = self._begin_feed(StreamedFeed, FeedSettings(CacheConfig.parse("none", cache_limit), timeout=timeout))
 
         def ended() -> None:
             self._attempts.feeds += 1
@@ -400,18 +399,18 @@ class Cluster:
         require_frame(data, "data")
         self._require_running()
         nodes = wait_for_answers(self._monitor, positive("timeout", timeout))
-        return infer(data, schema, feed_targets(nodes, self._life.address), self._life.credentials, keep)
+        return infer(data, schema, node_endpoints(nodes, self._life.address), self._life.credentials, keep)
 
     def hold_and_feed(self, data: "DataFrame | None", validation: str) -> None:
         """Start, with tasks that stay and feed their own nodes (for `run`)."""
 
         def begin() -> None:
-            self._life.start(data, FeedOrder(0, validation=validation))
-            FeedRun(self._life, 0, FeedSettings()).seal_held(validation)
+            self._life.start(data, FeedSpec(0, validation=validation))
+            FeedSession(self._life, 0, FeedSettings()).seal_held(validation)
 
         self._attempts.begin = begin
         try:
-            self._attempts.surviving(lambda: None)
+            self._attempts.run_with_restarts(lambda: None)
         except BaseException:
             self._life.abort()
             raise
@@ -441,10 +440,10 @@ class Cluster:
         self._life.require_own_process()
         if not self._life.started:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
-        return self._attempts.surviving(lambda: self._join(timeout))
+        return self._attempts.run_with_restarts(lambda: self._join(timeout))
 
     def _join(self, timeout: float | None) -> dict[str, Any]:
-        self._monitor.tell_all(NoMoreFeeds())
+        self._monitor.send_all(NoMoreFeeds())
         trainers = self._monitor.trainers()
         if not self._monitor.wait(lambda: all(node.returned or node.serving for node in trainers), timeout):
             running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not each.returned)

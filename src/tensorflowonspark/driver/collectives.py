@@ -1,4 +1,4 @@
-"""Collectives of the workers: the driver passes on what each gives, and fails the cluster if one does not come to it.
+"""Collectives of the workers, relayed by the driver.
 
 The first worker gets what the others give, and they get what it makes of it (`node/collectives.py`).
 """
@@ -6,9 +6,10 @@ The first worker gets what the others give, and they get what it makes of it (`n
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from tensorflowonspark.config import Role
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.messages import Contribution, Failed, FailureKind, FeedWanted, Gathered, Returned
-from tensorflowonspark.spec import Role
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.messages import Contributed, Contribution, Failed, FeedWanted, Returned
 
 __all__ = ["Collectives"]
 
@@ -56,7 +57,7 @@ class Collectives:
     def _pass_on(self, node: Node, message: Contribution, workers: Sequence[Node]) -> None:
         first, *others = [each.number for each in workers]
         for number in others if node.number == first else [first]:
-            self._tell(number, Gathered(message.collective, node.number, message.piece, message.last))
+            self._tell(number, Contributed(message.collective, node.number, message.piece, message.last))
 
     def explained(self, node: Node, failure: Failed) -> Failed:
         """Return why a node hangs: if others wait for it in a collective, that is why."""

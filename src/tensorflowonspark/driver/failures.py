@@ -1,18 +1,16 @@
-"""What failed first: a cause may be told after its consequences, or not at all."""
+"""Root cause analysis: which failure came first, and which node is at fault when nothing moves."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Condition, Timer
 
-from tensorflowonspark.console import CONSOLE
-from tensorflowonspark.driver.blame import unanswered
-from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.driver.roster import Roster
-from tensorflowonspark.errors import NodeError
-from tensorflowonspark.messages import Check, Failed, FailureKind
-from tensorflowonspark.spec import Job
+from tensorflowonspark.config import Job
+from tensorflowonspark.driver.nodes import Node, Roster
+from tensorflowonspark.errors import FailureKind, NodeError
+from tensorflowonspark.messages import Failed, Idle, NodeStatus, Probe, WaitsFor
+from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["Failures"]
+__all__ = ["BROKEN", "Failures", "find_hung", "silent", "unanswered"]
 
 _log = logging.getLogger(__name__)
 # How long a failure that looks like another's consequence waits for its cause to be told.
@@ -68,7 +66,7 @@ class Failures:
     def check(self) -> int:
         """Ask all supervisors to look at their nodes (under the lock); return the question's number."""
         self._check += 1
-        self._roster.tell_all(Check(self._check))
+        self._roster.send_all(Probe(self._check))
         return self._check
 
     def unchecked(self, check: int) -> list[Node]:
@@ -104,3 +102,106 @@ def _later(seconds: float, act: Callable[[], None]) -> None:
     timer = Timer(seconds, act)
     timer.daemon = True
     timer.start()
+
+
+_LOST_ADVICE = (
+    "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise spark.executor.memoryOverhead"
+)
+BROKEN = Failed(
+    FailureKind.LOST,
+    "the connection to its supervisor broke: the process, its container or its host is gone",
+    _LOST_ADVICE,
+)
+
+
+def silent(seconds: float) -> Failed:
+    """Return the failure of a node whose supervisor has not even said that it lives."""
+    reason = f"its supervisor has not been heard for {seconds:g} s: its host or the network is gone, or it is stopped"
+    return Failed(FailureKind.LOST, reason, _LOST_ADVICE)
+
+
+def unanswered(peer: Node) -> Failed:
+    """Return the failure of a node that a peer's TensorFlow has lost, and that does not answer either."""
+    reason = f"{peer.role} can't reach it, and its supervisor does not answer: its host or the network is gone"
+    return Failed(FailureKind.LOST, reason, _LOST_ADVICE)
+
+
+def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None) -> tuple[Node, Failed] | None:
+    """Return which node hangs, if one does.
+
+    Nodes that train together wait for each other, and one may wait for another that is busy for any length of time: so
+    none of them hangs until all do nothing, none of them waits with reason (for rows, a file system, a feed that is on
+    its way or that nobody has begun), and one has steps to take. Then it is one outside of TensorFlow that keeps the
+    others waiting; if there is none, one that does not answer; and else the one with the fewest steps.
+
+    All other nodes wait for nobody: one that is idle and does not answer hangs.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        All nodes.
+    trainers : sequence of Node
+        Those that train together.
+    feed : int, optional
+        The feed that is going on, if there is one.
+    """
+    frozen = [(node, node.idle) for node in nodes if node.idle and node.idle.where is None and not node.returned]
+    if frozen:
+        together = {node.number for node in trainers}
+        alone = next((each for each in frozen if each[0].number not in together), None)
+        if alone is not None:
+            return alone[0], _frozen(alone[1])
+    there = [(node, node.idle) for node in trainers if node.idle is not None and not node.returned]
+    if len(there) + sum(node.returned for node in trainers) < len(trainers):
+        return None  # one is busy
+    if any(_waits_with_reason(node, word, there, feed) for node, word in there):
+        return None
+    here = [(node, word) for node, word in there if word.where is None or word.where.waits_for is WaitsFor.NOTHING]
+    if not any(word.where is None or word.where.in_tensorflow or word.where.in_epoch for _, word in here):
+        return None
+    node, word = min(here, key=lambda each: (_suspicion(each[1]), _steps(each[0])))
+    away = [str(each.role) for each in trainers if each not in [other for other, _ in here]]
+    return node, _frozen(word) if word.where is None else _hung(word, word.where, away)
+
+
+def _waits_with_reason(node: Node, word: Idle, there: Sequence[tuple[Node, Idle]], feed: int | None) -> bool:
+    """Whether an idle node waits for something that no other node has to bring about."""
+    waits_for = WaitsFor.NOTHING if word.where is None else word.where.waits_for
+    if waits_for is WaitsFor.ROWS:
+        # Steps of a stream are given to all together: one that neither reads nor answers keeps the others without.
+        return all(each.where is not None for _, each in there)
+    if waits_for is WaitsFor.FEED:
+        return node.waits_for_feed and feed in (None, node.feed_wanted)
+    return waits_for is WaitsFor.STORAGE
+
+
+def _suspicion(word: Idle) -> int:
+    """Return how far an idle node is from being the cause: one that waits in TensorFlow waits for others."""
+    if word.where is None:
+        return 1
+    return 2 if word.where.in_tensorflow else 0
+
+
+def _frozen(word: Idle) -> Failed:
+    """Return the failure of a node that does not answer."""
+    reason = f"its process has not answered for {word.seconds:.0f} s and used no processor time (silence_timeout)"
+    advice = "native code may wait for ever, and hold Python's lock; to give it more time, raise silence_timeout"
+    return Failed(FailureKind.HUNG, reason, advice)
+
+
+def _hung(word: Idle, where: NodeStatus, away: Sequence[str]) -> Failed:
+    """Return the failure of a node that hangs, while others are done with their steps."""
+    at = "waits in TensorFlow" if where.in_tensorflow else "stands still"
+    reason = f"its program {at}: it has used no processor time for {word.seconds:.0f} s (silence_timeout)"
+    if not where.in_tensorflow:
+        advice = "the last line of the traceback is where it is; if it may take that long, raise silence_timeout"
+    elif away:
+        reason += f", and {', '.join(away)} has no more steps to take with it"
+        advice = "all workers must take the same number of steps, and leave a loop at the same one"
+    else:
+        advice = "the network between the workers may drop packets, or an operation waits for ever"
+    return Failed(FailureKind.HUNG, reason, advice, traceback=where.stack)
+
+
+def _steps(node: Node) -> tuple[int, int]:
+    return (node.progress.epoch, node.progress.step) if node.progress else (0, 0)

@@ -11,41 +11,39 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Any, TypeGuard
 
-from tensorflowonspark.driver.blame import BROKEN, find_hung, silent
+from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.collectives import Collectives
-from tensorflowonspark.driver.failures import Failures
-from tensorflowonspark.driver.nodes import Node, NodeState
-from tensorflowonspark.driver.ownreads import OwnReads
-from tensorflowonspark.driver.roster import Roster
-from tensorflowonspark.driver.watcher import Watcher
+from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
+from tensorflowonspark.driver.feed.file_feed import FileFeeds
+from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.errors import ClusterError, NodeError
+from tensorflowonspark.feed_messages import FeedFailed, FilesRead, PartsStored
 from tensorflowonspark.messages import (
-    Alive,
-    Answering,
-    Checked,
+    Accepted,
+    Active,
+    CheckpointSaved,
     Contribution,
     Failed,
     FeedWanted,
-    FirstCause,
-    Hello,
+    Heartbeat,
     Idle,
+    InferenceReady,
     Lines,
     Member,
     Members,
-    Moving,
     NodeLost,
+    NodeReady,
+    ProbeReply,
     Progress,
-    Ready,
+    Register,
     Returned,
-    SavedIn,
+    RootCause,
     Serving,
     Stop,
-    StopWanted,
+    StopRequested,
     TensorBoardUp,
-    Welcome,
 )
-from tensorflowonspark.parts import FeedFailed, OwnRead, Stored
-from tensorflowonspark.spec import ClusterSpec
 from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.transport import Channel, ConnectionLost
 
@@ -76,7 +74,7 @@ class Monitor(Roster):
         self,
         spec: ClusterSpec,
         cluster: str,
-        watcher: Watcher,
+        watcher: ConsoleReporter,
         silence: float,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
@@ -88,7 +86,7 @@ class Monitor(Roster):
         # Is told, under the lock, what nodes say, while they are fed.
         self.on_feed: Callable[[Node, Any], None] | None = None
         self.feed: int | None = None  # the number of the feed that is going on
-        self._own_reads = OwnReads(self.tell)
+        self._own_reads = FileFeeds(self.tell)
         self._collectives = Collectives(self.tell)
         self._cluster = cluster
         self._watcher = watcher
@@ -103,12 +101,12 @@ class Monitor(Roster):
     def serve(self, channel: Channel) -> None:
         """Hear a supervisor out, from its hello to its end."""
         hello = channel.receive()
-        if isinstance(hello, StopWanted):
+        if isinstance(hello, StopRequested):
             self.stop_wanted = True
-            channel.send(Welcome())
+            channel.send(Accepted())
             return
         if isinstance(hello, NodeLost):
-            channel.send(FirstCause(str(self.find_cause() or "")))
+            channel.send(RootCause(str(self.find_cause() or "")))
             return
         node = self._admit(hello, channel)
         if node is None:
@@ -135,16 +133,16 @@ class Monitor(Roster):
             node.pid, node.jvm_pid = hello.pid, hello.jvm_pid
             node.state = NodeState.CONNECTED
             node.heard = time.monotonic()
-            self.tell(node.number, Welcome())
+            self.tell(node.number, Accepted())
             if all(each.member for each in self.nodes):
                 self._introduce()
             self.changed.notify_all()
         return node
 
-    def _is_sound(self, hello: Any) -> TypeGuard[Hello]:
+    def _is_sound(self, hello: Any) -> TypeGuard[Register]:
         """Whether a first word is a hello for a node of this cluster."""
         match hello:
-            case Hello(Member(int(number), role), str(cluster)):
+            case Register(Member(int(number), role), str(cluster)):
                 ours = hmac.compare_digest(cluster.encode(), self._cluster.encode())
                 return ours and 0 <= number < len(self.nodes) and role == self.nodes[number].role
         return False
@@ -156,10 +154,10 @@ class Monitor(Roster):
         final = tuple(
             Member(each.number, each.role, each.host, each.port, own) for each, own in zip(members, gpus, strict=True)
         )
-        self.tell_all(Members(final))
+        self.send_all(Members(final))
 
     def _hear(self, node: Node, message: Any) -> None:
-        if isinstance(message, Alive):
+        if isinstance(message, Heartbeat):
             return  # that it was heard is all that it says, and nobody waits for that
         if isinstance(message, Lines):
             self._watcher.show(str(node.role), message.lines)
@@ -170,11 +168,11 @@ class Monitor(Roster):
             return
         with self.changed:
             self._note(node, message)
-            if isinstance(message, SavedIn):
+            if isinstance(message, CheckpointSaved):
                 self.saved_in = message.feed
             if isinstance(message, TensorBoardUp):
                 self.tensorboard_url = message.url
-            if isinstance(message, (Idle, Moving)):
+            if isinstance(message, (Idle, Active)):
                 node.idle = message if isinstance(message, Idle) else None
             self._judge(node, message)
             if self.on_feed is not None:
@@ -184,18 +182,18 @@ class Monitor(Roster):
     def _note(self, node: Node, message: Any) -> None:
         """Keep what a node has said."""
         match message:
-            case Ready():
+            case NodeReady():
                 node.ready = message
                 self._move(node, NodeState.RUNNING)
             case FeedWanted():
                 node.feed_wanted = message.feed
             case Serving():
                 node.serving = True
-            case Checked():
+            case ProbeReply():
                 node.checked = message.number
-            case Answering():
+            case InferenceReady():
                 node.answering = True
-            case Stored():
+            case PartsStored():
                 node.stored = message.parts
             case Returned():
                 node.returned, node.result = True, message.result
@@ -210,7 +208,7 @@ class Monitor(Roster):
         if isinstance(message, (Idle, FeedWanted, Returned)):
             self._find_hung()
         failure = None
-        if isinstance(message, (OwnRead, Returned)):
+        if isinstance(message, (FilesRead, Returned)):
             failure = self._own_reads.hear(node, message, self.fed())
         if failure is None and isinstance(message, (Contribution, FeedWanted, Returned)):
             failure = self._collectives.receive(node, message, self.fed())
@@ -263,7 +261,7 @@ class Monitor(Roster):
         Thread(target=self._end_all, daemon=True).start()
 
     def _end_all(self) -> None:
-        self.tell_all(Stop(grace_seconds=0.0))
+        self.send_all(Stop(grace_seconds=0.0))
         self._on_failure()
 
     def failure(self) -> NodeError | None:
@@ -331,4 +329,4 @@ class Monitor(Roster):
         with self.changed:
             if not self._stopping:
                 self._stopping = True
-                self.tell_all(Stop(grace_seconds))
+                self.send_all(Stop(grace_seconds))

@@ -1,14 +1,17 @@
-"""What the driver knows of one node."""
+"""The nodes of a cluster: the state of each, their roles, and their channels."""
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tensorflowonspark.messages import Idle, Member, Progress, Ready
-from tensorflowonspark.parts import PartSummary
-from tensorflowonspark.spec import Role
-from tensorflowonspark.transport import Channel
+from tensorflowonspark.config import ClusterSpec, Role
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import FeedComplete, PartSummary
+from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
+from tensorflowonspark.transport import Channel, ConnectionLost, Packed
 
-__all__ = ["Node", "NodeState"]
+__all__ = ["Node", "NodeState", "Roster"]
 
 
 class NodeState(Enum):
@@ -30,7 +33,7 @@ class Node:
     role: Role
     state: NodeState = NodeState.AWAITED
     member: Member | None = None
-    ready: Ready = field(default_factory=Ready)
+    ready: NodeReady = field(default_factory=NodeReady)
     feed_wanted: int = -1  # the last feed that its program asked for
     feed_given: int = -1  # the last one that it has got
     stored: tuple[PartSummary, ...] | None = None
@@ -58,3 +61,66 @@ class Node:
     def host(self) -> str:
         """Its host, as far as it is known."""
         return self.member.host if self.member else "an unknown host"
+
+
+class Roster:
+    """All nodes of one cluster.
+
+    Parameters
+    ----------
+    spec : ClusterSpec
+        Which there are to be.
+    """
+
+    def __init__(self, spec: ClusterSpec) -> None:
+        self.spec = spec
+        self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
+        # Asked for at each word of each node: so they are found once.
+        self._fed = self._nodes_of(spec.fed)
+        self._trainers = self._nodes_of(spec.trainers)
+
+    def tell(self, number: int, message: object) -> None:
+        """Say something to one node; if it is gone, its end will be noticed."""
+        channel = self.nodes[number].channel
+        if isinstance(message, FeedComplete):
+            self.nodes[number].feed_given = message.feed
+        if channel is not None:
+            with suppress(ConnectionLost):
+                channel.send(message)
+
+    def send_all(self, message: object) -> None:
+        """Say something to all nodes."""
+        packed = Packed(message)
+        for node in self.nodes:
+            self.tell(node.number, packed)
+
+    def fed(self) -> list[Node]:
+        """Return the nodes that are fed, but for those that were lost."""
+        return [node for node in self._fed if not node.lost]
+
+    def readers(self) -> list[Node]:
+        """Return the nodes whose programs read what is fed: with a ParameterServerStrategy the chief, for all.
+
+        Raises
+        ------
+        FeedError
+            If workers serve, and there is no chief.
+        """
+        serving = [str(node.role) for node in self.fed() if node.serving]
+        if not serving:
+            return self.fed()
+        chief = [node for node in self.nodes if node.role == self.spec.chief_role]
+        if chief[0].serving:
+            raise FeedError(
+                f"{', '.join(serving)} serves a ParameterServerStrategy (ctx.join_server), and there is no chief to "
+                "read what is fed: make the cluster with chief=True"
+            )
+        return [node for node in self.fed() if not node.serving] + chief
+
+    def trainers(self) -> list[Node]:
+        """Return the nodes that train."""
+        return list(self._trainers)
+
+    def _nodes_of(self, roles: Iterable[Role]) -> list[Node]:
+        wanted = set(roles)
+        return [node for node in self.nodes if node.role in wanted]

@@ -1,47 +1,69 @@
-"""What must be there before a Spark session can be: looked at beforehand, and told in one line each."""
+"""Preflight checks: versions of Python, Java and the packages, and installations of TensorFlowOnSpark 2.x."""
 
+import json
 import os
 import re
 import shutil
+import site
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, packages_distributions
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, distributions, packages_distributions
 from importlib.metadata import version as distribution_version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
+from tensorflowonspark import __version__
 from tensorflowonspark.errors import EnvironmentNotReady
 
 __all__ = ["check_environment"]
 
 _PYTHON = (3, 10)
-_JAVA_SECONDS = 30
+_REQUIREMENTS = {"pyspark": "pyspark>=3.5", "tensorflow": "tensorflow>=2.16", "pyarrow": "pyarrow>=15"}
+_SPARK_ON_JAVA_17, _NUMPY_2, _PYARROW_ON_NUMPY_2 = 4, 2, 26  # major versions
+_SECONDS = 30  # for a process that only prints a version or its search path
+_SEARCH_PATH = "import json, site, sys; print(json.dumps([sys.prefix, site.getusersitepackages(), sys.path]))"
 
 
 def check_environment() -> dict[str, str]:
-    """Look whether this machine can run a Spark driver with nodes on it.
+    """Check that this machine can run a Spark driver and nodes.
+
+    No Spark session and no TensorFlow is started. Of the executors, only the Python that Spark would start on this
+    machine is examined: ``PYSPARK_PYTHON``, or the first ``python3`` on the ``PATH``.
 
     Returns
     -------
     dict
-        The versions found, by name.
+        The versions found: of ``tensorflowonspark``, ``python``, ``pyspark``, ``tensorflow``, ``pyarrow`` and ``java``.
 
     Raises
     ------
     EnvironmentNotReady
-        If something is missing or too old; a line for each, with what to do.
+        If something is missing or too old, or if TensorFlowOnSpark 2.x is installed. The message has one line for
+        each problem, with its cause and its remedy.
+
+    Examples
+    --------
+    >>> sorted(check_environment())
+    ['java', 'pyarrow', 'pyspark', 'python', 'tensorflow', 'tensorflowonspark']
     """
-    problems: list[str] = []
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    problems = list(_older_releases())
+    found = {"tensorflowonspark": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
     if sys.version_info[:2] < _PYTHON:
         problems.append(f"Python {found['python']} is too old: use Python 3.10 or newer")
-    for module in ("pyspark", "tensorflow"):
+    for module, requirement in _REQUIREMENTS.items():
         if version := _version(module):
             found[module] = version
         else:
-            problems.append(f'{module} can\'t be imported: pip install "tensorflowonspark[local]"')
-    java, problem = _java(needed=17 if found.get("pyspark", "4").split(".")[0] >= "4" else 8)
+            problems.append(f'{module} can\'t be imported: {sys.executable} -m pip install "{requirement}"')
+    numpy = _version("numpy")
+    if _major(numpy) < _NUMPY_2 and _major(found.get("pyarrow", "0")) >= _PYARROW_ON_NUMPY_2:
+        cause = f"pyarrow {found['pyarrow']} refuses NumPy {numpy}"
+        problems.append(f'{cause}: {sys.executable} -m pip install "pyarrow<{_PYARROW_ON_NUMPY_2}"')
+    java, problem = _java(needed=17 if _major(found.get("pyspark", "4")) >= _SPARK_ON_JAVA_17 else 8)
     found.update({"java": java} if java else {})
     problems.extend([problem] if problem else [])
     if problems:
@@ -49,8 +71,85 @@ def check_environment() -> dict[str, str]:
     return found
 
 
+def _major(version: str) -> int:
+    match = re.match(r"\d+", version)
+    return int(match[0]) if match else sys.maxsize
+
+
+# TensorFlowOnSpark 2.x has the same name for its distribution and its package.
+
+
+class _Environment(NamedTuple):
+    """The part of a Python interpreter that decides which packages it imports."""
+
+    prefix: str
+    user_site: str
+    search_path: Sequence[str]
+
+    def owns(self, directory: Path) -> bool:
+        """Return whether the interpreter's pip installs into and uninstalls from the directory."""
+        return any(directory.is_relative_to(root) for root in (self.prefix, self.user_site))
+
+
+def _older_releases() -> Iterator[str]:
+    """Yield a line for each interpreter on whose search path there is TensorFlowOnSpark 2.x."""
+    reported = set()
+    for python, purpose in ((sys.executable, ""), _worker_python()):
+        environment = _environment(python)
+        if environment is None:
+            continue
+        for position, (version, directory) in enumerate(_releases(environment.search_path)):
+            if _major(version) >= _major(__version__) or directory in reported:
+                continue
+            reported.add(directory)
+            owned = environment.owns(directory)
+            steps = [] if owned else [f"take {directory} off PYTHONPATH and --py-files"]
+            if owned and position:
+                steps.append(f"run `{python} -m pip uninstall tensorflowonspark`")
+            if owned or not position:
+                steps.append(f"run `{python} -m pip install .` in a clone of this release")
+            yield (
+                f"TensorFlowOnSpark {version} is installed in {directory} {'beside' if position else 'instead of'} "
+                f"this release ({__version__}) for {python}{purpose}: {', then '.join(steps)}"
+            )
+
+
+def _worker_python() -> tuple[str, str]:
+    """Return the Python that Spark starts for its workers, and a clause that names the cause."""
+    if python := os.environ.get("PYSPARK_PYTHON"):
+        return python, ", which is PYSPARK_PYTHON"
+    return shutil.which("python3") or sys.executable, ", which Spark starts unless PYSPARK_PYTHON is set"
+
+
+def _environment(python: str) -> _Environment | None:
+    """Return the environment of an interpreter; None if it can't be started here (it may exist on executors only)."""
+    if python == sys.executable:
+        return _Environment(sys.prefix, site.getusersitepackages(), sys.path)
+    try:
+        done = subprocess.run(
+            [python, "-c", _SEARCH_PATH], capture_output=True, text=True, timeout=_SECONDS, check=True
+        )
+        return _Environment(*json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _releases(search_path: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Yield version and directory of each ``tensorflowonspark`` on the search path; the first one is imported."""
+    for directory in dict.fromkeys(Path(entry).absolute() for entry in search_path):
+        spec = PathFinder.find_spec("tensorflowonspark", [str(directory)])
+        if spec is None or spec.origin is None:
+            continue
+        metadata = [found.version for found in distributions(name="tensorflowonspark", path=[str(directory)])]
+        source = getattr(spec.loader, "get_source", str)("tensorflowonspark") or ""
+        yield _assigned_version(source) or next(iter(metadata), "(of unknown version)"), directory
+
+
+# Versions without an import: that of TensorFlow takes seconds.
+
+
 def _version(module: str) -> str:
-    """Return the version of a module; empty if it can't be found where Python looks for modules.
+    """Return the version of a module; empty if it can't be imported.
 
     A distribution has another name than its module (tensorflow-cpu, tf-nightly), or there is none: pyspark may be on
     the path only, as under spark-submit.
@@ -61,15 +160,18 @@ def _version(module: str) -> str:
         return ""
     if spec is None or spec.origin is None:  # a directory of that name, without a package in it
         return ""
-    home = Path(spec.origin).parent
-    for file in (home / "version.py", home / "__init__.py"):
-        match = re.search(r'^__version__(?:: str)? = "([^"]+)"', _text(file), re.MULTILINE)
-        if match:
-            return match[1]
+    for file in ("version.py", "__init__.py"):
+        if version := _assigned_version(_text(Path(spec.origin).parent / file)):
+            return version
     for distribution in sorted(packages_distributions().get(module, ())):
         with suppress(PackageNotFoundError):
             return distribution_version(distribution)
     return "(of unknown version)"
+
+
+def _assigned_version(source: str) -> str:
+    match = re.search(r'^__version__(?:: str)? = "([^"]+)"', source, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _text(file: Path) -> str:
@@ -80,20 +182,20 @@ def _text(file: Path) -> str:
 
 
 def _java(needed: int) -> tuple[str, str]:
-    """Return the version of the Java that Spark would take, and what is wrong with it."""
+    """Return the version of the Java that Spark would start, and a line if it is unfit."""
     advice = f"install a Java runtime, version {max(needed, 17)} (Debian: apt install openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        return "", f"there is no java on the PATH and no JAVA_HOME, which Spark needs: {advice}"
+        return "", f"no java on the PATH and no JAVA_HOME, which Spark needs: {advice}"
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=True)
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        where = f"JAVA_HOME={home}" if home else java
-        return "", f"{where} holds no Java that runs ({error}): {advice}"
-    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', told.stderr)
+        source = f"JAVA_HOME={home}" if home else java
+        return "", f"{source} holds no Java that runs ({error}): {advice}"
+    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', done.stderr)
     if match is None:
-        return "", f"{java} is no Java that says its version: {advice}"
+        return "", f"{java} prints no version of Java: {advice}"
     if int(match[2]) < needed:
         return match[1], f"Java {match[1]} ({java}) is too old for the installed Spark: {advice}, or set JAVA_HOME"
     return match[1], ""

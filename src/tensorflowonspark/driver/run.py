@@ -5,14 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.attempts import Restarts
-from tensorflowonspark.driver.backend import is_remote
+from tensorflowonspark.config import RestartPolicy
+from tensorflowonspark.driver.attempt import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster, Function
-from tensorflowonspark.driver.feeding import check_frame
-from tensorflowonspark.driver.lifetime import Settings
-from tensorflowonspark.driver.remote import run_remotely
+from tensorflowonspark.driver.feed.job import check_frame
+from tensorflowonspark.driver.restart import Restarts
+from tensorflowonspark.driver.spark.backend import is_remote
+from tensorflowonspark.driver.spark.connect import run_remotely
 from tensorflowonspark.errors import NodeError, SpecError
-from tensorflowonspark.restarts import RestartPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +57,7 @@ def run(
 
     Examples
     --------
-    >>> run(spark, lambda args, ctx: args + ctx.index, 10, workers=2)
+    >>> run(spark, lambda args, ctx: args + ctx.index, 10, num_workers=2)
     {'worker:0': 10, 'worker:1': 11}
     """
     if not isinstance(validation, str):
@@ -70,8 +70,8 @@ def run(
             raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
         check_frame(data, validation or None)
     if is_remote(spark):
-        if cluster.settings.least_workers < cluster.spec.workers:
-            raise SpecError(f"workers={settings['workers']!r}: over Spark Connect slots can't be counted")
+        if cluster.settings.least_workers < cluster.spec.num_workers:
+            raise SpecError(f"num_workers={settings['num_workers']!r}: over Spark Connect slots can't be counted")
         if settings.get("ps_on_driver"):
             raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")
         return _again(cluster.settings, lambda settings: run_remotely(spark, settings, data, validation))
@@ -82,7 +82,7 @@ def run(
     return cluster.shutdown()
 
 
-def _again(settings: Settings, act: Callable[[Settings], dict[str, Any]]) -> dict[str, Any]:
+def _again(settings: ClusterConfig, act: Callable[[ClusterConfig], dict[str, Any]]) -> dict[str, Any]:
     """Run a cluster that this process does not watch by itself; once more, if the policy allows it."""
     restarts = Restarts(settings)
     while True:

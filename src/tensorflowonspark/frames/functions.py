@@ -10,13 +10,13 @@ import cloudpickle
 
 from tensorflowonspark.columns import parse_schema, require_frame
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.frames.fields import Field, fields_of
+from tensorflowonspark.frames.analysis import Field, fields_of
 from tensorflowonspark.frames.plain import Plain, probe
-from tensorflowonspark.ml.artefact import Artefact, from_model
 from tensorflowonspark.ml.code import WithCode
 from tensorflowonspark.ml.inputs import check_dtypes
+from tensorflowonspark.ml.model_bundle import ModelBundle, from_model
 from tensorflowonspark.ml.outputs import spark_type
-from tensorflowonspark.ml.recipe import freeze_model, is_model
+from tensorflowonspark.ml.serialization import is_model, serialize_model
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +48,7 @@ class BlockFunction:
         What it gives: names, with their Spark types.
     """
 
-    artefact: Artefact
+    artefact: ModelBundle
     fields: Mapping[str, Field]
     types: "tuple[tuple[str, DataType], ...]"
 
@@ -94,7 +94,7 @@ def read(
         artefact, outputs = export(function, by_parameter, form.value, default_name(function, form, taken))
     else:
         plain = Plain(function, form.value, tuple(by_parameter), default_name(function, form, taken))
-        artefact = Artefact("function", cloudpickle.dumps(WithCode(plain)))
+        artefact = ModelBundle("function", cloudpickle.dumps(WithCode(plain)))
         outputs = {} if schema is not None else probe(plain, taken)
     if schema is not None:
         types = tuple((each.name, each.dataType) for each in parse_schema(schema, frame).fields)
@@ -108,7 +108,7 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
     """Return a Keras model, to which it is all the same how many rows come at a time."""
     if form not in (Form.BLOCKS, Form.ROWS):
         raise SpecError("a Keras model gives a row for each row: it can map, and not reduce")
-    artefact = from_model(freeze_model(model), model)
+    artefact = from_model(serialize_model(model), model)
     if not artefact.inputs:
         raise SpecError("the Keras model has no inputs yet: build it, or start it with a keras.Input")
     names = [each.name for each in artefact.inputs]

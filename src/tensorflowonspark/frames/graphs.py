@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.frames.fields import Field
+from tensorflowonspark.frames.analysis import Field
 from tensorflowonspark.frames.plain import named
-from tensorflowonspark.ml.artefact import Artefact, zipped
 from tensorflowonspark.ml.inputs import TensorInfo
+from tensorflowonspark.ml.model_bundle import ModelBundle, zipped
 
 __all__ = ["export"]
 
@@ -20,7 +20,7 @@ Block = Callable[..., dict[str, Any]]
 
 def export(
     function: Any, fields: Mapping[str, Field], form: str, default: str
-) -> tuple[Artefact, dict[str, tuple[str, int]]]:
+) -> tuple[ModelBundle, dict[str, tuple[str, int]]]:
     """Return a function of blocks, and the dtype and rank of what it gives for one row.
 
     Parameters
@@ -61,7 +61,7 @@ def export(
     outputs = {name: (each.dtype.name, _rank(name, each) - rows) for name, each in concrete.structured_outputs.items()}
     data = _saved(traced, concrete, function)
     inputs = tuple(TensorInfo(name, (), spec.dtype.name) for name, spec in specs.items())
-    return Artefact("saved_model", data, inputs), outputs
+    return ModelBundle("saved_model", data, inputs), outputs
 
 
 def _own_types(function: Any) -> dict[str, tf.DType]:

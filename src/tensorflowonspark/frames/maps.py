@@ -8,12 +8,10 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import arrow_type, map_in_arrow, select, to_batch
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.frames.fields import Field
+from tensorflowonspark.frames.analysis import Field
 from tensorflowonspark.frames.functions import BlockFunction, Form, read
-from tensorflowonspark.ml.applying import with_results
-from tensorflowonspark.ml.loading import loaded
-from tensorflowonspark.ml.predict import Plan, Taken, features_of, this_partition
-from tensorflowonspark.ml.shipping import ship
+from tensorflowonspark.ml.distribution import distribute, loaded
+from tensorflowonspark.ml.predict import PredictPlan, TakenColumns, features_of, this_partition, with_results
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,7 +112,7 @@ def map_rows(
     return _beside(block, taken_by(block.fields, fill, by_row=True), frame)
 
 
-def _beside(block: BlockFunction, taken: Taken, frame: "DataFrame") -> "DataFrame":
+def _beside(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> "DataFrame":
     double = [name for name, _ in block.types if name in frame.columns]
     if double:
         raise SpecError(
@@ -123,7 +121,7 @@ def _beside(block: BlockFunction, taken: Taken, frame: "DataFrame") -> "DataFram
     return with_results(_plan(block, taken, frame), frame)
 
 
-def _trimmed(block: BlockFunction, taken: Taken, frame: "DataFrame") -> "DataFrame":
+def _trimmed(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> "DataFrame":
     from pyspark.sql.types import StructField, StructType
 
     plan = _plan(block, taken, frame)
@@ -131,11 +129,11 @@ def _trimmed(block: BlockFunction, taken: Taken, frame: "DataFrame") -> "DataFra
     return map_in_arrow(select(frame, plan.taken.columns), partial(_only_results, plan), results)
 
 
-def _plan(block: BlockFunction, taken: Taken, frame: "DataFrame") -> Plan:
-    return Plan(ship(frame.sparkSession, block.artefact), taken, (), block.types, _WHOLE)
+def _plan(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> PredictPlan:
+    return PredictPlan(distribute(frame.sparkSession, block.artefact), taken, (), block.types, _WHOLE)
 
 
-def taken_by(fields: Mapping[str, Field], fill: Mapping[str, Any] | None, *, by_row: bool = False) -> Taken:
+def taken_by(fields: Mapping[str, Field], fill: Mapping[str, Any] | None, *, by_row: bool = False) -> TakenColumns:
     """Return what a function is given; only one of rows takes arrays that differ in length."""
     shapes = {
         field.name: (None,) * field.varying + field.shape[field.varying :]
@@ -143,10 +141,10 @@ def taken_by(fields: Mapping[str, Field], fill: Mapping[str, Any] | None, *, by_
         if field.shape and (field.is_fixed or by_row)
     }
     parameters = {name: field.name for name, field in fields.items()}
-    return Taken(tuple(dict.fromkeys(parameters.values())), {"shapes": shapes, "fill": fill or {}}, parameters)
+    return TakenColumns(tuple(dict.fromkeys(parameters.values())), {"shapes": shapes, "fill": fill or {}}, parameters)
 
 
-def _only_results(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _only_results(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield what the function makes of each block (runs in Spark's Python workers)."""
     schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.types])
     function, row = loaded(plan.model), 0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.frames.fields import Field
+from tensorflowonspark.frames.analysis import Field
 
 __all__ = ["Plain", "named", "probe"]
 

@@ -42,10 +42,10 @@ _SOURCES = "tensorflow.python.autograph.pyct.loader"
 _ADAPTERS = "keras.src.trainers.data_adapters"
 _LAYERS = "keras.src.layers.preprocessing"
 _REPAIRS = (  # in this order: what is replaced is wrapped after that
-    ("compiling:compile_steps", _TRAINER),
-    ("own_steps:note_divided_losses", _TRAINER),
-    ("weighting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
-    ("weighting:multiply_class_weights_on_batch", _TRAINER),
+    ("steps:compile_steps", _TRAINER),
+    ("steps:note_divided_losses", _TRAINER),
+    ("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
+    ("fitting:multiply_class_weights_on_batch", _TRAINER),
     ("losses:average_single_values", "keras.src.losses.loss"),
     ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),
     ("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer"),
@@ -57,9 +57,9 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
     ("repair:repair_trainer", _TRAINER),
     ("fitting:wrap_trainer", _TRAINER),
     ("fitting:refuse_parameter_servers", _TRAINER),
-    ("predicting:predict_alone", _TRAINER),
+    ("fitting:predict_alone", _TRAINER),
     ("shards:teach_strategy", "tensorflow.python.distribute.distribute_lib"),
-    ("counts:keep_remainders", "tensorflow.python.distribute.values_util"),
+    ("collectives:keep_remainders", "tensorflow.python.distribute.values_util"),
     ("iterators:end_garbage_apart", "tensorflow.python.data.ops.iterator_ops"),
     ("iterators:end_apart", "tensorflow.python.data.ops.multi_device_iterator_ops"),
     ("provenance:track_datasets", "tensorflow.python.data.ops.dataset_ops"),

@@ -17,7 +17,7 @@ import numpy as np
 import wrapt
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.keras.passes import StatePass
+from tensorflowonspark.keras.feed_tracking import StatePass
 from tensorflowonspark.keras.preprocessing import (
     Moments,
     TokenCounts,

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tensorflowonspark.keras.agreement import assign, broadcast, local_values, reduced
+from tensorflowonspark.keras.collectives import assign, broadcast, local_values, reduced
 
 __all__ = ["Handover", "Statistics", "agreeing"]
 

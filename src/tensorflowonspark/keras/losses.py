@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 import wrapt
 
-from tensorflowonspark.keras.padding import real_rows
+from tensorflowonspark.keras.metrics import real_rows
 
 __all__ = ["average_single_values", "count_real_rows", "count_real_rows_in_tf_keras"]
 

@@ -25,8 +25,13 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from tensorflowonspark.keras.compiling import without_compiling
-from tensorflowonspark.keras.own_steps import build_in_advance, can_be_called, refuse_own_step, showing_whole_losses
+from tensorflowonspark.keras.steps import (
+    build_in_advance,
+    can_be_called,
+    refuse_own_step,
+    showing_whole_losses,
+    without_compiling,
+)
 
 __all__ = ["build_needs_repair", "reduction_needs_repair", "repair_trainer"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from tensorflowonspark.keras.ledger import Way, ledger
-from tensorflowonspark.keras.predicting import predicts
+from tensorflowonspark.keras.feed_tracking import DataPath, ledger
+from tensorflowonspark.keras.fitting import predicts
 from tensorflowonspark.keras.provenance import Generator, sources
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def teach_strategy(distribute_lib: ModuleType) -> None:
             return dataset
         rows = shard_batch_rows(dataset)
         if rows is None and not predicts() and not _is_share(dataset):
-            ledger.note(dataset, Way.UNKNOWN if _is_off(dataset) else Way.DIVIDED)
+            ledger.note(dataset, DataPath.UNKNOWN if _is_off(dataset) else DataPath.DIVIDED)
             options = args[1:] if args else [kwargs["options"]] if "options" in kwargs else []
             return wrapped(_sorted(dataset), *options)
-        ledger.note(dataset, Way.WHOLE)
+        ledger.note(dataset, DataPath.WHOLE)
         per_replica = _divided(dataset, rows, replicas)
         return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 

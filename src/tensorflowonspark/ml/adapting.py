@@ -35,8 +35,8 @@ from tensorflowonspark.ml.layers import (
     unadapted_layers,
 )
 from tensorflowonspark.ml.params import missing_columns
-from tensorflowonspark.ml.predict import Taken
-from tensorflowonspark.ml.recipe import is_model
+from tensorflowonspark.ml.predict import TakenColumns
+from tensorflowonspark.ml.serialization import is_model
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,7 +45,7 @@ __all__ = ["adapt", "adapted"]
 
 Layer = TypeVar("Layer")
 
-_ADVICE = "for adapt, nulls are declared with fill, shapes with shapes, and dtypes with casts"
+_ADVICE = "for adapt, nulls are declared with fill, shapes with shapes, and other dtypes with dtypes"
 # An error of ours in a task, as Spark reports it.
 _OURS = re.compile(r"tensorflowonspark\.errors\.\w+: (.+)$", re.MULTILINE)
 _changing = RLock()  # held while a model that the user keeps is not as the user has it
@@ -57,7 +57,7 @@ def adapt(
     columns: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     *,
     shapes: Mapping[str, Sequence[int | None]] | None = None,
-    casts: Mapping[str, str] | None = None,
+    dtypes: Mapping[str, str] | None = None,
     fill: Mapping[str, Any] | None = None,
 ) -> Layer:
     """Adapt Keras's preprocessing layers to a DataFrame's rows, by Spark, in the driver.
@@ -79,7 +79,7 @@ def adapt(
         of the DataFrame, or the one of the layer's name. For a model, the columns by layer, as in
         ``{"layer_name": "column"}``; by default a layer that stands directly behind an input takes the column of the
         input's name.
-    shapes, casts, fill : mapping, optional
+    shapes, dtypes, fill : mapping, optional
         The shape of one row's value, the dtype and what stands for a null, by column, as for `Feed.dataset`.
 
     Returns
@@ -101,7 +101,7 @@ def adapt(
     >>> float(adapt(keras.layers.Normalization(), df, "x").mean[0, 0])
     3.0
     """
-    by_column = {"shapes": shapes or {}, "casts": casts or {}, "fill": fill or {}}
+    by_column = {"shapes": shapes or {}, "dtypes": dtypes or {}, "fill": fill or {}}
     if family_of(layer_or_model):
         if isinstance(columns, Mapping):
             columns = _of_layer(columns, [layer_or_model])[0][1]
@@ -138,7 +138,7 @@ def adapted(
     features : sequence of str
         The columns that the model is given.
     by_column : mapping
-        Shapes, casts and fill, by column.
+        Shapes, dtypes and fill, by column.
     """
     given = columns_of_inputs(input_names(model), features)
     work = []
@@ -267,16 +267,16 @@ def _state(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[s
         depth = _depth(df.schema[columns[0]].dataType)
         if depth:
             own["shapes"].setdefault(columns[0], (None,) * depth)
-        return _token_counts(layer, frame, Taken(tuple(columns), own, advice=_ADVICE))
+        return _token_counts(layer, frame, TakenColumns(tuple(columns), own, advice=_ADVICE))
     if family == "Normalization" and layer.built and len(columns) == 1:
         built = tuple(getattr(layer, "_build_input_shape", None) or ())[1:]
         if built and None not in built and df.schema[columns[0]].dataType.typeName() in ("array", "binary", "udt"):
             own["shapes"].setdefault(columns[0], built)
-    taken = Taken(tuple(columns), own, advice=_ADVICE)
+    taken = TakenColumns(tuple(columns), own, advice=_ADVICE)
     return _moments(layer, frame, taken) if family == "Normalization" else _quantiles(layer, frame, taken)
 
 
-def _moments(layer: Any, frame: "DataFrame", taken: Taken) -> Moments:
+def _moments(layer: Any, frame: "DataFrame", taken: TakenColumns) -> Moments:
     rows = frame.mapInArrow(FindMoments(taken, tuple(layer.axis)), "moments binary").collect()
     parts = [pickle.loads(bytes(row.moments)) for row in rows]
     if not parts:
@@ -284,7 +284,7 @@ def _moments(layer: Any, frame: "DataFrame", taken: Taken) -> Moments:
     return Moments.merged(parts)
 
 
-def _quantiles(layer: Any, frame: "DataFrame", taken: Taken) -> list[float]:
+def _quantiles(layer: Any, frame: "DataFrame", taken: TakenColumns) -> list[float]:
     """Return as many boundaries as Keras finds, at the same places."""
     step = 1.0 / layer.num_bins
     places = np.minimum(step + np.arange(0.0, 1.0, step), 1.0)[:-1].tolist()
@@ -295,7 +295,7 @@ def _quantiles(layer: Any, frame: "DataFrame", taken: Taken) -> list[float]:
     return [float(np.float32(each)) for each in found[: len(places)]]
 
 
-def _token_counts(layer: Any, frame: "DataFrame", taken: Taken) -> TokenCounts:
+def _token_counts(layer: Any, frame: "DataFrame", taken: TakenColumns) -> TokenCounts:
     """Return the counts of the tokens that make the vocabulary, and the number of all rows."""
     from pyspark.sql import functions as f
 

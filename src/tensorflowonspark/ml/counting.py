@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras.preprocessing import Moments
-from tensorflowonspark.ml.loading import prepare_tensorflow
-from tensorflowonspark.ml.predict import Taken, features_of, this_partition
+from tensorflowonspark.ml.distribution import prepare_tensorflow
+from tensorflowonspark.ml.predict import TakenColumns, features_of, this_partition
 
 __all__ = ["CountTokens", "FindMoments", "Numbers", "Splitter"]
 
@@ -29,7 +29,7 @@ _WHITESPACE = r"[\t\n\v\f\r ]+"  # as TensorFlow has it
 _TEXT_ROWS = 4096  # that are split at a time
 
 
-def _values(taken: Taken, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+def _values(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
     """Yield the values of the columns, which come in their order, as arrays; several columns side by side."""
     partition, row = this_partition(), 0
     for batch in batches:
@@ -56,7 +56,7 @@ def _numbers(name: str, values: Any) -> npt.NDArray[Any]:
 class FindMoments:
     """Yields the moments of a task's rows, packed; nothing if it has none."""
 
-    taken: Taken
+    taken: TakenColumns
     axis: tuple[int, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -76,7 +76,7 @@ class FindMoments:
 class Numbers:
     """Yields all numbers of a task's rows, one in a row, as float32 has them."""
 
-    taken: Taken
+    taken: TakenColumns
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take a task's rows."""
@@ -148,7 +148,7 @@ class CountTokens:
         Makes tokens of texts.
     """
 
-    taken: Taken
+    taken: TakenColumns
     integers: bool
     documents: bool
     splitter: Splitter | None = None

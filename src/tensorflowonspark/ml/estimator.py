@@ -15,7 +15,7 @@ from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import TrainParams, missing_columns
 from tensorflowonspark.ml.persistence import EstimatorReader, EstimatorWriter
-from tensorflowonspark.ml.recipe import freeze, is_model
+from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.training import TrainingJob, train
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:
         frame, validation = self._rows(dataset)
-        options = {"workers": self.getOrDefault("numWorkers"), **self.getOrDefault("clusterOptions")}
+        options = {"num_workers": self.getOrDefault("numWorkers"), **self.getOrDefault("clusterOptions")}
         job = self._job(frame, validation)
         results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
         trained = next(each for each in results.values() if each is not None)
@@ -95,11 +95,11 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
     def _frozen_model(self, given: Any, frame: "DataFrame", validation: str) -> Any:
         """Return a model as it travels, with preprocessing layers that have the state of the rows to train on."""
         if not is_model(given):
-            return freeze(given)
+            return serialize(given)
         rows = frame.where(~f.col(quoted(validation))) if validation else frame
-        by_column = {name: self.getOrDefault(name) for name in ("shapes", "casts", "fill")}
+        by_column = {name: self.getOrDefault(name) for name in ("shapes", "dtypes", "fill")}
         with adapted(given, rows, self.feature_columns, by_column):
-            return freeze(given)
+            return serialize(given)
 
     def _job(self, frame: "DataFrame", validation: str = "") -> TrainingJob:
         initial, given = self.optional("initialModel"), self.optional("model")
@@ -114,23 +114,23 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
         try:
             return TrainingJob(
                 model=initial.frozen if initial is not None else self._frozen_model(given, frame, validation),
-                compiled_with={name: freeze(self.optional(param)) for name, param in compiled.items() if
+                compiled_with={name: serialize(self.optional(param)) for name, param in compiled.items() if
                                self.optional(param) is not None},
                 custom_objects=code_for(self.getOrDefault("customObjects")),
                 features=tuple(features),
                 arrays=tuple(name for name in features if holds_arrays(frame, name)),
                 labels=tuple(self.label_columns),
                 weight=next(iter(self._weights()), None),
-                by_column={name: self.getOrDefault(name) for name in ("shapes", "casts", "fill")},
+                by_column={name: self.getOrDefault(name) for name in ("shapes", "dtypes", "fill")},
                 class_weight=self.optional("classWeight") or {},
                 batch_size=self.getOrDefault("batchSize"),
                 epochs=self.getOrDefault("epochs"),
                 seed=self.getOrDefault("seed"),
                 steps_per_execution=self.getOrDefault("stepsPerExecution"),
                 precision=self.optional("mixedPrecision"),
-                callbacks=freeze(self.getOrDefault("callbacks")),
+                callbacks=serialize(self.getOrDefault("callbacks")),
                 checkpoints=self.optional("checkpointDir"),
-                loop=freeze(self.optional("trainFn")),
+                loop=serialize(self.optional("trainFn")),
                 verbose=self.getOrDefault("verbose"),
             )  # fmt: skip
         except FeedError as error:

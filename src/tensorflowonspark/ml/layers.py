@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from tensorflowonspark.keras.preprocessing import family_of, is_adapted
-from tensorflowonspark.ml.recipe import library_of
+from tensorflowonspark.ml.serialization import library_of
 
 __all__ = ["adaptable_layers", "columns_of_inputs", "input_names", "model_up_to", "source_inputs", "unadapted_layers"]
 

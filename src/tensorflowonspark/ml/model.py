@@ -13,16 +13,15 @@ from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
 from tensorflowonspark import storage
 from tensorflowonspark.columns import arrow_type, check_schema, natural_type
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.applying import with_results
-from tensorflowonspark.ml.artefact import Artefact, from_model, from_saved_model
 from tensorflowonspark.ml.code import WithCode, code_for
+from tensorflowonspark.ml.distribution import distribute
 from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes
+from tensorflowonspark.ml.model_bundle import ModelBundle, from_model, from_saved_model
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, result_types
 from tensorflowonspark.ml.params import ApplyParams, missing_columns
 from tensorflowonspark.ml.persistence import ModelReader, ModelWriter
-from tensorflowonspark.ml.predict import Plan, Taken
-from tensorflowonspark.ml.recipe import Frozen, freeze_file, freeze_model, is_model, load_model
-from tensorflowonspark.ml.shipping import ship
+from tensorflowonspark.ml.predict import PredictPlan, TakenColumns, with_results
+from tensorflowonspark.ml.serialization import Serialized, is_model, load_model, serialize_file, serialize_model
 from tensorflowonspark.ml.summary import TrainingSummary
 
 if TYPE_CHECKING:
@@ -47,7 +46,11 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
     """
 
     def __init__(
-        self, artefact: Artefact | None = None, *, history: Mapping[str, Sequence[float]] | None = None, **params: Any
+        self,
+        artefact: ModelBundle | None = None,
+        *,
+        history: Mapping[str, Sequence[float]] | None = None,
+        **params: Any,
     ) -> None:
         super().__init__()
         self._artefact = artefact
@@ -78,7 +81,7 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
         """
         if not is_model(model):
             raise SpecError(f"{model!r}: expected a Keras model")
-        return cls(from_model(freeze_model(model), model), **params)
+        return cls(from_model(serialize_model(model), model), **params)
 
     @classmethod
     def from_file(cls, path: str, *, library: str = "keras", **params: Any) -> "KerasModel":
@@ -89,8 +92,8 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
             if not storage.fetch(path, str(local)):
                 raise SpecError(f"{path}: there is no such file")
             data = local.read_bytes()
-        model = load_model(Frozen(library, file=data), code_for(params.pop("customObjects", None)).load(library))
-        return cls(from_model(freeze_file(library, data, model), model), **params)
+        model = load_model(Serialized(library, file=data), code_for(params.pop("customObjects", None)).load(library))
+        return cls(from_model(serialize_file(library, data, model), model), **params)
 
     @classmethod
     def from_saved_model(
@@ -123,12 +126,12 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
             What can be set.
         """
         infos = (OutputInfo(TensorInfo(name, tuple(shape), dtype)) for name, (dtype, shape) in outputs.items())
-        return cls(Artefact("function", cloudpickle.dumps(WithCode(function)), outputs=tuple(infos)), **params)
+        return cls(ModelBundle("function", cloudpickle.dumps(WithCode(function)), outputs=tuple(infos)), **params)
 
     # ---- what it does
 
     @property
-    def artefact(self) -> Artefact:
+    def artefact(self) -> ModelBundle:
         """The model's bytes, and what its tensors are."""
         if self._artefact is None:
             raise SpecError("this KerasModel has no model: take it from KerasEstimator.fit or from KerasModel.from_...")
@@ -145,11 +148,11 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
         return f"{self.uid} (with code of its own: {', '.join(held)})" if held else str(self.uid)
 
     @property
-    def frozen(self) -> Frozen:
+    def frozen(self) -> Serialized:
         """The model, to be trained further."""
         if self.artefact.kind not in ("keras", "tf_keras"):
             raise SpecError(f"a {self.artefact.kind} can't be trained further: it is no Keras model")
-        return Frozen(self.artefact.kind, file=self.artefact.data, code=self.artefact.code)
+        return Serialized(self.artefact.kind, file=self.artefact.data, code=self.artefact.code)
 
     def keras(self) -> Any:
         """Return the Keras model itself, in this process."""
@@ -201,13 +204,13 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
         ]
         by_column = {
             "shapes": column_shapes(artefact.inputs, columns, arrays, self.getOrDefault("shapes")),
-            "casts": self.getOrDefault("casts"),
+            "dtypes": self.getOrDefault("dtypes"),
             "fill": self.getOrDefault("fill"),
         }
         check_dtypes(artefact.inputs, self._dtypes(dataset, by_column["shapes"]))
-        plan = Plan(
-            model=ship(dataset.sparkSession, artefact, self._layers, self.getOrDefault("customObjects")),
-            taken=Taken(tuple(columns), by_column),
+        plan = PredictPlan(
+            model=distribute(dataset.sparkSession, artefact, self._layers, self.getOrDefault("customObjects")),
+            taken=TakenColumns(tuple(columns), by_column),
             outputs=tuple(zip(outputs, named, strict=True)),
             types=tuple(types.items()),
             batch_rows=self.optional("inferenceBatchSize"),

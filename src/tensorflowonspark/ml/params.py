@@ -70,7 +70,7 @@ class ApplyParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPre
         TypeConverters.toListString,
     )
     shapes = _param("shapes", "shape of one row's value, by column; by default that of the model's input.", _mapping)
-    casts = _param("casts", "dtype that the model wants, by column.", _mapping)
+    dtypes = _param("dtypes", "dtype that the model wants, by column.", _mapping)
     fill = _param("fill", "what stands for a null, by column.", _mapping)
     handleInvalid = _param(
         "handleInvalid",
@@ -87,7 +87,7 @@ class ApplyParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPre
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(handleInvalid="error", shapes={}, casts={}, fill={}, customObjects={})
+        self._setDefault(handleInvalid="error", shapes={}, dtypes={}, fill={}, customObjects={})
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Give each param its ``setX`` and ``getX``, as Spark ML's own stages have them."""
@@ -180,7 +180,7 @@ class TrainParams(ApplyParams, HasLabelCol, HasWeightCol, HasValidationIndicator
         "a training loop of your own, instead of fit: a function of (model, dataset, validation_dataset or None, ctx) "
         "that trains the model, and may return a history as a dict of lists.",
     )
-    clusterOptions = _param("clusterOptions", "further settings of Cluster, as log_level or environment.", _mapping)
+    clusterOptions = _param("clusterOptions", "further settings of Cluster, as log_level or env.", _mapping)
     verbose = _param("verbose", "what the chief's Keras prints: 0, 1 or 2.", TypeConverters.toInt)
 
     def __init__(self) -> None:

@@ -18,12 +18,12 @@ import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
 
 from tensorflowonspark import storage
-from tensorflowonspark.driver.backend import is_remote
+from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.artefact import read_saved, write_saved
 from tensorflowonspark.ml.code import code_for
+from tensorflowonspark.ml.model_bundle import read_saved, write_saved
 from tensorflowonspark.ml.params import is_plain
-from tensorflowonspark.ml.recipe import freeze, thaw
+from tensorflowonspark.ml.serialization import deserialize, serialize
 
 if TYPE_CHECKING:
     from tensorflowonspark.ml.estimator import KerasEstimator
@@ -56,7 +56,7 @@ def _save_metadata(stage: Any, path: str, place: Any, extra: dict[str, Any]) -> 
 
 def _save_objects(stage: Any, path: str, without: Collection[str] = ()) -> None:
     objects = {
-        param.name: freeze(value)
+        param.name: serialize(value)
         for param, value in stage._paramMap.items()
         if not is_plain(value) and param.name not in without
     }
@@ -81,7 +81,7 @@ def _loaded(stage: Stage, path: str, metadata: dict[str, Any], reader: Any) -> S
         if storage.fetch(f"{path}/objects", scratch):
             _check_code(path, reader, [f"objects/{_OBJECTS}"])
             for name, value in pickle.loads(Path(scratch, _OBJECTS).read_bytes()).items():
-                stage._set(**{name: thaw(value, stage.getOrDefault("customObjects"))})
+                stage._set(**{name: deserialize(value, stage.getOrDefault("customObjects"))})
     return stage
 
 

@@ -10,15 +10,15 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.preprocessing import family_of
-from tensorflowonspark.ml.artefact import Artefact, from_model, tensor_info
 from tensorflowonspark.ml.code import Code
 from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, to_inputs
 from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
-from tensorflowonspark.ml.recipe import freeze_model, is_model, library_of, thaw
+from tensorflowonspark.ml.model_bundle import ModelBundle, from_model, tensor_info
+from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, serialize_model
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
-    from tensorflowonspark.node.feed import Feed
+    from tensorflowonspark.node.feed.feed import Feed
 
 __all__ = ["Trained", "TrainingJob", "adapt_layers", "train"]
 
@@ -36,7 +36,7 @@ class TrainingJob:
     arrays: tuple[str, ...]  # those features whose values are arrays, vectors or bytes
     labels: tuple[str, ...]
     weight: str | None
-    by_column: Mapping[str, Mapping[str, Any]]  # shapes, casts, fill
+    by_column: Mapping[str, Mapping[str, Any]]  # shapes, dtypes, fill
     class_weight: Mapping[int, float]
     batch_size: int
     epochs: int
@@ -53,7 +53,7 @@ class TrainingJob:
 class Trained:
     """What the chief returns."""
 
-    artefact: Artefact
+    artefact: ModelBundle
     history: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -74,10 +74,10 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     validation = None if feed.validation is None else _dataset(feed.validation, job, model, validates=True)
     adapt_layers(model, dataset)
     history = _train(model, dataset, validation, job, ctx)
-    frozen = freeze_model(model) if ctx.is_chief or library_of(model) != "keras" else None
+    frozen = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
     if not ctx.is_chief or frozen is None:
         return None
-    loss = thaw(job.compiled_with.get("loss"), job.custom_objects.load(frozen.library))
+    loss = deserialize(job.compiled_with.get("loss"), job.custom_objects.load(frozen.library))
     return Trained(from_model(frozen, model, loss), _numbers(history))
 
 
@@ -116,7 +116,7 @@ def _keras() -> Any:
 
 
 def _model(job: TrainingJob) -> Any:
-    given = thaw(job.model, job.custom_objects.load())
+    given = deserialize(job.model, job.custom_objects.load())
     model = given if is_model(given) else given()
     if not is_model(model):
         raise SpecError(f"model: the function returned {model!r}, and a Keras model was expected")
@@ -125,7 +125,9 @@ def _model(job: TrainingJob) -> Any:
 
 def _compile(model: Any, job: TrainingJob) -> None:
     settings = {
-        name: each for name, each in thaw(job.compiled_with, job.custom_objects.load()).items() if each is not None
+        name: each
+        for name, each in deserialize(job.compiled_with, job.custom_objects.load()).items()
+        if each is not None
     }
     if settings:
         if "loss" not in settings and getattr(model, "loss", None) is not None:

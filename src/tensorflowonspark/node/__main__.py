@@ -1,7 +1,7 @@
 """Entry of a node's process."""
 
-from tensorflowonspark.children import parent_pipe
-from tensorflowonspark.node.run import run_node
+from tensorflowonspark.node.main import run_node
+from tensorflowonspark.processes import parent_pipe
 
 if __name__ == "__main__":
     run_node(parent_pipe())

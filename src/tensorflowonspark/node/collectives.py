@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from tensorflowonspark.messages import Contribution
-from tensorflowonspark.node.link import Link
-from tensorflowonspark.node.setup import NodeSetup
+from tensorflowonspark.node.driver_link import Link, NodeSetup
 
 __all__ = ["Collectives"]
 

@@ -8,23 +8,21 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
+from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode
 from tensorflowonspark.keras.saving import inference_call
-from tensorflowonspark.messages import Answering, Member, Serving
-from tensorflowonspark.node.answer import Answerer, Answers
-from tensorflowonspark.node.checkpoints import Checkpoints
-from tensorflowonspark.node.coordinator import CoordinatedFeed
-from tensorflowonspark.node.elements import Options
-from tensorflowonspark.node.export import export
-from tensorflowonspark.node.feed import Batches, Feed
-from tensorflowonspark.node.feeds import Feeds
-from tensorflowonspark.node.link import Link
-from tensorflowonspark.node.ownreads import OwnReads
-from tensorflowonspark.node.position import Position
-from tensorflowonspark.node.receive import Receiver
-from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.parts import Keep, Storage
-from tensorflowonspark.spec import ClusterSpec, Job, Role
+from tensorflowonspark.messages import InferenceReady, Member, Serving
+from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints, ResumePosition
+from tensorflowonspark.node.checkpoint.export import export
+from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.feed.feed import Batches, Feed
+from tensorflowonspark.node.feed.feeds import Feeds
+from tensorflowonspark.node.feed.files import FileFeeds
+from tensorflowonspark.node.feed.inference import Answerer, InferenceServer
+from tensorflowonspark.node.feed.selection import Options
+from tensorflowonspark.node.feed.server import FeedServer
+from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +54,7 @@ class Context:
         The directory of this machine in which the executor runs.
     """
 
-    def __init__(self, setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: Receiver | None) -> None:
+    def __init__(self, setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: FeedServer | None) -> None:
         self.role: Role = setup.role
         self.spec: ClusterSpec = setup.spec
         self.attempt: int = setup.attempt
@@ -185,7 +183,7 @@ class Context:
         TFRecordError
             If a file can't be read.
         """
-        from tensorflowonspark.node.files import tfrecord_pieces
+        from tensorflowonspark.node.feed.files import tfrecord_pieces
         from tensorflowonspark.tfrecords.options import Options as FileOptions
 
         listed = [paths] if isinstance(paths, str) else list(paths)
@@ -201,16 +199,16 @@ class Context:
         cache_limit: int | str | None = None,
     ) -> Feed:
         """Read Parquet files past Spark, each worker its row groups; all else is as for `read_tfrecord`."""
-        from tensorflowonspark.node.files import parquet_pieces
+        from tensorflowonspark.node.feed.files import parquet_pieces
 
         pieces, found = parquet_pieces([paths] if isinstance(paths, str) else list(paths), columns)
         return self._own_reads.read(f"ctx.read_parquet({paths!r})", pieces, found, _kept(cache, cache_limit))
 
     @cached_property
-    def _own_reads(self) -> OwnReads:
+    def _own_reads(self) -> FileFeeds:
         if self._receiver is None:
             raise FeedError(f"{self.role} has no rows: {', '.join(map(str, self.spec.fed))} read files")
-        return OwnReads(self._setup, self._receiver.cache, self._link, self._feeds)
+        return FileFeeds(self._setup, self._receiver.cache, self._link, self._feeds)
 
     def serve(self, function: Any, *, batch_rows: int = 1024, **options: Any) -> None:
         """Say what answers ``cluster.inference(df, ...)`` from now on, for as long as the cluster lives.
@@ -226,17 +224,17 @@ class Context:
         batch_rows : int
             How many rows it gets at the most.
         **options
-            ``features``, ``shapes``, ``casts`` and ``fill``, as for `Feed.dataset`. By default it gets all columns;
+            ``features``, ``shapes``, ``dtypes`` and ``fill``, as for `Feed.dataset`. By default it gets all columns;
             one that is alone comes as an array.
         """
         self.answer_with(Answerer(_callable(function), batch_rows, Options(**options)))  # type: ignore[typeddict-item]
 
-    def answer_with(self, answerer: Answers) -> None:
+    def answer_with(self, answerer: InferenceServer) -> None:
         """Have an object of one's own answer what tasks send: it gets Arrow batches, and yields others."""
         if self._receiver is None:
             raise FeedError(f"{self.role} is sent no rows: {', '.join(map(str, self.spec.fed))} answer inference")
         self._receiver.answerer = answerer
-        self._link.send(Answering())
+        self._link.send(InferenceReady())
 
     def export(self, model: Any, path: str) -> None:
         """Write a trained model to a directory or file, on any file system; the chief does, the others go on.
@@ -270,7 +268,7 @@ class Context:
         Checkpoints
             Has a `callback` for Keras's ``fit``, and `restore` and `save` for loops of one's own.
         """
-        position = Position(self._feeds, self._link, self.num_workers)
+        position = ResumePosition(self._feeds, self._link, self.num_workers)
         return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role), position)
 
     def log_directory(self, path: str) -> str:
@@ -287,7 +285,7 @@ class Context:
         if storage.is_local(storage.file_system(path)[0]):
             return path
         local = self._logs.enter_context(TemporaryDirectory(prefix="tfos-", dir=self.scratch))
-        self._logs.callback(storage.Following(local, path).close)
+        self._logs.callback(storage.DirectorySync(local, path).close)
         return local
 
     def close(self) -> None:
@@ -316,7 +314,7 @@ class Context:
         import tensorflow as tf
 
         if self._receiver is not None:
-            from tensorflowonspark.node.tokens import serve_rows
+            from tensorflowonspark.node.ps.remote_dataset import serve_rows
 
             serve_rows(self._feeds.find, self._link.send)
         self.serving()
@@ -338,9 +336,9 @@ class Context:
         return {job: addresses for job, addresses in self.cluster.items() if job != Job.EVALUATOR.value}
 
 
-def _kept(cache: str, limit: int | str | None) -> Storage:
-    storage = Storage.parse(cache, limit)
-    if storage.keep is Keep.NONE:
+def _kept(cache: str, limit: int | str | None) -> CacheConfig:
+    storage = CacheConfig.parse(cache, limit)
+    if storage.keep is CacheMode.NONE:
         raise SpecError(f"cache={cache!r}: files that the nodes read are kept, on 'disk' or in 'memory'")
     return storage
 

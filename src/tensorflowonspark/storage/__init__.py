@@ -6,14 +6,12 @@ Hadoop settings of the Spark application (`hadoop`), or else from where the libr
 loads none of these libraries, and neither Spark nor TensorFlow.
 """
 
-from tensorflowonspark.storage.following import Following
-from tensorflowonspark.storage.hadoop import hadoop_settings, settings, use, use_session
-from tensorflowonspark.storage.moving import fetch, publish, remove
-from tensorflowonspark.storage.paths import absolute_path, default_fs
-from tensorflowonspark.storage.systems import file_system, is_local
+from tensorflowonspark.storage.file_systems import file_system, is_local
+from tensorflowonspark.storage.hadoop import absolute_path, default_fs, hadoop_settings, settings, use, use_session
+from tensorflowonspark.storage.transfer import DirectorySync, fetch, publish, remove
 
 __all__ = [
-    "Following",
+    "DirectorySync",
     "absolute_path",
     "default_fs",
     "fetch",

@@ -1,4 +1,4 @@
-"""Hadoop's settings, as far as they are about file systems: from Spark, or from the files in HADOOP_CONF_DIR.
+"""Hadoop's settings for file systems, and paths without a scheme.
 
 The driver takes them from Spark and gives them to every process of the cluster by the way that the token takes: they
 may hold secrets.
@@ -6,6 +6,7 @@ may hold secrets.
 
 import getpass
 import os
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from xml.etree import ElementTree
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["hadoop_settings", "hadoop_user", "settings", "use", "use_session"]
+__all__ = ["absolute_path", "default_fs", "hadoop_settings", "hadoop_user", "settings", "use", "use_session"]
 
 _WANTED = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.")
 _ALWAYS = "fs.defaultFS"  # even Hadoop's own default of it: an executor's HADOOP_CONF_DIR may say something else
@@ -106,3 +107,47 @@ def _properties(text: str) -> Iterator[tuple[str, str, str]]:
         name, value = entry.findtext("name"), entry.findtext("value")
         if name and value is not None:
             yield name.strip(), value.strip(), entry.findtext("source", "")
+
+
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]+:(//|:)")  # with a second colon it is one of fsspec's chains
+_WITH_HOMES = ("hdfs://", "viewfs://")
+
+
+def default_fs() -> str:
+    """Return the URL of the file system that Hadoop takes by default, without a slash at its end."""
+    return _without_root(settings().get("fs.defaultFS", "")) or "file://"
+
+
+def absolute_path(path: str, working_dir: str, default: str | None = None) -> str:
+    """Return a path as a URL of the default file system, unless it has a scheme already.
+
+    Parameters
+    ----------
+    path : str
+        A URL, which stays as it is; an absolute path; or a relative one, which begins at the user's home on HDFS and
+        at `working_dir` on this machine.
+    working_dir : str
+        Where relative paths of this machine begin.
+    default : str, optional
+        The default file system; that of the settings if none is given.
+
+    Examples
+    --------
+    >>> absolute_path("/data/train", "/work", "hdfs://name:8020")
+    'hdfs://name:8020/data/train'
+    >>> absolute_path("model", "/work", "file://")
+    'file:///work/model'
+    """
+    if _URL.match(path):
+        return path
+    root = default_fs() if default is None else default
+    if path.startswith("/"):
+        return f"{root}{path}"
+    if root.startswith(_WITH_HOMES):
+        return f"{root}/user/{hadoop_user()}/{path}"
+    return f"{root}{working_dir}/{path}" if root.startswith("file:") else f"{root}/{path}"
+
+
+def _without_root(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rstrip('/')}"

@@ -1,7 +1,7 @@
 """Entry of a supervisor's process."""
 
-from tensorflowonspark.children import parent_pipe
-from tensorflowonspark.supervisor.supervise import Supervisor
+from tensorflowonspark.processes import parent_pipe
+from tensorflowonspark.supervisor.supervisor import Supervisor
 
 if __name__ == "__main__":
     pipe = parent_pipe()

@@ -1,15 +1,15 @@
-"""What a Spark task tells the supervisor that it starts, and what the two say to each other afterwards."""
+"""The assignment that a Spark task sends to the supervisor that it starts, and the replies."""
 
 from dataclasses import dataclass, field
 
-from tensorflowonspark.spec import ClusterSpec, Role
+from tensorflowonspark.config import ClusterSpec, Role
 from tensorflowonspark.transport import Credentials
 
-__all__ = ["Assignment", "Connected", "Detach"]
+__all__ = ["Connected", "Detach", "NodeAssignment"]
 
 
 @dataclass(frozen=True)
-class Assignment:
+class NodeAssignment:
     """One node's whole order: who it is, where it belongs, what it runs."""
 
     cluster: str  # the cluster's id

@@ -1,4 +1,4 @@
-"""The node's output: captured, kept at its end, passed on line by line."""
+"""The node's output: captured, its last lines kept, passed on line by line."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
-from tensorflowonspark.console import CONSOLE
+from tensorflowonspark.terminal import CONSOLE
 
 __all__ = ["Output", "level_of"]
 

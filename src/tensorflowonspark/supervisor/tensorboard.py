@@ -9,7 +9,7 @@ import signal
 from contextlib import suppress
 
 from tensorflowonspark import storage
-from tensorflowonspark.children import kill_group, parent_pipe
+from tensorflowonspark.processes import kill_group, parent_pipe
 
 __all__ = ["serve"]
 
@@ -33,7 +33,7 @@ def _main() -> None:
     storage.use(hadoop)
     try:
         if not storage.is_local(storage.file_system(log_directory)[0]):  # TensorBoard reads files of this machine
-            storage.Following(log_directory, local)
+            storage.DirectorySync(log_directory, local)
             log_directory = local
         pipe.send((serve(log_directory, host), ""))
         with suppress(EOFError):

@@ -1,1 +1,1 @@
-"""What runs inside a Spark task, in Spark's Python worker: placing a node, and feeding one. TensorFlow is not here."""
+"""Spark tasks (Spark's Python workers): launch a node, feed a node. Imports no TensorFlow."""

@@ -1,4 +1,4 @@
-"""Which GPUs a node gets: those that Spark gave its task, or those that nobody uses."""
+"""GPU assignment: those that Spark gave to the task, or those that no process uses."""
 
 import csv
 import subprocess

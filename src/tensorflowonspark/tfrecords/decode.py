@@ -9,10 +9,8 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
-from tensorflowonspark.tfrecords.examples import Records
-from tensorflowonspark.tfrecords.spans import BadRecords, Ints
-from tensorflowonspark.tfrecords.values import BYTES, FLOAT, INT64, Values, read_steps, read_values
-from tensorflowonspark.tfrecords.wire import Fields
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Records, Values, read_steps, read_values
+from tensorflowonspark.tfrecords.wire import BadRecords, Fields, Ints
 
 __all__ = ["decode", "kinds_for"]
 

@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.layout import integers, is_list
 from tensorflowonspark.tfrecords.decode import kinds_for
-from tensorflowonspark.tfrecords.spans import Ints, within
-from tensorflowonspark.tfrecords.values import BYTES, FLOAT
-from tensorflowonspark.tfrecords.wire import LENGTH
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT
+from tensorflowonspark.tfrecords.wire import LENGTH, Ints, within
 
 __all__ = ["encode"]
 

@@ -1,22 +1,119 @@
-"""Which columns some files have, told from their records and the names of their directories."""
+"""Schemas of TFRecord files: the columns that a record can hold, inferred from records and directory names."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from tensorflowonspark.columns.layout import is_list, is_vector
+from tensorflowonspark.columns.schema import arrow_type
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.tfrecords.examples import Entries, Records
+from tensorflowonspark.tfrecords.decode import kinds_for
+from tensorflowonspark.tfrecords.examples import (
+    BYTES,
+    FLOAT,
+    INT64,
+    NAMES,
+    Entries,
+    Records,
+    Values,
+    read_steps,
+    read_values,
+)
 from tensorflowonspark.tfrecords.files import File, Split, plan
 from tensorflowonspark.tfrecords.framing import Block
 from tensorflowonspark.tfrecords.options import Options, RecordType
 from tensorflowonspark.tfrecords.reading import BYTES_COLUMN, Damaged, records_of
-from tensorflowonspark.tfrecords.spans import BadRecords
-from tensorflowonspark.tfrecords.values import BYTES, FLOAT, INT64, NAMES, Values, read_steps, read_values
+from tensorflowonspark.tfrecords.wire import BadRecords
 
-__all__ = ["Look", "Seen", "columns_of", "inferred", "merged", "partition_types", "seen_in", "seen_in_block"]
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "Look",
+    "Seen",
+    "arrow_columns",
+    "check_columns",
+    "check_written",
+    "chosen",
+    "columns_of",
+    "inferred",
+    "merged",
+    "partition_types",
+    "seen_in",
+    "seen_in_block",
+    "spark_schema",
+]
+
+
+_REASONS = (
+    (
+        pa.types.is_map,
+        "a feature has no keys: take the values as columns of their own (col['key']), or map_keys and map_values",
+    ),
+    (pa.types.is_struct, "a feature has no fields: take them as columns of their own (col.field)"),
+)
+
+
+def arrow_columns(schema: "StructType", options: Options, partitions: Iterable[str] = ()) -> list[pa.Field]:
+    """Return Arrow's fields for Spark's columns.
+
+    Raises
+    ------
+    SpecError
+        If a column can't be in a record; all of them are named.
+    """
+    columns = [pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in schema.fields]
+    return check_columns(columns, options, partitions)
+
+
+def chosen(columns: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Return the names of the columns that a user wants, which is all if nothing is said.
+
+    Raises
+    ------
+    SpecError
+        If there is no such column.
+    """
+    if missing := ", ".join(sorted(set(columns or ()) - set(known))):
+        raise SpecError(f"columns={list(columns or ())}: there is no {missing}, only {', '.join(known)}")
+    return list(known if columns is None else columns)
+
+
+def check_columns(columns: list[pa.Field], options: Options, partitions: Iterable[str] = ()) -> list[pa.Field]:
+    """Return columns, if all but those that directories name can be in a record."""
+    outside = {*partitions, options.column_name_of_corrupt_record}
+    inside = [column for column in columns if column.name not in outside]
+    problems = [
+        f"column {each.name!r} has type {each.type}: {why}" for each in inside if (why := _refusal(each.type, options))
+    ]
+    if options.record_type is RecordType.BYTE_ARRAY and len(inside) != 1:
+        names = ", ".join(each.name for each in inside)
+        problems.append(f"records of type ByteArray are one column, and not {names or 'none'}")
+    if problems:
+        raise SpecError(f"TFRecord files can't have these columns: {'; '.join(problems)}")
+    return columns
+
+
+def _refusal(kind: pa.DataType, options: Options) -> str:
+    """Return why a record can't have a type; empty if it can."""
+    if options.record_type is RecordType.BYTE_ARRAY:
+        return "" if kinds_for(kind) == (BYTES,) else "a record of type ByteArray is binary or a string"
+    inner = kind.value_type if is_list(kind) else kind
+    if is_list(inner):
+        if options.record_type is not RecordType.SEQUENCE_EXAMPLE:
+            return "an Example has no arrays of arrays: flatten(col), or recordType=SequenceExample"
+        inner = inner.value_type
+    if kinds_for(inner) or is_vector(kind):
+        return ""
+    for is_such, why in _REASONS:
+        if is_such(inner):
+            return why
+    return "no feature can hold it: drop the column, or cast it"
+
 
 _INTEGERS = range(-(1 << 31), 1 << 31)
 
@@ -209,3 +306,19 @@ def _is_long(value: str) -> bool:
 
 def _is_double(value: str) -> bool:
     return re.fullmatch(r"-?[0-9]+\.[0-9]+([eE][-+]?[0-9]+)?", value) is not None
+
+
+def spark_schema(files: Sequence[File], options: Options, look: Look | None = None) -> "StructType":
+    """Return the columns of files, told from their records, as Spark's."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(pa.schema(inferred(files, options, look)))
+
+
+def check_written(schema: "StructType", options: Options) -> None:
+    """Refuse a DataFrame that can't be written."""
+    if missing := sorted(set(options.partition_by) - set(schema.names)):
+        raise SpecError(f"partitionBy: there is no column {', '.join(missing)}, only {', '.join(schema.names)}")
+    if len(options.partition_by) == len(schema.names):
+        raise SpecError("all columns are in partitionBy: nothing is left for the records")
+    arrow_columns(schema, options, options.partition_by)

@@ -12,13 +12,20 @@ from tensorflowonspark import storage
 from tensorflowonspark.columns import lists_as_vectors, spread
 from tensorflowonspark.columns.layout import is_binary, is_vector
 from tensorflowonspark.errors import TFRecordError
-from tensorflowonspark.tfrecords.compression import compression_of, decompressed
 from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.examples import Records
 from tensorflowonspark.tfrecords.files import Split, constant
-from tensorflowonspark.tfrecords.framing import HEADER_BYTES, Block, BrokenFile, blocks, first_header
+from tensorflowonspark.tfrecords.framing import (
+    HEADER_BYTES,
+    Block,
+    BrokenFile,
+    blocks,
+    compression_of,
+    decompressed,
+    first_header,
+)
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
-from tensorflowonspark.tfrecords.spans import BadRecords, gather
+from tensorflowonspark.tfrecords.wire import BadRecords, gather
 
 __all__ = ["BYTES_COLUMN", "Damaged", "read", "records_of"]
 

@@ -14,10 +14,9 @@ from tensorflowonspark import storage
 from tensorflowonspark.columns import vector_lists
 from tensorflowonspark.columns.layout import is_vector
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.tfrecords.compression import compressor
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.files import directory_of
-from tensorflowonspark.tfrecords.framing import framed
+from tensorflowonspark.tfrecords.framing import compressor, framed
 from tensorflowonspark.tfrecords.options import Compression, Options, RecordType
 
 __all__ = ["Output"]

@@ -12,26 +12,25 @@ port speaks TLS and both sides show the cluster's certificate.
 """
 
 from tensorflowonspark.transport.channel import Channel, Packed
-from tensorflowonspark.transport.client import Dialled, Dialogue, PutStream, dial, dial_near
-from tensorflowonspark.transport.common import MESSAGE_BYTES, ConnectionLost
+from tensorflowonspark.transport.connection import Connection, Dialogue, PutStream, connect, connect_local
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
-from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server
-from tensorflowonspark.transport.sockets import reachable
+from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, reachable
+from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost
 
 __all__ = [
     "MESSAGE_BYTES",
     "Channel",
     "ChannelHandler",
+    "Connection",
     "ConnectionLost",
     "Credentials",
-    "Dialled",
     "Dialogue",
     "Mapped",
     "Packed",
     "PutStream",
     "Server",
-    "dial",
-    "dial_near",
+    "connect",
+    "connect_local",
     "new_credentials",
     "reachable",
     "spark_wants_tls",

@@ -1,4 +1,4 @@
-"""A two-way stream of messages, whose end is how either side learns that the other is gone."""
+"""A two-way stream of messages, whose end tells either side that the other is gone."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tensorflowonspark.transport.common import MESSAGE_BYTES, ConnectionLost, packed, told, unpacked
+from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, packed, told, unpacked
 
 __all__ = ["Channel", "Packed"]
 

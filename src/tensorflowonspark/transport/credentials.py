@@ -1,4 +1,4 @@
-"""What a cluster's own processes show each other: a token, and where connections are encrypted a certificate."""
+"""Credentials of a cluster's own processes: a token, and with TLS a certificate."""
 
 import json
 import secrets

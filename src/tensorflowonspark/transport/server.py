@@ -1,14 +1,17 @@
-"""The end that is called: nothing is read from a peer before it has shown the token."""
+"""Servers, which read nothing from a peer before it has shown the token; Unix sockets."""
 
 import ctypes
 import hmac
 import os
+import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,9 +19,11 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tensorflowonspark.errors import error_text
-from tensorflowonspark.handover import Piece, open_piece
+from tensorflowonspark.transport.auth_proxy import AuthProxy, HandshakeDone, TokenShown
 from tensorflowonspark.transport.channel import Channel
-from tensorflowonspark.transport.common import (
+from tensorflowonspark.transport.credentials import Credentials
+from tensorflowonspark.transport.shared_file import FileRef, open_shared
+from tensorflowonspark.transport.wire import (
     END_MARK,
     HEADER_BYTES,
     MESSAGE_BYTES,
@@ -31,11 +36,62 @@ from tensorflowonspark.transport.common import (
     packed,
     unpacked,
 )
-from tensorflowonspark.transport.credentials import Credentials
-from tensorflowonspark.transport.gate import Gate, HandshakeDone, TokenShown
-from tensorflowonspark.transport.sockets import HiddenSocket
 
-__all__ = ["ChannelHandler", "DialogueHandler", "Mapped", "PutHandler", "Server"]
+__all__ = ["ChannelHandler", "DialogueHandler", "HiddenSocket", "Mapped", "PutHandler", "Server", "reachable"]
+
+_PATH_BYTES = 107  # sockaddr_un.sun_path without its terminating zero, man 7 unix
+
+
+def reachable(socket: Path) -> str:
+    """Return a path for a socket that is short enough for one.
+
+    The kernel takes 107 bytes, and Spark's local directories are deeper. On Linux a directory that this process has
+    open is reached through ``/proc``, by this user alone, for as long as this process lives.
+    """
+    if len(os.fsencode(socket)) <= _PATH_BYTES or sys.platform != "linux":
+        return str(socket)
+    descriptor = os.open(socket.parent, os.O_RDONLY | os.O_DIRECTORY)
+    return f"/proc/{os.getpid()}/fd/{descriptor}/{socket.name}"
+
+
+class HiddenSocket:
+    """A socket that only this process can reach: it loses its name as soon as somebody listens on it.
+
+    Parameters
+    ----------
+    directory : str
+        Where it has a name until then; one that goes with this process, if there is any. By default the system's own.
+
+    Attributes
+    ----------
+    path : str
+        Where to listen.
+    """
+
+    def __init__(self, directory: str = "") -> None:
+        self._directory = tempfile.mkdtemp(prefix="tfos-", dir=directory or None)  # which only this user can enter
+        self._entry = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        self.path = f"/proc/self/fd/{self._entry}/hidden"  # a temporary directory's own path may be too long
+        self._socket = -1
+
+    def hide(self) -> str:
+        """Take the name away, now that somebody listens; return the path by which this process still reaches it."""
+        self._socket = os.open(self.path, os.O_PATH)
+        self._remove()
+        return f"/proc/self/fd/{self._socket}"
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._socket < 0:
+            self._remove()  # nobody has listened
+        else:
+            os.close(self._socket)
+        os.close(self._entry)
+
+    def _remove(self) -> None:
+        Path(self.path).unlink(missing_ok=True)
+        Path(self._directory).rmdir()
+
 
 _CLOSING_SECONDS = 2.0
 _servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
@@ -58,8 +114,8 @@ class Mapped:
 class Server(flight.FlightServerBase):
     """Listens on one address, a Unix socket's path or a host and port, from its making until ``close``.
 
-    A Unix socket is protected by its directory and the token; a port by a `Gate`, which lets nobody reach the server
-    who has not shown the token or, with TLS, of which both sides show the certificate, finished the handshake.
+    A Unix socket is protected by its directory and the token; a port by an `AuthProxy`, which lets nobody reach
+    the server before it has shown the token or, with TLS, finished the handshake (both sides show the certificate).
 
     Parameters
     ----------
@@ -88,7 +144,7 @@ class Server(flight.FlightServerBase):
         on_dialogue: DialogueHandler | None = None,
     ) -> None:
         _servers.add(self)
-        self._gate: Gate | None = None
+        self._gate: AuthProxy | None = None
         self._hidden: HiddenSocket | None = None
         try:
             self._listen(address, credentials, directory)
@@ -107,7 +163,7 @@ class Server(flight.FlightServerBase):
             super().__init__(location(address), middleware=checks)
         elif credentials.certificate:
             own = credentials.certificate.encode()
-            self._gate = Gate(address, partial(HandshakeDone, credentials.certificate))
+            self._gate = AuthProxy(address, partial(HandshakeDone, credentials.certificate))
             # Flight has TLS on ports only: this one is reached from this host, and asks for the certificate as well.
             super().__init__(
                 location(_INSIDE, tls=True),
@@ -118,7 +174,7 @@ class Server(flight.FlightServerBase):
             )
             self._gate.open((_INSIDE[0], int(super().port)))
         else:
-            self._gate = Gate(address, partial(TokenShown, credentials.token))
+            self._gate = AuthProxy(address, partial(TokenShown, credentials.token))
             self._hidden = HiddenSocket(directory)
             super().__init__(location(self._hidden.path), middleware=checks)
             self._gate.open(self._hidden.hide())
@@ -216,10 +272,10 @@ def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mappe
             if word == END_MARK:
                 return
             piece = unpacked(word, HEADER_BYTES)
-            if not isinstance(piece, Piece):
+            if not isinstance(piece, FileRef):
                 raise ConnectionLost(f"the sender said {type(piece).__name__} where a file was to be handed over")
             try:
-                mapped = [Mapped(open_piece(piece), piece.size)]
+                mapped = [Mapped(open_shared(piece), piece.size)]
             except OSError:
                 writer.write(NOT_REACHED)
                 continue

@@ -41,4 +41,4 @@ def run(
     """
     del use_barrier
     show_new_way("TFParallel.run", "tensorflowonspark.run(spark, function, args, workers=...)")
-    run_nodes(session_of(sc), run_alone, Program(map_fn, tf_args), workers=num_executors)
+    run_nodes(session_of(sc), run_alone, Program(map_fn, tf_args), num_workers=num_executors)

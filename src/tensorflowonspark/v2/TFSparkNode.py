@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from tensorflowonspark.supervisor.ports import hold_port
+from tensorflowonspark.supervisor.host import hold_port
 
 from . import TFNode
 from ._old import gone_names

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.driver.cluster import Cluster
-from tensorflowonspark.driver.feeding import feed_targets
+from tensorflowonspark.driver.feed.job import node_endpoints
 from tensorflowonspark.errors import FeedError, SpecError
 
 from ._inference import answered
@@ -149,7 +149,7 @@ class TFCluster:
             The queue of the nodes.
         """
         self._require_feeding("inference", qname)
-        targets = feed_targets(self._cluster.fed, self._cluster.address)
+        targets = node_endpoints(self._cluster.fed, self._cluster.address)
         return answered(_as_rdd(dataRDD), targets, self._cluster.credentials, qname, feed_timeout)
 
     def _require_feeding(self, verb: str, qname: str) -> None:

@@ -5,8 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import transport
-from tensorflowonspark.task.plan import FeedTarget
-from tensorflowonspark.task.send import choose, loss, reach
+from tensorflowonspark.task.feeder import NodeEndpoint, choose, loss, reach
 
 from ._inlet import RowsHeader
 from ._pickles import from_pickles, in_batches, to_pickles
@@ -18,14 +17,14 @@ __all__ = ["answered"]
 
 
 def answered(
-    rdd: "RDD[Any]", targets: tuple[FeedTarget, ...], credentials: transport.Credentials, queue: str, timeout: float
+    rdd: "RDD[Any]", targets: tuple[NodeEndpoint, ...], credentials: transport.Credentials, queue: str, timeout: float
 ) -> "RDD[Any]":
     """Return the RDD of the results, computed when Spark comes to it."""
     return from_pickles(to_pickles(rdd), partial(_partition, targets, credentials, queue, timeout))
 
 
 def _partition(
-    targets: tuple[FeedTarget, ...],
+    targets: tuple[NodeEndpoint, ...],
     credentials: transport.Credentials,
     queue: str,
     timeout: float,

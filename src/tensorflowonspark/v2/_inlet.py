@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.parts import InferenceHeader
+from tensorflowonspark.feed_messages import InferenceHeader
 
 from ._inbox import END, END_OF_PARTITION, Block, Inbox, Question
 

@@ -12,7 +12,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, spark_type
 from tensorflowonspark.ml.params import missing_columns
-from tensorflowonspark.ml.predict import Taken
+from tensorflowonspark.ml.predict import TakenColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +46,7 @@ def fed_columns(frame: "DataFrame", mapping: Mapping[str, str]) -> list[str]:
 
 def taken_columns(
     frame: "DataFrame", mapping: Mapping[str, str], inputs: Sequence[TensorInfo]
-) -> tuple["DataFrame", Taken]:
+) -> tuple["DataFrame", TakenColumns]:
     """Return the columns that a signature takes, and what it gets of them.
 
     Parameters
@@ -80,7 +80,7 @@ def taken_columns(
                 # A shape of its own would make numbers of its bytes.
                 chosen = chosen.withColumn(column, f.array(f.col(quoted(column))))
     parameters = {tensor: column for column, tensor in tensors.items()}
-    return chosen, Taken(tuple(columns), {"shapes": shapes}, parameters, _ADVICE)
+    return chosen, TakenColumns(tuple(columns), {"shapes": shapes}, parameters, _ADVICE)
 
 
 def given_columns(mapping: Mapping[str, str], outputs: Sequence[OutputInfo]) -> tuple[Given, dict[str, DataType]]:

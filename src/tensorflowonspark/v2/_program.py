@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.config import Job
 from tensorflowonspark.node.forks import children_end_here
-from tensorflowonspark.spec import Job
 
 from ._inlet import Inlet
 from ._servers import tell_of_servers

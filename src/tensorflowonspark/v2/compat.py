@@ -4,8 +4,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
-from tensorflowonspark.node.export import export, is_of, save
-from tensorflowonspark.task.host import local_directory
+from tensorflowonspark.node.checkpoint.export import export, is_of, save
+from tensorflowonspark.supervisor.host import local_directory
 
 from ._old import show_new_way
 

@@ -19,7 +19,7 @@ from tensorflowonspark.tfrecords.framing import BLOCK_BYTES, Block
 from tensorflowonspark.tfrecords.functions import read_tfrecord, write_tfrecord
 from tensorflowonspark.tfrecords.infer import Seen, columns_of, merged, seen_in_block
 from tensorflowonspark.tfrecords.options import Options
-from tensorflowonspark.tfrecords.spans import PADDING_BYTES, BadRecords, Spans
+from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
 from tensorflowonspark.tfrecords.writing import Output
 
 from ._old import show_new_way

@@ -11,11 +11,10 @@ from pyspark.ml import Estimator, Model
 
 from tensorflowonspark.columns import select
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.applying import with_results
-from tensorflowonspark.ml.artefact import Artefact
+from tensorflowonspark.ml.distribution import distribute
 from tensorflowonspark.ml.model import KerasModel
-from tensorflowonspark.ml.predict import Plan
-from tensorflowonspark.ml.shipping import ship
+from tensorflowonspark.ml.model_bundle import ModelBundle
+from tensorflowonspark.ml.predict import PredictPlan, with_results
 
 from . import TFCluster
 from ._mapping import fed_columns, given_columns, taken_columns
@@ -94,8 +93,8 @@ class TFModel(
         artefact = _saved_model(args)
         frame, taken = taken_columns(dataset, args.input_mapping, artefact.inputs)
         outputs, types = given_columns(args.output_mapping, artefact.outputs)
-        plan = Plan(
-            model=ship(dataset.sparkSession, artefact),
+        plan = PredictPlan(
+            model=distribute(dataset.sparkSession, artefact),
             taken=taken,
             outputs=outputs,
             types=tuple(types.items()),
@@ -105,7 +104,7 @@ class TFModel(
         return with_results(plan, frame, keep=())
 
 
-def _saved_model(args: Namespace) -> Artefact:
+def _saved_model(args: Namespace) -> ModelBundle:
     """Return what `export_dir` holds.
 
     Raises

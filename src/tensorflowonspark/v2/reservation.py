@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import ClusterError
-from tensorflowonspark.messages import StopWanted
+from tensorflowonspark.messages import StopRequested
 
 from ._old import gone_names
 
@@ -48,7 +48,7 @@ class Client:
                 f"{error.filename}): call this as the user who runs the driver, where that user's home directory is "
                 "the same, with the address that the driver logs"
             ) from error
-        self._dialled = transport.dial(self.server_addr, key)
+        self._dialled = transport.connect(self.server_addr, key)
 
     def request_stop(self) -> None:
         """Ask for the stream's end: `TFCluster.shutdown` stops it when the rows that have come are through.
@@ -60,7 +60,7 @@ class Client:
         """
         try:
             channel = self._dialled.channel()
-            channel.send(StopWanted())
+            channel.send(StopRequested())
             channel.receive()
             channel.close()
         except transport.ConnectionLost as error:

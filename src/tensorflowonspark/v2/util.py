@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.supervisor.host import given_address
 from tensorflowonspark.task.gpus import all_gpus, task_gpus
-from tensorflowonspark.task.host import given_address
 
 from .gpu_info import AS_LIST, get_gpus, take
 

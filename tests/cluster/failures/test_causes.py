@@ -18,8 +18,8 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.feeding import feed_targets
-from tensorflowonspark.driver.inference import _infer_partition
+from tensorflowonspark.driver.feed.inference import _infer_partition
+from tensorflowonspark.driver.feed.job import node_endpoints
 from tests.support.local_cluster import local_cluster
 from tests.support.processes import node_of
 from tests.support.programs import wait_for
@@ -91,7 +91,7 @@ class Endless:
 def test_a_node_fails_while_threads_feed_it(program, words, cache):
     for _ in range(ROUNDS):
         with pytest.raises(tfos.NodeError) as caught:
-            with local_cluster(program, random.uniform(0, 0.6), workers=2, silence_timeout=60) as cluster:
+            with local_cluster(program, random.uniform(0, 0.6), num_workers=2, heartbeat_timeout=60) as cluster:
                 cluster.train([Endless() for _ in range(4)], cache=cache)
         assert words in str(caught.value)
 
@@ -110,7 +110,7 @@ def test_a_node_fails_while_threads_ask_it(monkeypatch, end, words):
     schema = pa.schema([("double", pa.int64())]).serialize().to_pybytes()
 
     def ask(cluster):
-        targets = feed_targets(cluster.nodes[:1], cluster.address)
+        targets = node_endpoints(cluster.nodes[:1], cluster.address)
         for _ in _infer_partition(targets, cluster.credentials, [], schema, repeat(BATCH)):
             pass
 
@@ -164,7 +164,7 @@ def write(frame):
 def test_a_node_fails_while_it_is_fed(spark, program, cache, words):
     for _ in range(ROUNDS):
         with pytest.raises(tfos.NodeError) as caught:
-            with tfos.Cluster(spark, program, random.uniform(0, 0.6), workers=2, silence_timeout=60) as cluster:
+            with tfos.Cluster(spark, program, random.uniform(0, 0.6), num_workers=2, heartbeat_timeout=60) as cluster:
                 cluster.train(many_rows(spark), cache=cache)
         assert words in str(caught.value)
 
@@ -184,7 +184,7 @@ def test_a_node_fails_while_it_is_fed(spark, program, cache, words):
 def test_a_node_fails_while_it_answers(spark, act, end, words):
     for _ in range(ROUNDS if act is collect else 1):
         with pytest.raises(Exception) as caught:  # noqa: PT011 - what Spark raises
-            with tfos.Cluster(spark, serves_and(end), random.uniform(0.1, 0.8), workers=2) as cluster:
+            with tfos.Cluster(spark, serves_and(end), random.uniform(0.1, 0.8), num_workers=2) as cluster:
                 act(cluster.inference(many_rows(spark), "double long"))
         assert words in str(caught.value)
 
@@ -195,9 +195,9 @@ def test_a_dataframe_that_fails(spark):
     frame = spark.range(0, 100, 1, 4).select(fails_in_spark())
     for _ in range(ROUNDS):
         with pytest.raises(tfos.FeedError, match="ArithmeticError: in the DataFrame"):
-            tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, workers=2)
+            tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, num_workers=2)
         with pytest.raises(tfos.FeedError, match="ArithmeticError: in the DataFrame"):
-            with tfos.Cluster(spark, lambda args, ctx: ctx.feed().rows, workers=2) as cluster:
+            with tfos.Cluster(spark, lambda args, ctx: ctx.feed().rows, num_workers=2) as cluster:
                 cluster.train(frame)
 
 
@@ -207,7 +207,7 @@ def test_rows_that_a_held_task_can_not_feed(spark):
     frame = spark.range(100).select("id", f.when(f.col("id") < 90, f.col("id") > 50).alias("flag"))
     for _ in range(ROUNDS):
         with pytest.raises(tfos.FeedError, match="the column 'flag', which says what to validate on, is null"):
-            tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, validation="flag", workers=2)
+            tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, validation="flag", num_workers=2)
 
 
 @pytest.mark.slow
@@ -222,9 +222,9 @@ def test_a_job_that_is_cancelled(spark):
     for _ in range(ROUNDS):
         Timer(3, spark.sparkContext.cancelAllJobs).start()
         with pytest.raises(tfos.FeedError, match="cancelled"):
-            tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, workers=2)
+            tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, num_workers=2)
         with pytest.raises(tfos.FeedError, match="cancelled"):
-            with tfos.Cluster(spark, lambda args, ctx: ctx.feed().rows, workers=2) as cluster:
+            with tfos.Cluster(spark, lambda args, ctx: ctx.feed().rows, num_workers=2) as cluster:
                 Timer(1, spark.sparkContext.cancelAllJobs).start()
                 cluster.train(frame)
 
@@ -257,7 +257,7 @@ def test_a_node_that_is_stopped_while_it_is_fed():
     def program(args, ctx):
         return ctx.attempt, ctx.feed().rows
 
-    cluster = local_cluster(program, silence_timeout=120, restarts=1)
+    cluster = local_cluster(program, heartbeat_timeout=120, restarts=1)
     stopped = []
 
     def stop():

@@ -25,4 +25,4 @@ def test_one_that_does_not_come_fails_the_cluster(spark, alone, message):
         return alone(ctx) if ctx.index == 1 else combining(ctx)("A.adapt", b"x", b"".join)
 
     with pytest.raises(tfos.NodeError, match=message):
-        tfos.run(spark, program, data=spark.range(10), workers=2)
+        tfos.run(spark, program, data=spark.range(10), num_workers=2)

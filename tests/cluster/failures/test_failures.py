@@ -48,7 +48,7 @@ def test_a_program_that_raises(spark, hold):
             raise LookupError("nothing here")
         time.sleep(3600)
 
-    with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, program, workers=2, hold=hold) as cluster:
+    with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, program, num_workers=2, hold=hold) as cluster:
         cluster.join()
     error = caught.value
     assert error.node == "worker:1"
@@ -61,7 +61,7 @@ def test_a_program_that_raises(spark, hold):
 @pytest.mark.smoke("local", "local-cluster")
 @pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
 def test_a_node_that_is_killed(spark, hold):
-    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, workers=2, hold=hold) as cluster:
+    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, num_workers=2, hold=hold) as cluster:
         error, seconds = killed_while_joining(cluster, lambda: node_of(cluster, 1).kill())
         assert (error.node, error.reason) == ("worker:1", "its process was ended by SIGKILL")
         assert "asleep" in error.output
@@ -72,7 +72,7 @@ def test_a_node_that_is_killed(spark, hold):
 @pytest.mark.smoke("standalone")
 @pytest.mark.masters("local-cluster", "standalone")  # in local mode it is the driver's JVM: test_the_driver_dies
 def test_an_executor_that_dies(spark):
-    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, num_workers=2) as cluster:
         executor = psutil.Process(cluster.nodes[0].jvm_pid)
         error, seconds = killed_while_joining(cluster, executor.kill)
         assert error.reason == "the executor that it ran on has ended"
@@ -87,7 +87,7 @@ def test_a_supervisor_that_is_killed(spark):
         subprocess.Popen(["sleep", "3600"])
         sleep(args, ctx)
 
-    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, with_a_child, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, with_a_child, num_workers=2) as cluster:
         node = node_of(cluster, 0)
         wait_for(lambda: "sleep" in [process.name() for process in node.children(recursive=True)])
         family = [node, *node.children(recursive=True)]
@@ -118,7 +118,7 @@ def start_daemons(args, ctx):
 @pytest.mark.parametrize("end", ["returns", "node", "supervisor"])
 def test_processes_that_left_the_nodes_group_go_with_it(spark, tmp_path, end):
     environment = {"STAY": "" if end == "returns" else "1"}
-    cluster = tfos.Cluster(spark, start_daemons, str(tmp_path), environment=environment).start()
+    cluster = tfos.Cluster(spark, start_daemons, str(tmp_path), env=environment).start()
     wait_for(lambda: (tmp_path / "up").exists())
     started = [psutil.Process(int(name)) for name in os.listdir(tmp_path) if name != "up"]
     assert len(started) == 3
@@ -135,7 +135,7 @@ def test_processes_that_left_the_nodes_group_go_with_it(spark, tmp_path, end):
 @pytest.mark.parametrize("victim", ["node", "supervisor"])
 def test_temporary_files_go_with_their_node(spark, tmp_path, victim):
     def program(args, ctx):
-        from tensorflowonspark.task.host import local_directory
+        from tensorflowonspark.supervisor.host import local_directory
 
         assert local_directory() == ctx.scratch
         Path(tempfile.mkdtemp(dir=ctx.scratch), "half").write_text("a checkpoint")
@@ -261,7 +261,7 @@ def test_the_first_cause_is_told_not_its_consequences(spark):
         raise LookupError("the cause")
 
     with pytest.raises(tfos.NodeError) as caught:
-        tfos.run(spark, program, workers=2)
+        tfos.run(spark, program, num_workers=2)
     assert caught.value.node == "worker:1"
 
 

@@ -47,9 +47,9 @@ def threads_and_signals(args, ctx):
 
 @pytest.mark.smoke
 def test_threads_and_signals_of_a_program():
-    with local_cluster(threads_and_signals, silence_timeout=10) as cluster:
+    with local_cluster(threads_and_signals, heartbeat_timeout=10) as cluster:
         assert cluster.join() == {"worker:0": ["SIGUSR1"]}
-    with pytest.raises(KeyboardInterrupt), local_cluster(threads_and_signals, workers=2) as cluster:
+    with pytest.raises(KeyboardInterrupt), local_cluster(threads_and_signals, num_workers=2) as cluster:
         wait_for(lambda: cluster.nodes[0].returned)
         node = node_of(cluster, 1)
         raise KeyboardInterrupt

@@ -10,16 +10,16 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver import feedrun
-from tensorflowonspark.messages import Ready
-from tensorflowonspark.task.plan import FeedTarget
+from tensorflowonspark.driver.feed import session
+from tensorflowonspark.messages import NodeReady
+from tensorflowonspark.task.feeder import NodeEndpoint
 from tests.support.programs import all_ids, read, small_frame
 
 
 @pytest.mark.smoke("local", "standalone")
 @pytest.mark.parametrize("cache", ["disk", "memory", "none"])
 def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
-    with tfos.Cluster(spark, read, {}, workers=2) as cluster:
+    with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         cluster.train(small_frame(spark, [50, 3, 0, 40]), cache=cache)
         results = cluster.join()
     assert all_ids(results) == list(range(93))
@@ -28,7 +28,7 @@ def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
 
 @pytest.mark.masters("local")
 def test_feeds_of_all_kinds_follow_each_other_on_one_cluster(spark):
-    with tfos.Cluster(spark, read, {}, workers=2) as cluster:
+    with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         for cache in ("none", "disk", None, "memory"):
             cluster.train(spark.range(0, 100, 1, 5), cache=cache)
         results = cluster.join()
@@ -52,7 +52,7 @@ def read_both(args, ctx):
 def test_rows_to_validate_on_come_apart(spark, way):
     frame = spark.range(0, 100, 1, 4)
     chosen = frame.id % 10 == 0
-    with tfos.Cluster(spark, read_both, workers=2) as cluster:
+    with tfos.Cluster(spark, read_both, num_workers=2) as cluster:
         if way == "column":
             cluster.train(frame.withColumn("held_out", chosen), validation="held_out")
         else:
@@ -67,7 +67,7 @@ def test_rows_to_validate_on_come_apart(spark, way):
 @pytest.mark.masters("local")
 def test_a_held_stage_feeds_rows_to_validate_on_too(spark):
     frame = spark.range(100).withColumn("held_out", f.col("id") % 10 == 0)
-    results = tfos.run(spark, read_both, workers=2, data=frame, validation="held_out")
+    results = tfos.run(spark, read_both, num_workers=2, data=frame, validation="held_out")
     assert sorted(sum((each["validation"] for each in results.values()), [])) == list(range(0, 100, 10))
 
 
@@ -86,7 +86,7 @@ def test_every_type_of_spark_arrives(spark):
             2,
             features=["d", "t", "de", "st", "aa", "v", "bi", "bo", "s", "h"],
             shapes={"aa": (None, None), "bi": (2, 1)},
-            casts={"bi": "float32"},
+            dtypes={"bi": "float32"},
             fill={"h": -1},
             shuffle=False,
         )
@@ -126,7 +126,7 @@ def test_every_type_of_spark_arrives(spark):
 def test_a_row_that_does_not_fit_is_named_with_its_partition_and_value(spark, cache):
     frame = spark.range(0, 40, 1, 2).select(f.when(f.col("id") != 25, f.col("id")).alias("age"))
     with pytest.raises(tfos.NodeError, match="column 'age' holds .* row 5 of partition 1") as caught:
-        with tfos.Cluster(spark, lambda args, ctx: list(ctx.batches(10)()), workers=2) as cluster:
+        with tfos.Cluster(spark, lambda args, ctx: list(ctx.batches(10)()), num_workers=2) as cluster:
             cluster.train(frame, cache=cache)
     assert "fill={'age'" in str(caught.value)
 
@@ -173,7 +173,7 @@ def test_a_program_that_does_not_read_is_named(spark):
         time.sleep(60)
 
     with pytest.raises(tfos.FeedError, match="no progress for 2 s") as caught:
-        with tfos.Cluster(spark, program, workers=2) as cluster:
+        with tfos.Cluster(spark, program, num_workers=2) as cluster:
             cluster.train(spark.range(0, 100_000, 1, 8), cache="none", cache_limit="100k", timeout=2)
     for words in ("worker:0 on", "worker:1 on", "received", "its program has not begun to read them", "tasks"):
         assert words in str(caught.value)
@@ -183,7 +183,7 @@ def test_a_program_that_does_not_read_is_named(spark):
 def test_a_stream_goes_on_beside_a_worker_that_gets_nothing(spark):
     # Both partitions go to the same node (their numbers are even): the other one must not hold it up.
     frame = small_frame(spark, [400, 0, 400, 0])
-    with tfos.Cluster(spark, read, {}, workers=2) as cluster:
+    with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         cluster.train(frame, cache="none", cache_limit="1k", timeout=30)
         results = cluster.join()
     assert all_ids(results) == list(range(800))
@@ -199,7 +199,7 @@ def test_a_node_that_dies_in_a_stream_is_named_at_once(spark):
     started = time.monotonic()
     with (
         pytest.raises(tfos.NodeError, match=r"worker:1 on .* SIGKILL"),
-        tfos.Cluster(spark, program, workers=2) as cluster,
+        tfos.Cluster(spark, program, num_workers=2) as cluster,
     ):
         cluster.train(spark.range(0, 1_000_000, 1, 20), cache="none")
     assert time.monotonic() - started < 60
@@ -222,7 +222,7 @@ def test_a_task_that_spark_repeats_brings_no_row_of_a_stream_twice(spark, tmp_pa
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 50)
     try:
         frame = spark.range(0, 1000, 1, 4).mapInArrow(fails_once, "id long")
-        with tfos.Cluster(spark, read, {}, workers=2) as cluster:
+        with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
             cluster.train(frame, cache="none")
             results = cluster.join()
     finally:
@@ -263,16 +263,16 @@ def test_more_than_the_bound_of_what_is_kept_is_an_error_with_ways_out(spark):
 @pytest.mark.masters("standalone")
 def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     # As on a host where the node's socket is not: all tasks of both executors must take the other road.
-    feed_targets = feedrun.feed_targets
+    feed_targets = session.feed_targets
 
     def far(nodes, *driver):
         return tuple(
-            FeedTarget(each.number, each.name, each.host, Ready("/far/away", each.ready.feed_port))
+            NodeEndpoint(each.number, each.name, each.host, NodeReady("/far/away", each.ready.feed_port))
             for each in feed_targets(nodes, *driver)
         )
 
-    monkeypatch.setattr(feedrun, "feed_targets", far)
-    with tfos.Cluster(spark, read, {}, workers=2) as cluster:
+    monkeypatch.setattr(session, "feed_targets", far)
+    with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         assert {node.host for node in cluster.nodes} == {"127.0.0.1", "127.0.0.2"}
         for cache in ("disk", "none"):
             cluster.train(spark.range(0, 1000, 1, 4), cache=cache)
@@ -291,6 +291,6 @@ def test_a_worker_that_never_reads_gives_its_rows_nevertheless(spark):
             return 0
         return sum(int((~np.signbit(batch["sample_weight"])).sum()) for batch in ctx.batches(10, features=["id"])())
 
-    with tfos.Cluster(spark, program, workers=2) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
         cluster.train(small_frame(spark, [101, 0]))
         assert cluster.join() == {"worker:0": 0, "worker:1": 50}

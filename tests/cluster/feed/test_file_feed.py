@@ -39,7 +39,7 @@ def epochs(args, ctx):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_row_once_on_one_worker(spark, files, call, workers):
     path = str(files / call.replace("read_", "").replace("tfrecord", "records"))
-    results = tfos.run(spark, epochs, {"call": call, "path": path}, workers=workers)
+    results = tfos.run(spark, epochs, {"call": call, "path": path}, num_workers=workers)
     assert {tuple(result["columns"]) for result in results.values()} == {("id", "part", "x")}
     assert sum(result["rows"] for result in results.values()) == 1000
     for epoch in range(2):
@@ -59,14 +59,14 @@ def test_training_on_own_files_and_feeds_one_after_another(spark, files):
             model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
             model.compile("sgd", "mse")
         own = ctx.read_tfrecord(args, columns=["x", "id"])
-        data = own.dataset(100, features="x", label="id", shapes={"x": (2,)}, casts={"id": "float32"})
+        data = own.dataset(100, features="x", label="id", shapes={"x": (2,)}, dtypes={"id": "float32"})
         assert data.element_spec[0].shape.as_list() == [None, 2]
         model.fit(data, epochs=1, verbose=0)
         fed = sum(len(batch["id"]) for batch in ctx.feed().batches(10)())
         again = ctx.read_parquet(args.replace("records", "parquet"), columns=["id"], cache="memory")
         return own.total_rows, fed, again.total_rows, model.get_weights()[0].tolist()
 
-    with tfos.Cluster(spark, program, str(files / "records"), workers=2) as cluster:
+    with tfos.Cluster(spark, program, str(files / "records"), num_workers=2) as cluster:
         cluster.train(spark.range(20))
         first, second = cluster.join().values()
     assert first[0] == second[0] == first[2] == 1000
@@ -93,4 +93,4 @@ def test_training_on_own_files_and_feeds_one_after_another(spark, files):
 )
 def test_what_can_not_be_is_named(spark, files, program, message):
     with pytest.raises(tfos.NodeError, match=message):
-        tfos.run(spark, program, str(files / "records"), workers=2)
+        tfos.run(spark, program, str(files / "records"), num_workers=2)

@@ -38,7 +38,7 @@ def test_many_partitions_at_a_time_keep_their_rows_apart(spark):
     def program(args, ctx):
         ctx.serve(lambda ids: ids * 2, batch_rows=7)
 
-    with tfos.Cluster(spark, program, workers=2) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
         frame = spark.range(0, 20_000, 1, 16)
         rows = cluster.inference(frame, "double long").collect()
     assert [(row.id, row.double) for row in rows] == [(number, 2 * number) for number in range(20_000)]
@@ -128,7 +128,7 @@ def _sleeps(args, ctx):
 def test_a_program_that_does_not_answer_is_named(spark, program, words):
     begin = time.monotonic()
     with pytest.raises(tfos.FeedError, match=f"(?s)the program of worker:0 on .* has not called ctx.serve.*{words}"):
-        with tfos.Cluster(spark, program, silence_timeout=1) as cluster:
+        with tfos.Cluster(spark, program, heartbeat_timeout=1) as cluster:
             if program is _waits_for_rows:
                 cluster.train(spark.range(10))
             cluster.inference(spark.range(3), "y long", timeout=2 if program is _sleeps else 600)

@@ -34,7 +34,7 @@ def test_a_streaming_frame_is_one_endless_feed_with_a_clean_stop(spark, tmp_path
     source, checkpoint = tmp_path / "source", str(tmp_path / "checkpoint")
     put(spark, source, 0, 55)
     put(spark, source, 55, 60)
-    with tfos.Cluster(spark, read, {}, workers=2) as cluster:
+    with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         feed = cluster.train_stream(stream_of(spark, source), checkpoint=checkpoint)
         wait_for_rows(feed, 60)
         put(spark, source, 60, 100)
@@ -57,7 +57,7 @@ def test_a_streaming_frame_is_one_endless_feed_with_a_clean_stop(spark, tmp_path
 def test_each_micro_batch_is_a_feed_of_its_own_by_foreach_batch(spark, tmp_path):
     put(spark, tmp_path / "source", 0, 20)
     put(spark, tmp_path / "source", 20, 30)
-    with tfos.Cluster(spark, read, {}, workers=2) as cluster:
+    with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         writer = stream_of(spark, tmp_path / "source").writeStream.trigger(availableNow=True)
         query = writer.foreachBatch(lambda frame, number: cluster.train(frame)).start()
         assert query.awaitTermination(60)

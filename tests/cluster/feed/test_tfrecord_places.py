@@ -15,5 +15,5 @@ def test_nodes_read(spark, remote_directory):
         feed = ctx.read_tfrecord(args)
         return sorted(batch["id"][batch["sample_weight"] != 0].tolist() for batch in feed.batches(10)())
 
-    results = tfos.run(spark, program, f"{remote_directory}/for-nodes", workers=2)
+    results = tfos.run(spark, program, f"{remote_directory}/for-nodes", num_workers=2)
     assert sorted(number for steps in results.values() for step in steps for number in step) == list(range(100))

@@ -15,12 +15,12 @@ import cloudpickle
 import psutil
 import pytest
 
-from tensorflowonspark import children
-from tensorflowonspark.messages import Member, Members, Ready, Returned, Stop, TensorFlowImported
-from tensorflowonspark.node.setup import NodeSetup
-from tensorflowonspark.spec import ClusterSpec
-from tensorflowonspark.supervisor.forking import ForkServer
-from tensorflowonspark.supervisor.supervise import node_environment
+from tensorflowonspark import processes
+from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.messages import Member, Members, NodeReady, Returned, Stop, TensorFlowImported
+from tensorflowonspark.node.driver_link import NodeSetup
+from tensorflowonspark.supervisor.forkserver.client import ForkServer
+from tensorflowonspark.supervisor.supervisor import node_environment
 from tests.support.processes import is_fork_server
 from tests.support.programs import wait_for
 
@@ -86,18 +86,18 @@ class Node:
 
     def __init__(self, server, program, directory=""):
         self._output, writing = os.pipe()
-        self.process, self._pipe = children.start(
+        self.process, self._pipe = processes.start(
             "tensorflowonspark.node",
             {**server._outfit.environment},
             writing,
             fork=partial(server.fork, output=writing),
         )
         os.close(writing)
-        spec = ClusterSpec(workers=1)
+        spec = ClusterSpec(num_workers=1)
         order = cloudpickle.dumps((program, None))
         setup = NodeSetup(spec, 0, spec.roles[0], "127.0.0.1", "token", order, (), "", str(directory))
         self._pipe.send(setup)
-        assert isinstance(self._pipe.recv(), Ready)
+        assert isinstance(self._pipe.recv(), NodeReady)
         self._pipe.send(Members((Member(0, spec.roles[0], "127.0.0.1", 1),)))
 
     @property
@@ -173,7 +173,7 @@ def test_the_end_of_a_forked_node_is_known(shared, end, code):
     node = Node(shared.fork_server(), lambda args, ctx: end())
     assert node.forked
     assert node.process.wait() == node.process.poll() == code
-    children.kill_group(node.process.pid)
+    processes.kill_group(node.process.pid)
 
 
 def test_a_node_that_wants_another_environment_starts_afresh_and_says_so_for_debugging(shared):
@@ -204,7 +204,7 @@ def test_of_several_one_becomes_the_server_and_what_it_replaces_ends_with_its_no
     assert not executor.sockets()
     wait_for(executor.sockets, _IMPORT_SECONDS)
     assert len(executor.servers()) == 2  # the first one waits for its node
-    children.kill_group(node.process.pid)
+    processes.kill_group(node.process.pid)
     assert node.process.wait() == -signal.SIGKILL
     wait_for(lambda: not first.is_running(), 5)
     node = Node(other, lambda args, ctx: 1)
@@ -222,7 +222,7 @@ def test_a_server_that_is_killed_disturbs_nobody_and_is_replaced(executor):
     process.kill()
     assert node.result() == "ends by itself"
     assert node.process.poll() is None
-    assert node.stop() == children.UNKNOWN_EXIT
+    assert node.stop() == processes.UNKNOWN_EXIT
     assert executor.sockets()  # which nobody listens to
     afresh = Node(executor.fork_server(), lambda args, ctx: 1)
     assert not afresh.forked
@@ -270,7 +270,7 @@ def test_it_ends_when_sparks_directory_is_gone(executor):
 def test_it_ends_when_no_cluster_has_been_there_for_long(executor):
     program = (
         "import os, sys, time\n"
-        "from tensorflowonspark.supervisor.forking import ForkServer\n"
+        "from tensorflowonspark.supervisor.forkserver.client import ForkServer\n"
         "ForkServer(sys.argv[1], int(sys.argv[2]), dict(os.environ), 2.0).ensure()\n"
         "sys.stdin.read()"
     )

@@ -52,7 +52,7 @@ def warm(spark):
 @pytest.mark.smoke
 @pytest.mark.masters("local", "local-cluster")
 def test_the_second_cluster_is_up_at_once_with_tensorflow(spark, warm):
-    with tfos.Cluster(spark, look, workers=2) as cluster:
+    with tfos.Cluster(spark, look, num_workers=2) as cluster:
         assert cluster.join() == {"worker:0": (True, 6), "worker:1": (True, 6)}
 
 
@@ -69,7 +69,7 @@ def test_training_is_the_same_as_with_fresh_nodes(spark, warm):
             keras.utils.set_random_seed(7)
             return began, fit(args, ctx)
 
-        with tfos.Cluster(spark, program, {"batch_size": 16}, workers=2, warm_nodes=warm_nodes) as cluster:
+        with tfos.Cluster(spark, program, {"batch_size": 16}, num_workers=2, warm_nodes=warm_nodes) as cluster:
             cluster.train(small_frame(spark, [40, 40]))
             results = cluster.join()
         assert [began for began, _ in results.values()] == [warm_nodes, warm_nodes]
@@ -85,7 +85,7 @@ def test_tf_keras_and_other_environments_get_fresh_nodes(spark, warm):
 
         return is_warm(), tf.keras.__name__.split(".")[0]
 
-    results = tfos.run(spark, program, environment={"TF_USE_LEGACY_KERAS": "1"}, warm_nodes=True)
+    results = tfos.run(spark, program, env={"TF_USE_LEGACY_KERAS": "1"}, warm_nodes=True)
     assert results["worker:0"] == (False, "tf_keras")
     assert not tfos.run(spark, program, warm_nodes=False)["worker:0"][0]
 
@@ -127,7 +127,7 @@ def test_nodes_die_with_their_supervisors(spark, warm):
         subprocess.Popen(["sleep", "3600"])
         import_and_sleep(args, ctx)
 
-    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, with_a_child, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError), tfos.Cluster(spark, with_a_child, num_workers=2) as cluster:
         time.sleep(1)
         node = node_of(cluster, 0)
         assert node.ppid() == warm.pid
@@ -154,7 +154,7 @@ def test_a_fork_server_that_is_killed_does_not_disturb_a_training(spark, warm):
     def program(args, ctx):
         return is_warm(), fit(args, ctx)
 
-    with tfos.Cluster(spark, program, {"batch_size": 16, "epochs": 8}, workers=2) as cluster:
+    with tfos.Cluster(spark, program, {"batch_size": 16, "epochs": 8}, num_workers=2) as cluster:
         Thread(target=kill_in_the_third_epoch, args=(cluster,), daemon=True).start()
         cluster.train(small_frame(spark, [100, 100]))
         results = cluster.join()

@@ -68,7 +68,7 @@ def test_all_workers_get_the_state_of_all_rows(spark):
     given = rows()
     # One worker has 30 rows and the other 7: their words, and the batches that fill up, differ.
     frame = spark.createDataFrame(given[:30]).coalesce(1).union(spark.createDataFrame(given[30:]).coalesce(1))
-    results = tfos.run(spark, adapting, data=frame, workers=2)
+    results = tfos.run(spark, adapting, data=frame, num_workers=2)
     expected = adapted_alone(given)
     for index, result in enumerate(results.values()):
         assert_equal_states(result["states"], expected, given)
@@ -126,7 +126,7 @@ def feed_after_feed(args, ctx):
 
 def test_streams_workers_without_rows_and_what_is_refused(spark):
     given = rows()
-    with tfos.Cluster(spark, feed_after_feed, workers=2) as cluster:
+    with tfos.Cluster(spark, feed_after_feed, num_workers=2) as cluster:
         cluster.train(spark.createDataFrame(given).repartition(3), cache="none")
         cluster.train(spark.createDataFrame(given[3:4]))
         one, two = cluster.join().values()

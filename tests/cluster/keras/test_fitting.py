@@ -90,7 +90,7 @@ def test_interrupted_training_ends_where_an_unbroken_one_does(spark, tmp_path):
     def run(directory, epochs, **settings):
         (tmp_path / directory).mkdir(exist_ok=True)
         args = {"directory": str(tmp_path / directory), "epochs": epochs, **settings}
-        results = tfos.run(spark, everything, args, workers=2, data=frame.coalesce(2))
+        results = tfos.run(spark, everything, args, num_workers=2, data=frame.coalesce(2))
         assert_agreement(results)
         return results["worker:0"]
 
@@ -110,7 +110,7 @@ def test_interrupted_training_ends_where_an_unbroken_one_does(spark, tmp_path):
 def test_several_steps_per_execution_and_early_stopping(spark, tmp_path):
     """Five steps in executions of two: the last is short, and no row is lost."""
     args = {"directory": str(tmp_path), "epochs": 30, "steps": 2, "patience": 1, "rate": 0.3}
-    results = tfos.run(spark, everything, args, workers=2, data=small_frame(spark, [40, 37]))
+    results = tfos.run(spark, everything, args, num_workers=2, data=small_frame(spark, [40, 37]))
     assert_agreement(results)
     epochs = results["worker:0"]["epochs"]
     assert len(epochs) < 30
@@ -149,7 +149,7 @@ def test_tf_keras_works_too(spark):
 
     path = spark.conf.get("spark.local.dir") + "/exported"
     frame = small_frame(spark, [50, 23])
-    results = tfos.run(spark, program, path, workers=2, data=frame, environment={"TF_USE_LEGACY_KERAS": "1"})
+    results = tfos.run(spark, program, path, num_workers=2, data=frame, env={"TF_USE_LEGACY_KERAS": "1"})
     one, two = results.values()
     assert one[0] == pytest.approx(two[0])
     assert one[2] == two[2] == 2 * 5

@@ -378,7 +378,7 @@ def assert_same(one, two, name):
 
 
 def two_workers_and_one_process(spark, essential):
-    results = tfos.run(spark, program, essential, workers=2)
+    results = tfos.run(spark, program, essential, num_workers=2)
     assert_same(results["worker:0"], results["worker:1"], "workers")
     assert_same(results["worker:0"], outcomes(Share(0, 1), essential), "two workers and one process")
 

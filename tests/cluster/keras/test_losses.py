@@ -47,7 +47,7 @@ def test_a_loss_that_is_one_number_is_averaged_over_the_workers(spark):
         error = x @ weights - y[:, 0]
         shown.append(np.mean(error**2))
         weights = weights - _RATE * 2 * x.T @ error / len(x)
-    for found in tfos.run(spark, learned, (x, y), workers=2).values():
+    for found in tfos.run(spark, learned, (x, y), num_workers=2).values():
         for name, (of_model, losses) in found.items():
             np.testing.assert_allclose(of_model, weights, rtol=1e-4, err_msg=name)
             np.testing.assert_allclose(losses, shown, rtol=1e-4, err_msg=name)

@@ -40,7 +40,7 @@ def test_two_workers_with_uneven_rows_show_what_one_process_shows_of_all_rows(sp
         return results
 
     environment = {"TF_USE_LEGACY_KERAS": "1"} if keras.__name__ == "tf_keras" else {}
-    results = tfos.run(spark, program, {"keras": keras.__name__}, workers=2, environment=environment)
+    results = tfos.run(spark, program, {"keras": keras.__name__}, num_workers=2, env=environment)
     assert results["worker:0"] == results["worker:1"]
     assert_same(results["worker:0"]["one"], plain(keras, "one", np.ones(ROWS, "f4")))
     assert_same(results["worker:0"]["dict"], plain(keras, "dict"))

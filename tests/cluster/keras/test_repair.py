@@ -28,5 +28,5 @@ def test_plain_keras_fails_and_ours_does_not(spark):
         return os.environ["TF_CONFIG"] != ""
 
     with pytest.raises(tfos.NodeError):
-        tfos.run(spark, program, "plain", workers=2)
-    assert all(tfos.run(spark, program, "ours", workers=2).values())
+        tfos.run(spark, program, "plain", num_workers=2)
+    assert all(tfos.run(spark, program, "ours", num_workers=2).values())

@@ -50,7 +50,7 @@ def everything_in_scope(args, ctx):
 @pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_program_may_do_everything_in_the_scope(spark, tmp_path):
-    results = tfos.run(spark, everything_in_scope, str(tmp_path), workers=2, data=small_frame(spark, [40, 33]))
+    results = tfos.run(spark, everything_in_scope, str(tmp_path), num_workers=2, data=small_frame(spark, [40, 33]))
     (files, resumed, one), (_, also_resumed, two) = results.values()
     assert resumed == also_resumed == [2]
     kept = {"backup", "batches.weights.h5", "best.keras", "board", "each.1.keras", "each.2.keras", "older.h5", "ours"}

@@ -85,7 +85,7 @@ def ids_in_fit(strategy, data):
 @pytest.mark.timeout(300)
 @pytest.mark.masters("local")
 def test_no_row_is_dropped_on_any_way_into_a_strategy(spark):
-    results = tfos.run(spark, ways, workers=2, data=small_frame(spark, [40, _ROWS - 40]))
+    results = tfos.run(spark, ways, num_workers=2, data=small_frame(spark, [40, _ROWS - 40]))
     one, two = results["worker:0"], results["worker:1"]
     assert sorted(one.pop("own") + two.pop("own")) == list(range(20))
     got = {name: sorted(one[name] + two[name]) for name in one}
@@ -116,8 +116,8 @@ def test_a_generator_that_reads_a_feed_later_is_refused(spark):
         return [int(each) for batch in distributed for each in strategy.experimental_local_results(batch)[0]]
 
     with pytest.raises(tfos.NodeError, match="would be dropped.*auto_shard_policy = tf.data.experimental.AutoShard"):
-        tfos.run(spark, program, workers=2, data=spark.range(0, 20, 1, 2))
-    rows = tfos.run(spark, program, "off", workers=2, data=spark.range(0, 20, 1, 2)).values()
+        tfos.run(spark, program, num_workers=2, data=spark.range(0, 20, 1, 2))
+    rows = tfos.run(spark, program, "off", num_workers=2, data=spark.range(0, 20, 1, 2)).values()
     assert set(sum(rows, [])) == {-1, *range(20)}
 
 
@@ -169,7 +169,7 @@ def test_rows_that_reach_no_step_are_counted(spark):
             "arrays": fit(*arrays(), batch_size=8),
         }
 
-    results = tfos.run(spark, program, workers=2, data=small_frame(spark, [40, 20]))
+    results = tfos.run(spark, program, num_workers=2, data=small_frame(spark, [40, 20]))
     for role, result in results.items():
         sharded, arrays = result.pop("sharded"), result.pop("arrays")
         assert result == {name: [] for name in result}
@@ -251,7 +251,7 @@ def every_kind(args, ctx):
 @pytest.mark.timeout(300)
 @pytest.mark.masters("local")
 def test_data_of_every_kind_in_fit_evaluate_and_predict(spark):
-    one, two = tfos.run(spark, every_kind, workers=2).values()
+    one, two = tfos.run(spark, every_kind, num_workers=2).values()
     assert list(one[0]) == list(two[0])
     for name, (before, loss, predicted) in one[0].items():
         assert (before, loss) == pytest.approx(two[0][name][:2]), name

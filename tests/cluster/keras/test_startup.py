@@ -34,7 +34,7 @@ def test_a_strategy_that_is_made_late(spark, tmp_path):
         weights = [np.asarray(weight.numpy()) for weight in model.weights]
         return history.history["loss"], weights, float(variable), len(x) + rest
 
-    one, two = tfos.run(spark, program, str(tmp_path), workers=2, data=small_frame(spark, [30, 20])).values()
+    one, two = tfos.run(spark, program, str(tmp_path), num_workers=2, data=small_frame(spark, [30, 20])).values()
     assert one[0] == pytest.approx(two[0])
     assert (one[2], one[3]) == (two[2], two[3]) == (2.0, 25)
     for mine, theirs in zip(one[1], two[1], strict=True):
@@ -63,7 +63,7 @@ def test_the_death_of_a_worker_of_a_strategy_that_is_made_late(spark):
         model.fit(dataset, epochs=1000, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=die)])
 
     with pytest.raises(tfos.NodeError, match="worker:1 .* SIGKILL"):
-        tfos.run(spark, program, workers=2, data=small_frame(spark, [30, 20]))
+        tfos.run(spark, program, num_workers=2, data=small_frame(spark, [30, 20]))
 
 
 @pytest.mark.masters("local")
@@ -77,4 +77,4 @@ def test_what_has_to_be_moved_is_named(spark):
         getattr(tf.distribute, "".join(args))()
 
     with pytest.raises(tfos.NodeError, match=r"make it the first thing in the function, before ctx.dataset\(...\)"):
-        tfos.run(spark, program, ["MultiWorker", "MirroredStrategy"], workers=2)
+        tfos.run(spark, program, ["MultiWorker", "MirroredStrategy"], num_workers=2)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.slots import count_slots
+from tensorflowonspark.driver.spark.resources import count_slots
 from tests.support.programs import wait_for
 
 
@@ -35,7 +35,7 @@ def where(args, ctx):
 @pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
 def test_nodes_know_each_other(spark, hold, caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")
-    with tfos.Cluster(spark, where, {"a": 1}, workers=2, hold=hold, environment={"A_VARIABLE": "7"}) as cluster:
+    with tfos.Cluster(spark, where, {"a": 1}, num_workers=2, hold=hold, env={"A_VARIABLE": "7"}) as cluster:
         results = cluster.join()
     assert list(results) == ["worker:0", "worker:1"]
     first, second = results.values()
@@ -57,7 +57,7 @@ def test_a_detached_cluster_leaves_the_slots_to_others(spark):
         return True
 
     path = os.path.join(spark.conf.get("spark.local.dir"), f"go-{time.monotonic_ns()}")
-    with tfos.Cluster(spark, wait_for_file, path, workers=2) as cluster:
+    with tfos.Cluster(spark, wait_for_file, path, num_workers=2) as cluster:
         assert spark.range(0, 100, 1, 4).count() == 100
         open(path, "w").close()
         assert cluster.join() == {"worker:0": True, "worker:1": True}
@@ -66,7 +66,7 @@ def test_a_detached_cluster_leaves_the_slots_to_others(spark):
 @pytest.mark.smoke
 def test_two_clusters_one_after_the_other(spark):
     for _ in range(2):
-        assert len(tfos.run(spark, where, workers=2)) == 2
+        assert len(tfos.run(spark, where, num_workers=2)) == 2
 
 
 @pytest.mark.smoke
@@ -78,7 +78,7 @@ def test_ps_and_evaluator_end_when_chief_and_workers_have(spark):
             time.sleep(3600)
         return ctx.job
 
-    results = tfos.run(spark, program, workers=1, chief=True, ps=1, evaluator=True)
+    results = tfos.run(spark, program, num_workers=1, chief=True, num_ps=1, evaluator=True)
     assert results == {"chief:0": "chief", "worker:0": "worker"}
 
 
@@ -89,7 +89,7 @@ def test_too_few_slots_are_told_within_seconds(spark):
     started = time.monotonic()
     words = f"needs {slots + 1} task slots at the same time, and the Spark application has {slots}"
     with pytest.raises(tfos.SlotsError, match=words):
-        tfos.Cluster(spark, where, workers=slots + 1).start()
+        tfos.Cluster(spark, where, num_workers=slots + 1).start()
     assert time.monotonic() - started < 15
 
 
@@ -100,12 +100,12 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
         yield from batches
 
     busy = spark.range(0, 4, 1, 4).mapInArrow(occupy, "id long")
-    from tensorflowonspark.driver.job import SparkJob
+    from tensorflowonspark.driver.spark.jobs import SparkJob
 
     job = SparkJob(spark, "occupies all slots", busy.collect, lambda: None)
     wait_for(lambda: job.tasks()[1] == 4)
     with pytest.raises(tfos.StartError, match=r"worker:0 \(no word from it.*other jobs may hold the slots"):
-        tfos.Cluster(spark, where, workers=2, start_timeout=2.0).start()
+        tfos.Cluster(spark, where, num_workers=2, start_timeout=2.0).start()
     job.cancel()
     job.wait(20)
 
@@ -117,7 +117,7 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
     [
         ({"function": "train"}, "expected a function of"),
         ({"args": (each for each in "abc")}, "can't be shipped to the nodes"),
-        ({"workers": 0}, "no node would train"),
+        ({"num_workers": 0}, "no node would train"),
         ({"log_level": "LOUD"}, "log_level='LOUD'"),
     ],
 )
@@ -130,7 +130,7 @@ def test_bad_arguments_are_refused_before_anything_starts(spark, arguments, word
 @pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_cluster_is_used_inside_its_block(spark):
-    cluster = tfos.Cluster(spark, where, workers=1)
+    cluster = tfos.Cluster(spark, where, num_workers=1)
     with pytest.raises(tfos.ClusterError, match="not running"):
         cluster.train(spark.range(3))
     with cluster:
@@ -144,7 +144,7 @@ def test_a_cluster_is_used_inside_its_block(spark):
 @pytest.mark.masters("local")
 def test_the_block_raises_what_the_users_code_raised_and_ends_all_nodes(spark):
     started = time.monotonic()
-    with pytest.raises(ZeroDivisionError), tfos.Cluster(spark, lambda args, ctx: time.sleep(3600), workers=2):
+    with pytest.raises(ZeroDivisionError), tfos.Cluster(spark, lambda args, ctx: time.sleep(3600), num_workers=2):
         _ = 1 / 0
     assert time.monotonic() - started < 15
 

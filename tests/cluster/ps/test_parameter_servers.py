@@ -16,7 +16,7 @@ from tests.support.processes import node_of
 from tests.support.programs import small_frame, small_model, wait_for
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]  # four imports of TensorFlow for each test
-SIZES = {"workers": 2, "ps": 1, "chief": True}
+SIZES = {"num_workers": 2, "num_ps": 1, "chief": True}
 WORKERS = (2, 3)  # their numbers, after those of ps and chief
 
 
@@ -123,7 +123,7 @@ def test_each_row_is_trained_once_per_epoch(spark):
         return told, one, other, int(loop.trained.numpy()), fitted(next(feeds), coordinator), list(feeds)
 
     environment = {"TF_USE_LEGACY_KERAS": "1"}  # so that `fit` is tf_keras's; the loop imports Keras 3
-    with tfos.Cluster(spark, coordinated(chief), **SIZES, environment=environment) as cluster:
+    with tfos.Cluster(spark, coordinated(chief), **SIZES, env=environment) as cluster:
         cluster.train(small_frame(spark, [300, 20, 40]), validation=small_frame(spark, [9]))
         rows = [cluster.nodes[number].progress.rows for number in WORKERS]
         # Worker 1 gets the partitions with odd numbers, and has long nothing to do while the other one is full.
@@ -242,7 +242,7 @@ def test_columns_of_all_kinds_and_one_that_can_not_be_read(spark, tmp_path):
             )
 
         for feed in ctx.feeds():
-            make = feed.per_worker(4, shapes={"many": (None,)}, casts={"x": np.float32})
+            make = feed.per_worker(4, shapes={"many": (None,)}, dtypes={"x": np.float32})
             rows = iter(coordinator.create_per_worker_dataset(make))
             while not feed.passes_ended:
                 result = coordinator.schedule(step, args=(rows,))

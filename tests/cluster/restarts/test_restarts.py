@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark.restarts import RestartPolicy
+from tensorflowonspark.config import RestartPolicy
 
 local = pytest.mark.masters("local")
 
@@ -64,7 +64,7 @@ def fit(args, ctx):
 @pytest.mark.parametrize(("keras", "every"), [(3, None), (3, 3), (2, 3)], ids=["epochs", "steps", "tf_keras"])
 def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, keras, every):
     environment = {"TF_USE_LEGACY_KERAS": "1"} if keras == 2 else {}
-    settings = {"workers": 2, "data": points(spark), "environment": environment}
+    settings = {"num_workers": 2, "data": points(spark), "env": environment}
     args = {"keras": keras, "every": every, "kill": False, "directory": str(tmp_path / "unbroken")}
     unbroken = tfos.run(spark, fit, args, **settings)["worker:0"]
     args.update(kill=True, directory=str(tmp_path / "broken"))
@@ -123,7 +123,7 @@ def rows_of_feeds(args, ctx):
 
 
 def trained(spark, args, **settings):
-    with tfos.Cluster(spark, rows_of_feeds, args, workers=2, restarts=2, **settings) as cluster:
+    with tfos.Cluster(spark, rows_of_feeds, args, num_workers=2, restarts=2, **settings) as cluster:
         for rows in (10, 20, 30):
             cluster.train(spark.range(rows))
         return cluster.shutdown()
@@ -154,7 +154,7 @@ def test_a_feed_that_was_complete_before_the_last_checkpoint_does_not_come_again
             killed_in(args, ctx) if feed.total_rows == 30 else None
         return found
 
-    with tfos.Cluster(spark, program, str(tmp_path), workers=2, restarts=1) as cluster:
+    with tfos.Cluster(spark, program, str(tmp_path), num_workers=2, restarts=1) as cluster:
         for rows in (10, 20, 30):
             cluster.train(spark.range(rows))
         assert cluster.shutdown() == {"worker:0": [30], "worker:1": [30]}
@@ -167,7 +167,7 @@ def test_a_failure_after_the_last_feed(spark):
         killed_in(args, ctx)
         return rows
 
-    with tfos.Cluster(spark, program, workers=2, restarts=1) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2, restarts=1) as cluster:
         cluster.train(spark.range(10))
         cluster.train(spark.range(20))
         assert cluster.shutdown() == {"worker:0": [10, 20], "worker:1": [10, 20]}
@@ -188,7 +188,7 @@ def test_a_stream_comes_again_as_a_whole_or_not_at_all(spark, tmp_path):
         return rows
 
     def train(directory):
-        with tfos.Cluster(spark, program, directory, workers=2, restarts=1) as cluster:
+        with tfos.Cluster(spark, program, directory, num_workers=2, restarts=1) as cluster:
             cluster.train(spark.range(0, 100, 1, 4), cache="none")
             return sum(cluster.shutdown().values())
 
@@ -224,7 +224,7 @@ def test_what_happens_is_told(spark, caplog):
         return ctx.attempt
 
     policy = RestartPolicy(2, backoff=0.2)
-    assert tfos.run(spark, program, workers=2, restarts=policy) == {"worker:0": 2, "worker:1": 2}
+    assert tfos.run(spark, program, num_workers=2, restarts=policy) == {"worker:0": 2, "worker:1": 2}
     told = [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
     assert told[0].startswith("worker:1 on 127.0.0.1 failed: its process was ended by SIGKILL")
     assert [line.splitlines()[1] for line in told] == [
@@ -241,13 +241,13 @@ def test_a_cluster_takes_what_there_is(spark):
     def program(args, ctx):
         return ctx.num_workers, int(next(iter(ctx.batches(12, shuffle=False)()))["id"].size)
 
-    assert tfos.run(spark, program, workers=(2, 8), data=spark.range(48)) == {
+    assert tfos.run(spark, program, num_workers=(2, 8), data=spark.range(48)) == {
         f"worker:{each}": (4, 3) for each in range(4)
     }
-    assert len(tfos.run(spark, lambda args, ctx: None, workers=(1, 8), ps=1, chief=True)) == 3
-    assert len(tfos.run(spark, lambda args, ctx: None, workers=(1, 2))) == 2
+    assert len(tfos.run(spark, lambda args, ctx: None, num_workers=(1, 8), num_ps=1, chief=True)) == 3
+    assert len(tfos.run(spark, lambda args, ctx: None, num_workers=(1, 2))) == 2
     with pytest.raises(tfos.SlotsError, match="needs 5 task slots .* has 4"):
-        tfos.run(spark, lambda args, ctx: None, workers=(5, 8))
+        tfos.run(spark, lambda args, ctx: None, num_workers=(5, 8))
 
 
 # ---- executors
@@ -261,7 +261,7 @@ def test_an_executor_that_dies_is_replaced(spark):
             time.sleep(3600)
         return ctx.attempt
 
-    with tfos.Cluster(spark, program, workers=2, restarts=3) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2, restarts=3) as cluster:
         time.sleep(1)
         psutil.Process(cluster.nodes[1].jvm_pid).kill()
         assert set(cluster.shutdown().values()) < {1, 2, 3}

@@ -55,7 +55,7 @@ def test_a_run_whose_worker_was_killed_ends_as_an_unbroken_one_does(spark, tmp_p
     def run(directory, marker):
         args = {"directory": str(tmp_path / directory), "marker": str(tmp_path / marker), "every": every}
         environment = {"TF_USE_LEGACY_KERAS": legacy}
-        return tfos.run(spark, fit, args, workers=2, data=frame.coalesce(2), environment=environment)
+        return tfos.run(spark, fit, args, num_workers=2, data=frame.coalesce(2), env=environment)
 
     (tmp_path / "never").touch()
     unbroken = run("unbroken", "never")
@@ -73,7 +73,7 @@ def synchronous(args, ctx):
     """Go on from what the chief takes for the newest, with variables that TensorFlow reads from all workers."""
     import tensorflow as tf
 
-    from tensorflowonspark.node.saved import Shelf
+    from tensorflowonspark.node.checkpoint.store import CheckpointStore
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
@@ -88,11 +88,11 @@ def synchronous(args, ctx):
         strategy.run(lambda: (weight.assign_add(1.0), rows.assign_add(10.0)))
 
     if args["seen"] and ctx.is_chief:
-        Shelf.latest = lambda shelf: shelf.complete()[args["seen"] - 1]  # a newer one is being written
+        CheckpointStore.latest = lambda shelf: shelf.complete()[args["seen"] - 1]  # a newer one is being written
     checkpoint = ctx.checkpoint(args["directory"])
     if args.get("harmed") and ctx.index == 1:  # this worker alone reads other bits
-        fetch, harm = Shelf.fetch, ["the newest"]
-        Shelf.fetch = lambda shelf, saved, local: (
+        fetch, harm = CheckpointStore.fetch, ["the newest"]
+        CheckpointStore.fetch = lambda shelf, saved, local: (
             shelf.pass_over(saved.name, harm.pop()) if harm else fetch(shelf, saved, local)
         )
     first = checkpoint.restore(state)
@@ -106,7 +106,7 @@ def synchronous(args, ctx):
 @pytest.mark.slow
 def test_all_workers_go_on_from_the_one_that_the_chief_chose(spark, tmp_path):
     def run(**args):
-        one, other = tfos.run(spark, synchronous, {"directory": f"file://{tmp_path}", **args}, workers=2).values()
+        one, other = tfos.run(spark, synchronous, {"directory": f"file://{tmp_path}", **args}, num_workers=2).values()
         assert one == other
         return one
 
@@ -120,7 +120,9 @@ def test_a_damaged_checkpoint_is_passed_over_by_all_workers(spark, tmp_path):
     """Whether all see the flipped bit or one."""
 
     def run(**args):
-        one, other = tfos.run(spark, synchronous, {"directory": str(tmp_path), "seen": 0, **args}, workers=2).values()
+        one, other = tfos.run(
+            spark, synchronous, {"directory": str(tmp_path), "seen": 0, **args}, num_workers=2
+        ).values()
         assert one == other
         return one
 
@@ -158,7 +160,7 @@ def coordinated(directory, ctx):
 @pytest.mark.slow
 def test_the_chief_writes_the_variables_of_parameter_servers(spark, tmp_path):
     def run():
-        return tfos.run(spark, coordinated, str(tmp_path), workers=1, ps=2, chief=True)["chief:0"]
+        return tfos.run(spark, coordinated, str(tmp_path), num_workers=1, num_ps=2, chief=True)["chief:0"]
 
     assert run() == (0, 2, [[3, 3], 3])
     assert run() == (2, 2, [[15, 15], 15])
@@ -188,8 +190,8 @@ def test_fit_with_parameter_servers_goes_on(spark, tmp_path):
     def run(epochs):
         args = {"directory": str(tmp_path), "epochs": epochs}
         environment = {"TF_USE_LEGACY_KERAS": "1"}
-        sizes = {"workers": 1, "ps": 1, "chief": True}
-        return tfos.run(spark, fitted_by_servers, args, **sizes, environment=environment)["chief:0"]
+        sizes = {"num_workers": 1, "num_ps": 1, "chief": True}
+        return tfos.run(spark, fitted_by_servers, args, **sizes, env=environment)["chief:0"]
 
     epochs, iterations, before = run(2)
     assert (epochs, iterations) == ([0, 1], 6)
@@ -226,9 +228,9 @@ def killed_in_an_upload(args, ctx):
 def test_a_node_that_is_killed_while_it_uploads_leaves_the_one_before(spark, tmp_path):
     args = {"directory": str(tmp_path / "kept")}
     with pytest.raises(tfos.NodeError, match="worker:0 .* ended by SIGKILL"):
-        tfos.run(spark, killed_in_an_upload, args, workers=1)
+        tfos.run(spark, killed_in_an_upload, args, num_workers=1)
     assert any("step-00000003" in name for name in os.listdir(tmp_path / "kept"))
-    assert tfos.run(spark, killed_in_an_upload, args, workers=1)["worker:0"] == (2, 15)
+    assert tfos.run(spark, killed_in_an_upload, args, num_workers=1)["worker:0"] == (2, 15)
     assert [name.split("-")[1] for name in sorted(os.listdir(tmp_path / "kept"))] == [
         "00000002",
         "00000003",

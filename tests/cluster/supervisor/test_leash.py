@@ -12,20 +12,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tensorflowonspark import children
-from tensorflowonspark.supervisor.exits import explain
+from tensorflowonspark import processes
+from tensorflowonspark.supervisor.exit_status import explain
 from tests.support.processes import our_processes
 from tests.support.programs import wait_for
 
 _PARENT = """
     import json, os, subprocess, sys, tempfile, time
-    from tensorflowonspark import children
+    from tensorflowonspark import processes
 
     private = tempfile.mkdtemp()
     sleep = lambda pipe: subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, start_new_session=True)
-    process, _ = children.start("", os.environ, leash=0.4, private=private, fork=sleep)
+    process, _ = processes.start("", os.environ, leash=0.4, private=private, fork=sleep)
     if {done}:
-        children.kill_group(process.pid)
+        processes.kill_group(process.pid)
         process.wait()
         os.rmdir(private)
     print(json.dumps([process.pid, private]), flush=True)
@@ -74,25 +74,25 @@ def test_what_stops_for_a_moment_goes_on():
 
 _FAMILY = """
     import json, os, subprocess, sys, tempfile, time
-    from tensorflowonspark import children
+    from tensorflowonspark import processes
 
     private = tempfile.mkdtemp()
     daemon = "import os, time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); "
     daemon += "print(os.getpid(), flush=True); time.sleep(60)"
     node = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {{daemon!r}}]); time.sleep(60)"
-    environment = {{**os.environ, children.FAMILY: private}}
+    environment = {{**os.environ, processes.FAMILY: private}}
 
     def start(pipe):
         return subprocess.Popen(
             [sys.executable, "-c", node], env=environment, stdout=subprocess.PIPE, start_new_session=True, text=True
         )
 
-    process, _ = children.start("", environment, leash=0.4, private=private, fork=start)
+    process, _ = processes.start("", environment, leash=0.4, private=private, fork=start)
     found = int(process.stdout.readline())
     print(json.dumps([process.pid, found, private]), flush=True)
     if {ends}:
         sys.stdin.readline()
-        children.kill_family(process.pid, private)
+        processes.kill_family(process.pid, private)
         os.rmdir(private)
     time.sleep(60)
 """
@@ -119,7 +119,7 @@ def test_daemons_go_with_the_node_that_started_them(ends):
 def test_a_program_that_closes_the_pipe_to_its_supervisor_is_known_by_its_exit():
     program = (
         "import os, sys, time; from multiprocessing.connection import Connection; "
-        "from tensorflowonspark.node.link import Link; "
+        "from tensorflowonspark.node.driver_link import Link; "
         "link = Link(Connection(int(sys.argv[1]))); time.sleep(0.3); os.closerange(3, 1000); "
         "print(flush=True); time.sleep(60)"
     )
@@ -131,5 +131,5 @@ def test_a_program_that_closes_the_pipe_to_its_supervisor_is_known_by_its_exit()
         node.stdout.readline()
         with suppress(OSError):
             ours.send("alive")
-        assert node.wait(10) == children.PIPE_CLOSED_EXIT
-    assert "closed the connection to its supervisor" in explain(children.PIPE_CLOSED_EXIT, 0)[1]
+        assert node.wait(10) == processes.PIPE_CLOSED_EXIT
+    assert "closed the connection to its supervisor" in explain(processes.PIPE_CLOSED_EXIT, 0)[1]

@@ -24,7 +24,7 @@ def assert_same_model(results):
 
 def train_on_partitions(spark, sizes, rebalance):
     """Train two workers on partitions of these sizes: it ends, each row is seen once, the weights are equal."""
-    with tfos.Cluster(spark, fit, {"batch_size": 16}, workers=2) as cluster:
+    with tfos.Cluster(spark, fit, {"batch_size": 16}, num_workers=2) as cluster:
         cluster.train(small_frame(spark, sizes), rebalance=rebalance)
         results = cluster.join()
     if rebalance:
@@ -64,7 +64,7 @@ def test_fit_on_a_stream_with_rows_to_validate_on(spark):
         return {"loss": history.history["loss"] + history.history["val_loss"], "weights": weights}
 
     frame = small_frame(spark, [100, 30, 0, 7])
-    with tfos.Cluster(spark, program, workers=2) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
         cluster.train(frame, validation=small_frame(spark, [40, 3]), cache="none")
         assert_same_model(cluster.join())
 
@@ -72,7 +72,7 @@ def test_fit_on_a_stream_with_rows_to_validate_on(spark):
 @pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_held_stage_feeds_its_own_nodes(spark):
-    results = tfos.run(spark, fit, {"batch_size": 16}, workers=2, data=small_frame(spark, [30, 3, 4]))
+    results = tfos.run(spark, fit, {"batch_size": 16}, num_workers=2, data=small_frame(spark, [30, 3, 4]))
     assert sorted(sum((result["seen"] for result in results.values()), [])) == list(range(37))
     assert_same_model(results)
 
@@ -80,7 +80,7 @@ def test_a_held_stage_feeds_its_own_nodes(spark):
 @pytest.mark.masters("local")
 def test_only_workers_can_be_fed_by_a_held_stage(spark):
     with pytest.raises(tfos.SpecError, match="feeds every node"):
-        tfos.run(spark, fit, workers=1, ps=1, chief=True, data=small_frame(spark, [3]))
+        tfos.run(spark, fit, num_workers=1, num_ps=1, chief=True, data=small_frame(spark, [3]))
 
 
 @pytest.mark.smoke
@@ -105,7 +105,7 @@ def test_several_feeds_one_after_another(spark):
     def program(args, ctx):
         return [(feed.total_rows, feed.columns, sum(1 for _ in feed.dataset(4))) for feed in ctx.feeds()]
 
-    with tfos.Cluster(spark, program, workers=2) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
         cluster.train(spark.range(0, 10, 1, 2))
         cluster.train(small_frame(spark, [3, 3, 3]))
         results = cluster.join()
@@ -205,7 +205,7 @@ def test_a_column_that_no_tensor_holds_is_refused_before_anything_starts(spark):
 def test_a_dataframe_that_spark_can_not_compute(spark):
     frame = spark.sql("select raise_error('broken at its source') as x, id from range(4)")
     with pytest.raises(tfos.FeedError, match="Spark could not compute and feed the DataFrame.*broken at its source"):
-        with tfos.Cluster(spark, lambda args, ctx: ctx.dataset(4), workers=1) as cluster:
+        with tfos.Cluster(spark, lambda args, ctx: ctx.dataset(4), num_workers=1) as cluster:
             cluster.train(frame.select("id", frame.x.cast("string").alias("x")))
 
 
@@ -235,7 +235,7 @@ def test_a_task_that_spark_repeats_does_not_feed_twice(spark, tmp_path):
             seen += batch["id"].numpy()[batch["sample_weight"].numpy() > 0].tolist()
         return seen
 
-    with tfos.Cluster(spark, program, workers=2) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
         cluster.train(spark.range(0, 200, 1, 2).mapInArrow(fail_once, "id long"))
         results = cluster.join()
     assert marker.exists()
@@ -261,7 +261,7 @@ def test_a_node_that_is_killed_in_training(spark):
         killed.append(time.monotonic())
         node_of(cluster, 1).kill()
 
-    with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, endless, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, endless, num_workers=2) as cluster:
         Thread(target=kill_in_the_third_epoch, args=(cluster,), daemon=True).start()
         cluster.train(small_frame(spark, [40, 40]))
     assert time.monotonic() - killed[0] < 5
@@ -286,7 +286,7 @@ def test_export_is_whole_and_runs_without_us(spark, tmp_path):
         ctx.export(model, f"file://{args}/model.keras")
         return np.asarray(model(np.ones((1, 3), "f4")))
 
-    results = tfos.run(spark, program, str(tmp_path), workers=2, data=small_frame(spark, [20, 20]))
+    results = tfos.run(spark, program, str(tmp_path), num_workers=2, data=small_frame(spark, [20, 20]))
     assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["model.keras", "saved"]
     ones = np.ones((1, 3), "f4")
     saved = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"](tf.constant(ones))
@@ -310,7 +310,7 @@ def test_a_program_that_reads_its_own_data_with_a_custom_loop(spark):
             total.assign_add(strategy.reduce("SUM", context, axis=None))
         return int(total.numpy())
 
-    assert set(tfos.run(spark, program, workers=2).values()) == {sum(range(20))}
+    assert set(tfos.run(spark, program, num_workers=2).values()) == {sum(range(20))}
 
 
 @pytest.mark.smoke
@@ -336,5 +336,5 @@ def test_asynchronous_training_with_a_parameter_server(spark):
         coordinator.join()
         return float(variable.numpy())
 
-    result = tfos.run(spark, program, workers=1, ps=1, chief=True)
+    result = tfos.run(spark, program, num_workers=1, num_ps=1, chief=True)
     assert result["chief:0"] == 20.0

@@ -37,7 +37,7 @@ def _ports(cluster):
 def _trained_under_attack(spark, count, attackers, **settings):
     """Feed a cluster again and again for as long as it is attacked; return by how many megabytes each process grew."""
     data = small_frame(spark, [60, 20, 0, 50]).cache()
-    with tfos.Cluster(spark, train_again_and_again, 2, workers=2, **settings) as cluster:
+    with tfos.Cluster(spark, train_again_and_again, 2, num_workers=2, **settings) as cluster:
         cluster.train(data)
         cluster.train(data)  # TensorFlow has what it needs now
         pids = [os.getpid(), *(node.pid for node in cluster.nodes)]

@@ -13,7 +13,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import TFCluster, reservation, transport
-from tensorflowonspark.messages import StopWanted
+from tensorflowonspark.messages import StopRequested
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ def test_only_who_has_the_key_stops_a_stream(start, spark, tmp_path, home):
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
     assert key.stat().st_uid == os.getuid()
-    stranger = transport.dial(address, transport.Credentials("guessed"))
+    stranger = transport.connect(address, transport.Credentials("guessed"))
     with pytest.raises(transport.ConnectionLost):
         channel = stranger.channel()
-        channel.send(StopWanted())
+        channel.send(StopRequested())
         channel.receive()
     stranger.close()
     assert not cluster.server.done

@@ -15,7 +15,7 @@ def test_both_ways(spark, remote_directory):
     assert tfos.read_tfrecord(spark, f"{remote_directory}/by-function").where("odd = 1").count() == 1000
     with pytest.raises(tfos.SpecError, match="there is something at"):
         tfos.write_tfrecord(frame, f"{remote_directory}/by-function")
-    tfos.register(spark)
+    tfos.register_tfrecord(spark)
     frame.write.format("tfrecord").mode("overwrite").save(f"{remote_directory}/by-format")
     again = spark.read.format("tfrecord").load(f"{remote_directory}/by-format")
     assert again.selectExpr("sum(id)", "count(*)").collect()[0] == (499500, 1000)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.masters("local")
 
 @pytest.fixture
 def session(spark):
-    tfos.register(spark)
+    tfos.register_tfrecord(spark)
     return spark
 
 

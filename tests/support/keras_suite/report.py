@@ -156,7 +156,8 @@ def page(outcomes: dict[str, list[Outcome]], comparison: Comparison, about: str)
     files = list(dict.fromkeys(_file(each) for of_mode in outcomes.values() for each in of_mode))
     rows = [[f"`{name}`", *(_counts(_of(name, outcomes[mode])) for mode in outcomes)] for name in files]
     rows.append(["**all**", *(f"**{_counts(outcomes[mode])}**" for mode in outcomes)])
-    parts = [_HEAD.format(about=about), table(["tests of", *(MODES[mode] for mode in outcomes)], rows)]
+    parts = [_HEAD.format(about=about, targets=_targets(comparison))]
+    parts.append(table(["tests of", *(MODES[mode] for mode in outcomes)], rows))
     parts.append("\n## Failures, with their reasons\n")
     reasons = list(dict.fromkeys(each for _, _, each in comparison.explained))
     rows = []
@@ -169,6 +170,12 @@ def page(outcomes: dict[str, list[Outcome]], comparison: Comparison, about: str)
     if unknown:
         parts.append("\n## Failures without a reason\n\n" + "\n".join(unknown))
     return "\n".join(parts) + "\n"
+
+
+def _targets(comparison):
+    unknown = len(comparison.unknown)
+    row = ["failures without a reason", "0", str(unknown), "**missed**" if unknown else "met"]
+    return table(["what", "target", "measured", "met or missed"], [row])
 
 
 def _matches(test, pattern):
@@ -195,6 +202,8 @@ _HEAD = """# Keras's own tests in the nodes of a cluster
 ```console
 $ make keras-suite
 ```
+
+{targets}
 
 The tests of Keras's trainers, callbacks, optimizers, metrics and models, from the source distribution of the installed
 version. They run in the nodes of a cluster of two workers (`tfos.run(spark, program, workers=2)` on `local[2]`): once

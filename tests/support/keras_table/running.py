@@ -91,7 +91,7 @@ def run_multi_worker(spark, directory, keys):
     while waiting:
         args = {"modules": MODULES, "directory": str(directory), "keys": waiting}
         try:
-            with tfos.Cluster(spark, multi_worker, args, workers=2) as cluster:
+            with tfos.Cluster(spark, multi_worker, args, num_workers=2) as cluster:
                 cluster.train(frame(spark, rows.EVEN), validation=frame(spark, rows.UNEVEN), rebalance=False)
                 cluster.join()
             break
@@ -117,7 +117,7 @@ def run_parameter_server(spark, directory, keys):
     while waiting:
         args = {"modules": MODULES, "directory": str(directory), "keys": waiting}
         try:
-            with tfos.Cluster(spark, parameter_server, args, workers=1, ps=1, chief=True) as cluster:
+            with tfos.Cluster(spark, parameter_server, args, num_workers=1, num_ps=1, chief=True) as cluster:
                 cluster.train(frame(spark, together[:1]), validation=frame(spark, together[1:]))
                 cluster.join()
             break

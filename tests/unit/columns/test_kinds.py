@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.columns import Kind, kind_of, merge, summarize
+from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.parts import ColumnSummary
 from tests.support.columns import VECTOR, dense, own_kind
 
 
@@ -161,7 +161,7 @@ def test_a_fill_of_another_type_is_refused_even_if_there_is_no_null(column, fill
     assert refusal(column, fill=fill, **options).startswith(f"fill={{'x': {fill!r}}}: column 'x' ")
 
 
-# ---- casts
+# ---- dtypes
 
 
 @pytest.mark.parametrize("cast", ["float32", "int64", "bool", "uint8", "complex64", np.float32, "f4"])
@@ -177,7 +177,7 @@ def test_numbers_can_be_cast_to_a_dtype_of_tensorflows():
 @pytest.mark.parametrize("cast", ["flaot32", "", "str", "object", "U5", "V8", "f4,f4", "(2,)f4", "datetime64[us]", 5])
 def test_casts_to_what_is_no_number_are_refused(cast):
     assert refusal(pa.array([1, 2]), cast=cast) == (
-        f"casts={{'x': {cast!r}}}: expected the dtype of a number, as in 'float32' or 'int64'"
+        f"dtypes={{'x': {cast!r}}}: expected the dtype of a number, as in 'float32' or 'int64'"
     )
     assert "expected the dtype of a number" in refusal(pa.array([b"a"]), cast=cast)
 

@@ -9,17 +9,10 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
+from tensorflowonspark.config import Job, Role
 from tensorflowonspark.driver.nodes import NodeState
-from tensorflowonspark.messages import (
-    Failed,
-    FailureKind,
-    Hello,
-    Lines,
-    Member,
-    Members,
-    Returned,
-)
-from tensorflowonspark.spec import Job, Role
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.messages import Failed, Lines, Member, Members, Register, Returned
 from tests.support.backend import cluster_on
 from tests.support.paths import ROOT
 from tests.support.scripted import ScriptedBackend, ScriptedNode, fails, returns
@@ -29,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("unchecked_frames")
 
 def test_results_come_by_name_and_all_are_stopped():
     backend = ScriptedBackend(lambda node: None, returns(1), returns(2))
-    with cluster_on(backend, workers=2, ps=1) as cluster:
+    with cluster_on(backend, num_workers=2, num_ps=1) as cluster:
         assert cluster.join() == {"worker:0": 1, "worker:1": 2}
         assert not any(node.stopped.is_set() for node in backend.nodes)
     assert all(node.stopped.wait(5) for node in backend.nodes)
@@ -39,7 +32,7 @@ def test_results_come_by_name_and_all_are_stopped():
 
 def test_members_know_all_and_gpus_are_told():
     backend = ScriptedBackend(returns(1), returns(2))
-    with cluster_on(backend, workers=2):
+    with cluster_on(backend, num_workers=2):
         pass
     (members,) = (message for message in backend.nodes[0].received if isinstance(message, Members))
     assert [member.address for member in members.members] == ["here:1000", "here:1001"]
@@ -49,7 +42,7 @@ def test_the_first_failure_stops_everyone_at_once():
     backend = ScriptedBackend(lambda node: None, fails(FailureKind.RAISED))
     with (
         pytest.raises(tfos.NodeError, match="worker:1 on here failed: it did"),
-        cluster_on(backend, workers=2) as cluster,
+        cluster_on(backend, num_workers=2) as cluster,
     ):
         cluster.join()
     assert all(node.stopped.wait(5) for node in backend.nodes)
@@ -60,13 +53,13 @@ def test_the_first_failure_stops_everyone_at_once():
 )
 def test_a_cause_that_is_told_after_its_consequence_is_the_one_raised(kind):
     backend = ScriptedBackend(fails(FailureKind.PEER_LOST, "peer reset"), fails(kind, "the cause", delay=0.3))
-    with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend, num_workers=2) as cluster:
         cluster.join()
 
 
 def test_a_consequence_without_a_cause_is_raised_itself():
     backend = ScriptedBackend(fails(FailureKind.PEER_LOST, "peer reset"), lambda node: None)
-    with pytest.raises(tfos.NodeError, match="peer reset"), cluster_on(backend, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError, match="peer reset"), cluster_on(backend, num_workers=2) as cluster:
         cluster.join()
 
 
@@ -91,7 +84,7 @@ def test_problems_of_the_stage_are_told():
 def test_missing_nodes_are_named():
     backend = ScriptedBackend(lambda node: None)
     with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(no word from it"):
-        cluster_on(backend, workers=2, start_timeout=0.5).start()
+        cluster_on(backend, num_workers=2, start_timeout=0.5).start()
     assert backend.nodes[0].stopped.wait(5)
 
 
@@ -110,7 +103,7 @@ def test_a_cluster_that_was_not_started_has_nothing_to_wait_for():
 def test_a_supervisor_that_falls_silent_is_given_up():
     with (
         pytest.raises(tfos.NodeError, match=r"has not been heard for 0\.5 s"),
-        cluster_on(ScriptedBackend(lambda node: None), silence_timeout=0.5) as cluster,
+        cluster_on(ScriptedBackend(lambda node: None), heartbeat_timeout=0.5) as cluster,
     ):
         cluster.join()
 
@@ -126,7 +119,7 @@ def test_a_restart_takes_the_workers_that_there_are_then():
         node.send(Returned(pickle.dumps(node.plan.attempt)))
 
     backend = ScriptedBackend(dies_once, returns(3), returns(3))
-    with cluster_on(backend, workers=(1, 3), restarts=1) as cluster:
+    with cluster_on(backend, num_workers=(1, 3), restarts=1) as cluster:
         assert cluster.join() == {"worker:0": 1}
     assert sizes == [3, 1]
 
@@ -177,7 +170,7 @@ def test_a_second_supervisor_for_a_node_is_turned_away():
 
 def _hello(plan, number=0, role=None, cluster=None):
     member = Member(number, role or plan.spec.roles[0], "here", 1)
-    return Hello(member, plan.cluster if cluster is None else cluster, 1, 1)
+    return Register(member, plan.cluster if cluster is None else cluster, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +182,7 @@ def _hello(plan, number=0, role=None, cluster=None):
         lambda plan: _hello(plan, number=-1),
         lambda plan: _hello(plan, number="0"),
         lambda plan: _hello(plan, role=Role(Job.PS, 0)),
-        lambda plan: Hello(None, plan.cluster, 1, 1),
+        lambda plan: Register(None, plan.cluster, 1, 1),
         lambda plan: "no hello at all",
         _hello,  # word for word the one that was let in
     ],
@@ -197,7 +190,7 @@ def _hello(plan, number=0, role=None, cluster=None):
 def test_a_hello_that_is_not_awaited_is_turned_away(word):
     backend = ScriptedBackend(lambda node: None)
     cluster = cluster_on(backend).start()
-    channel = transport.dial(backend.plan.driver, backend.plan.credentials).channel()
+    channel = transport.connect(backend.plan.driver, backend.plan.credentials).channel()
     channel.send(word(backend.plan))
     with pytest.raises(transport.ConnectionLost, match="^the other side closed the channel$"):
         channel.receive()

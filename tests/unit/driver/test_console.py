@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from tensorflowonspark.console import CONSOLE, Console, Unblocked
-from tensorflowonspark.driver.watcher import Watcher, parse_level
+from tensorflowonspark.driver.console import ConsoleReporter, parse_level
 from tensorflowonspark.messages import Progress
+from tensorflowonspark.terminal import CONSOLE, Console, Unblocked
 from tests.support.paths import ROOT
 
 
@@ -27,7 +27,7 @@ def no_logging(monkeypatch):
 @pytest.mark.usefixtures("no_logging")
 def test_without_logging_lines_go_to_the_stream_with_the_nodes_name():
     stream = io.StringIO()
-    watcher = Watcher(stream=stream)
+    watcher = ConsoleReporter(stream=stream)
     watcher.show("worker:1", ("one", "two"))
     watcher.close()
     assert stream.getvalue() == "[worker:1] one\n[worker:1] two\n"
@@ -35,7 +35,7 @@ def test_without_logging_lines_go_to_the_stream_with_the_nodes_name():
 
 def test_with_logging_they_are_records_at_their_level(caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")
-    watcher = Watcher(stream=io.StringIO())
+    watcher = ConsoleReporter(stream=io.StringIO())
     watcher.show("ps:0", ("WARNING:root:careful",))
     watcher.close()
     (record,) = caplog.records
@@ -44,7 +44,7 @@ def test_with_logging_they_are_records_at_their_level(caplog):
 
 def test_the_bar_follows_one_node_through_its_epochs():
     stream = Terminal()
-    watcher = Watcher(stream=stream)
+    watcher = ConsoleReporter(stream=stream)
     for epoch in range(2):
         for step in (1, 10):
             watcher.progress("worker:0", Progress(epoch, step, 10, step))
@@ -60,7 +60,7 @@ def test_the_bar_follows_one_node_through_its_epochs():
 
 def test_no_bar_where_there_is_no_terminal():
     stream = io.StringIO()
-    watcher = Watcher(stream=stream)
+    watcher = ConsoleReporter(stream=stream)
     watcher.progress("worker:0", Progress(0, 1, 2, 1))
     watcher.close()
     assert stream.getvalue() == ""

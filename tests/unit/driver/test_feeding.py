@@ -3,12 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from tensorflowonspark.driver.balance import plan_moves
-from tensorflowonspark.driver.feeding import check_frame, contents
+from tensorflowonspark.columns.summary import ColumnSummary
+from tensorflowonspark.driver.feed.job import check_frame, contents
+from tensorflowonspark.driver.feed.manifest import plan_moves
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.messages import Ready
-from tensorflowonspark.parts import ColumnSummary, Move, PartSummary, Split
-from tensorflowonspark.task.plan import FeedTarget
+from tensorflowonspark.feed_messages import Move, PartSummary, Split
+from tensorflowonspark.messages import NodeReady
+from tensorflowonspark.task.feeder import NodeEndpoint
 
 
 class Frame:
@@ -73,7 +74,9 @@ def test_a_feed_is_described_to_each_node():
         PartSummary(Split.TRAIN, 1, 11, 0, 9, {"x": ColumnSummary(1, "here")}, b"schema"),
         PartSummary(Split.TRAIN, 0, 10, 1, 1, {"x": ColumnSummary(2, "there")}, b"schema"),
     ]
-    targets = [FeedTarget(number, f"worker:{number}", "here", Ready(f"socket-{number}", number)) for number in (0, 1)]
+    targets = [
+        NodeEndpoint(number, f"worker:{number}", "here", NodeReady(f"socket-{number}", number)) for number in (0, 1)
+    ]
     found = contents(parts, targets, readers=[7])
     assert found[0].parts == ((1, 11),)
     assert found[1].parts == ((0, 10),)

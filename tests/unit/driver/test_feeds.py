@@ -8,32 +8,31 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.feed_messages import (
+    Backpressure,
+    FeedComplete,
+    PartsStored,
+    PartSummary,
+    RowsConsumed,
+    RowsReceived,
+    Split,
+    StepGrant,
+    StreamOpened,
+)
 from tensorflowonspark.messages import (
-    Check,
-    Checked,
     Failed,
-    FailureKind,
     FeedWanted,
     NodeLost,
+    NodeReady,
     NoMoreFeeds,
-    Ready,
+    Probe,
+    ProbeReply,
     Returned,
     Serving,
     Stop,
 )
-from tensorflowonspark.parts import (
-    Confirmed,
-    PartSummary,
-    Pressed,
-    Received,
-    Seal,
-    Split,
-    Stored,
-    StreamOpened,
-    Taken,
-)
-from tensorflowonspark.task.plan import FeedTarget
-from tensorflowonspark.task.send import loss
+from tensorflowonspark.task.feeder import NodeEndpoint, loss
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns
 
@@ -43,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("unchecked_frames")
 def feeds_once(rows):
     def script(node):
         node.send(FeedWanted(0))
-        seal = node.wait_for(Seal)
+        seal = node.wait_for(FeedComplete)
         assert seal.train.rows == rows
         node.send(Returned(pickle.dumps(seal.train.parts)))
 
@@ -62,7 +61,7 @@ class Row:
 def test_a_feed_is_sealed_with_what_counts():
     job = ScriptedJob([Row(part(0, 0, 5, attempt=7)), Row(part(1, 1, 3)), Row(part(2, 0, 2))])
     backend = ScriptedBackend(feeds_once({0: 7, 1: 3}), feeds_once({0: 7, 1: 3}), feed=job)
-    with cluster_on(backend, workers=2) as cluster:
+    with cluster_on(backend, num_workers=2) as cluster:
         cluster.train("frame", rebalance=False)
         assert cluster.join() == {"worker:0": ((0, 7), (2, 1)), "worker:1": ((1, 1),)}
     assert [target.name for target in backend.targets] == ["worker:0", "worker:1"]
@@ -70,7 +69,7 @@ def test_a_feed_is_sealed_with_what_counts():
 
 def test_a_feed_ends_when_all_programs_have():
     backend = ScriptedBackend(returns(1), returns(2), feed=ScriptedJob(ended=False))
-    with cluster_on(backend, workers=2) as cluster:
+    with cluster_on(backend, num_workers=2) as cluster:
         try:
             cluster.train("frame")
         except tfos.FeedError as error:  # the programs were faster than the call
@@ -101,16 +100,16 @@ def streams(batch_rows, rows=None, taken=None):
         node.send(FeedWanted(0))
         node.feeding.wait(5)
         if rows is not None:
-            node.send(Received(0, rows))
-            node.send(Stored(0, (part(node.number, node.number, rows),)))
-        assert node.wait_for(Seal).streams
+            node.send(RowsReceived(0, rows))
+            node.send(PartsStored(0, (part(node.number, node.number, rows),)))
+        assert node.wait_for(FeedComplete).streams
         node.send(StreamOpened(0, batch_rows))
         words = []
         while not (words and words[-1].end):
-            words.append(node.wait_for(Confirmed))
+            words.append(node.wait_for(StepGrant))
             if words[-1].failed:
                 return
-            node.send(Taken(0, rows or 0 if taken is None else taken))
+            node.send(RowsConsumed(0, rows or 0 if taken is None else taken))
         if taken is not None:
             node.wait_for(Stop)
         node.send(Returned(pickle.dumps([(word.parts, word.steps) for word in words])))
@@ -121,7 +120,7 @@ def streams(batch_rows, rows=None, taken=None):
 def test_the_workers_of_a_stream_take_as_many_steps():
     job = ScriptedJob([Row(part(0, 0, 10)), Row(part(1, 1, 25)), Row()])
     backend = ScriptedBackend(streams(10, 10), streams(10, 25), feed=job)
-    with cluster_on(backend, workers=2) as cluster:
+    with cluster_on(backend, num_workers=2) as cluster:
         cluster.train("frame", cache="none")
         results = cluster.join()
     for number, rows in ((0, [10, 0, 0]), (1, [10, 10, 5])):
@@ -153,10 +152,10 @@ def test_the_time_out_counts_from_the_last_progress():
         node.send(FeedWanted(0))
         for count in range(8):
             time.sleep(0.5)
-            node.send(Received(0, count))
+            node.send(RowsReceived(0, count))
         backend.feeding.ended = True
         backend.wake()
-        node.send(Returned(pickle.dumps(len(node.wait_for(Seal).train.parts))))
+        node.send(Returned(pickle.dumps(len(node.wait_for(FeedComplete).train.parts))))
 
     backend = ScriptedBackend(script, feed=ScriptedJob([Row(part(0, 0, 30))], ended=False))
     with cluster_on(backend) as cluster:
@@ -169,19 +168,19 @@ def test_a_worker_that_is_full_is_not_left_waiting():
         node.send(FeedWanted(0))
         node.feeding.wait(5)
         if node.number == 0:
-            node.send(Stored(0, (part(0, 0, 35),)))
-        node.wait_for(Seal)
+            node.send(PartsStored(0, (part(0, 0, 35),)))
+        node.wait_for(FeedComplete)
         node.send(StreamOpened(0, 10))
         if node.number == 0:
             time.sleep(0.3)
-            node.send(Pressed(0))
-        word = node.wait_for(Confirmed)
+            node.send(Backpressure(0))
+        word = node.wait_for(StepGrant)
         while not word.steps:
-            word = node.wait_for(Confirmed)
+            word = node.wait_for(StepGrant)
         node.send(Returned(pickle.dumps(word.steps)))
 
     backend = ScriptedBackend(script, script, feed=ScriptedJob(ended=False))
-    with cluster_on(backend, workers=2) as cluster:
+    with cluster_on(backend, num_workers=2) as cluster:
         cluster.train("frame", cache="none")
         assert cluster.join() == {"worker:0": ((3, 10),), "worker:1": ((3, 0),)}
 
@@ -229,11 +228,11 @@ def test_a_nodes_death_is_told_rather_than_that_of_the_job_it_took_along():
 
 def killed_and_slow_to_report(node):
     """A supervisor on a busy host: it reports its node's end long after the node's connections have ended."""
-    while not isinstance(message := node.channel.receive(), Check):
+    while not isinstance(message := node.channel.receive(), Probe):
         pass
     time.sleep(1.5)
     node.send(Failed(FailureKind.KILLED, "the cause"))
-    node.send(Checked(message.number))
+    node.send(ProbeReply(message.number))
 
 
 def test_a_job_that_fails_waits_for_what_supervisors_find():
@@ -246,14 +245,14 @@ def test_a_job_that_fails_waits_until_the_first_cause_is_certain():
     """Of a failure that looks like a consequence the cause may come later than the job's own end."""
     nodes = fails(FailureKind.PEER_LOST, "peer reset"), fails(FailureKind.RAISED, "the cause", delay=0.7)
     backend = ScriptedBackend(*nodes, feed=ScriptedJob(error=RuntimeError("Connection refused")))
-    with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend, workers=2) as cluster:
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend, num_workers=2) as cluster:
         cluster.train("frame")
 
 
 def test_a_task_that_has_lost_its_node_learns_why():
     backend = ScriptedBackend(killed_and_slow_to_report)
     cluster = cluster_on(backend).start()
-    with closing(transport.dial(backend.plan.driver, backend.plan.credentials)) as driver:
+    with closing(transport.connect(backend.plan.driver, backend.plan.credentials)) as driver:
         channel = driver.channel()
         channel.send(NodeLost(0))
         assert channel.receive().error.startswith("worker:0 on here failed: the cause")
@@ -263,7 +262,7 @@ def test_a_task_that_has_lost_its_node_learns_why():
 def test_a_task_that_has_lost_a_node_which_is_there_learns_nothing():
     backend = ScriptedBackend(lambda node: None)
     cluster = cluster_on(backend).start()
-    target = FeedTarget(0, "worker:0", "here", Ready(), backend.plan.driver)
+    target = NodeEndpoint(0, "worker:0", "here", NodeReady(), backend.plan.driver)
     error = loss(target, backend.plan.credentials, "rows did not go", ConnectionError("reset by peer"))
     assert str(error) == "rows did not go: reset by peer"
     cluster.check()

@@ -1,8 +1,13 @@
+import os
+import subprocess
 import sys
+import venv
 from importlib.machinery import PathFinder
+from pathlib import Path
 
 import pytest
 
+import tensorflowonspark
 from tensorflowonspark import cli
 from tensorflowonspark.driver import preflight
 from tensorflowonspark.errors import EnvironmentNotReady
@@ -17,10 +22,29 @@ def java(directory, version):
     return str(home)
 
 
-def test_what_can_be_imported_is_there_whatever_its_distribution_is_called(monkeypatch, tmp_path):
+def install_2x(site, version="2.2.5"):
+    """Put a distribution into a site directory, as pip leaves TensorFlowOnSpark 2.x there."""
+    package = site / "tensorflowonspark"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f'import logging\n\n__version__ = "{version}"\n')
+    (package / "TFCluster.py").write_text("raise AssertionError('imported')\n")
+    metadata = site / f"tensorflowonspark-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tensorflowonspark\nVersion: {version}\n")
+    (metadata / "top_level.txt").write_text("tensorflowonspark\n")
+    return site
+
+
+@pytest.fixture(autouse=True)
+def worker_python(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+
+
+def test_an_importable_module_is_found_whatever_its_distribution_is_called(monkeypatch, tmp_path):
     for module, file, text in [
         ("pyspark", "version.py", '__version__: str = "4.0.7"'),
         ("tensorflow", "__init__.py", "from tensorflow.python import everything"),
+        ("pyarrow", "__init__.py", '__version__ = "15.0.0"'),
     ]:
         (tmp_path / module).mkdir()
         (tmp_path / module / "__init__.py").touch()
@@ -37,9 +61,11 @@ def test_what_can_be_imported_is_there_whatever_its_distribution_is_called(monke
 
 
 def test_this_machine_is_ready(capsys):
-    assert set(preflight.check_environment()) == {"python", "pyspark", "tensorflow", "java"}
+    versions = preflight.check_environment()
+    assert set(versions) == {"tensorflowonspark", "python", "pyspark", "tensorflow", "pyarrow", "java"}
+    assert versions["tensorflowonspark"] == tensorflowonspark.__version__
     assert cli.main(["check"]) == 0
-    assert "pyspark" in capsys.readouterr().out
+    assert f"pyspark             {versions['pyspark']}\n" in capsys.readouterr().out
 
 
 def test_no_java(monkeypatch, capsys):
@@ -71,11 +97,18 @@ def test_a_java_home_without_java(monkeypatch, tmp_path):
         preflight.check_environment()
 
 
-def test_all_that_is_missing_is_told_at_once(monkeypatch, tmp_path):
+@pytest.mark.parametrize("line", [[], ["chekc"], ["check", "--all"]])
+def test_a_wrong_command_line(line, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(line)
+    assert "usage: tfos" in capsys.readouterr().err
+
+
+def test_all_problems_are_reported_at_once(monkeypatch, tmp_path):
     (tmp_path / "tensorflow").mkdir()  # as a folder of examples
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.setattr(sys, "meta_path", [PathFinder])
-    for module in ("pyspark", "tensorflow"):
+    for module in ("pyspark", "tensorflow", "pyarrow"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(sys, "version_info", (3, 9, 1))
     with pytest.raises(EnvironmentNotReady) as caught:
@@ -83,4 +116,78 @@ def test_all_that_is_missing_is_told_at_once(monkeypatch, tmp_path):
     text = str(caught.value)
     assert "Python 3.9.1 is too old" in text
     assert "pyspark can't be imported" in text
-    assert 'pip install "tensorflowonspark[local]"' in text
+    assert '-m pip install "pyspark>=3.5"' in text
+    assert '-m pip install "tensorflow>=2.16"' in text
+
+
+def test_a_pyarrow_that_refuses_the_installed_numpy(monkeypatch):
+    versions = {"numpy": "1.26.4", "pyarrow": "26.0.1"}
+    monkeypatch.setattr(preflight, "_version", lambda module: versions.get(module, "4.0.0"))
+    with pytest.raises(EnvironmentNotReady, match=r'pyarrow 26.0.1 refuses NumPy 1.26.4: .* install "pyarrow<26"'):
+        preflight.check_environment()
+
+
+def test_2x_beside_this_release(monkeypatch, tmp_path, capsys):
+    site = install_2x(tmp_path / "site")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    assert cli.main(["check"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"TensorFlowOnSpark 2.2.5 is installed in {site} beside this release")
+    assert line.endswith(f"take {site} off PYTHONPATH and --py-files")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))  # a directory of pip's own
+    assert cli.main(["check"]) == 1
+    assert f"run `{sys.executable} -m pip uninstall tensorflowonspark`, then run" in capsys.readouterr().err
+
+
+def test_2x_without_a_version_in_its_package(monkeypatch, tmp_path):
+    site = install_2x(tmp_path, "1.4.4")
+    (site / "tensorflowonspark" / "__init__.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    with pytest.raises(EnvironmentNotReady, match="TensorFlowOnSpark 1.4.4 is installed in"):
+        preflight.check_environment()
+
+
+@pytest.mark.parametrize("variable", ["PYSPARK_PYTHON", "PATH"])
+def test_2x_instead_of_this_release_in_the_python_of_sparks_workers(variable, monkeypatch, tmp_path, capsys):
+    workers = tmp_path / "workers"
+    venv.create(workers, with_pip=False)
+    (site,) = workers.glob("lib/python3*/site-packages")
+    install_2x(site)
+    if variable == "PYSPARK_PYTHON":
+        monkeypatch.setenv("PYSPARK_PYTHON", str(workers / "bin" / "python3"))
+    else:
+        monkeypatch.delenv("PYSPARK_PYTHON")
+        monkeypatch.setenv("PATH", str(workers / "bin"), prepend=os.pathsep)
+    assert cli.main(["check"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"TensorFlowOnSpark 2.2.5 is installed in {site} instead of this release")
+    assert variable == "PATH" or "which is PYSPARK_PYTHON" in line
+    assert line.endswith(f": run `{workers}/bin/python3 -m pip install .` in a clone of this release")
+
+
+def test_2x_installed_by_pip_while_this_release_is_on_pythonpath(tmp_path):
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=False)
+    (site,) = environment.glob("lib/python3*/site-packages")
+    install_2x(site)
+    source = str(Path(tensorflowonspark.__file__).parent.parent)
+    done = subprocess.run(
+        [
+            environment / "bin" / "python",
+            "-c",
+            "import sys, tensorflowonspark.cli as cli; sys.exit(cli.main(['check']))",
+        ],
+        check=False,
+        env={**os.environ, "PYTHONPATH": source, "PYSPARK_PYTHON": str(environment / "bin" / "python")},
+        capture_output=True,
+        text=True,
+    )
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert f"TensorFlowOnSpark 2.2.5 is installed in {site} beside this release" in lines[0]
+    assert sum("TensorFlowOnSpark 2.2.5" in line for line in lines) == 1
+
+
+def test_a_python_that_exists_on_the_executors_only(monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
+    assert preflight.check_environment()

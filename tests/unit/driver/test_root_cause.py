@@ -2,16 +2,16 @@
 
 import pytest
 
-from tensorflowonspark.driver.blame import find_hung
+from tensorflowonspark.config import Job, Role
+from tensorflowonspark.driver.failures import find_hung
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.messages import Idle, WaitsFor, Whereabouts
-from tensorflowonspark.spec import Job, Role
+from tensorflowonspark.messages import Idle, NodeStatus, WaitsFor
 
 BUSY, RETURNED = "busy", "returned"
 
 
 def at(waits_for=WaitsFor.NOTHING, *, in_tensorflow=False, in_epoch=False):
-    return Idle(30.0, Whereabouts(waits_for, in_tensorflow, in_epoch, "its stack"))
+    return Idle(30.0, NodeStatus(waits_for, in_tensorflow, in_epoch, "its stack"))
 
 
 NO_ANSWER = Idle(30.0, None)

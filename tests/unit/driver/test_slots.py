@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tensorflowonspark.driver import slots
-from tensorflowonspark.driver.slots import find_slots
-from tensorflowonspark.driver.stage import stage_error
+from tensorflowonspark.driver.spark import resources
+from tensorflowonspark.driver.spark.jobs import stage_error
+from tensorflowonspark.driver.spark.resources import find_slots
 from tensorflowonspark.errors import SlotsError, StartError
-from tensorflowonspark.task.host import given_address, known_address
+from tensorflowonspark.supervisor.host import given_address, known_address
 
 
 class Application:
@@ -45,7 +45,7 @@ class Application:
 def quick(monkeypatch):
     """A second is a tenth of one."""
     for name in ("_SETTLING_SECONDS", "_MORE_SECONDS", "_LOOK_SECONDS", "_FIRST_REPORT_SECONDS", "_REPORT_SECONDS"):
-        monkeypatch.setattr(slots, name, getattr(slots, name) / 10)
+        monkeypatch.setattr(resources, name, getattr(resources, name) / 10)
 
 
 POD = {"executor_instances": "2", "executor_cores": "1"}

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorflowonspark.driver.streaming import StreamPlan
-from tensorflowonspark.parts import PartSummary, Split
+from tensorflowonspark.driver.feed.scheduler import StepScheduler
+from tensorflowonspark.feed_messages import PartSummary, Split
 
 
 def part(partition, number, rows, attempt=1):
@@ -40,7 +40,7 @@ events = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(st.integers(2, 3), st.integers(1, 20), events)
 def test_whatever_comes_in_whatever_order(count, batch_rows, events):
-    plan = StreamPlan(range(count), 0)
+    plan = StepScheduler(range(count), 0)
     workers = Workers(plan, {number: batch_rows + number for number in range(count)})
     counted, base, partition = {}, 0, 0
     for drawn, drawn_rows, what in events:
@@ -73,7 +73,7 @@ def test_whatever_comes_in_whatever_order(count, batch_rows, events):
 
 
 def test_nothing_is_told_before_all_programs_read():
-    plan = StreamPlan([0, 1], 0)
+    plan = StepScheduler([0, 1], 0)
     plan.open(0, 5)
     plan.store(part(0, 0, 10))
     assert plan.words() == {}
@@ -82,7 +82,7 @@ def test_nothing_is_told_before_all_programs_read():
 
 
 def test_full_steps_are_told_as_soon_as_all_have_rows():
-    plan = StreamPlan([0, 1], 0)
+    plan = StepScheduler([0, 1], 0)
     workers = Workers(plan, {0: 10, 1: 10})
     plan.store(part(0, 0, 35))
     workers.hear()
@@ -93,7 +93,7 @@ def test_full_steps_are_told_as_soon_as_all_have_rows():
 
 
 def test_a_full_worker_goes_on_alone_while_the_others_fill_up():
-    plan = StreamPlan([0, 1], 0)
+    plan = StepScheduler([0, 1], 0)
     workers = Workers(plan, {0: 10, 1: 10})
     plan.store(part(0, 0, 25))
     plan.store(part(1, 1, 4))
@@ -105,7 +105,7 @@ def test_a_full_worker_goes_on_alone_while_the_others_fill_up():
 
 
 def test_a_worker_that_is_done_holds_up_nobody():
-    plan = StreamPlan([0, 1, 2], 0)
+    plan = StepScheduler([0, 1, 2], 0)
     workers = Workers(plan, {0: 10, 1: 10, 2: 10})
     plan.store(part(0, 0, 20))
     plan.store(part(1, 1, 20))
@@ -118,7 +118,7 @@ def test_a_worker_that_is_done_holds_up_nobody():
 
 
 def test_workers_that_train_for_themselves_get_parts_and_no_steps():
-    plan = StreamPlan([0, 1], 0, shared_steps=False)
+    plan = StepScheduler([0, 1], 0, shared_steps=False)
     plan.store(part(0, 0, 20))
     assert [(number, word.parts, word.steps) for number, word in plan.words().items()] == [(0, ((0, 1),), None)]
     plan.press(1)

@@ -41,7 +41,7 @@ def assert_exactly_once(results, total, epochs):
 )
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any),
-    workers=st.integers(1, 3),
+    num_workers=st.integers(1, 3),
     batch_size=st.integers(3, 50),
     epochs=st.integers(1, 3),
     cache=st.sampled_from(["disk", "memory", "none"]),
@@ -58,7 +58,7 @@ def test_two_hundred_draws(  # noqa: PLR0913, PLR0917 - what is drawn
 ):
     epochs = 1 if cache == "none" else epochs
     args = {"batch_size": batch_size, "epochs": epochs, "shuffle": shuffle}
-    with cluster_in_process(read, args, slots=slots, mishaps=mishaps, workers=workers) as cluster:
+    with cluster_in_process(read, args, slots=slots, mishaps=mishaps, num_workers=workers) as cluster:
         # A bound holds what is kept, and would refuse it; a stream goes on with however little.
         bound = limit if cache == "none" else None
         for _ in range(2):

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tensorflowonspark.warm.home import SERVER, USERS, Home
+from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, USERS, Rendezvous
 
 
 def test_it_is_this_users_alone(tmp_path):
-    path = Home.of(str(tmp_path), 7)
-    Home(path, make=True).close()
+    path = Rendezvous.of(str(tmp_path), 7)
+    Rendezvous(path, make=True).close()
     assert path.stat().st_mode & 0o777 == 0o700
 
 
@@ -17,7 +17,7 @@ def test_what_others_may_look_into_is_refused(tmp_path):
     path = tmp_path / "open"
     path.mkdir(mode=0o755)
     with pytest.raises(PermissionError, match="not this user's alone"):
-        Home(path, make=True)
+        Rendezvous(path, make=True)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory to somebody else")
@@ -26,26 +26,26 @@ def test_another_users_is_refused(tmp_path):
     path.mkdir(mode=0o700)
     os.chown(path, 12345, 12345)
     with pytest.raises(PermissionError, match="not this user's alone"):
-        Home(path, make=True)
+        Rendezvous(path, make=True)
 
 
 def test_a_link_to_somewhere_else_is_refused(tmp_path):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(OSError, match="Not a directory|Too many levels"):
-        Home(tmp_path / "link", make=True)
+        Rendezvous(tmp_path / "link", make=True)
 
 
 def test_nothing_is_made_for_who_only_looks(tmp_path):
     with pytest.raises(FileNotFoundError):
-        Home(tmp_path / "home", make=False)
+        Rendezvous(tmp_path / "home", make=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_socket_below_a_deep_directory(tmp_path):
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
-    home = Home(Home.of(str(deep), 7), make=True)
+    home = Rendezvous(Rendezvous.of(str(deep), 7), make=True)
     with home.listen() as listener, home.connect(1.0) as connection, listener.accept()[0] as accepted:
         connection.sendall(b"word")
         assert accepted.recv(4) == b"word"
@@ -53,7 +53,7 @@ def test_a_socket_below_a_deep_directory(tmp_path):
 
 
 def test_a_socket_that_was_left_behind_is_replaced(tmp_path):
-    home = Home(Home.of(str(tmp_path), 7), make=True)
+    home = Rendezvous(Rendezvous.of(str(tmp_path), 7), make=True)
     home.listen().close()
     with pytest.raises(ConnectionRefusedError):
         home.connect(1.0)
@@ -64,7 +64,7 @@ def test_a_socket_that_was_left_behind_is_replaced(tmp_path):
 
 
 def test_one_has_a_lock_or_several_share_it(tmp_path):
-    home = Home(Home.of(str(tmp_path), 7), make=True)
+    home = Rendezvous(Rendezvous.of(str(tmp_path), 7), make=True)
     first = home.lock(SERVER)
     assert first is not None
     assert home.lock(SERVER) is None
@@ -80,8 +80,8 @@ def test_one_has_a_lock_or_several_share_it(tmp_path):
 
 
 def test_it_is_removed_unless_another_has_taken_its_place(tmp_path):
-    path = Home.of(str(tmp_path), 7)
-    home = Home(path, make=True)
+    path = Rendezvous.of(str(tmp_path), 7)
+    home = Rendezvous(path, make=True)
     assert home.is_there()
     path.rename(tmp_path / "away")
     assert not home.is_there()
@@ -89,5 +89,5 @@ def test_it_is_removed_unless_another_has_taken_its_place(tmp_path):
     home.remove()
     assert path.exists()
     home.close()
-    Home(Path(tmp_path / "away"), make=False).remove()
+    Rendezvous(Path(tmp_path / "away"), make=False).remove()
     assert not (tmp_path / "away").exists()

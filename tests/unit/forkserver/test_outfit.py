@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tensorflowonspark.warm.outfit import Outfit
+from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
 
 
 @pytest.mark.parametrize(
@@ -12,24 +12,24 @@ from tensorflowonspark.warm.outfit import Outfit
     ["TF_USE_LEGACY_KERAS", "KERAS_BACKEND", "XLA_FLAGS", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "PYTHONPATH", "TZ"],
 )
 def test_what_is_read_at_import_must_be_the_same(name):
-    assert not Outfit({name: "1"}).fits(Outfit({}))
-    assert not Outfit({name: "1"}).fits(Outfit({name: "2"}))
-    assert Outfit({name: "1"}).fits(Outfit({name: "1"}))
+    assert not ImportProperties({name: "1"}).fits(ImportProperties({}))
+    assert not ImportProperties({name: "1"}).fits(ImportProperties({name: "2"}))
+    assert ImportProperties({name: "1"}).fits(ImportProperties({name: "1"}))
 
 
 @pytest.mark.parametrize("name", ["TF_CONFIG", "CUDA_VISIBLE_DEVICES", "A_VARIABLE", "PYTHON_UDF_BATCH_SIZE"])
 def test_what_is_read_later_may_differ(name):
-    assert Outfit({name: "1"}).fits(Outfit({name: "2"}))
+    assert ImportProperties({name: "1"}).fits(ImportProperties({name: "2"}))
 
 
 def test_interpreter_and_directory_must_be_the_same():
-    assert not Outfit({}, python="/usr/bin/python").fits(Outfit({}))
-    assert not Outfit({}, directory="/elsewhere").fits(Outfit({}))
+    assert not ImportProperties({}, python="/usr/bin/python").fits(ImportProperties({}))
+    assert not ImportProperties({}, directory="/elsewhere").fits(ImportProperties({}))
 
 
 _PROGRAM = """
 import numpy, os
-from tensorflowonspark.warm.outfit import shadowed
+from tensorflowonspark.supervisor.forkserver.compatibility import shadowed
 print(shadowed())
 open("numpy.py", "w").close()
 os.mkdir("json")  # no package: what is found later on the path comes first

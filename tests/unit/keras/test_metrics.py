@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras import losses, metrics, padding
+from tensorflowonspark.keras import losses, metrics
 from tests.support.padded_batches import (
     BATCH,
     ROWS,
@@ -56,22 +56,22 @@ def install(keras, monkeypatch):
 def test_the_sign_of_a_zero_tells_padding_from_a_row_without_weight(dtype):
     weights = tf.constant([1.0, 0.0, -0.0, 2.5, -1.0], dtype)
     for each in (weights, {"a": weights, "b": 3 * weights}, [None, weights], weights.numpy(), weights[:, None]):
-        assert padding.real_rows(each).numpy().tolist() == [True, True, False, True, True]
+        assert metrics.real_rows(each).numpy().tolist() == [True, True, False, True, True]
 
 
 def test_a_row_with_several_weights_is_padding_if_all_of_them_say_so():
     weights = np.array([[1, -0.0], [-0.0, -0.0], [0.0, -0.0]], np.float32)
-    assert padding.real_rows(weights).numpy().tolist() == [True, False, True]
+    assert metrics.real_rows(weights).numpy().tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("weights", [None, [None], np.ones(3, "i4"), np.array(-0.0), object()])
 def test_what_holds_no_weights_of_rows_says_nothing(weights):
-    assert padding.real_rows(weights) is None
+    assert metrics.real_rows(weights) is None
 
 
 def test_neither_does_a_tensor_without_rows():
-    rank_unknown = tf.function(lambda weights: tf.constant(padding.real_rows(weights) is None))
-    assert padding.real_rows(tf.constant(-0.0)) is None
+    rank_unknown = tf.function(lambda weights: tf.constant(metrics.real_rows(weights) is None))
+    assert metrics.real_rows(tf.constant(-0.0)) is None
     assert rank_unknown.get_concrete_function(tf.TensorSpec(None))(tf.constant([-0.0]))
 
 
@@ -82,8 +82,8 @@ def test_real_rows_are_taken_from_labels_of_all_kinds():
     taken = []
     labels = {"one": None, "two": tf.ragged.constant([[1], [2, 3]]), "three": np.array(["a", "b"])}
     real = tf.constant([False, True])
-    padding.update_on(real, lambda *both: taken.append(both), labels, sequences, at_once=False)
-    padding.update_on(tf.zeros(2, tf.bool), lambda *both: taken.append(both), labels, sequences, at_once=False)
+    metrics.update_on(real, lambda *both: taken.append(both), labels, sequences, at_once=False)
+    metrics.update_on(tf.zeros(2, tf.bool), lambda *both: taken.append(both), labels, sequences, at_once=False)
     ((truth, prediction),) = taken
     assert truth["one"] is None
     assert (truth["two"].to_list(), truth["three"].numpy().tolist()) == ([[2, 3]], [b"b"])

@@ -55,7 +55,7 @@ assert isinstance(vars(TFOptimizer)["_backend_apply_gradients"], wrapt.FunctionW
 step = vars(TensorFlowTrainer)["train_step"]
 while isinstance(step, wrapt.FunctionWrapper):
     step = step.__wrapped__
-assert step.__module__ == "tensorflowonspark.keras.compiling", step
+assert step.__module__ == "tensorflowonspark.keras.steps", step
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tensorflowonspark.keras import saving
-from tensorflowonspark.node.export import export
+from tensorflowonspark.node.checkpoint.export import export
 
 
 @pytest.fixture(params=["keras", "tf_keras"])

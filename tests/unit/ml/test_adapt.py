@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, set_tokens
 from tensorflowonspark.ml.counting import CountTokens, FindMoments, Splitter, _split_by_keras
-from tensorflowonspark.ml.predict import Taken
+from tensorflowonspark.ml.predict import TakenColumns
 from tests.support.preprocessing import state_of
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
@@ -33,7 +33,7 @@ def test_any_words_in_any_tasks(tasks, max_tokens, mask, mode):
 
     settings = {"max_tokens": max_tokens, "mask_token": mask, "output_mode": mode}
     own, whole = (keras.layers.StringLookup(**settings) for _ in range(2))
-    taken = Taken(("w",), {"shapes": {"w": (None,)}})
+    taken = TakenColumns(("w",), {"shapes": {"w": (None,)}})
     parts = []
     for task in tasks:
         for batch in CountTokens(taken, False, mode == "tf_idf")(
@@ -83,7 +83,7 @@ def test_arrow_splits_any_text_as_keras_does(texts, standardize, split):
 )
 def test_any_numbers_in_any_tasks(tasks, axis):
     values = np.array([row for task in tasks for row in task])
-    taken = Taken(("a", "b"), {})
+    taken = TakenColumns(("a", "b"), {})
     parts = []
     for task in tasks:
         batch = pa.record_batch({name: [row[place] for row in task] for place, name in enumerate("ab")})

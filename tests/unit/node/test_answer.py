@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.node.answer import Answerer
-from tensorflowonspark.parts import InferenceHeader
+from tensorflowonspark.feed_messages import InferenceHeader
+from tensorflowonspark.node.feed.inference import Answerer
 
 WANTED = pa.schema({"y": pa.float32()})
 

@@ -7,11 +7,19 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.node.cache import Cache
-from tensorflowonspark.parts import Keep, PartHeader, Pressed, Received, Split, Storage, Stored
+from tensorflowonspark.feed_messages import (
+    Backpressure,
+    CacheConfig,
+    CacheMode,
+    PartHeader,
+    PartsStored,
+    RowsReceived,
+    Split,
+)
+from tensorflowonspark.node.feed.cache import Cache
 
 SCHEMA = pa.schema({"id": pa.int64()})
-KEPT = [Keep.DISK, Keep.MEMORY]
+KEPT = [CacheMode.DISK, CacheMode.MEMORY]
 
 
 def batches(ids, size=7):
@@ -19,7 +27,7 @@ def batches(ids, size=7):
         yield pa.record_batch({"id": pa.array(ids[start : start + size], pa.int64())})
 
 
-def header(partition=0, attempt=1, feed=0, storage=Storage()):  # noqa: B008
+def header(partition=0, attempt=1, feed=0, storage=CacheConfig()):  # noqa: B008
     return PartHeader(feed, Split.TRAIN, partition, attempt, storage)
 
 
@@ -40,7 +48,7 @@ def cache(tmp_path, told):
 @pytest.mark.parametrize("keep", KEPT)
 def test_parts_come_back_in_the_order_that_is_asked_for(cache, tmp_path, keep):
     for partition, ids in enumerate([range(10), range(10, 12), range(0)]):
-        summary = cache.store(header(partition, storage=Storage(keep)), SCHEMA, batches(ids))
+        summary = cache.store(header(partition, storage=CacheConfig(keep)), SCHEMA, batches(ids))
         assert (summary.rows, summary.number, summary.partition) == (len(ids), 3, partition)
     assert ids_of(cache.shard(0, Split.TRAIN, [(1, 1), (2, 1), (0, 1)])) == [10, 11, *range(10)]
     assert list(tmp_path.iterdir()) == []
@@ -53,14 +61,14 @@ def test_attempts_that_do_not_count_are_dropped(cache):
     assert len(cache._parts) == 1
 
 
-@pytest.mark.parametrize("keep", list(Keep))
+@pytest.mark.parametrize("keep", list(CacheMode))
 def test_a_part_that_breaks_off_leaves_nothing(cache, tmp_path, keep):
     def broken():
         yield from batches([1, 2])
         raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError):
-        cache.store(header(storage=Storage(keep, 10_000)), SCHEMA, broken())
+        cache.store(header(storage=CacheConfig(keep, 10_000)), SCHEMA, broken())
     assert cache._parts == {}
     assert cache._rooms[0]._bytes == {False: 0, True: 0}
     assert list(tmp_path.iterdir()) == []
@@ -69,22 +77,22 @@ def test_a_part_that_breaks_off_leaves_nothing(cache, tmp_path, keep):
 @pytest.mark.parametrize("keep", KEPT)
 def test_more_than_the_bound_is_refused_with_the_ways_out(cache, keep):
     with pytest.raises(FeedError, match=r"more than cache_limit allows \(1,000 bytes\): raise it, use .* more workers"):
-        cache.store(header(storage=Storage(keep, 1000)), SCHEMA, batches(range(1000)))
+        cache.store(header(storage=CacheConfig(keep, 1000)), SCHEMA, batches(range(1000)))
 
 
-@pytest.mark.parametrize("keep", [Keep.DISK, Keep.NONE])
+@pytest.mark.parametrize("keep", [CacheMode.DISK, CacheMode.NONE])
 def test_a_disk_that_is_full_is_named(cache, monkeypatch, keep):
     """Whether the first write finds out or the last flush; also when what was to stay in memory overflows."""
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open("/dev/full", "w+b"))  # noqa: SIM115
-    limit = 1 if keep is Keep.NONE else None
+    limit = 1 if keep is CacheMode.NONE else None
     for count in (1, 100_000):
         with pytest.raises(FeedError, match=r"can't be written to .* No space left on device; .* spark.local.dir"):
-            cache.store(header(storage=Storage(keep, limit)), SCHEMA, batches(range(count)))
+            cache.store(header(storage=CacheConfig(keep, limit)), SCHEMA, batches(range(count)))
     assert cache._rooms[0]._bytes == {False: 0, True: 0}
 
 
 def test_a_partition_of_a_stream_that_is_larger_than_the_bound_goes_to_disk(cache, told):
-    storage = Storage(Keep.NONE, 200)
+    storage = CacheConfig(CacheMode.NONE, 200)
     cache.store(header(storage=storage), SCHEMA, batches(range(500)))
     room = cache._rooms[0]
     assert room._bytes[False] == 0
@@ -92,13 +100,13 @@ def test_a_partition_of_a_stream_that_is_larger_than_the_bound_goes_to_disk(cach
     shard, summary, release = cache.take_part(0, (0, 1))
     assert ids_of(shard) == list(range(500))
     assert summary.rows == 500
-    assert [type(message) for message in told if not isinstance(message, Received)] == [Stored]
+    assert [type(message) for message in told if not isinstance(message, RowsReceived)] == [PartsStored]
     release()
     assert room._bytes == {False: 0, True: 0}
 
 
 def test_a_sender_waits_until_the_program_has_taken_what_is_there(cache, told):
-    storage = Storage(Keep.NONE, 100)
+    storage = CacheConfig(CacheMode.NONE, 100)
     cache.store(header(0, storage=storage), SCHEMA, batches(range(50)))
     sender = Thread(target=cache.store, args=(header(1, storage=storage), SCHEMA, batches(range(50))))
     sender.start()
@@ -108,19 +116,19 @@ def test_a_sender_waits_until_the_program_has_taken_what_is_there(cache, told):
     release()
     sender.join(5)
     assert not sender.is_alive()
-    assert Pressed(0) not in told  # the program was busy, and did not wait for rows
+    assert Backpressure(0) not in told  # the program was busy, and did not wait for rows
 
 
 def test_the_driver_learns_when_program_and_sender_wait_for_each_other(cache, told):
-    storage = Storage(Keep.NONE, 100)
+    storage = CacheConfig(CacheMode.NONE, 100)
     cache.store(header(0, storage=storage), SCHEMA, batches(range(50)))
     sender = Thread(target=cache.store, args=(header(1, storage=storage), SCHEMA, batches(range(50))))
     cache.program_waits(0, True)
     sender.start()
     end = time.monotonic() + 5
-    while Pressed(0) not in told and time.monotonic() < end:
+    while Backpressure(0) not in told and time.monotonic() < end:
         time.sleep(0.02)
-    assert Pressed(0) in told
+    assert Backpressure(0) in told
     cache.drop(0)
     sender.join(5)
     assert not sender.is_alive()
@@ -133,4 +141,4 @@ def test_rows_of_a_feed_that_is_over_are_let_go(cache, told):
     summary = cache.store(header(1), SCHEMA, batches([1, 2]))
     assert summary.rows == 2  # the sender is to go on with those of other nodes
     assert cache._parts == {}
-    assert not [message for message in told if isinstance(message, Stored)]
+    assert not [message for message in told if isinstance(message, PartsStored)]

@@ -15,8 +15,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tensorflowonspark import CheckpointError, SpecError
-from tensorflowonspark.node.checkpoints import Checkpoints
-from tensorflowonspark.node.saved import Shelf
+from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+from tensorflowonspark.node.checkpoint.store import CheckpointStore
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -55,7 +55,7 @@ def test_a_loop_goes_on_where_it_left_off(directory):
     assert Loop().train(directory, 3) == (0, [7, 7])
     assert Loop().train(directory, 5) == (3, [31, 31])
     assert Loop().train(directory, 5) == (5, [31, 31])
-    steps = [saved.step for saved in Shelf(directory, 1).complete()]
+    steps = [saved.step for saved in CheckpointStore(directory, 1).complete()]
     assert steps == [3, 4, 5]
     checkpoints(directory).clear()
     assert files(directory) == []
@@ -69,7 +69,7 @@ def test_the_newest_is_the_one_that_was_written_last(directory):
     assert found.latest() is None
     for step in (100, 7, 7):
         found.save(loop.state, step, epoch=step // 5)
-    assert [saved.step for saved in Shelf(directory, 1).complete()] == [7, 7]
+    assert [saved.step for saved in CheckpointStore(directory, 1).complete()] == [7, 7]
     assert (found.latest().step, found.latest().epoch) == (7, 1)
 
 
@@ -77,7 +77,7 @@ def test_the_newest_is_the_one_that_was_written_last(directory):
 def test_what_is_not_complete_is_not_there(directory, damage):
     first = Loop().train(directory, 2)
     system, root = fsspec.core.url_to_fs(directory)
-    saved = Shelf(directory, 1).latest()
+    saved = CheckpointStore(directory, 1).latest()
     place = f"{root}/{saved.name}"
     data = next(name for name in saved.files if "data" in name)
     if damage == "no list":
@@ -105,7 +105,7 @@ def _flip(system, path):
 def test_a_checkpoint_with_a_flipped_bit_gives_way_to_the_one_before(directory, caplog, harmed):
     Loop(2000).train(directory, 3)
     system, root = fsspec.core.url_to_fs(directory)
-    saved = Shelf(directory, 1).latest()
+    saved = CheckpointStore(directory, 1).latest()
     _flip(system, next(path for path in system.find(f"{root}/{saved.name}") if harmed in path))
     first, values = Loop(2000).train(directory, 4)
     assert (first, values[:2]) == (2, [15, 15])
@@ -118,7 +118,7 @@ def test_a_checkpoint_with_a_flipped_bit_gives_way_to_the_one_before(directory, 
 def test_where_all_are_damaged_training_does_not_begin_anew(directory):
     Loop().train(directory, 2)
     system, root = fsspec.core.url_to_fs(directory)
-    for saved in Shelf(directory, 1).complete():
+    for saved in CheckpointStore(directory, 1).complete():
         _flip(system, f"{root}/{saved.name}/state.index")
     with pytest.raises(CheckpointError, match=r"damaged are step-0+1-\w+, step-0+2-\w+, and there is no"):
         Loop().train(directory, 3)
@@ -127,7 +127,7 @@ def test_where_all_are_damaged_training_does_not_begin_anew(directory):
 def test_checkpoints_of_versions_without_checksums_are_read(directory):
     Loop(2000).train(directory, 2)
     system, root = fsspec.core.url_to_fs(directory)
-    for saved in Shelf(directory, 1).complete():
+    for saved in CheckpointStore(directory, 1).complete():
         record = json.loads(system.cat_file(f"{root}/{saved.name}/complete.json"))
         del record["checksums"], record["crc32c"]
         system.pipe_file(f"{root}/{saved.name}/complete.json", json.dumps(record).encode())
@@ -142,14 +142,14 @@ def test_a_reader_takes_the_next_one_if_its_own_is_surplus(tmp_path, monkeypatch
     directory = str(tmp_path)
     writer, reader = Loop(), Loop()
     writer.train(directory, 1, keep=1)
-    fetch = Shelf.fetch
+    fetch = CheckpointStore.fetch
 
     def late(shelf, saved, local):
-        monkeypatch.setattr(Shelf, "fetch", fetch)
+        monkeypatch.setattr(CheckpointStore, "fetch", fetch)
         writer.train(directory, 2, keep=1)
         return fetch(shelf, saved, local)
 
-    monkeypatch.setattr(Shelf, "fetch", late)
+    monkeypatch.setattr(CheckpointStore, "fetch", late)
     assert checkpoints(directory, is_chief=False).restore(reader.state) == 2
     assert reader.variable.numpy().tolist() == [3, 3]
 
@@ -162,12 +162,12 @@ def test_only_the_chief_keeps_what_it_writes(directory):
 def test_a_process_that_is_killed_while_it_uploads_leaves_the_one_before(tmp_path):
     directory, started = tmp_path / "models", tmp_path / "started"
     Loop().train(str(directory), 2)
-    before = Shelf(str(directory), 1).latest()
+    before = CheckpointStore(str(directory), 1).latest()
     program = f"""
 import time
 from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
-from tensorflowonspark.node.saved import Shelf
+from tensorflowonspark.node.checkpoint.store import Shelf
 
 copy = LocalFileSystem.put_file
 
@@ -190,7 +190,7 @@ Shelf({str(directory)!r}, 3).add(str(local), 3)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert len([name for name in os.listdir(directory) if "step-00000003" in name]) == 1
-    assert Shelf(str(directory), 1).latest() == before
+    assert CheckpointStore(str(directory), 1).latest() == before
     assert Loop().train(str(directory), 3) == (2, [7, 7])
     steps = [name.split("-")[1] for name in sorted(os.listdir(directory))]
     assert steps == ["00000001", "00000002", "00000003"]  # and the half one is gone
@@ -208,7 +208,7 @@ def test_a_file_system_without_renames(monkeypatch):
 def test_what_can_not_be_written_or_does_not_fit_is_named(tmp_path):
     (tmp_path / "file").write_text("in the way")
     refused = str(tmp_path / "file" / "models")
-    for refuse in (checkpoints(refused).callback, lambda: Shelf(refused, 1).add(str(tmp_path), 1)):
+    for refuse in (checkpoints(refused).callback, lambda: CheckpointStore(refused, 1).add(str(tmp_path), 1)):
         with pytest.raises(
             CheckpointError, match=rf"could not be .* in {refused}: NotADirectoryError: .*; see that it is"
         ):
@@ -288,7 +288,7 @@ def test_fit_goes_on_where_it_left_off(directory):
     epochs, variables = fit([callback := checkpoints(directory).callback()], 5, model)
     assert epochs == [2, 3, 4]
     assert_equal(variables, unbroken)
-    assert [saved.step for saved in Shelf(directory, 1).complete()] == [12, 16, 20]
+    assert [saved.step for saved in CheckpointStore(directory, 1).complete()] == [12, 16, 20]
     assert fit([callback], 2, model)[0] == [0, 1]  # the program's own next fit begins at its first epoch
     assert fit([checkpoints(directory).callback()], 1)[0] == []
 
@@ -296,7 +296,7 @@ def test_fit_goes_on_where_it_left_off(directory):
 def test_within_epochs_too(directory):
     with pytest.raises(ZeroDivisionError):
         fit([checkpoints(directory, keep=9).callback(every=3), Break(10)], 5)
-    written = [(saved.step, saved.epoch) for saved in Shelf(directory, 1).complete()]
+    written = [(saved.step, saved.epoch) for saved in CheckpointStore(directory, 1).complete()]
     assert written == [(3, 0), (4, 1), (6, 1), (8, 2), (9, 2)]
     model = network()
     assert fit([checkpoints(directory).callback(every=3)], 5, model)[0] == [2, 3, 4]

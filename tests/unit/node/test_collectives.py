@@ -2,11 +2,12 @@
 
 import pytest
 
+from tensorflowonspark.config import Job, Role
 from tensorflowonspark.driver.collectives import Collectives
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.messages import Contribution, Failed, FailureKind, FeedWanted, Returned
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.messages import Contribution, Failed, FeedWanted, Returned
 from tensorflowonspark.node import collectives
-from tensorflowonspark.spec import Job, Role
 from tests.support.inprocess import cluster_in_process
 
 
@@ -23,7 +24,7 @@ def test_values_of_all_sizes_come_to_all_in_order(workers, monkeypatch):
         values = [b"", b"%d" % ctx.index * 10, b"%d" % ctx.index * 2000, b"%d" % ctx.index * 12345]
         return [combine("test", value, b",".join) for value in values]
 
-    with cluster_in_process(program, workers=workers) as cluster:
+    with cluster_in_process(program, num_workers=workers) as cluster:
         results = cluster.join()
     for result in results.values():
         for value, size in zip(result, (0, 10, 2000, 12345), strict=True):

@@ -6,14 +6,14 @@ import pytest
 
 from tensorflowonspark.columns import flat_columns, summarize, to_array
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.node.elements import WEIGHT, Selection
-from tensorflowonspark.parts import Contents
+from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.node.feed.selection import WEIGHT, Selection
 
 
 def contents_of(columns, partition=0):
     batch = flat_columns(pa.record_batch(columns))
     summary = summarize(batch, partition)
-    return Contents({}, columns=summary, schema=batch.schema.serialize().to_pybytes()), batch
+    return SplitManifest({}, columns=summary, schema=batch.schema.serialize().to_pybytes()), batch
 
 
 def select(columns, *, inference=False, **options):
@@ -81,7 +81,7 @@ def test_kinds_are_those_that_are_declared():
     kinds = select(
         {"image": [b"abcd", None], "tags": [[1], [2, 3]]},
         shapes={"image": (2, 2), "tags": [None]},
-        casts={"image": "float32"},
+        dtypes={"image": "float32"},
         fill={"image": 0},
     ).kinds
     assert (kinds["image"].shape, kinds["image"].dtype, kinds["image"].fill) == ((2, 2), np.float32, 0)
@@ -122,10 +122,10 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
         (IMAGES, {"features": ["image", "x"]}, "no column 'x'"),
         (STRUCT, {"features": "s.x"}, "no column 's.x'"),
         (IMAGES, {"features": "image", "shapes": {"id": (1,)}}, r"shapes speaks of column 'id', and .* \['image'\]"),
-        (STRUCT, {"casts": {"s": "float32"}}, "casts speaks of column 's'"),
+        (STRUCT, {"dtypes": {"s": "float32"}}, "dtypes speaks of column 's'"),
         (IMAGES, {"fill": {"x": 0}}, "fill speaks of column 'x'"),
         (IMAGES, {"shapes": (2, 2)}, r"shapes=\(2, 2\): expected a dict by column"),
-        (IMAGES, {"casts": "float32"}, "casts='float32': expected a dict by column"),
+        (IMAGES, {"dtypes": "float32"}, "dtypes='float32': expected a dict by column"),
         (
             IMAGES,
             {"shape": {"image": (2,)}},
@@ -137,7 +137,7 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
         ({"x": [1], "w": ["a"]}, {"weight": "w"}, "weight='w': expected a column of single numbers"),
         ({"x": [1], "w": [[1]]}, {"weight": "w", "shapes": {"w": (None,)}}, "weight='w': expected a column of single"),
         ({"x": [1], WEIGHT: [2.0]}, {}, "column 'sample_weight' would stand where the rows' weights do"),
-        (IMAGES, {"casts": {"image": "flaot"}}, r"casts=\{'image': 'flaot'\}"),
+        (IMAGES, {"dtypes": {"image": "flaot"}}, r"dtypes=\{'image': 'flaot'\}"),
     ],
 )
 def test_what_can_not_be_had_is_told(columns, options, told):
@@ -161,7 +161,7 @@ def test_further_rows_of_a_stream_must_have_the_same_kinds():
 
 def test_a_stream_may_bring_what_was_declared():
     selection = select(
-        {"x": [[1, 2]], "y": [1]}, shapes={"x": (None,)}, fill={"y": float("nan")}, casts={"y": "float32"}
+        {"x": [[1, 2]], "y": [1]}, shapes={"x": (None,)}, fill={"y": float("nan")}, dtypes={"y": "float32"}
     )
     selection.check(contents_of({"x": [[7, 8], [9]], "y": pa.array([None, 3])}, 2)[0])
     assert selection.kinds["x"].shape == (None,)

@@ -4,17 +4,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.driver.feeding import contents
+from tensorflowonspark.driver.feed.job import contents
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.messages import Ready
-from tensorflowonspark.node import epochs
-from tensorflowonspark.node.cache import Cache
-from tensorflowonspark.node.feed import Feed
-from tensorflowonspark.node.shard import Reader
-from tensorflowonspark.parts import PartHeader, Split
-from tensorflowonspark.task.plan import FeedTarget
+from tensorflowonspark.feed_messages import PartHeader, Split
+from tensorflowonspark.messages import NodeReady
+from tensorflowonspark.node.feed.cache import Cache
+from tensorflowonspark.node.feed import epochs
+from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.shard import Reader
+from tensorflowonspark.task.feeder import NodeEndpoint
 
-TARGET = FeedTarget(0, "worker:0", "here", Ready("socket", 1))
+TARGET = NodeEndpoint(0, "worker:0", "here", NodeReady("socket", 1))
 
 
 def feed_of(directory, *batches, report=lambda progress: None):
@@ -99,7 +99,7 @@ def test_elements_have_the_structure_that_was_asked_for(tmp_path):
         label=["label"],
         weight="w",
         shapes={"image": (2, 2, 1), "words": (None,)},
-        casts={"image": "float32", "label": "float32"},
+        dtypes={"image": "float32", "label": "float32"},
         shuffle=False,
     )()
     assert sorted(x) == ["image", "place.x", "place.y", "words"]
@@ -114,7 +114,7 @@ def test_rows_that_fill_up_weigh_minus_zero(tmp_path):
     cache = Cache(str(tmp_path), 0, lambda message: None)
     batch = numbered(5)
     part = cache.store(PartHeader(0, Split.TRAIN, 0, 1), batch.schema, iter([batch]))
-    described = contents([part], [TARGET, FeedTarget(1, "worker:1", "here", Ready("socket", 1))], rebalance=False)
+    described = contents([part], [TARGET, NodeEndpoint(1, "worker:1", "here", NodeReady("socket", 1))], rebalance=False)
     for number, real in ((0, 5), (1, 0)):
         shard = cache.shard(0, Split.TRAIN, described[0].parts if number == 0 else ())
         elements = list(Feed(described[number], shard, [0, 1], number, lambda progress: None).batches(4)())

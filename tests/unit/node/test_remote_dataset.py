@@ -8,7 +8,7 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]  # four im
 
 
 def test_a_worker_without_rows_can_not_repeat_them_for_ever():
-    from tensorflowonspark.node.tokens import _repeated
+    from tensorflowonspark.node.ps.remote_dataset import _repeated
 
     assert list(_repeated(lambda: iter("ab"), 2)) == ["a", "b", "a", "b"]
     with pytest.raises(tfos.FeedError, match="this worker has no rows to repeat"):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.columns import Kind, Ragged
-from tensorflowonspark.node.shard import Shard
+from tensorflowonspark.node.feed.shard import Shard
 
 OBJECT = np.dtype(object)
 KINDS = {

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.node.steps import plan_epoch
+from tensorflowonspark.node.feed.epochs import plan_epoch
 
 rows_of_workers = st.lists(st.integers(0, 500), min_size=1, max_size=5)
 

@@ -7,8 +7,8 @@ import pytest
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import StorageError
-from tensorflowonspark.storage import moving
-from tensorflowonspark.storage.objects import s3_options
+from tensorflowonspark.storage import transfer
+from tensorflowonspark.storage.file_systems import s3_options
 
 
 def write_model(names):
@@ -57,8 +57,8 @@ def test_a_reader_never_finds_a_mixture(bucket, monkeypatch):
     place = "s3a://bucket/mixed/model"
     storage.publish(place, write_model(["saved_model.pb", "assets/words", "variables/old"]))
     seen = []
-    upload = moving._upload
-    monkeypatch.setattr(moving, "_upload", lambda *args: (seen.append(names_below(place)), upload(*args)))
+    upload = transfer._upload
+    monkeypatch.setattr(transfer, "_upload", lambda *args: (seen.append(names_below(place)), upload(*args)))
     storage.publish(place, write_model(["saved_model.pb", "variables/new"]))
     assert seen == [["assets/words", "variables/old"], ["assets/words", "variables/new", "variables/old"]]
     assert names_below(place) == ["saved_model.pb", "variables/new"]

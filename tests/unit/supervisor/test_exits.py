@@ -2,8 +2,8 @@ import signal
 
 import pytest
 
-from tensorflowonspark.messages import FailureKind
-from tensorflowonspark.supervisor.exits import explain, out_of_memory_kills
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.supervisor.exit_status import explain, out_of_memory_kills
 
 
 @pytest.mark.parametrize(

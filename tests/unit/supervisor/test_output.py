@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from tensorflowonspark.console import CONSOLE
 from tensorflowonspark.supervisor.output import Output, level_of
+from tensorflowonspark.terminal import CONSOLE
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tensorflowonspark.messages import FailureKind
-from tensorflowonspark.spec import Job, Role
-from tensorflowonspark.supervisor.ports import reserve_port
-from tensorflowonspark.supervisor.supervise import Supervisor
+from tensorflowonspark.config import Job, Role
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.supervisor.host import reserve_port
+from tensorflowonspark.supervisor.supervisor import Supervisor
 
 
 def test_nobody_else_gets_a_reserved_port():

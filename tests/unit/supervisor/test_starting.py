@@ -5,10 +5,10 @@ from multiprocessing import Pipe
 
 import pytest
 
+from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.messages import Failed
-from tensorflowonspark.spec import ClusterSpec, Job, Role
-from tensorflowonspark.supervisor.assignment import Assignment
-from tensorflowonspark.supervisor.supervise import Supervisor
+from tensorflowonspark.supervisor.assignment import NodeAssignment
+from tensorflowonspark.supervisor.supervisor import Supervisor
 from tensorflowonspark.transport import new_credentials
 
 
@@ -27,11 +27,11 @@ def test_what_keeps_a_node_from_starting_is_reported(problem, tmp_path, monkeypa
         from multiprocessing.connection import Connection
 
         ours, theirs = (Connection(each.detach()) for each in socket.socketpair())
-    assignment = Assignment(
+    assignment = NodeAssignment(
         cluster="one",
         credentials=new_credentials(),
         driver=("127.0.0.1", 1),
-        spec=ClusterSpec(workers=1),
+        spec=ClusterSpec(num_workers=1),
         number=0,
         role=Role(Job.WORKER, 0),
         host="127.0.0.1",

@@ -12,8 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorflowonspark.tfrecords.compression import compression_of, decompressed
-from tensorflowonspark.tfrecords.framing import BrokenFile, blocks, first_header, framed
+from tensorflowonspark.tfrecords.framing import BrokenFile, blocks, compression_of, decompressed, first_header, framed
 from tensorflowonspark.tfrecords.options import Compression
 
 records = st.lists(st.binary(max_size=300), max_size=30)

@@ -10,7 +10,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.transport import ConnectionLost, Server, dial, new_credentials
+from tensorflowonspark.transport import ConnectionLost, Server, connect, new_credentials
 from tests.support import hostile
 from tests.support.attack import Sizes, attack
 from tests.support.programs import wait_for
@@ -48,7 +48,7 @@ class Guarded:
         """Ask each for what it is there for."""
         batch = pa.record_batch({"x": [1, 2, 3]})
         for address, known in zip(self.addresses, self.known, strict=True):
-            connection = dial(address, known)
+            connection = connect(address, known)
             channel = connection.channel()
             channel.send("hello")
             assert channel.receive() == "hello"
@@ -139,7 +139,7 @@ def test_more_strangers_than_the_gate_lets_wait_keep_nobody_out(guarded, way, sa
 
 @pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
 def test_who_says_nothing_is_not_waited_for(guarded, monkeypatch, way):
-    monkeypatch.setattr("tensorflowonspark.transport.gate._STRANGER_SECONDS", 0.3)
+    monkeypatch.setattr("tensorflowonspark.transport.auth_proxy._STRANGER_SECONDS", 0.3)
     with hostile.connected(guarded.addresses[way]) as silent:
         silent.settimeout(5)
         assert _hung_up(silent)
@@ -148,7 +148,7 @@ def test_who_says_nothing_is_not_waited_for(guarded, monkeypatch, way):
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_handshake_without_the_certificate_lets_nobody_in(guarded, monkeypatch, version):
     """However much of its own part of the handshake a stranger has done, and whatever ciphers it asks for."""
-    monkeypatch.setattr("tensorflowonspark.transport.gate._STRANGER_SECONDS", 1.0)
+    monkeypatch.setattr("tensorflowonspark.transport.auth_proxy._STRANGER_SECONDS", 1.0)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -178,16 +178,16 @@ def test_nonsense_of_one_who_has_the_token_is_an_error_to_that_one_alone(guarded
 
 
 def test_what_is_no_message_is_named(guarded):
-    channel = dial(guarded.addresses[1], guarded.known[1]).channel()
+    channel = connect(guarded.addresses[1], guarded.known[1]).channel()
     channel._writer.write_metadata(b"no pickle")
     with pytest.raises(ConnectionLost, match="9 bytes that are no message"):
         channel.receive()
 
 
 def test_a_message_that_is_too_large_is_refused_by_both_sides(guarded, monkeypatch):
-    for module in ("channel", "server", "client"):
+    for module in ("channel", "server", "connection"):
         monkeypatch.setattr(f"tensorflowonspark.transport.{module}.MESSAGE_BYTES", 1000)
-    channel = dial(guarded.addresses[1], guarded.known[1]).channel()
+    channel = connect(guarded.addresses[1], guarded.known[1]).channel()
     with pytest.raises(ValueError, match="str has 1018 bytes, and a message has between 1 and 1000"):
         channel.send("x" * 1000)
     channel._writer.write_metadata(pickle.dumps("x" * 1000))

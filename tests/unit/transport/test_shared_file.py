@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.handover import Piece, PieceWriter, map_file, open_piece
+from tensorflowonspark.transport.shared_file import FileRef, SharedFileWriter, map_file, open_shared
 
 BATCH = pa.record_batch({"x": list(range(20_000))})
 
@@ -29,31 +29,31 @@ def limited(what, most):
 
 def _of(descriptor):
     found = os.fstat(descriptor)
-    return Piece(os.getpid(), descriptor, found.st_dev, found.st_ino, found.st_size)
+    return FileRef(os.getpid(), descriptor, found.st_dev, found.st_ino, found.st_size)
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_a_nameless_file_is_opened(on_disk, tmp_path):
     batch = pa.record_batch({"x": [1, 2]})
-    writer = PieceWriter(batch.schema, str(tmp_path) if on_disk else None)
+    writer = SharedFileWriter(batch.schema, str(tmp_path) if on_disk else None)
     writer.write(batch)
     piece = writer.finish()
-    assert open_piece(piece) == [batch]
+    assert open_shared(piece) == [batch]
     with pytest.raises(OSError, match="is another one here"):
-        open_piece(replace(piece, size=piece.size + 1))
+        open_shared(replace(piece, size=piece.size + 1))
     writer.close()
 
 
 def test_a_file_with_a_name_is_not_opened(tmp_path):
     (tmp_path / "key").write_text("private")
     with open(tmp_path / "key") as file, pytest.raises(OSError, match="is not one without a name"):
-        open_piece(_of(file.fileno()))
+        open_shared(_of(file.fileno()))
 
 
 def test_a_pipe_is_not_waited_for():
     reading, writing = os.pipe()
     with pytest.raises(OSError, match="is not one without a name"):
-        open_piece(_of(reading))
+        open_shared(_of(reading))
     os.close(reading)
     os.close(writing)
 
@@ -63,9 +63,9 @@ def test_more_files_are_mapped_than_may_be_open():
     with limited(resource.RLIMIT_NOFILE, opened + 20):
         held = []
         for number in range(100):
-            writer = PieceWriter(pa.schema({"x": pa.int64()}), None)
+            writer = SharedFileWriter(pa.schema({"x": pa.int64()}), None)
             writer.write(pa.record_batch({"x": [number]}))
-            held += open_piece(writer.finish())
+            held += open_shared(writer.finish())
             writer.close()
     assert [batch.column("x")[0].as_py() for batch in held] == list(range(100))
     assert len(os.listdir("/proc/self/fd")) == opened
@@ -88,7 +88,7 @@ def test_a_limit_of_the_host_is_named(what, words, tmp_path, monkeypatch):
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does by itself
     with pytest.raises(FeedError, match=rf"rows can't be written to {directory} on .*: {words}"):
         with limited(*limit or (resource.RLIMIT_CORE, 0)):
-            writer = PieceWriter(BATCH.schema, str(directory))
+            writer = SharedFileWriter(BATCH.schema, str(directory))
             writer.write(BATCH)
             writer.finish()
     signal.signal(signal.SIGXFSZ, before)
@@ -106,7 +106,7 @@ def test_files_are_allowed_as_far_as_the_system_lets_them():
     # In a process of its own: threads that other tests have left open files too.
     program = """
 import os, resource
-from tensorflowonspark.handover import allow_files
+from tensorflowonspark.transport.shared_file import allow_files
 
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 10, most))

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.transport import ConnectionLost, Credentials, Server, client, dial, new_credentials
+from tensorflowonspark.transport import ConnectionLost, Credentials, Server, connect, connection, new_credentials
 
 
 @pytest.fixture(params=["unix", "tcp", "tls"])
@@ -38,7 +38,7 @@ def test_messages_go_both_ways_in_order(address, credentials):
             channel.send(("echo", channel.receive()))
 
     server = Server(address, credentials, on_channel=echo)
-    channel = dial(_reached(server, address), credentials).channel()
+    channel = connect(_reached(server, address), credentials).channel()
     for number in range(100):
         channel.send({"number": number})
     assert [channel.receive() for _ in range(100)] == [("echo", {"number": number}) for number in range(100)]
@@ -52,9 +52,9 @@ def test_without_the_token_nothing_is_read(address, credentials, shown):
     server = Server(address, credentials, on_channel=lambda channel: seen.append(channel.receive()))
     stranger = Credentials(shown, credentials.certificate, credentials.key)
     with pytest.raises(ConnectionLost, match="does not know you"):
-        dial(_reached(server, address), stranger).channel().receive()
+        connect(_reached(server, address), stranger).channel().receive()
     with pytest.raises(ConnectionLost):
-        dial(_reached(server, address), stranger).put("header", pa.schema([("x", pa.int64())])).finish()
+        connect(_reached(server, address), stranger).put("header", pa.schema([("x", pa.int64())])).finish()
     assert seen == []
     server.close()
 
@@ -71,7 +71,7 @@ def test_either_side_hears_of_the_others_end(credentials):
         heard.set()
 
     server = Server(("127.0.0.1", 0), credentials, on_channel=listen)
-    channel = dial(("127.0.0.1", server.port), credentials).channel()
+    channel = connect(("127.0.0.1", server.port), credentials).channel()
     channel.close()
     assert heard.wait(5)
     with pytest.raises(ConnectionLost):
@@ -91,9 +91,9 @@ def test_a_killed_peer_is_noticed_at_once(credentials):
 
     server = Server(("127.0.0.1", 0), credentials, on_channel=listen)
     program = (
-        "import sys, time; from tensorflowonspark.transport import Credentials, dial\n"
+        "import sys, time; from tensorflowonspark.transport import Credentials, connect\n"
         "known = Credentials.from_text(sys.stdin.readline())\n"
-        f"c = dial(('127.0.0.1', {server.port}), known).channel(); c.send(1)\n"
+        f"c = connect(('127.0.0.1', {server.port}), known).channel(); c.send(1)\n"
         "print(flush=True); time.sleep(60)"
     )
     peer = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -113,8 +113,8 @@ def test_a_killed_peer_is_noticed_at_once(credentials):
 
 def test_a_peer_that_vanishes_is_noticed(monkeypatch):
     """It closes no connection: only an answer to gRPC's ping is missing, which counts after the time that is set."""
-    quick = [(name, value // 5) for name, value in client._KEEPALIVE]
-    monkeypatch.setattr(client, "_KEEPALIVE", quick)
+    quick = [(name, value // 5) for name, value in connection._KEEPALIVE]
+    monkeypatch.setattr(connection, "_KEEPALIVE", quick)
     credentials = new_credentials()
     program = (
         "import sys, time; from tensorflowonspark.transport import Credentials, Server\n"
@@ -125,7 +125,7 @@ def test_a_peer_that_vanishes_is_noticed(monkeypatch):
     peer = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     peer.stdin.write(f"{credentials.to_text()}\n")
     peer.stdin.flush()
-    channel = dial(("127.0.0.1", int(peer.stdout.readline())), credentials).channel()
+    channel = connect(("127.0.0.1", int(peer.stdout.readline())), credentials).channel()
     assert channel.receive() == 1
     stopped = time.monotonic()
     peer.send_signal(signal.SIGSTOP)
@@ -143,7 +143,7 @@ def test_a_partition_is_taken_whole(address, credentials):
         return header, schema.names, [value for batch in stream for value in batch["x"].to_pylist()]
 
     server = Server(address, credentials, on_put=take)
-    stream = dial(_reached(server, address), credentials).put(("feed", 3), batches[0].schema)
+    stream = connect(_reached(server, address), credentials).put(("feed", 3), batches[0].schema)
     for batch in batches:
         stream.write(batch)
     assert stream.finish() == (("feed", 3), ["x"], list(range(100)))
@@ -161,7 +161,7 @@ def test_a_partition_that_breaks_off_does_not_count(credentials):
             raise
 
     server = Server(("127.0.0.1", 0), credentials, on_put=take)
-    connection = dial(("127.0.0.1", server.port), credentials)
+    connection = connect(("127.0.0.1", server.port), credentials)
     stream = connection.put("header", pa.schema([("x", pa.int64())]))
     stream.write(pa.record_batch({"x": [1, 2]}))
     stream._writer.done_writing()  # as when the sender's process ends
@@ -176,7 +176,7 @@ def test_what_the_receiver_raises_reaches_the_sender(credentials):
         raise ValueError("no room for these rows")
 
     server = Server(("127.0.0.1", 0), credentials, on_put=refuse)
-    stream = dial(("127.0.0.1", server.port), credentials).put("header", pa.schema([("x", pa.int64())]))
+    stream = connect(("127.0.0.1", server.port), credentials).put("header", pa.schema([("x", pa.int64())]))
     with pytest.raises(ConnectionLost, match="no room for these rows"):
         stream.finish()
     server.close()
@@ -207,7 +207,7 @@ def _slow(port, seconds):
 def test_a_slow_network_is_waited_for(tls):
     known = new_credentials(tls=tls)
     server = Server(("127.0.0.1", 0), known, on_put=lambda header, schema, items: sum(each.num_rows for each in items))
-    peer = dial(("127.0.0.1", _slow(server.port, 0.1)), known)
+    peer = connect(("127.0.0.1", _slow(server.port, 0.1)), known)
     batch = pa.record_batch({"x": list(range(1000))})
     stream = peer.put("header", batch.schema)
     stream.write(batch)
@@ -255,7 +255,7 @@ def test_an_error_of_any_length_reaches_the_peer(error, words, kind):
 
     known = new_credentials()
     server = Server(("127.0.0.1", 0), known, on_put=put, on_dialogue=answer)
-    peer = dial(("127.0.0.1", server.port), known)
+    peer = connect(("127.0.0.1", server.port), known)
     batch = pa.record_batch({"x": [1]})
     with pytest.raises(ConnectionLost, match=words) as caught:
         if kind == "put":
@@ -271,4 +271,4 @@ def test_an_error_of_any_length_reaches_the_peer(error, words, kind):
 
 def test_an_address_where_no_one_listens(credentials):
     with pytest.raises(ConnectionLost):
-        dial(("127.0.0.1", 1), credentials).channel().receive()
+        connect(("127.0.0.1", 1), credentials).channel().receive()

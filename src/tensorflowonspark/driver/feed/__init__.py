@@ -1,0 +1,1 @@
+"""Feeds, as the driver runs them."""

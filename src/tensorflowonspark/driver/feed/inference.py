@@ -1,0 +1,165 @@
+"""Inference on the nodes of a running cluster: a Spark job whose tasks send rows and receive results."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tensorflowonspark import transport
+from tensorflowonspark.columns import arrow_type, check_schema, map_in_arrow, parse_schema
+from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.feed_messages import InferenceHeader
+from tensorflowonspark.task.feeder import NodeEndpoint, choose, loss, reach
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+__all__ = ["infer", "wait_for_answers"]
+
+
+def wait_for_answers(monitor: Monitor, seconds: float) -> list[Node]:
+    """Return the nodes that answer, when all programs have called ``ctx.serve``.
+
+    Raises
+    ------
+    FeedError
+        If a program never will, or has not in time; it names the node, and what its program does instead.
+    NodeError
+        If a node failed.
+    """
+
+    def decided() -> bool:
+        silent = [node for node in monitor.fed() if not node.answering]
+        return not silent or any(_why_never(node, monitor.feed) for node in silent)
+
+    monitor.wait(decided, seconds)
+    with monitor.changed:
+        silent = [node for node in monitor.fed() if not node.answering]
+        if not silent:
+            return monitor.fed()
+        never = {node.number: _why_never(node, monitor.feed) for node in silent}
+        node = next((each for each in silent if never[each.number]), silent[0])
+        raise FeedError(
+            f"the program of {node.role} on {node.host} has not called ctx.serve(function), which answers inference: "
+            + (never[node.number] or f"after {seconds:g} s (timeout) it {_at(node)}")
+        )
+
+
+def _why_never(node: Node, feed: int | None) -> str:
+    """Return why a program will not come to ``ctx.serve``, and what to do; empty if it still may."""
+    if node.returned:
+        return "it has returned. Call ctx.serve before the program returns"
+    if node.serving:
+        return "it serves a ParameterServerStrategy (ctx.join_server). Infer with a cluster of workers"
+    if node.waits_for_feed and feed is None:
+        return "it waits for rows that nobody feeds. Call ctx.serve before the program asks for them, or cluster.train"
+    return ""
+
+
+def _at(node: Node) -> str:
+    """Return what a program does, as far as the driver knows."""
+    if node.idle is not None and node.idle.where is not None:
+        return f"waits at:\n{node.idle.where.stack.rstrip()}"
+    if node.progress is not None:
+        now = node.progress
+        return f"trains (epoch {now.epoch + 1}, step {now.step}). Call ctx.serve before that, or raise timeout"
+    return "still runs. Call ctx.serve earlier in the program, or raise timeout"
+
+
+def infer(
+    data: "DataFrame",
+    schema: "str | StructType",
+    targets: tuple[NodeEndpoint, ...],
+    credentials: transport.Credentials,
+    keep: Sequence[str] | None,
+) -> "DataFrame":
+    """Return the DataFrame of the results, computed when Spark comes to it.
+
+    Parameters
+    ----------
+    data : DataFrame
+        The rows that are sent.
+    schema : str or StructType
+        The columns of the results.
+    targets : tuple of FeedTarget
+        The nodes that answer.
+    credentials : Credentials
+        The cluster's.
+    keep : sequence of str or None
+        Which columns of `data` come before the results; None for all.
+
+    Raises
+    ------
+    FeedError
+        If rows can't be sent.
+    SpecError
+        If the schema is none, or names a column twice.
+    """
+    from pyspark.sql.types import StructType
+
+    check_schema(data.schema)
+    results = parse_schema(schema, data)
+    kept = list(data.columns) if keep is None else list(keep)
+    strangers = [name for name in kept if name not in data.columns]
+    if strangers:
+        raise SpecError(f"keep={kept}: there is no column {strangers[0]!r}; the DataFrame has {data.columns}")
+    double = [name for name in results.names if name in kept]
+    if double:
+        raise SpecError(
+            f"the results have a column {double[0]!r}, which the DataFrame has too: choose another name, or leave it "
+            "out with keep=[...]"
+        )
+    whole = StructType([*(data.schema[name] for name in kept), *results.fields])
+    arrow = _arrow_schema(results).serialize().to_pybytes()
+    return map_in_arrow(data, partial(_infer_partition, targets, credentials, kept, arrow), whole)
+
+
+def _arrow_schema(schema: "StructType") -> pa.Schema:
+    try:
+        return pa.schema([(field.name, arrow_type(field.dataType)) for field in schema.fields])
+    except (TypeError, AssertionError):
+        raise SpecError(
+            f"schema={schema.simpleString()}: results may be numbers, booleans, strings, binary, dates, timestamps, "
+            "and arrays of these"
+        ) from None
+
+
+def _infer_partition(
+    targets: tuple[NodeEndpoint, ...],
+    credentials: transport.Credentials,
+    kept: list[str],
+    schema: bytes,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Run in a Spark task: send rows to a node, yield what comes back."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    partition = task.partitionId()
+    target = choose(targets, partition)
+    asked = answered = 0
+    with reach(target, credentials) as node:
+        dialogue: transport.Dialogue | None = None
+        try:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                dialogue = dialogue or node.dialogue(InferenceHeader(partition, schema), batch.schema)
+                asked += batch.num_rows
+                results = pa.Table.from_batches(dialogue.ask(batch)).combine_chunks().to_batches()[0]
+                answered += results.num_rows
+                if answered != asked:
+                    raise FeedError(f"partition {partition}: {asked} rows went to {target.name}, {answered} came back")
+                columns = [*(batch.column(name) for name in kept), *results.columns]
+                yield pa.RecordBatch.from_arrays(columns, [*kept, *results.schema.names])
+            if dialogue is not None:
+                dialogue.close()
+        except transport.ConnectionLost as error:
+            words = f"partition {partition}: {target.name} on {target.host} did not answer after {answered} rows"
+            note = "results can be computed only while the cluster lives, inside its with block"
+            raise loss(target, credentials, f"{words} ({note})", error) from error

@@ -1,0 +1,208 @@
+"""Step scheduler of a streamed feed: each partition's rows once, and as many steps for all workers.
+
+Nodes say what has come to them; this says which of it counts. A partition counts once, whichever attempt was the first
+to arrive whole, on whatever node. From the rows that count follow the steps that all workers can take, without their
+asking each other: full ones while every worker has a batch; and ones that are filled up only if no full one is
+possible, and the stream is over, or pauses, or a worker holds as much as it may, so that waiting would never end.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tensorflowonspark.feed_messages import PartSummary, StepGrant
+
+__all__ = ["StepScheduler"]
+
+_IN_HAND_BATCHES = 3  # that were taken and not trained on yet: two prefetched, and that of the step
+
+
+@dataclass
+class _Worker:
+    batch_rows: int = 0  # 0 until its program has begun to read
+    rows: int = 0  # that count
+    granted: int = 0  # of these, those that are part of a step
+    taken: int = 0  # by its program
+    pressed: bool = False
+    starved: bool = False
+    parts: list[tuple[int, int]] = field(default_factory=list)  # that count and that it was not told of yet
+    dropped: list[tuple[int, int]] = field(default_factory=list)
+    held: deque[tuple[int, int]] = field(default_factory=deque)  # (partition, rows), in the order of taking
+
+    @property
+    def left(self) -> int:
+        return self.rows - self.granted
+
+
+class StepScheduler:
+    """Decides, for all workers together; knows neither Spark nor a connection.
+
+    Parameters
+    ----------
+    numbers : sequence of int
+        The nodes that are fed.
+    feed : int
+        The feed's number.
+    shared_steps : bool
+        Whether all must take as many steps; False where each trains for itself.
+
+    Examples
+    --------
+    >>> from tensorflowonspark.feed_messages import Split
+    >>> plan = StepScheduler([0, 1], 0)
+    >>> for number in (0, 1):
+    ...     plan.open(number, batch_rows=4)
+    ...     _ = plan.store(PartSummary(Split.TRAIN, number, 1, number, rows=4 + 4 * number))
+    >>> plan.words()[1].steps
+    ((1, 4),)
+    >>> plan.finish()
+    >>> plan.words()[0].steps
+    ((1, 0),)
+    """
+
+    def __init__(self, numbers: Sequence[int], feed: int, shared_steps: bool = True) -> None:
+        self._workers = {number: _Worker() for number in numbers}
+        self._feed = feed
+        self._shared = shared_steps and len(numbers) > 1
+        self._counted: dict[int, PartSummary] = {}  # by partition, since the last pause
+        self._first_partition = 0  # those below came before the last pause
+        self._flush = False
+        self._finished = False
+
+    # ---- what happens
+
+    def open(self, number: int, batch_rows: int) -> None:
+        """Note that a worker's program has begun to read, so many rows per step."""
+        self._workers[number].batch_rows = batch_rows
+
+    def store(self, part: PartSummary) -> bool:
+        """Note that a part is whole on its node; return whether it counts."""
+        worker = self._workers.get(part.number)
+        if worker is None:
+            return False
+        if part.partition < self._first_partition or part.partition in self._counted:
+            worker.dropped.append((part.partition, part.attempt))
+            return False
+        self._counted[part.partition] = part
+        worker.rows += part.rows
+        worker.parts.append((part.partition, part.attempt))
+        worker.held.append((part.partition, part.rows))
+        return True
+
+    def press(self, number: int) -> None:
+        """Note that a worker holds as much as it may, a task waits to send more, and its program waits for rows too."""
+        if number in self._workers:
+            self._workers[number].pressed = True
+
+    def starve(self, number: int) -> None:
+        """Note that a step of a worker that trains for itself has been waiting for rows."""
+        if number in self._workers:
+            self._workers[number].starved = True
+
+    def take(self, number: int, rows: int) -> None:
+        """Note how many rows a worker's program has taken so far."""
+        if number in self._workers:
+            self._workers[number].taken = rows
+
+    @property
+    def shared(self) -> bool:
+        """Whether all workers take as many steps."""
+        return self._shared
+
+    def part_company(self) -> None:
+        """Note that each worker trains for itself."""
+        self._shared = False
+
+    def leave(self, number: int) -> None:
+        """Note that a worker takes no more."""
+        self._workers.pop(number, None)
+
+    def pause(self, next_partition: int) -> None:
+        """Note that all partitions that were computed together have come; the next ones are numbered from here on."""
+        self._flush = True
+        self._first_partition = next_partition
+        self._counted.clear()
+
+    def finish(self) -> None:
+        """Note that nothing more will come."""
+        self._flush = self._finished = True
+
+    # ---- what follows
+
+    @property
+    def partitions(self) -> set[int]:
+        """The partitions that count since the last pause."""
+        return set(self._counted)
+
+    @property
+    def rows(self) -> dict[int, int]:
+        """How many rows of each worker count so far."""
+        return {number: worker.rows for number, worker in self._workers.items()}
+
+    @property
+    def all_taken(self) -> bool:
+        """Whether the programs have taken all rows that count so far."""
+        return all(worker.taken >= worker.rows for worker in self._workers.values())
+
+    def held(self, number: int) -> tuple[list[int], int]:
+        """Return which partitions a worker's program is not through with, and how many rows of them are left."""
+        worker = self._workers[number]
+        left = worker.rows - worker.taken + _IN_HAND_BATCHES * worker.batch_rows
+        held = sum(rows for _, rows in worker.held)
+        while worker.held and held - worker.held[0][1] >= left:
+            held -= worker.held.popleft()[1]
+        return [partition for partition, rows in worker.held if rows], min(held, left)
+
+    def words(self) -> dict[int, StepGrant]:
+        """Return what to tell each node now; what was told once is not told again."""
+        if not self._shared:
+            words = {number: self._word(worker, None) for number, worker in self._workers.items()}
+            for worker in self._workers.values():
+                worker.pressed = worker.starved = False
+        elif all(worker.batch_rows for worker in self._workers.values()):
+            steps = self._next_steps()
+            words = {number: self._word(worker, steps[number]) for number, worker in self._workers.items()}
+        else:
+            return {}
+        self._flush = False
+        return {number: word for number, word in words.items() if word is not None}
+
+    def _word(self, worker: _Worker, steps: list[tuple[int, int]] | None) -> StepGrant | None:
+        flush = self._flush or (worker.pressed and steps is None)
+        fill = worker.starved and not self.all_taken
+        if not (worker.parts or worker.dropped or steps or flush or fill):
+            return None
+        word = StepGrant(
+            self._feed,
+            tuple(worker.parts),
+            tuple(worker.dropped),
+            None if steps is None else tuple(steps),
+            flush,
+            fill,
+            self._finished,
+        )
+        worker.parts, worker.dropped = [], []
+        return word
+
+    def _next_steps(self) -> dict[int, list[tuple[int, int]]]:
+        """Return the next steps, as (how many, rows of each), by worker."""
+        steps: dict[int, list[tuple[int, int]]] = {number: [] for number in self._workers}
+        while count := self._possible():
+            for number, worker in self._workers.items():
+                real = min(worker.batch_rows, worker.left)
+                steps[number].append((count, real))
+                worker.granted += count * real
+        return steps
+
+    def _possible(self) -> int:
+        """Return how many steps of one kind are possible next."""
+        workers = self._workers.values()
+        full = min((worker.left // worker.batch_rows for worker in workers), default=0)
+        pressed = [worker for worker in workers if worker.pressed and worker.left]
+        for worker in workers:
+            worker.pressed = False
+        if full or not (self._flush or pressed):
+            return full
+        # Steps that are filled up: as many at once as those that have rows at all have full batches of.
+        holding = [worker.left // worker.batch_rows for worker in workers if worker.left]
+        return max(1, min(holding)) if holding and (self._flush or not full) else 0

@@ -1,0 +1,1 @@
+"""Spark as the driver uses it: sessions, slots, jobs and stages."""

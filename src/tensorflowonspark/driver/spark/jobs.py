@@ -1,0 +1,220 @@
+"""Spark jobs: run in the background, named in Spark's UI, cancelled when they are no longer wanted."""
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.columns import map_in_arrow
+from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION
+from tensorflowonspark.errors import ClusterError, FeedError
+from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SparkJob", "SparkStage", "first_cause", "not_computed", "stage_error"]
+
+
+# What to look for in the message of a failed job, best first: our own error, another Python error at a traceback's
+# end, the last of Java's causes.
+_FED = re.compile(r"^ *tensorflowonspark\.errors\.FeedError: (.+)$", re.MULTILINE)
+
+
+_PYTHON_ERROR = re.compile(r"^ *((?:\w+\.)*(?!Py4J|Python)\w+(?:Error|Exception): .+)$", re.MULTILINE)
+
+
+_JAVA_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+
+
+_JAVA_ERROR = re.compile(r"^: (.+)$", re.MULTILINE)  # below "An error occurred while calling o151.collectToPython."
+
+
+def not_computed(why: str) -> FeedError:
+    """Return the error of a DataFrame that Spark could not compute, or that could not be fed."""
+    return FeedError(f"Spark could not compute and feed the DataFrame: {why}")
+
+
+def first_cause(error: BaseException) -> str:
+    r"""Return the line of Spark's long message that says what happened.
+
+    Examples
+    --------
+    >>> first_cause(RuntimeError("Job aborted.\nCaused by: java.io.IOException: no disk\n\tat x.y(Z.java)"))
+    'java.io.IOException: no disk'
+    >>> first_cause(RuntimeError("An error occurred while calling o1.x.\n: a.b.SparkException: Job 3 cancelled"))
+    'a.b.SparkException: Job 3 cancelled'
+    """
+    text = str(error)
+    for pattern in (_FED, _PYTHON_ERROR, _JAVA_CAUSE, _JAVA_ERROR):
+        found = pattern.findall(text)
+        if found:
+            return str(found[-1]).strip()
+    return (text.strip().splitlines() or [type(error).__name__])[0]
+
+
+_log = logging.getLogger(__name__)
+_AGAIN_SECONDS = 0.2
+
+
+class SparkJob:
+    """Runs an action that starts Spark jobs in a thread of its own.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Where it runs.
+    description : str
+        What Spark's UI calls it.
+    action : callable
+        Starts the jobs and returns their result.
+    on_end : callable
+        Called, in that thread, when the action has ended in whatever way.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", description: str, action: Callable[[], Any], on_end: Callable[[], None]
+    ) -> None:
+        from pyspark import InheritableThread
+
+        self._context = spark.sparkContext
+        self._group = f"tensorflowonspark-{uuid.uuid4().hex}"
+        self._description = description
+        self._action = action
+        self._on_end = on_end
+        self.ended = False
+        self._cancelled = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self._thread = InheritableThread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
+            if not self._cancelled:
+                self.result = self._action()
+        except BaseException as error:  # whoever waits for the job raises it
+            self.error = error
+        finally:
+            self.ended = True
+            self._on_end()
+
+    def tasks(self) -> tuple[int, int, int]:
+        """Return how many of its Spark tasks are done, are running, and there are in all, as far as is known."""
+        done = running = total = 0
+        with suppress(Exception):  # the application or its JVM is gone: whoever waits will learn it otherwise
+            tracker = self._context.statusTracker()
+            for job in tracker.getJobIdsForGroup(self._group):
+                found = tracker.getJobInfo(job)
+                for stage in (tracker.getStageInfo(number) for number in (found.stageIds if found else ())):
+                    if stage is not None:
+                        done += stage.numCompletedTasks
+                        running += stage.numActiveTasks
+                        total += stage.numTasks
+        return done, running, total
+
+    def cancel(self) -> None:
+        """End its Spark jobs, now; `wait` sees to it that they do end."""
+        if not self._cancelled:
+            self._cancelled = True
+            self._cancel_group()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, but not longer than asked."""
+        end = time.monotonic() + seconds
+        while self._thread.is_alive() and time.monotonic() < end:
+            self._thread.join(_AGAIN_SECONDS)
+            if self._cancelled:
+                self._cancel_group()  # a job that Spark did not know yet when it was cancelled
+
+    def _cancel_group(self) -> None:
+        if self.ended:
+            return
+        try:
+            self._context.cancelJobGroup(self._group)
+        except Exception as error:  # the application or its JVM is gone, and the jobs with it
+            _log.debug("cancelling %r: %s", self._description, error)
+
+
+class SparkStage:
+    """The stage on a Spark cluster.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Where it runs.
+    plan : Plan
+        What its tasks do.
+    data : DataFrame or None
+        What a held stage feeds: it is divided evenly over the nodes.
+    on_end : callable
+        Called when it has ended.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]
+    ) -> None:
+        size = len(plan.spec.roles) - plan.first
+        frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
+        placed = map_in_arrow(frame, partial(place, plan), PROBLEM_SCHEMA, barrier=True)
+        self._plan = plan
+        self._feeds = data is not None
+        self._job = SparkJob(spark, f"TensorFlow cluster of {plan.spec}", placed.collect, on_end)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its tasks have ended."""
+        return self._job.ended
+
+    def problems(self) -> list[str]:
+        """Return why nodes could not be placed, once it has ended; empty if all were."""
+        if self._job.error is not None:
+            return [str(stage_error(self._job.error, feeds=False))]
+        return [f"{self._plan.spec.roles[row.node]} on {row.host}: {row.problem}" for row in self._rows()]
+
+    def data_problem(self) -> FeedError | None:
+        """Return that Spark could not compute the rows which the stage feeds, if that is why it failed."""
+        if self._job.error is None:
+            return None
+        error = stage_error(self._job.error, self._feeds)
+        return error if isinstance(error, FeedError) else None
+
+    def cancel(self) -> None:
+        """End its tasks now."""
+        self._job.cancel()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, but not longer than asked."""
+        self._job.wait(seconds)
+
+    def _rows(self) -> Iterator[Any]:
+        return iter(self._job.result or ())
+
+
+def stage_error(error: BaseException, feeds: bool) -> ClusterError:
+    """Return the error of a stage that Spark could not run.
+
+    Parameters
+    ----------
+    error : BaseException
+        What Spark raised.
+    feeds : bool
+        Whether the stage's tasks feed rows. Our own part of a task returns what fails: so it is the rows, or the start
+        of Python, or of a barrier stage at all.
+    """
+    text = str(error)
+    if "No module named 'tensorflowonspark'" in text:
+        return ClusterError(
+            "the executors' Python has no tensorflowonspark: install it there, set PYSPARK_PYTHON to a Python that has "
+            "it, or ship an environment with --archives"
+        )
+    if "SPARK-24942" in text:
+        return ClusterError(DYNAMIC_ALLOCATION)
+    if feeds and not re.search(r"[Bb]arrier execution mode|BarrierJob", text):
+        return not_computed(first_cause(error))
+    return ClusterError(f"Spark's barrier stage failed: {text.strip() or type(error).__name__}")

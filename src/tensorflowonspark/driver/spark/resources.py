@@ -1,0 +1,211 @@
+"""Spark's resources: task slots, and the address at which the driver listens.
+
+Executors come when the cluster manager has started them: a pod whose image is pulled takes minutes, and so may the
+replacement of one that was lost. What the application has asked for is in its settings; where nothing says that more
+executors are to come, too few slots are an error some seconds after the last one has registered.
+"""
+
+import logging
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensorflowonspark.errors import SlotsError, StartError
+from tensorflowonspark.transport import ChannelHandler, ConnectionLost, Credentials, Server
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
+
+__all__ = ["DYNAMIC_ALLOCATION", "count_slots", "find_slots", "listen"]
+
+_log = logging.getLogger(__name__)
+
+# Executors that were asked for at the application's start register within this time of each other, on a host that may
+# be busy.
+_SETTLING_SECONDS = 8.0
+_MORE_SECONDS = 3.0  # for more than are needed, where those that are needed are there
+_LOOK_SECONDS = 0.1
+_FIRST_REPORT_SECONDS, _REPORT_SECONDS = 5.0, 15.0
+
+DYNAMIC_ALLOCATION = (
+    "Spark runs no barrier stage, and so no cluster, while spark.dynamicAllocation.enabled is true (SPARK-24942): set "
+    "spark.dynamicAllocation.enabled=false, and ask for a fixed number of executors (spark.executor.instances)"
+)
+
+
+def count_slots(context: "SparkContext") -> int:
+    """Return how many tasks with the default resources can run at the same time on the executors there are now."""
+    scala = context._jsc.sc()  # Spark tells this to no public API; its own check of barrier stages asks here too
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def find_slots(context: "SparkContext", needed: int, wanted: int, timeout: float, had: int = 0) -> int:
+    """Wait until the application has the slots that are wanted, or at least those needed; return how many.
+
+    Parameters
+    ----------
+    context : SparkContext
+        The application.
+    needed, wanted : int
+        The least and the most slots.
+    timeout : float
+        Seconds to wait for executors that the cluster manager was asked for.
+    had : int
+        How many slots the application had before it lost an executor, which the cluster manager replaces.
+
+    Raises
+    ------
+    SlotsError
+        If there are too few, and no more are to come; or none has come in time.
+    StartError
+        If Spark allocates executors dynamically.
+    """
+    request = _Request.of(context)
+    if request.dynamic:
+        raise StartError(DYNAMIC_ALLOCATION)
+    awaited = max(request.slots, had)
+    begin = time.monotonic()
+    available, since, report = -1, begin, begin + _FIRST_REPORT_SECONDS
+    while True:
+        now = time.monotonic()
+        counted = count_slots(context)
+        if counted != available:
+            available, since = counted, now
+        if available >= wanted:
+            break
+        if available >= needed:
+            patience = 0.0 if request.is_local else _MORE_SECONDS
+        elif request.is_local:
+            patience = 0.0
+        else:
+            patience = timeout if needed <= awaited or not available else _SETTLING_SECONDS
+        if now - since > patience or now - begin > timeout:
+            if available >= needed:
+                break
+            raise SlotsError(needed, available, request.advice(context, now - begin, needed <= awaited))
+        if now > report and available < needed:
+            report = now + _REPORT_SECONDS
+            _log.warning(
+                "waiting for task slots: %d of %d are there, %s; up to %g s more (start_timeout)",
+                *(available, needed, request.progress(context), timeout - (now - begin)),
+            )
+        time.sleep(_LOOK_SECONDS)
+    return min(available, wanted)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What an application has asked its cluster manager for, as far as its settings say.
+
+    Parameters
+    ----------
+    master : str
+        The cluster manager.
+    executors : int or None
+        How many executors, where that is a fixed number.
+    cores : int or None
+        How many cores each has.
+    slots : int
+        The task slots of all of them; 0 if nothing says how many there are to be.
+    dynamic : bool
+        Whether Spark allocates executors dynamically.
+    """
+
+    master: str
+    executors: int | None
+    cores: int | None
+    slots: int
+    dynamic: bool
+
+    @classmethod
+    def of(cls, context: "SparkContext") -> "_Request":
+        master, conf = str(context.master), context.getConf()
+        dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true" and not _is_local(master)
+        managed = master.startswith(("k8s://", "yarn"))  # both start two executors of one core if nothing is set
+        cores = _number(conf, "spark.executor.cores", 1 if managed else None)
+        executors = _number(conf, "spark.executor.instances", 2 if managed else None)
+        total = _number(conf, "spark.cores.max", None) if master.startswith("spark://") else None
+        if master.startswith("local-cluster["):
+            executors, cores = (int(number) for number in master[len("local-cluster[") : -1].split(",")[:2])
+        elif total is not None:
+            executors = total // cores if cores else None
+        per_task = _number(conf, "spark.task.cpus", 1) or 1
+        if executors is not None and cores is not None:
+            slots = executors * (cores // per_task)
+        else:
+            slots = (total or 0) // per_task
+        return cls(master, executors, cores, slots, dynamic)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the driver is the one executor."""
+        return _is_local(self.master)
+
+    def progress(self, context: "SparkContext") -> str:
+        """Return how many executors were asked for, and how many have registered."""
+        registered = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is among them
+        asked = "as many executors as it gives" if self.executors is None else f"{self.executors} executors"
+        cores = f" of {self.cores} cores" if self.cores and self.executors is not None else ""
+        return f"{self.master} was asked for {asked}{cores}, and {registered} have registered"
+
+    def advice(self, context: "SparkContext", waited: float, awaited: bool) -> str:
+        """Return what came of the request, and what can be done."""
+        if self.is_local:
+            return "ask for a larger master, as in local[4], or for fewer nodes"
+        what = f"{self.progress(context)} within {waited:.0f} s"
+        if awaited:
+            where = {
+                "k8s": "see why pods are pending (kubectl describe pod -l spark-app-selector="
+                f"{context.applicationId}: an image that is pulled, a quota, no node with room)",
+                "yarn": f"see in YARN's resource manager whether the queue of {context.applicationId} has room",
+            }.get(self.master[:4].rstrip(":"), "see in its UI whether it has free cores and memory")
+            return f"{what}: {where}; raise start_timeout if they need longer"
+        if not count_slots(context):
+            return f"{what}: see in its UI whether it has free cores and memory; raise start_timeout to wait longer"
+        return (
+            f"{what}: ask Spark for more executors or cores (spark.executor.instances, spark.executor.cores, "
+            "spark.cores.max), lower spark.task.cpus, or ask for fewer nodes"
+        )
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def _number(conf: "SparkConf", name: str, default: int | None) -> int | None:
+    value = conf.get(name)
+    return int(value) if value and value.isdigit() else default
+
+
+def listen(
+    context: "SparkContext", credentials: Credentials, on_channel: ChannelHandler
+) -> tuple[Server, tuple[str, int]]:
+    """Start the driver's server; return it with the address that executors call.
+
+    The address is Spark's own (``spark.driver.host``), at which executors reach the driver anyway;
+    ``TFOS_SERVER_HOST`` and ``TFOS_SERVER_PORT`` (a port, or a range like ``4000-4010``) override it.
+    """
+    conf = context.getConf()
+    advertised = os.environ.get("TFOS_SERVER_HOST") or conf.get("spark.driver.host") or "localhost"
+    bind = os.environ.get("TFOS_SERVER_HOST") or conf.get("spark.driver.bindAddress") or advertised
+    wanted = os.environ.get("TFOS_SERVER_PORT", "0")
+    directory = str(getattr(context, "_temp_dir", None) or "")  # Spark removes it when the application ends
+    for port in _ports(wanted):
+        try:
+            server = Server((bind, port), credentials, directory=directory, on_channel=on_channel)
+        except (ConnectionLost, OSError):
+            continue
+        return server, (advertised, int(server.port))
+    raise StartError(
+        f"the driver can't listen at {bind}, port {wanted if wanted != '0' else 'any'}: set TFOS_SERVER_HOST to an "
+        "address of this machine that executors can reach, and TFOS_SERVER_PORT to a free port or a range of ports"
+    )
+
+
+def _ports(text: str) -> range:
+    low, _, high = text.partition("-")
+    try:
+        return range(int(low), int(high or low) + 1)
+    except ValueError:
+        raise StartError(f"TFOS_SERVER_PORT={text!r}: expected a port or a range like 4000-4010") from None

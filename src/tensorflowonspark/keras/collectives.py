@@ -1,0 +1,107 @@
+"""Collective operations of workers that train together, and counters that are summed over replicas.
+
+Replicas have parts of a variable that is summed when it is read, as those of metrics are. TensorFlow gives each of them
+the value divided by the number of replicas, in the variable's own type: of an integer that can't be divided evenly the
+rest is lost, and 1 becomes 0 on two replicas.
+"""
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["any_of", "assign", "broadcast", "broadcast_text", "keep_remainders", "local_values", "reduced"]
+
+_TEXT_BYTES = 256
+
+
+def local_values(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> list[list[tf.Tensor]]:
+    """Return each variable's values, one for each replica of this worker (its GPUs, or its one CPU)."""
+    locals_ = [strategy.experimental_local_results(variable.value) for variable in variables]
+    return [[tf.convert_to_tensor(value) for value in values] for values in locals_]
+
+
+def reduced(
+    strategy: tf.distribute.Strategy, operation: tf.distribute.ReduceOp, values: Sequence[Sequence[tf.Tensor]]
+) -> list[tf.Tensor]:
+    """Return the reduction of each value over all replicas of all workers."""
+
+    def of_replica(value: Sequence[tf.Tensor]) -> Callable[[Any], tf.Tensor]:
+        return lambda context: value[context.replica_id_in_sync_group % len(value)]
+
+    distributed = [strategy.experimental_distribute_values_from_function(of_replica(value)) for value in values]
+    return [strategy.reduce(operation, value, axis=None) for value in distributed]
+
+
+def broadcast(
+    strategy: tf.distribute.Strategy, is_chief: bool, values: Sequence[Sequence[tf.Tensor]]
+) -> list[tf.Tensor]:
+    """Return the values of the chief's first replica on all workers: the sum of them and of nothing else."""
+    own = [
+        [value if is_chief and not place else tf.zeros_like(value) for place, value in enumerate(each)]
+        for each in values
+    ]
+    return reduced(strategy, tf.distribute.ReduceOp.SUM, own)
+
+
+def assign(strategy: tf.distribute.Strategy, variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
+    """Give variables their values, each on all replicas of this worker."""
+    with strategy.scope():
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(tf.cast(value, variable.dtype))
+
+
+def broadcast_text(strategy: tf.distribute.Strategy, is_chief: bool, text: str) -> str:
+    """Return the chief's text on all workers; it has no more than 256 bytes."""
+    own = text.encode().ljust(_TEXT_BYTES, b"\0")
+    (codes,) = broadcast(strategy, is_chief, [[tf.constant(list(own), tf.int32)]])
+    return bytes(codes.numpy().tolist()).rstrip(b"\0").decode()
+
+
+def any_of(strategy: tf.distribute.Strategy, flag: bool) -> bool:
+    """Return, on all workers, whether the flag is set on any of them."""
+    (count,) = reduced(strategy, tf.distribute.ReduceOp.SUM, [[tf.constant(int(flag), tf.int32)]])
+    return int(count) > 0
+
+
+def keep_remainders(values_util: ModuleType) -> None:
+    """Have the first replicas take one more each (called after the import of TensorFlow's ``values_util``)."""
+    original = values_util.on_read_assign_cross_replica
+
+    def on_read_assign_cross_replica(var: Any, value: Any, read_value: bool = True) -> Any:
+        import tensorflow as tf  # it is complete by now
+
+        if var.aggregation != tf.VariableAggregation.SUM or not var.dtype.is_integer:
+            return original(var, value, read_value)
+        strategy = var.distribute_strategy
+        with values_util.distribute_lib.enter_or_assert_strategy(strategy):
+            if not tf.distribute.in_cross_replica_context():
+                return original(var, value, read_value)
+            whole = tf.cast(value, var.dtype)
+            replicas = tf.constant(strategy.num_replicas_in_sync, var.dtype)
+            parts = iter(
+                [
+                    whole // replicas + tf.cast(tf.constant(replica, var.dtype) < whole % replicas, var.dtype)
+                    for replica in _local_replicas(strategy)
+                ]
+            )
+
+            def assign(device: str, variable: Any, _: Any) -> Any:  # called for each of this worker's replicas in turn
+                return values_util.assign_on_device(device, variable, next(parts))
+
+            return values_util.assign_on_each_device(var, assign, whole, read_value)
+
+    values_util.on_read_assign_cross_replica = on_read_assign_cross_replica  # type: ignore[attr-defined]
+
+
+def _local_replicas(strategy: Any) -> list[int]:
+    """Return the numbers of this worker's replicas among those of all workers."""
+    replicas: list[int] = []
+
+    def note(context: Any) -> float:
+        replicas.append(context.replica_id_in_sync_group)
+        return 0.0
+
+    strategy.experimental_distribute_values_from_function(note)
+    return replicas

@@ -1,0 +1,1 @@
+"""Checkpoints and exported models, on any file system."""

@@ -1,0 +1,55 @@
+"""Export of trained models."""
+
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tensorflowonspark import storage
+
+__all__ = ["export", "is_of", "save"]
+
+
+def is_of(package: str, model: Any) -> bool:
+    """Return whether a model is of a package's kinds: ``keras`` (which is Keras 3) or ``tf_keras``."""
+    return any(kind.__module__.split(".")[0] == package for kind in type(model).__mro__)
+
+
+def save(model: Any, path: str) -> None:
+    """Write a model to a path of this machine: one file by the ending ``.keras`` or ``.h5``, and else a SavedModel."""
+    if path.endswith((".keras", ".h5")):
+        model.save(path)
+    elif hasattr(model, "export"):
+        with redirect_stdout(StringIO()):  # it tells of the scratch directory, which is no one's concern
+            model.export(path)
+    else:
+        import tensorflow as tf
+
+        tf.saved_model.save(model, path)
+
+
+def export(
+    model: Any, path: str, is_chief: bool, scratch: str | None, write: Callable[[Any, str], None] = save
+) -> None:
+    """Write a trained model to any file system, if this is the chief; the others do what it takes of them.
+
+    Parameters
+    ----------
+    model : keras.Model, tf_keras.Model or tf.Module
+        What to write.
+    path : str
+        A path, or a URL. What stood there is replaced.
+    is_chief : bool
+        Whether this process is the chief.
+    scratch : str, optional
+        A directory of this machine for temporary files; by default the system's.
+    write : callable
+        Writes the model to a path of this machine, whose last part is that of `path`.
+    """
+    if is_chief:
+        storage.publish(path, lambda local: write(model, local), scratch)
+    elif not is_of("keras", model):  # TensorFlow reads some variables from all workers together
+        with TemporaryDirectory(prefix="tfos-", dir=scratch) as unused:
+            write(model, str(PurePosixPath(unused) / PurePosixPath(path).name))

@@ -1,0 +1,84 @@
+"""A local directory whose files are copied to any file system, for writers that need a local path."""
+
+import shutil
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tensorflowonspark import storage
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.node.checkpoint.store import CheckpointStore
+
+__all__ = ["Mirror"]
+
+
+class Mirror:
+    """Files go by their names, each as a whole; what is in a directory goes together, as a checkpoint (`saved`).
+
+    Parameters
+    ----------
+    directory : str
+        Where the files go: a path, or a URL of any file system.
+    scratch : str or None
+        A directory of this machine for the files that are mirrored, which are gone when this process ends.
+
+    Examples
+    --------
+    >>> mirror = Mirror("memory://models/mirrored", None)
+    >>> note = mirror.path("note.txt")
+    >>> _ = Path(note).write_text("best so far")
+    >>> mirror.update()
+    >>> again = Mirror("memory://models/mirrored", None)
+    >>> Path(again.path("note.txt")).read_text()
+    'best so far'
+    """
+
+    def __init__(self, directory: str, scratch: str | None) -> None:
+        self._directory = directory.rstrip("/")
+        self._scratch = scratch
+        self._local = TemporaryDirectory(prefix="tfos-", dir=scratch)  # removed at the process's end
+        self._copied: dict[str, frozenset[tuple[str, int, int]]] = {}
+
+    def path(self, name: str) -> str:
+        """Return where a file or a directory of this name is on this machine; what was mirrored before is there."""
+        if not name or "/" in name or name in (".", ".."):
+            raise SpecError(f"path({name!r}): expected the name of a file or a directory, as in 'best.keras'")
+        local = Path(self._local.name, name)
+        if name not in self._copied:
+            if self._shelf(name).fetch_newest(str(local)) is None:
+                storage.fetch(f"{self._directory}/{name}", str(local))
+            self._copied[name] = _fingerprint(local)
+        return str(local)
+
+    def update(self) -> None:
+        """Copy what has changed, and remove what is gone."""
+        there = {path.name for path in Path(self._local.name).iterdir()}
+        for name in sorted(there | set(self._copied)):
+            local = Path(self._local.name, name)
+            now = _fingerprint(local)
+            if now != self._copied.get(name, frozenset()):
+                self._copy(name, local)
+                self._copied[name] = now
+
+    def _copy(self, name: str, local: Path) -> None:
+        target = f"{self._directory}/{name}"
+        if local.is_dir():
+            self._shelf(name).add(str(local), 0)
+        elif local.exists():
+            storage.publish(target, partial(_copy_file, local), self._scratch)
+        else:
+            self._shelf(name).clear()
+            storage.remove(target)
+
+    def _shelf(self, name: str) -> CheckpointStore:
+        return CheckpointStore(f"{self._directory}/{name}", keep=1)
+
+
+def _fingerprint(path: Path) -> frozenset[tuple[str, int, int]]:
+    """Return what tells whether anything has been written: each file's name, time and size."""
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    return frozenset((str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in files)
+
+
+def _copy_file(source: Path, target: str) -> None:
+    shutil.copyfile(source, target)

@@ -1,0 +1,1 @@
+"""Rows in a node: received, cached, handed to the program."""

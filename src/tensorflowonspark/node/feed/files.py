@@ -1,0 +1,231 @@
+"""Files that the nodes read themselves: each worker caches its share of TFRecord or Parquet splits.
+
+All workers list the same files and divide them in the same way, by size; each decodes its share, several files at a
+time, into its cache. It tells the driver what it has and a fingerprint of the list; when all have, the driver seals the
+read like a feed, and all that a feed can do follows from there.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tensorflowonspark import storage
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.feed_messages import CacheConfig, FilesRead, PartHeader, PartSummary, Split
+from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.feed.cache import Cache
+from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.feeds import Feeds
+from tensorflowonspark.tfrecords.files import File, constant, find, plan
+from tensorflowonspark.tfrecords.files import Split as RecordSplit
+from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, partition_types
+from tensorflowonspark.tfrecords.options import Options
+from tensorflowonspark.tfrecords.reading import read
+
+__all__ = ["FileFeeds", "FileSplit", "parquet_pieces", "shares", "tfrecord_pieces"]
+
+FIRST_FEED = 1 << 30  # the numbers of such reads; feeds are numbered from 0
+_READERS = 4  # pieces read at a time: network and disk wait for each other, and decoding is native code
+
+
+class FileSplit(Protocol):
+    """A part of some files that one worker reads."""
+
+    @property
+    def name(self) -> str:
+        """Which part of which file it is."""
+
+    @property
+    def size(self) -> int:
+        """In bytes, on which the division rests."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield its rows."""
+
+
+@dataclass
+class FileFeeds:
+    """The reads of one node.
+
+    Attributes
+    ----------
+    setup : NodeSetup
+        Which node it is.
+    cache : Cache
+        Keeps the rows.
+    link : Link
+        To the driver.
+    feeds : Feeds
+        Opens what the driver has sealed.
+    """
+
+    setup: NodeSetup
+    cache: Cache
+    link: Link
+    feeds: Feeds
+    _next: int = FIRST_FEED
+
+    def read(self, call: str, pieces: Sequence[FileSplit], schema: pa.Schema, storage: CacheConfig) -> Feed:
+        """Read this worker's share; return all workers' rows as a feed.
+
+        Parameters
+        ----------
+        call : str
+            What the program called, for errors.
+        pieces : sequence of Piece
+            All there is to read, in the same order on all workers.
+        schema : pa.Schema
+            The rows' columns.
+        storage : Storage
+            Where the rows are kept.
+
+        Raises
+        ------
+        SpecError
+            If there is nothing to read.
+        """
+        if not pieces:
+            raise SpecError(f"{call}: there is nothing in these files")
+        feed, self._next = self._next, self._next + 1
+        workers = self.setup.spec.fed
+        own = shares([piece.size for piece in pieces], len(workers))[workers.index(self.setup.role)]
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="read") as readers:
+            stored = [readers.submit(self._store, feed, number, pieces[number], schema, storage) for number in own]
+            try:
+                parts = tuple(each.result() for each in stored)
+            except BaseException:
+                readers.shutdown(cancel_futures=True)
+                raise
+        listed = "\n".join(f"{piece.name} {piece.size}" for piece in pieces)
+        self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts))
+        return self.feeds.open(self.link.wait_for_own(feed))
+
+    def _store(self, feed: int, number: int, piece: FileSplit, schema: pa.Schema, storage: CacheConfig) -> PartSummary:
+        return self.cache.store(PartHeader(feed, Split.TRAIN, number, 0, storage), schema, piece.batches())
+
+
+def shares(sizes: Sequence[int], workers: int) -> list[list[int]]:
+    """Return the numbers of the pieces that each worker reads: the largest first, each to who has least so far.
+
+    Examples
+    --------
+    >>> shares([1, 5, 2, 3], 2)
+    [[0, 1], [2, 3]]
+    """
+    given: list[list[int]] = [[] for _ in range(workers)]
+    load = [0] * workers
+    for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
+        least = load.index(min(load))
+        given[least].append(number)
+        load[least] += sizes[number]
+    return [sorted(each) for each in given]
+
+
+_FOOTERS_AT_A_TIME = 16
+
+
+@dataclass(frozen=True)
+class _Records:
+    """A part of a TFRecord file."""
+
+    split: RecordSplit
+    columns: list[pa.Field]
+    options: Options
+
+    @property
+    def name(self) -> str:
+        return f"{self.split.file.path} from byte {self.split.begin} to {self.split.end}"
+
+    @property
+    def size(self) -> int:
+        return self.split.end - self.split.begin
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return read([self.split], self.columns, self.options)
+
+
+def tfrecord_pieces(
+    paths: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None, options: Options
+) -> tuple[list[FileSplit], pa.Schema]:
+    """Return the parts of TFRecord files, and the columns of their rows."""
+    files = find(paths, options.recursive_file_lookup)
+    fields = inferred(files, options) if schema is None else list(schema)
+    fields = check_columns(_chosen(fields, columns), options, partition_types(files))
+    splits = [split for task in plan(files, options.split_bytes) for split in task]
+    splits.sort(key=lambda each: (each.file.path, each.begin))
+    return [_Records(split, fields, options) for split in splits], pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class _RowGroup:
+    """One row group of a Parquet file."""
+
+    file: File
+    number: int
+    size: int
+    schema: pa.Schema
+
+    @property
+    def name(self) -> str:
+        return f"{self.file.path}, row group {self.number}"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        constants = dict(self.file.values)
+        stored = [each.name for each in self.schema if each.name not in constants]
+        files, path = storage.file_system(self.file.path)
+        with files.open(path, "rb") as file:
+            for batch in pq.ParquetFile(file).iter_batches(row_groups=[self.number], columns=stored):
+                yield pa.record_batch(
+                    [
+                        constant(constants[each.name], each.type, batch.num_rows)
+                        if each.name in constants
+                        else batch.column(each.name).cast(each.type)
+                        for each in self.schema
+                    ],
+                    schema=self.schema,
+                )
+
+
+def parquet_pieces(paths: Sequence[str], columns: Sequence[str] | None) -> tuple[list[FileSplit], pa.Schema]:
+    """Return the row groups of Parquet files, and the columns of their rows."""
+    files = [file for file in find(paths) if file.size]
+    with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as readers:
+        footers = list(readers.map(_footer, files))
+    if not footers:
+        raise SpecError(f"there are no Parquet files at {', '.join(paths)}")
+    partitions = partition_types(files)
+    fields = [*map(_plain, footers[0].schema.to_arrow_schema()), *(pa.field(*each) for each in partitions.items())]
+    schema = pa.schema(_chosen(fields, columns))
+    stored = [name for name in schema.names if name not in partitions]
+    pieces: list[FileSplit] = []
+    for file, footer in zip(files, footers, strict=True):
+        if missing := ", ".join(sorted(set(stored) - set(footer.schema.to_arrow_schema().names))):
+            raise SpecError(f"{file.path} has no column {missing}, as {files[0].path} has")
+        sizes = [footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)]
+        pieces += [_RowGroup(file, number, size, schema) for number, size in enumerate(sizes)]
+    return pieces, schema
+
+
+def _footer(file: File) -> Any:
+    files, path = storage.file_system(file.path)
+    with files.open(path, "rb") as opened:
+        try:
+            return pq.read_metadata(opened)
+        except pa.ArrowInvalid as error:
+            raise SpecError(f"{file.path} is no Parquet file ({error})") from None
+
+
+def _plain(column: pa.Field) -> pa.Field:
+    """Return a column as Spark would give it: a dictionary is how a file stores values, not what they are."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    return column.with_type(kind).remove_metadata()
+
+
+def _chosen(fields: Sequence[pa.Field], columns: Sequence[str] | None) -> list[pa.Field]:
+    known = {each.name: each for each in fields}
+    return [known[name] for name in chosen(columns, list(known))]

@@ -1,0 +1,167 @@
+"""Rows of one process, read by a dataset that another process has built.
+
+The coordinator builds the workers' data sets, and TensorFlow runs them in the workers. A generator would run in the
+coordinator; but an operation that calls a Python function carries no more than the function's *token*, a name under
+which the process that runs it knows a function. So each worker registers one function before it serves, always under
+the same token, and the coordinator's graphs call it by that. Errors come back with their traceback.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tensorflowonspark.columns import zeros
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import PassEnded, Split
+from tensorflowonspark.node.feed.dataset import assembled, flat_arrays, flat_specs
+from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.selection import Batch, Options, Selection
+
+__all__ = ["remote_dataset", "serve_rows"]
+
+_FUNCTION = "pyfunc_0"  # the token: TensorFlow numbers the functions of a process
+_PASSES = 4  # that a worker keeps going at once; tf.data drops iterators without a word
+_PREFETCH_BATCHES = 2
+_kept_graph: list[tf.Graph] = []  # a function is forgotten with the graph that it was made in
+
+
+def serve_rows(find: Callable[[int], Feed], tell: Callable[[object], None]) -> None:
+    """Register this process's function (in a worker).
+
+    Parameters
+    ----------
+    find : callable
+        Returns this worker's rows of a feed, by its number.
+    tell : callable
+        Takes messages to the driver.
+    """
+    passes = _Passes(find, tell)
+    with tf.Graph().as_default() as graph:
+        made = tf.numpy_function(passes.call, [""], tf.bool)
+    token = made.op.get_attr("token").decode()
+    if token != _FUNCTION:
+        raise FeedError(
+            f"ctx.join_server() must come before the first tf.numpy_function, tf.py_function or "
+            f"Dataset.from_generator of a worker's program (this is {token})"
+        )
+    _kept_graph.append(graph)
+
+
+def remote_dataset(request: str, selection: Selection) -> tf.data.Dataset:
+    """Return the data set of whichever worker runs it (in the coordinator)."""
+    specs = [*flat_specs(selection), tf.TensorSpec((), tf.bool)]
+
+    def call(name: str, argument: Any, results: list[tf.TensorSpec]) -> list[tf.Tensor]:
+        tensors = tf.raw_ops.PyFunc(input=[name, argument], token=_FUNCTION, Tout=[each.dtype for each in results])
+        return [tf.ensure_shape(tensor, each.shape) for tensor, each in zip(tensors, results, strict=True)]
+
+    def pull(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        *tensors, more = call("next", number, specs)
+        return number, more, assembled(selection, tensors)
+
+    def goes_on(number: tf.Tensor, more: tf.Tensor, _element: Any) -> tf.Tensor:
+        return tf.cond(more, lambda: True, lambda: call("end", number, specs[-1:])[0])
+
+    # Each iterator begins with a call that opens a pass of its own.
+    opened = tf.data.Dataset.from_tensors(request).map(lambda it: call("open", it, [tf.TensorSpec((), tf.int64)])[0])
+    batches = opened.flat_map(lambda number: tf.data.Dataset.counter().map(lambda _: pull(number)))
+    # The end is told when a step asks for more than there is, not when the last batch has been prefetched: then all
+    # steps that had rows have been made. So nothing may read ahead from here on.
+    dataset = batches.prefetch(_PREFETCH_BATCHES).take_while(goes_on).map(lambda _number, _more, element: element)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    options.experimental_optimization.map_parallelization = False
+    options.experimental_optimization.inject_prefetch = False
+    # A call may wait for rows, and must not keep a thread from the steps and from what the server is asked for.
+    options.threading.private_threadpool_size = 0  # as many threads as cores
+    return dataset.with_options(options)
+
+
+@dataclass
+class _Pass:
+    feed: int
+    split: Split
+    selection: Selection
+    batches: Iterator[Batch]
+    ended: bool = False  # as was told
+
+
+class _Passes:
+    """Answers the calls of data sets in this worker: opens passes over its rows, and hands out their batches."""
+
+    def __init__(self, find: Callable[[int], Feed], tell: Callable[[object], None]) -> None:
+        self._find = find
+        self._tell = tell
+        self._lock = Lock()
+        self._feed: tuple[int, Feed] | None = None
+        self._sources: dict[str, tuple[Selection, Callable[[], Iterator[Batch]]]] = {}
+        self._open: dict[int, _Pass] = {}
+        self._numbers = count()
+
+    def call(self, name: bytes, argument: Any) -> list[Any]:
+        """Do what a data set asks for, by name."""
+        if name == b"open":
+            return [np.int64(self._begin(argument.decode()))]
+        if argument not in self._open:
+            raise FeedError(
+                f"an iterator over this worker's rows is no longer good: its feed is over, or {_PASSES} others were "
+                "begun after it"
+            )
+        current = self._open[argument]
+        if name == b"end":
+            if not current.ended:  # TensorFlow asks again at each step that finds no rows
+                current.ended = True
+                self._tell(PassEnded(current.feed, current.split))
+            return [np.bool_(False)]
+        batch = next(current.batches, None)
+        if batch is not None:
+            return [*flat_arrays(current.selection, batch), np.bool_(True)]
+        nothing = {name: zeros(0, kind) for name, kind in current.selection.kinds.items()}
+        return [*flat_arrays(current.selection, (nothing, np.zeros(0, bool))), np.bool_(False)]
+
+    def _begin(self, text: str) -> int:
+        request = json.loads(text)
+        with self._lock:
+            feed = self._current(request["feed"])
+            if text not in self._sources:
+                self._sources[text] = self._source(feed, request)
+            selection, start = self._sources[text]
+            number = next(self._numbers)
+            batches = _repeated(start, request["epochs"])
+            self._open[number] = _Pass(request["feed"], Split(request["split"]), selection, batches)
+            for old in sorted(self._open)[:-_PASSES]:
+                del self._open[old]
+        return number
+
+    def _current(self, number: int) -> Feed:
+        if self._feed is None or self._feed[0] != number:
+            self._feed = number, self._find(number)
+            self._sources.clear()
+            self._open.clear()
+        return self._feed[1]
+
+    def _source(self, feed: Feed, request: dict[str, Any]) -> tuple[Selection, Callable[[], Iterator[Batch]]]:
+        if request["split"] == Split.VALIDATION.value:
+            assert feed.validation is not None
+            feed = feed.validation
+        selection = feed.select(Options(**request["options"]))  # type: ignore[typeddict-item]
+        return selection, feed.own_passes(selection, request["batch_size"], request["seed"])
+
+
+def _repeated(start: Callable[[], Iterator[Batch]], epochs: int | None) -> Iterator[Batch]:
+    for _ in count() if epochs is None else range(epochs):
+        empty = True
+        for batch in start():
+            empty = False
+            yield batch
+        if empty and epochs is None:
+            raise FeedError(
+                "this worker has no rows to repeat (epochs=None): feed at least as many partitions with rows as there "
+                "are workers (df.repartition)"
+            )

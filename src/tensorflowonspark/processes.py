@@ -1,0 +1,243 @@
+"""Processes of a cluster: start one with a pipe that nothing else holds, and notice the end of any.
+
+A process is started with ``exec`` and never forked from a running interpreter, but for nodes that a fork server has
+(`warm`). Parent and child share a socket pair: the child learns of its parent's death by the pipe's end, whatever the
+parent died of.
+"""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from typing import IO, Protocol
+
+import psutil
+
+__all__ = [
+    "FAMILY",
+    "PIPE_CLOSED_EXIT",
+    "UNKNOWN_EXIT",
+    "Process",
+    "kill_family",
+    "kill_group",
+    "parent_pipe",
+    "process_name",
+    "start",
+    "wait_for_end",
+    "watch_process",
+]
+
+# A variable in the environment of a node and of all that it starts, whose value is the node's private directory. By it
+# processes are found that have left the node's group (setsid), and their parent too (daemons). The kernel shows the
+# environment of the last ``exec``: a node that is forked from a fork server bears the directory's name as its own name
+# instead, and so does what is forked from it.
+FAMILY = "TFOS_NODE"
+
+PIPE_CLOSED_EXIT = 213  # of a node whose program has closed the pipe to its supervisor
+UNKNOWN_EXIT = 1 << 16  # in place of an exit code, which has fewer bits: nobody was left to hear of it
+
+# What ends a process when the one that started it is gone: it waits for the end of a pipe that this one alone holds
+# open. One that is stopped is not gone, and can't end itself: it is killed when it was found so a few times in a row.
+_LEASH = """
+parent=$1 child=$2 private=$3 looks=$4 beat=$5 family=$6
+{
+    times=0
+    while sleep "$beat" && read -r status < "/proc/$parent/stat"; do
+        case $status in *") T "* | *") t "*) times=$((times + 1)) ;; *) times=0 ;; esac
+        [ "$times" -lt "$looks" ] || kill -KILL "$parent"
+    done
+} < /dev/null &
+read -r _
+if [ -z "$private" ] || [ -d "$private" ]; then  # else the parent had done all that there was to do
+    kill -KILL "-$child"
+    if [ -n "$private" ]; then
+        for _ in 1 2; do
+            for each in $(
+                grep -lsF "$family=$private" /proc/[0-9]*/environ
+                grep -lsxF "${private##*/}" /proc/[0-9]*/comm
+            ); do
+                each=${each#/proc/}
+                kill -KILL "${each%/*}"
+            done
+        done
+        rm -rf "$private"
+    fi
+fi
+kill -KILL 0
+"""
+_LOOKS = 4
+_NAME_BYTES = 15  # the kernel keeps no more of a process's name
+_PASSES = 3
+
+
+class Process(Protocol):
+    """A process that was started, as ``subprocess.Popen`` shows it."""
+
+    @property
+    def pid(self) -> int: ...  # noqa: D102
+    def poll(self) -> int | None: ...  # noqa: D102
+    def wait(self, timeout: float | None = None) -> int: ...  # noqa: D102
+
+
+def start(
+    module: str,
+    environment: Mapping[str, str],
+    output: int | IO[bytes] | None = None,
+    *,
+    leash: float = 0.0,
+    private: str = "",
+    fork: Callable[[int], Process | None] | None = None,
+) -> tuple[Process, Connection]:
+    """Start ``python -m module`` in a session of its own and return it with the parent's end of the pipe.
+
+    Parameters
+    ----------
+    module : str
+        What to run; it finds its end of the pipe with `parent_pipe`.
+    environment : mapping
+        The whole environment of the process.
+    output : int or file, optional
+        Where standard output and standard error go together (as for ``subprocess``); by default both go to this
+        process's standard error.
+    leash : float
+        If the process, with all that it starts in turn, is to be killed when this one is gone: the seconds after which
+        this one counts as gone, and is killed, when someone has stopped it (SIGSTOP).
+    private : str
+        A directory that is to go with it then: its path is seen by everybody on the host, its contents are not. This
+        process removes it as the last thing that it does. Processes with this directory as their `FAMILY` go, too.
+    fork : callable, optional
+        A shorter way to the same process: it takes the descriptor that is the process's argument, and returns the
+        process, or None if there is no such way.
+    """
+    ours, theirs = socket.socketpair()
+    passed = theirs.fileno()
+    with theirs:
+        process: Process | None = fork(passed) if fork else None
+        process = process or subprocess.Popen(
+            [sys.executable, "-u", "-m", module, str(passed)],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.__stderr__ if output is None else output,
+            stderr=None if output is None else subprocess.STDOUT,
+            pass_fds=[passed],
+            start_new_session=True,
+        )
+    if leash:
+        _put_on_leash(process.pid, leash, private)
+    return process, Connection(ours.detach())
+
+
+def _put_on_leash(child: int, seconds: float, private: str) -> None:
+    """Have a process ended with this one; a shell sees to it, which needs no word from either, as both may hang."""
+    reading, _ = os.pipe()  # the writing end stays open, and nobody else's, for as long as this process lives
+    words = [str(os.getpid()), str(child), private, str(_LOOKS), str(seconds / _LOOKS), FAMILY]
+    subprocess.Popen(
+        ["/bin/sh", "-c", _LEASH, "leash", *words],
+        stdin=reading,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(reading)
+
+
+def parent_pipe() -> Connection:
+    """Return the child's end of the pipe, which its own children don't inherit."""
+    pipe = int(sys.argv[1])
+    os.set_inheritable(pipe, False)
+    return Connection(pipe)
+
+
+def kill_group(leader: int, signal_number: int = signal.SIGKILL) -> None:
+    """Send a signal to a process that `start` started and to all that it started in turn; it may be gone already."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal_number)
+
+
+def kill_family(leader: int, private: str) -> None:
+    """Kill a node and all that it has started, also what has left its process group.
+
+    Parameters
+    ----------
+    leader : int
+        The node's process, which may be gone already.
+    private : str
+        Its private directory, the value of `FAMILY`.
+    """
+    found: set[int] = set()
+    with suppress(psutil.NoSuchProcess):
+        found = {process.pid for process in psutil.Process(leader).children(recursive=True)}
+    kill_group(leader)
+    for _ in range(_PASSES):  # one that is found may just be forking
+        found.update(_family(private))
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        found.clear()
+
+
+def _family(private: str) -> Iterator[int]:
+    mark = os.fsencode(f"{FAMILY}={private}") + b"\0"
+    name = f"{process_name(private)}\n"
+    for directory in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it is gone, or another user's
+            forked = (directory / "comm").read_text(errors="replace") == name
+            if forked or mark in (directory / "environ").read_bytes() + b"\0":
+                yield int(directory.name)
+
+
+def process_name(private: str) -> str:
+    """Return the name of a forked node's process, which is that of its private directory.
+
+    Examples
+    --------
+    >>> process_name("/scratch/tfos-ab12cd34")
+    'tfos-ab12cd34'
+    """
+    return Path(private).name[:_NAME_BYTES]
+
+
+def watch_process(pid: int, on_end: Callable[[], None]) -> None:
+    """Call `on_end`, in a thread, when the process has ended."""
+
+    def wait() -> None:
+        wait_for_end(pid)
+        on_end()
+
+    Thread(target=wait, daemon=True).start()
+
+
+def wait_for_end(pid: int) -> None:
+    """Return when the process has ended.
+
+    Linux tells at once by a file descriptor of the process; elsewhere it is looked up several times a second.
+    """
+    with suppress(psutil.NoSuchProcess):
+        if not _waited_by_descriptor(pid):
+            psutil.Process(pid).wait()
+
+
+def _waited_by_descriptor(pid: int) -> bool:
+    """Wait for a process's end by a file descriptor; return False where there is none to be had."""
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:  # a kernel before 5.3, or a container that forbids it
+        return False
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll()
+    os.close(descriptor)
+    return True

@@ -1,0 +1,247 @@
+"""File systems by URL: HDFS, object stores and fsspec's, with credentials from Hadoop's settings.
+
+Where Hadoop's settings say nothing, the clients look themselves: in the environment, in their own files, and in the
+machine's role.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from tensorflowonspark.errors import StorageError
+from tensorflowonspark.storage.hadoop import hadoop_user, settings
+
+__all__ = ["abfs", "file_system", "gcs", "hdfs", "is_local", "is_object_store", "s3"]
+
+_PORT = "8020"  # Hadoop's, for a name node without one
+# Some seconds for one that is down, as Hadoop has it; hdfs-native takes three minutes, as for a name service.
+_ONE_NAME_NODE = {"dfs.client.failover.max.attempts": "3"}
+
+
+def hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
+    """Return the adapter of an HDFS, or of a view over several.
+
+    Parameters
+    ----------
+    scheme : str
+        ``hdfs`` or ``viewfs``.
+    authority : str
+        A name node's host and port, or the name of an HA name service or a mount table; if it is empty, that of
+        ``fs.defaultFS``.
+    settings : mapping
+        Hadoop's settings.
+
+    Raises
+    ------
+    StorageError
+        If hdfs-native isn't installed, or there is no name node to ask.
+    """
+    try:
+        from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
+    except ImportError as error:
+        raise StorageError(
+            f"{scheme}://{authority} needs hdfs-native, which this Python has not: pip install tensorflowonspark[hdfs]"
+        ) from error
+    default = settings.get("fs.defaultFS", "")
+    if not authority and default.startswith(f"{scheme}://"):
+        authority = default.removeprefix(f"{scheme}://").partition("/")[0]
+    if not authority:
+        raise StorageError(
+            f"{scheme}:/// names no {scheme}, and fs.defaultFS is {default or 'not set'}: write the name node, as in "
+            f"{scheme}://host:8020/path, or set spark.hadoop.fs.defaultFS"
+        )
+    if "SPARK_USER" in os.environ:  # hdfs-native knows this one only, and would else act as the executor's own user
+        os.environ.setdefault("HADOOP_USER_NAME", hadoop_user())
+    kind = HdfsFileSystem if scheme == "hdfs" else ViewfsFileSystem
+    host, _, port = authority.partition(":")
+    if scheme == "hdfs" and f"dfs.ha.namenodes.{host}" not in settings:
+        port = port or _PORT
+        settings = {**_ONE_NAME_NODE, **settings}
+    try:
+        # fsspec's own cache of adapters is by thread.
+        return kind(host, int(port) if port else None, skip_instance_cache=True, **settings)
+    except Exception as error:
+        raise StorageError(f"{scheme}://{authority}: {error}; see the dfs.* of Spark's Hadoop settings") from error
+
+
+_PATIENCE = timedelta(minutes=1)  # Google's client goes on trying for 15 minutes
+_AWS_REGION = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+
+
+def is_object_store(files: fsspec.AbstractFileSystem) -> bool:
+    """Whether a file system has no rename."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    return isinstance(files, ArrowFSWrapper)
+
+
+def _wrapped(store: Any) -> fsspec.AbstractFileSystem:
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    return ArrowFSWrapper(store, skip_instance_cache=True)  # that cache would go by the store's address in memory
+
+
+# ---- S3
+
+
+def s3(_scheme: str, bucket: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
+    """Return the adapter of a bucket in S3, or in what speaks its protocol: by the settings of Hadoop's S3A."""
+    from pyarrow.fs import S3FileSystem
+
+    options = s3_options(bucket, settings)
+    try:
+        return _wrapped(S3FileSystem(**options))
+    except TypeError as error:
+        raise StorageError(f"s3a://{bucket}: this pyarrow is too old for these settings: {error}") from error
+
+
+def s3_options(bucket: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return what ``pyarrow.fs.S3FileSystem`` is to be given for a bucket.
+
+    Parameters
+    ----------
+    bucket : str
+        Its name: ``fs.s3a.bucket.NAME.x`` goes before ``fs.s3a.x``.
+    settings : mapping
+        Hadoop's settings.
+
+    Examples
+    --------
+    >>> s3_options("b", {"fs.s3a.endpoint": "http://127.0.0.1:9000", "fs.s3a.endpoint.region": "eu-west-1"})
+    {'endpoint_override': '127.0.0.1:9000', 'scheme': 'http', 'region': 'eu-west-1'}
+    """
+
+    def of(name: str) -> str:
+        return settings.get(f"fs.s3a.bucket.{bucket}.{name}") or settings.get(f"fs.s3a.{name}", "")
+
+    options: dict[str, Any] = {}
+    if of("access.key") and of("secret.key"):
+        options |= {"access_key": of("access.key"), "secret_key": of("secret.key")}
+        if of("session.token"):
+            options["session_token"] = of("session.token")
+    elif "Anonymous" in of("aws.credentials.provider"):
+        options["anonymous"] = True
+    if of("endpoint"):
+        scheme, separator, host = of("endpoint").rpartition("://")
+        plain = of("connection.ssl.enabled").lower() == "false"
+        options["endpoint_override"] = host.rstrip("/")
+        options["scheme"] = scheme if separator else "http" if plain else "https"
+        if of("path.style.access").lower() == "false":
+            options["force_virtual_addressing"] = True
+    region = of("endpoint.region") or ("" if of("endpoint") else _region_of(bucket))
+    return {**options, "region": region} if region else options
+
+
+def _region_of(bucket: str) -> str:
+    """Ask AWS where a bucket is, unless the environment says where to go."""
+    from pyarrow.fs import resolve_s3_region
+
+    if not any(name in os.environ for name in _AWS_REGION):
+        with suppress(OSError):
+            return str(resolve_s3_region(bucket))
+    return ""
+
+
+# ---- Google Cloud Storage
+
+
+def gcs(_scheme: str, _bucket: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
+    """Return the adapter of Google Cloud Storage: by the settings of its connector for Hadoop."""
+    from pyarrow.fs import GcsFileSystem
+
+    keyfile = "auth.service.account.json.keyfile"
+    key = settings.get(f"fs.gs.{keyfile}") or settings.get(f"google.cloud.{keyfile}")
+    if key:  # a path; Google's client takes it from nowhere else
+        os.environ.setdefault("GOOGLE_APPLICATION_CREDENTIALS", key)
+    options: dict[str, Any] = {"retry_time_limit": _PATIENCE}
+    if settings.get("fs.gs.auth.type", "").upper() == "UNAUTHENTICATED":
+        options["anonymous"] = True
+    if "fs.gs.storage.root.url" in settings:
+        scheme, _, host = settings["fs.gs.storage.root.url"].partition("://")
+        options |= {"scheme": scheme, "endpoint_override": host.rstrip("/")}
+    return _wrapped(GcsFileSystem(**options))
+
+
+# ---- Azure
+
+
+def abfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
+    """Return the adapter of an account in Azure: ``abfs://container@account.dfs.core.windows.net/path``.
+
+    Raises
+    ------
+    StorageError
+        If pyarrow is too old for it, or the URL names no account.
+    """
+    try:
+        from pyarrow.fs import AzureFileSystem
+    except ImportError as error:
+        import pyarrow
+
+        raise StorageError(
+            f"{scheme}:// needs a pyarrow with Azure, and {pyarrow.__version__} has it not: pip install -U pyarrow"
+        ) from error
+    container, _, host = authority.partition("@")
+    if not host:
+        raise StorageError(
+            f"{scheme}://{container}: it names no account: write {scheme}://container@account.dfs.core.windows.net/path"
+        )
+    key = settings.get(f"fs.azure.account.key.{host}")
+    return _wrapped(AzureFileSystem(account_name=host.partition(".")[0], **({"account_key": key} if key else {})))
+
+
+_Connect = Callable[[str, str, Mapping[str, str]], fsspec.AbstractFileSystem]
+_ADAPTERS: dict[str, _Connect] = {
+    **dict.fromkeys(("hdfs", "viewfs"), hdfs),
+    **dict.fromkeys(("s3", "s3a", "s3n"), s3),
+    **dict.fromkeys(("gs", "gcs"), gcs),
+    **dict.fromkeys(("abfs", "abfss"), abfs),
+}
+
+
+def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Return the adapter of a path's file system, and the path within it.
+
+    Parameters
+    ----------
+    path : str
+        A URL, or a path of this machine.
+
+    Raises
+    ------
+    StorageError
+        If what the file system needs is not installed, or not known.
+
+    Examples
+    --------
+    >>> file_system("memory://folder/file")[1]
+    '/folder/file'
+    """
+    scheme, separator, rest = path.partition("://")
+    if not separator or scheme not in _ADAPTERS:
+        try:
+            files, within = fsspec.core.url_to_fs(path)
+        except (ImportError, ValueError) as error:
+            raise StorageError(f"{path}: fsspec can't open this URL: {error}") from error
+        return files, within
+    authority, _, within = rest.partition("/")
+    files = _connected(scheme, authority, frozenset(settings().items()))
+    if _ADAPTERS[scheme] is hdfs:
+        return files, f"/{within}"
+    return files, f"{authority.partition('@')[0]}/{within}"  # of Azure's "container@account" the container
+
+
+def is_local(files: fsspec.AbstractFileSystem) -> bool:
+    """Whether a file system is this machine's own."""
+    return isinstance(files, LocalFileSystem)
+
+
+@lru_cache(maxsize=16)
+def _connected(scheme: str, authority: str, known: frozenset[tuple[str, str]]) -> fsspec.AbstractFileSystem:
+    return _ADAPTERS[scheme](scheme, authority, dict(known))

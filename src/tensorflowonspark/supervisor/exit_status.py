@@ -1,0 +1,106 @@
+"""Exit status of a node's process, explained."""
+
+import signal
+from pathlib import Path
+
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.processes import PIPE_CLOSED_EXIT, UNKNOWN_EXIT
+
+__all__ = ["explain", "out_of_memory_kills"]
+
+_MEMORY_ADVICE = (
+    "give the executors more memory beside the JVM's (spark.executor.memoryOverhead), run fewer nodes on each, or "
+    "use a smaller model or batch_size"
+)
+_BEFORE = " before its program did"
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+
+
+def out_of_memory_kills(root: Path = Path("/")) -> int:
+    """Return how many processes of this control group the kernel has killed for memory; 0 where it doesn't tell.
+
+    Read from ``memory.events`` (cgroup 2) or ``memory.oom_control`` (cgroup 1) of this process's own group, or from
+    ``/proc/vmstat``, which counts for the whole host.
+
+    References
+    ----------
+    https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files,
+    https://docs.kernel.org/admin-guide/cgroup-v1/memory.html
+    """
+    candidates = [*_cgroup_files(root), root / "proc/vmstat"]
+    for path in candidates:
+        try:
+            pairs = [line.split() for line in path.read_text().splitlines()]
+        except OSError:
+            continue
+        for pair in pairs:
+            if pair[0] == "oom_kill":
+                return int(pair[1])
+    return 0
+
+
+def _cgroup_files(root: Path) -> list[Path]:
+    """Return where this process's memory group counts, as ``/proc/self/cgroup`` names it."""
+    files = []
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    base = root / "sys/fs/cgroup"
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        group = path.lstrip("/")
+        if "memory" in controllers.split(","):
+            files.append(base / "memory" / group / "memory.oom_control")
+            files.append(base / "memory" / "memory.oom_control")  # in a container the group is the root of its view
+        elif not controllers:
+            files.append(base / group / "memory.events")
+            files.append(base / "memory.events")
+    return files
+
+
+def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tuple[FailureKind, str, str]:
+    """Return what the end of a process was, as kind, reason and advice.
+
+    Parameters
+    ----------
+    exit_code : int
+        As ``subprocess`` gives it: negative for the signal that ended the process; or `UNKNOWN_EXIT`.
+    memory_kills : int
+        Processes of the same control group that were killed for memory while the node ran.
+    returned : bool
+        Whether the node's program had returned: the process stays, for its peers and to answer inference.
+
+    Examples
+    --------
+    >>> explain(3, 0)[1]
+    'its process ended with exit code 3 before its program did'
+    """
+    if returned:
+        kind, reason, advice = explain(exit_code, memory_kills)
+        return kind, f"{reason.removesuffix(_BEFORE)} after its program had returned", advice
+    if exit_code == UNKNOWN_EXIT:
+        reason = "its process ended, after the fork server that would have told how"
+        kind = FailureKind.OUT_OF_MEMORY if memory_kills else FailureKind.KILLED
+        return kind, reason, f"someone killed both: an operator, or the host for memory; if so, {_MEMORY_ADVICE}"
+    if exit_code == PIPE_CLOSED_EXIT:
+        reason = (
+            "its program closed the connection to its supervisor, as os.closerange does, or a second close of a file"
+        )
+        return FailureKind.EXITED, reason, "close only what the program has opened; subprocess does it for children"
+    if exit_code >= 0:
+        reason = f"its process ended with exit code {exit_code}{_BEFORE}"
+        return FailureKind.EXITED, reason, "look for sys.exit or os._exit in the program, or at its last output"
+    number = -exit_code
+    name = signal.Signals(number).name
+    if number == signal.SIGKILL and memory_kills:
+        return FailureKind.OUT_OF_MEMORY, "it ran out of memory: the kernel killed its process", _MEMORY_ADVICE
+    if number in _CRASHES:
+        advice = "native code crashed (TensorFlow, a driver, a custom op): its last output may say where"
+    elif number == signal.SIGKILL:
+        advice = (
+            f"someone killed it: an operator, the resource manager, or the host for memory; if so, {_MEMORY_ADVICE}"
+        )
+    else:
+        advice = "someone sent it that signal"
+    return FailureKind.KILLED, f"its process was ended by {name}", advice

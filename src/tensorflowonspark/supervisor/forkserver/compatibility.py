@@ -1,0 +1,74 @@
+"""Properties fixed at import time. A node is forked only from a server whose properties match."""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+
+__all__ = ["ImportProperties", "shadowed"]
+
+# Names that Python, TensorFlow, Keras, NumPy and the libraries below them read when they are started or imported. What
+# else they read, they read when it is used, and see a forked node's own.
+_PREFIXES = (
+    *("ABSL_", "ARROW_", "AUTOGRAPH_", "BLIS_", "CUDA_", "DNNL_", "GLIBC_", "GOMP_", "GOTO_", "GRPC_", "HDF5_"),
+    *("HIP_", "HSA_", "KERAS_", "KMP_", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NPY_", "NUMPY_", "NVIDIA_", "OMP_"),
+    *("ONEDNN_", "OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "SCIPY_", "SKLEARN_", "TF_", "TPU_", "XLA_"),
+)
+_NAMES = {"HOME", "LANG", "TZ"}
+# TensorFlow reads these when its runtime starts; Spark tells its Python workers something with the others.
+_LATER = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "PYTHON_UDF_", "PYTHON_DAEMON_", "PYTHON_WORKER_")
+
+
+@dataclass(frozen=True)
+class ImportProperties:
+    """What a process was started with, as far as its imports depend on it.
+
+    Parameters
+    ----------
+    environment : dict
+        The whole environment.
+    python : str
+        The interpreter.
+    directory : str
+        The working directory, in which Python looks for modules too.
+
+    Examples
+    --------
+    >>> ImportProperties({"TF_USE_LEGACY_KERAS": "1"}).fits(ImportProperties({"A_VARIABLE": "1"}))
+    False
+    >>> ImportProperties({"TF_CONFIG": "{}"}).fits(ImportProperties({"A_VARIABLE": "1"}))
+    True
+    """
+
+    environment: dict[str, str]
+    python: str = field(default_factory=lambda: sys.executable)
+    directory: str = field(default_factory=os.getcwd)
+
+    def fits(self, other: "ImportProperties") -> bool:
+        """Tell whether the imports of a process with the other outfit would have been the same."""
+        return (self.python, self.directory) == (other.python, other.directory) and _read_at_import(
+            self.environment
+        ) == _read_at_import(other.environment)
+
+
+def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _NAMES or (name.startswith(_PREFIXES) and not name.startswith(_LATER))
+    }
+
+
+def shadowed() -> list[str]:
+    """Return the modules that are imported already but would now be found elsewhere: the user has shipped others."""
+    importlib.invalidate_caches()
+    found = []
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        if "." not in name and spec is not None and spec.has_location:
+            now = PathFinder.find_spec(name)
+            if now is not None and now.has_location and now.origin != spec.origin:
+                found.append(name)
+    return found

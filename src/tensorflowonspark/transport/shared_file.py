@@ -1,0 +1,202 @@
+"""Rows passed to another process on the same host without a copy, in an unnamed file that both have open.
+
+A row that goes through a socket is copied four times: into the kernel, out of it, into one piece, and to where it is
+kept. Here the sender writes Arrow's stream format into a file, on disk or in memory, that no directory knows; the
+receiver opens it through the sender's process (``/proc/<pid>/fd``, which Linux allows to the same user), and maps it.
+That is one copy. The file is gone with the last process that has it open or mapped, whatever it dies of.
+"""
+
+import errno
+import os
+import resource
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+
+from tensorflowonspark.errors import FeedError
+
+__all__ = [
+    "PIECE_BYTES",
+    "FileRef",
+    "SharedFileWriter",
+    "allow_files",
+    "allow_many_files",
+    "can_hand_over",
+    "disk_errors",
+    "map_file",
+    "open_shared",
+]
+
+# Enough that a word between the processes costs nothing beside it, and little enough to be counted against a bound.
+PIECE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """Where to find a file that a process has open; device and inode tell whether it is the one that was meant."""
+
+    pid: int
+    descriptor: int
+    device: int
+    inode: int
+    size: int
+
+
+def can_hand_over() -> bool:
+    """Whether this system has what it takes: Linux does."""
+    return hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
+
+
+class SharedFileWriter:
+    """Writes batches into a nameless file.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of the batches.
+    directory : str or None
+        On whose disk it is; None for one in memory.
+
+    Examples
+    --------
+    >>> writer = SharedFileWriter(pa.schema({"x": pa.int64()}), None)
+    >>> writer.write(pa.record_batch({"x": [1, 2]}))
+    >>> [batch.to_pydict() for batch in open_shared(writer.finish())]
+    [{'x': [1, 2]}]
+    >>> writer.close()
+    """
+
+    def __init__(self, schema: pa.Schema, directory: str | None) -> None:
+        self._where = "memory" if directory is None else directory or tempfile.gettempdir()
+        with disk_errors(self._where):
+            self._file: IO[bytes] = (
+                os.fdopen(os.memfd_create("tensorflowonspark"), "w+b")
+                if directory is None
+                else tempfile.TemporaryFile(dir=directory or None)  # noqa: SIM115 - closed when it was handed over
+            )
+            self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema)
+        self.bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append a batch.
+
+        Raises
+        ------
+        FeedError
+            If there is no room for it.
+        """
+        with disk_errors(self._where):
+            self._writer.write_batch(batch)
+        self.bytes += batch.nbytes
+
+    def finish(self) -> FileRef:
+        """Return what another process needs to open it; it must stay open here until then."""
+        with disk_errors(self._where):
+            self._writer.close()
+            self._file.flush()
+        found = os.fstat(self._file.fileno())
+        return FileRef(os.getpid(), self._file.fileno(), found.st_dev, found.st_ino, found.st_size)
+
+    def close(self) -> None:
+        """Let go of it; a process that has mapped it keeps it."""
+        with suppress(OSError):  # it is closed all the same; what was not written is missed by nobody any more
+            self._file.close()
+
+
+def open_shared(piece: FileRef) -> list[pa.RecordBatch]:
+    """Return the batches of another process's file, mapped into memory.
+
+    Raises
+    ------
+    OSError
+        If it can't be opened, as where the other process is in another container, or is none that was handed over.
+    """
+    # Without waiting, as the open of a pipe would.
+    descriptor = os.open(f"/proc/{int(piece.pid)}/fd/{int(piece.descriptor)}", os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino, found.st_size) != (piece.device, piece.inode, piece.size):
+            raise FileNotFoundError(f"process {piece.pid} is another one here")
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink:
+            raise FileNotFoundError(f"file {piece.descriptor} of process {piece.pid} is not one without a name")
+        mapped = map_file(file)
+    return list(pa.ipc.open_stream(mapped))
+
+
+def map_file(file: IO[bytes]) -> pa.Buffer:
+    """Return a file's bytes, mapped; the mapping keeps no descriptor open, so there may be more than of open files.
+
+    Raises
+    ------
+    FeedError
+        If the kernel maps no more.
+    """
+    try:
+        with pa.memory_map(f"/proc/self/fd/{file.fileno()}") as mapped:
+            return mapped.read_buffer()
+    except OSError as error:
+        if os.strerror(errno.ENOMEM) in str(error):  # Arrow's own errors have no number
+            raise FeedError(
+                "the kernel maps no more files for this process (vm.max_map_count, or ulimit -v): feed fewer "
+                "partitions (df.coalesce), or use more workers"
+            ) from error
+        raise
+
+
+@contextmanager
+def disk_errors(directory: str) -> Iterator[None]:
+    """Turn a failure to write rows to a directory into a `FeedError` that names it, and what can be done.
+
+    Examples
+    --------
+    >>> with disk_errors("/scratch"):  # doctest: +ELLIPSIS
+    ...     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    Traceback (most recent call last):
+    tensorflowonspark.errors.FeedError: rows can't be written to /scratch on ...: No space left on device; ...
+    """
+    try:
+        yield
+    except OSError as error:
+        raise FeedError(
+            f"rows can't be written to {directory} on {os.uname().nodename}: {error.strerror or error}; "
+            f"{_ADVICE.get(error.errno or 0, _FULL)}"
+        ) from error
+
+
+_FULL = "free some of the disk, set spark.local.dir to another, feed fewer columns, or use cache='memory' or 'none'"
+_ADVICE = {
+    errno.EMFILE: "allow this process more open files (ulimit -n)",
+    errno.ENFILE: "the host has too many open files (fs.file-max)",
+    errno.EFBIG: "allow this process larger files (ulimit -f)",
+    errno.EROFS: "set spark.local.dir to a disk that can be written",
+    errno.EACCES: "set spark.local.dir to a directory that the executors may write",
+    errno.ENOENT: "its directory is gone: set spark.local.dir to one that nothing cleans up",
+}
+
+
+def allow_files(more: int) -> bool:
+    """Let this process open so many files more than it has; return whether the system allows that."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        needed = len(list(Path("/proc/self/fd").iterdir())) + more
+    except OSError:  # not even this one can be opened any more
+        needed = allowed + more
+    if allowed == resource.RLIM_INFINITY or needed <= allowed:
+        return True
+    if most != resource.RLIM_INFINITY and needed > most:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
+    return True
+
+
+def allow_many_files() -> None:
+    """Let this process have as many files open as the system allows: each connection of a peer is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
