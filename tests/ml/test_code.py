@@ -135,7 +135,7 @@ class Plus(keras.layers.Layer):
     def call(self, x):
         return x + 2
 second = KerasModel.from_keras(keras.Sequential([inputs, Plus()])).transform(data).first().prediction
-print(json.dumps([answers, expected, fitted.history, len(built), len(blocks), [first, second], fitted.carries]))
+print(json.dumps([answers, expected, fitted.history, len(built), len(blocks), [first, second], fitted.custom_code]))
 """
 AGAIN = """
 import json, sys
@@ -184,10 +184,10 @@ def test_all_that_can_be_custom_travels_from_a_notebook_to_nodes_workers_and_oth
     assert held | {"Steps", "Tower"} <= set(carries)
 
     (metadata,) = (folder / "fitted" / "metadata").glob("part-*")
-    assert set(json.loads(metadata.read_text())["artefact"]["code"]) == set(carries)
+    assert set(json.loads(metadata.read_text())["model"]["code"]) == set(carries)
     (folder / "layers.py").unlink()
     *_, text, again = ran(AGAIN, folder, elsewhere)
-    assert "with code of its own: " in text
+    assert "with custom code: " in text
     assert "mine>Scale" in text
     same, further, est = json.loads(again)
     assert same == answers
@@ -232,8 +232,8 @@ def test_names_that_keras_would_mix_up_are_refused():
     with pytest.raises(tfos.SpecError, match=r"mse has the name of 'mse' in keras.losses"):
         serialize(model_of(loss=mse, metrics=["mse"]))
     registered = [keras.saving.register_keras_serializable(package)(layer()) for package in ("one", "other")]
-    assert KerasModel.from_keras(model_of(*registered)).carries
-    assert not KerasModel.from_keras(model_of(loss="mse", optimizer="adam", metrics=["mae"])).carries
+    assert KerasModel.from_keras(model_of(*registered)).custom_code
+    assert not KerasModel.from_keras(model_of(loss="mse", optimizer="adam", metrics=["mae"])).custom_code
 
 
 def test_names_that_the_user_gives_count_in_either_form():
@@ -258,7 +258,7 @@ def test_a_file_of_ones_own_and_what_spark_forbids(spark, tmp_path):
     with pytest.raises(tfos.SpecError, match="needs customObjects"):
         KerasModel.from_file(str(tmp_path / "model.keras"))
     stage = KerasModel.from_file(str(tmp_path / "model.keras"), customObjects={"Scale": scale})
-    assert stage.carries == ["Scale"]
+    assert stage.custom_code == ["Scale"]
     stage.write().overwrite().save(str(tmp_path / "stage"))
     spark.conf.set("spark.tensorflowonspark.loadCode", "false")
     try:
