@@ -22,7 +22,7 @@ one process that has the same rows in the same steps, and fails if a cell is not
   others on each replica; losses of a batch as a whole are those of each replica's part of it; arrays that a program
   makes of its fed rows are divided among the workers once more.
 - **Keras 3 under `ParameterServerStrategy`** trains in loops of your own (`ClusterCoordinator`), not with `fit`.
-  `tf_keras` has both (`environment={"TF_USE_LEGACY_KERAS": "1"}`). Schedule as many steps as there are batches: one
+  `tf_keras` has both (`env={"TF_USE_LEGACY_KERAS": "1"}`). Schedule as many steps as there are batches: one
   that finds no more rows still does what needs none, such as weight decay.
 - **Datasets.** Any transformation may come after `ctx.dataset(...)`. A batch that comes out is one worker's share, so
   `unbatch().batch(8)` on two workers makes steps of 16 rows. `take`, `skip`, `shard` and `repeat` count batches on
