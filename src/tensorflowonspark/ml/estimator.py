@@ -12,12 +12,13 @@ from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
 from tensorflowonspark.ml.code import code_for
-from tensorflowonspark.ml.model import KerasModel, holds_arrays
+from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import Invalid, check_columns, checked_params
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.training import TrainingJob, train
 from tensorflowonspark.ml.training_params import EstimatorSettings, Precision, TrainFn, TrainingParams
+from tensorflowonspark.ml.transform import holds_arrays
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -149,22 +150,37 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         super().__init__()
 
     def setParams(self, **params: "Unpack[EstimatorSettings]") -> "Self":
-        """Set several params at once; None unsets one.
+        """Set several params at once.
+
+        Parameters
+        ----------
+        **params
+            Values by the names of params, as in the constructor; None unsets a param.
+
+        Returns
+        -------
+        KerasEstimator
+            The same stage.
 
         Raises
         ------
         SpecError
             If there is no such param, or it can't have that value.
+
+        Examples
+        --------
+        >>> KerasEstimator().setParams(epochs=5, batchSize=64).getBatchSize()
+        64
         """
         return self._assign(**params)
 
     def write(self) -> MLWriter:
-        """Return a writer, as `save` uses it."""
+        """Return a writer, which `save` uses."""
         return StageWriter(self)
 
     @classmethod
     def read(cls) -> MLReader["KerasEstimator"]:
-        """Return a reader, as `load` uses it."""
+        """Return a reader, which `load` uses."""
         return StageReader(lambda _bundle, _metadata: cls())
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:

@@ -1,35 +1,30 @@
 """The fitted stage: a Keras model, a SavedModel or a function applied to the rows of a DataFrame."""
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
-from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
 
-from tensorflowonspark import storage
-from tensorflowonspark.columns import arrow_type, check_schema, natural_type
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import WithCode, code_for
-from tensorflowonspark.ml.distribution import distribute
-from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes
-from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_saved_model, from_model
-from tensorflowonspark.ml.outputs import Columns, OutputInfo, result_types
-from tensorflowonspark.ml.params import Invalid, ModelParams, ModelSettings, check_columns, checked_params
+from tensorflowonspark.ml.inputs import TensorInfo
+from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_keras_model, fetch_saved_model, from_model
+from tensorflowonspark.ml.outputs import Columns, OutputInfo
+from tensorflowonspark.ml.params import Invalid, ModelParams, ModelSettings, checked_params
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
-from tensorflowonspark.ml.predict import PredictPlan, TakenColumns, with_results
-from tensorflowonspark.ml.serialization import Serialized, is_model, load_model, serialize_file, serialize_model
+from tensorflowonspark.ml.predict import with_results
+from tensorflowonspark.ml.serialization import Serialized, is_model, load_model, serialize_model
 from tensorflowonspark.ml.summary import TrainingSummary
+from tensorflowonspark.ml.transform import plan_transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Self, Unpack
 
-__all__ = ["KerasModel", "holds_arrays"]
+__all__ = ["KerasModel"]
 
 
 class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
@@ -45,19 +40,12 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         The trained model.
     history : mapping, optional
         The values of each metric of its training, one for each epoch.
-    featuresCol : str
-        The column of features.
-    featuresCols : sequence of str, optional
-        Several columns of features instead: one for each input of the model, by name or in order, or numbers that
-        become one input together.
+    featuresCol, featuresCols : str, sequence of str
+        The only column of features, or several, as for `KerasEstimator`.
     predictionCol, probabilityCol, rawPredictionCol : str
         Names of the result columns; an empty name leaves a column out, as in Spark ML.
-    shapes : mapping, optional
-        Shape of one row's value, by column; by default that of the model's input.
-    dtypes : mapping, optional
-        Dtype of the values that the model receives, by column.
-    fill : mapping, optional
-        Value that replaces a null, by column.
+    shapes, dtypes, fill : mapping, optional
+        The shape of one row's value, the dtype, and the value that replaces a null, by column.
     handleInvalid : str
         Handling of rows with a null or a wrong shape: ``error``, ``keep`` (their results are null) or ``skip``.
     inferenceBatchSize : int, optional
@@ -101,12 +89,27 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         self._layers: tuple[str, ...] = ()
 
     def setParams(self, **params: "Unpack[ModelSettings]") -> "Self":
-        """Set several params at once; None unsets one.
+        """Set several params at once.
+
+        Parameters
+        ----------
+        **params
+            Values by the names of params, as in the constructor; None unsets a param.
+
+        Returns
+        -------
+        KerasModel
+            The same stage.
 
         Raises
         ------
         SpecError
             If there is no such param, or it can't have that value.
+
+        Examples
+        --------
+        >>> KerasModel().setParams(featuresCol="image", inferenceBatchSize=64).getInferenceBatchSize()
+        64
         """
         return self._assign(**params)
 
@@ -136,14 +139,8 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         >>> network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
         >>> network.set_weights([np.array([[1.0], [2.0]])])
         >>> df = spark.createDataFrame([([1.0, 1.0],), ([0.5, 2.0],)], "features array<float>")
-        >>> KerasModel.from_keras(network).transform(df).show()
-        +----------+----------+
-        |  features|prediction|
-        +----------+----------+
-        |[1.0, 1.0]|       3.0|
-        |[0.5, 2.0]|       4.5|
-        +----------+----------+
-        <BLANKLINE>
+        >>> [row.prediction for row in KerasModel.from_keras(network).transform(df).collect()]
+        [3.0, 4.5]
         """
         if not is_model(model):
             raise SpecError(f"{model!r}: expected a Keras model")
@@ -181,14 +178,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         >>> stage.transform(spark.createDataFrame([(1.0, 2.0)], "a double, b double")).columns
         ['a', 'b', 'prediction']
         """
-        storage.use_session()
-        with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-            local = Path(scratch, "model.keras")
-            if not storage.fetch(path, str(local)):
-                raise SpecError(f"{path}: there is no such file")
-            data = local.read_bytes()
-        model = load_model(Serialized(library, file=data), code_for(params.pop("customObjects", None)).load(library))
-        return cls(from_model(serialize_file(library, data, model), model), **params)
+        return cls(fetch_keras_model(path, library, params.pop("customObjects", None)), **params)
 
     @classmethod
     def from_saved_model(
@@ -290,6 +280,13 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         ------
         SpecError
             If the stage has a SavedModel or a function, or Keras can't read the model.
+
+        Examples
+        --------
+        >>> import keras
+        >>> stage = KerasModel.from_keras(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+        >>> stage.keras().count_params()
+        3
         """
         return load_model(self._serialized(), code_for(self.getCustomObjects()).load())
 
@@ -300,7 +297,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
 
     @property
     def summary(self) -> TrainingSummary:
-        """The history of its training.
+        """The history of its training, as a `TrainingSummary`.
 
         Raises
         ------
@@ -345,29 +342,28 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return other
 
     def copy(self, extra: Any = None) -> "KerasModel":
-        """Return a copy with some params changed; both share the model.
-
-        Parameters
-        ----------
-        extra : dict, optional
-            Values by `Param`.
-
-        Returns
-        -------
-        KerasModel
-        """
+        """Return a copy with the params in `extra` changed; both share the model."""
         other: KerasModel = super().copy(extra)
         other._given_bundle, other._layers = self._given_bundle, self._layers
         other.history = dict(self.history)
         return other
 
     def write(self) -> MLWriter:
-        """Return a writer, as `save` uses it.
+        """Return a writer, which `save` uses.
 
         Raises
         ------
         SpecError
             If the stage has no model.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> stage = KerasModel.from_function(lambda x: x * 2, {"twice": ("float32", ())})
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     stage.write().overwrite().save(f"{directory}/stage")
+        ...     KerasModel.load(f"{directory}/stage").custom_code
+        ['function.pkl']
         """
         bundle = self._bundle
         if given := self.getCustomObjects():
@@ -377,7 +373,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
 
     @classmethod
     def read(cls) -> MLReader["KerasModel"]:
-        """Return a reader, as `load` uses it."""
+        """Return a reader, which `load` uses."""
 
         def make(bundle: ModelBundle | None, metadata: Mapping[str, Any]) -> "KerasModel":
             stage = cls(bundle, history=metadata["history"])
@@ -400,53 +396,15 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return Serialized(bundle.kind, file=bundle.data, code=bundle.code)
 
     def _transform(self, dataset: "DataFrame") -> "DataFrame":
-        columns, bundle = self._feature_columns, self._bundle
-        check_columns(dataset, columns)
-        check_schema(type(dataset.schema)([dataset.schema[name] for name in columns]))
-        outputs, names = self._outputs()
-        types = {}
-        for group, results in zip(outputs, names, strict=True):
-            types.update(result_types(group, results))
-        existing = [name for name in types if name in dataset.columns]
-        if existing:
-            raise SpecError(
-                f"the DataFrame has a column {existing[0]!r} already: drop it, or set another predictionCol"
-            )
-        arrays = [name for name in columns if holds_arrays(dataset, name)]
-        by_column: dict[str, Mapping[str, Any]] = {
-            **self._by_column,
-            "shapes": column_shapes(bundle.inputs, columns, arrays, self.getShapes()),
-        }
-        check_dtypes(bundle.inputs, self._dtypes(dataset, by_column["shapes"]))
-        plan = PredictPlan(
-            model=distribute(dataset.sparkSession, bundle, self._layers, self.getCustomObjects()),
-            taken=TakenColumns(tuple(columns), by_column),
-            outputs=tuple(zip(outputs, names, strict=True)),
-            types=tuple(types.items()),
-            batch_rows=self.getInferenceBatchSize(),
-            invalid=self.getHandleInvalid(),
+        plan = plan_transform(
+            dataset,
+            self._bundle,
+            self._feature_columns,
+            results=Columns(self.getPredictionCol(), self.getProbabilityCol(), self.getRawPredictionCol()),
+            layers=self._layers,
+            by_column=self._by_column,
+            custom_objects=self.getCustomObjects(),
         )
-        return with_results(plan, dataset)
-
-    def _dtypes(self, dataset: "DataFrame", shapes: Mapping[str, Any]) -> dict[str, str]:
-        """Return the dtype of each feature column, as `check_dtypes` takes them."""
-        dtypes = {}
-        for name in self._feature_columns:
-            dtype, _, text = natural_type(name, arrow_type(dataset.schema[name].dataType))
-            # The bytes of a column with a shape are numbers.
-            dtypes[name] = "string" if text or (dtype.kind == "O" and name not in shapes) else dtype.name
-        return dtypes
-
-    def _outputs(self) -> tuple[list[tuple[OutputInfo, ...]], list[Columns]]:
-        """Return the model's outputs in groups, and the result columns of each group."""
-        if self._layers:
-            layers = self._bundle.layers
-            groups: list[tuple[OutputInfo, ...]] = [(OutputInfo(layers[name]),) for name in self._layers]
-            return groups, [Columns(name, "", "") for name in self._layers]
-        columns = Columns(self.getPredictionCol(), self.getProbabilityCol(), self.getRawPredictionCol())
-        return [self._bundle.outputs], [columns]
-
-
-def holds_arrays(frame: "DataFrame", column: str) -> bool:
-    """Return whether a column's values are arrays, vectors or bytes, so that they can have a shape."""
-    return isinstance(frame.schema[column].dataType, (ArrayType, BinaryType, UserDefinedType))
+        return with_results(
+            replace(plan, batch_rows=self.getInferenceBatchSize(), invalid=self.getHandleInvalid()), dataset
+        )

@@ -11,10 +11,10 @@ from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import Code
+from tensorflowonspark.ml.code import Code, code_for
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
-from tensorflowonspark.ml.serialization import Serialized
+from tensorflowonspark.ml.serialization import Serialized, load_model, serialize_file
 
 __all__ = [
     "ModelBundle",
@@ -174,6 +174,24 @@ def _layers(model: Any) -> dict[str, TensorInfo]:
         if tensor is not None and hasattr(tensor, "shape"):
             found[layer.name] = tensor_info(layer.name, tensor)
     return found
+
+
+def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any] | None = None) -> ModelBundle:
+    """Return the bundle of a ``.keras`` file on any file system.
+
+    Raises
+    ------
+    SpecError
+        If there is no such file, or Keras can't read it.
+    """
+    storage.use_session()
+    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+        local = Path(scratch, _MODEL_FILE)
+        if not storage.fetch(path, str(local)):
+            raise SpecError(f"{path}: there is no such file")
+        data = local.read_bytes()
+    model = load_model(Serialized(library, file=data), code_for(custom_objects).load(library))
+    return from_model(serialize_file(library, data, model), model)
 
 
 def fetch_saved_model(path: str, signature: str, tags: Sequence[str] = ()) -> ModelBundle:
