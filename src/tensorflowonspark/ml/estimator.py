@@ -230,7 +230,9 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         features = self._feature_columns
         try:
             return TrainingJob(
-                model=self._serialized_model(given, frame, validation) if initial is None else initial._serialized(),
+                model=self._serialized_model(given, frame, validation)
+                if initial is None
+                else initial._bundle.to_serialized(),
                 compiled_with={name: serialize(value) for name, value in compiled.items() if value is not None},
                 custom_objects=code_for(self.getCustomObjects()),
                 features=tuple(features),

@@ -16,7 +16,7 @@ from tensorflowonspark.ml.outputs import Columns, OutputInfo
 from tensorflowonspark.ml.params import Invalid, ModelParams, ModelSettings, checked_params
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import with_results
-from tensorflowonspark.ml.serialization import Serialized, is_model, load_model, serialize_model
+from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
 from tensorflowonspark.ml.summary import TrainingSummary
 from tensorflowonspark.ml.transform import plan_transform
 
@@ -28,10 +28,9 @@ __all__ = ["KerasModel"]
 
 
 class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
-    """A model that adds result columns to the rows of a DataFrame.
+    """A model that adds result columns to the rows of a DataFrame, from `KerasEstimator.fit` or a ``from_...`` method.
 
-    `KerasEstimator.fit` returns one; `from_keras`, `from_file`, `from_saved_model` and `from_function` make one of a
-    trained model. A classifier adds ``rawPrediction``, ``probability`` (vectors) and ``prediction`` (the class, a
+    A classifier adds ``rawPrediction``, ``probability`` (vectors) and ``prediction`` (the class, a
     double); any other model adds ``prediction``: a double, an array, or a struct of several outputs.
 
     Parameters
@@ -266,7 +265,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
 
     def __repr__(self) -> str:
         """Return its uid, and the names of the code that it contains."""
-        names = self._given_bundle.code_names if self._given_bundle is not None else []
+        names = self._given_bundle.code_names if self._given_bundle else []
         return f"{self.uid} (with custom code: {', '.join(names)})" if names else str(self.uid)
 
     def keras(self) -> Any:
@@ -288,7 +287,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         >>> stage.keras().count_params()
         3
         """
-        return load_model(self._serialized(), code_for(self.getCustomObjects()).load())
+        return load_model(self._bundle.to_serialized(), code_for(self.getCustomObjects()).load())
 
     @property
     def hasSummary(self) -> bool:
@@ -333,11 +332,9 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         >>> len(stage.transform(spark.createDataFrame([([1.0, 2.0],)], "features array<float>")).first().hidden)
         3
         """
-        known = self._bundle.layers
-        unknown = [name for name in layers if name not in known]
-        if unknown:
-            raise SpecError(f"there is no layer {unknown[0]!r}; the model has {list(known)}")
-        other: KerasModel = self.copy()
+        if unknown := [name for name in layers if name not in self._bundle.layers]:
+            raise SpecError(f"there is no layer {unknown[0]!r}; the model has {list(self._bundle.layers)}")
+        other = self.copy()
         other._layers = tuple(layers)
         return other
 
@@ -358,18 +355,18 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
 
         Examples
         --------
-        >>> import tempfile
         >>> stage = KerasModel.from_function(lambda x: x * 2, {"twice": ("float32", ())})
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     stage.write().overwrite().save(f"{directory}/stage")
-        ...     KerasModel.load(f"{directory}/stage").custom_code
+        ...     stage.write().overwrite().save(directory)
+        ...     KerasModel.load(directory).custom_code
         ['function.pkl']
         """
         bundle = self._bundle
         if given := self.getCustomObjects():
             bundle = replace(bundle, code=code_for({**bundle.code.load(), **given}))
-        metadata = {"history": self.history, "layers": list(self._layers)}
-        return StageWriter(self, bundle, metadata, without={"customObjects"})
+        extra = {"history": self.history, "layers": list(self._layers)}
+        return StageWriter(self, bundle, extra, without={"customObjects"})
 
     @classmethod
     def read(cls) -> MLReader["KerasModel"]:
@@ -388,13 +385,6 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
             raise SpecError("this KerasModel has no model: take it from KerasEstimator.fit or from KerasModel.from_...")
         return self._given_bundle
 
-    def _serialized(self) -> Serialized:
-        """Return the Keras model in the form that is sent to the nodes."""
-        bundle = self._bundle
-        if bundle.kind not in ("keras", "tf_keras"):
-            raise SpecError(f"this stage holds a {bundle.kind}, and no Keras model")
-        return Serialized(bundle.kind, file=bundle.data, code=bundle.code)
-
     def _transform(self, dataset: "DataFrame") -> "DataFrame":
         plan = plan_transform(
             dataset,
@@ -404,7 +394,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
             layers=self._layers,
             by_column=self._by_column,
             custom_objects=self.getCustomObjects(),
+            batch_rows=self.getInferenceBatchSize(),
+            invalid=self.getHandleInvalid(),
         )
-        return with_results(
-            replace(plan, batch_rows=self.getInferenceBatchSize(), invalid=self.getHandleInvalid()), dataset
-        )
+        return with_results(plan, dataset)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import Code, code_for
+from tensorflowonspark.ml.code import LIBRARIES, Code, code_for
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
 from tensorflowonspark.ml.serialization import Serialized, load_model, serialize_file
@@ -74,6 +74,18 @@ class ModelBundle:
     def code_names(self) -> list[str]:
         """The names of the user's code in it."""
         return [_FUNCTION] if self.kind == "function" else list(self.code.names)
+
+    def to_serialized(self) -> Serialized:
+        """Return the Keras model in the form that is sent to the nodes.
+
+        Raises
+        ------
+        SpecError
+            If it is a SavedModel or a function.
+        """
+        if self.kind not in LIBRARIES:
+            raise SpecError(f"this stage holds a {self.kind}, and no Keras model")
+        return Serialized(self.kind, file=self.data, code=self.code)
 
     def to_metadata(self) -> dict[str, Any]:
         """Return all but the data, as JSON represents it."""

@@ -86,7 +86,7 @@ class PredictPlan:
     taken: TakenColumns
     outputs: tuple[tuple[tuple[OutputInfo, ...], Columns], ...]
     types: tuple[tuple[str, "DataType"], ...]
-    batch_rows: int | None = None
+    batch_rows: int | None
     invalid: str = "error"
 
 

@@ -39,7 +39,6 @@ __all__ = [
     "serialize_model",
 ]
 
-_LIBRARIES = ("keras", "tf_keras")
 _FILE = "model.keras"
 _PLAIN = (str, bytes, numbers.Number, np.generic, np.ndarray, type(None))
 
@@ -69,7 +68,7 @@ class Serialized:
 def library_of(value: Any) -> str:
     """Return ``keras`` or ``tf_keras`` for an instance of one of their classes, else an empty string."""
     roots = {kind.__module__.split(".")[0] for kind in type(value).__mro__}
-    return next((name for name in _LIBRARIES if name in roots), "")
+    return next((name for name in LIBRARIES if name in roots), "")
 
 
 def is_model(value: Any) -> bool:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["holds_arrays", "plan_transform"]
 
 
-def plan_transform(
+def plan_transform(  # noqa: PLR0913 - one for each property of a stage
     frame: "DataFrame",
     bundle: ModelBundle,
     features: Sequence[str],
@@ -30,6 +30,8 @@ def plan_transform(
     layers: tuple[str, ...],
     by_column: Mapping[str, Mapping[str, Any]],
     custom_objects: Mapping[str, Any],
+    batch_rows: int | None,
+    invalid: str,
 ) -> PredictPlan:
     """Return the plan of a model's application to a DataFrame, and send the model to the executors.
 
@@ -49,6 +51,10 @@ def plan_transform(
         The mappings ``shapes``, ``dtypes`` and ``fill`` by column.
     custom_objects : mapping
         The user's classes and functions by name.
+    batch_rows : int or None
+        Rows per call of the model, at most.
+    invalid : str
+        Handling of rows that the model can't take: ``error``, ``keep`` or ``skip``.
 
     Raises
     ------
@@ -72,6 +78,8 @@ def plan_transform(
         taken=TakenColumns(tuple(features), {**by_column, "shapes": shapes}),
         outputs=outputs,
         types=tuple(types.items()),
+        batch_rows=batch_rows,
+        invalid=invalid,
     )
 
 
