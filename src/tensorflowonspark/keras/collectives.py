@@ -5,6 +5,8 @@ the value divided by the number of replicas, in the variable's own type: the rem
 becomes 0 on two replicas. `keep_remainders` repairs that.
 """
 
+from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
+
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -70,8 +72,6 @@ def keep_remainders(values_util: ModuleType) -> None:
     original = values_util.on_read_assign_cross_replica
 
     def on_read_assign_cross_replica(var: Any, value: Any, read_value: bool = True) -> Any:
-        import tensorflow as tf  # its import is complete by now
-
         if var.aggregation != tf.VariableAggregation.SUM or not var.dtype.is_integer:
             return original(var, value, read_value)
         strategy = var.distribute_strategy

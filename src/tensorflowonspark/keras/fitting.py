@@ -10,9 +10,7 @@ sign, whatever the weight of its class.
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -22,13 +20,13 @@ import wrapt
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import wrap
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
+from tensorflowonspark.keras.shards import predicting
 from tensorflowonspark.keras.steps import refuse_custom_step
 
 __all__ = [
     "multiply_class_weights",
     "multiply_class_weights_on_batch",
     "predict_alone",
-    "predicts",
     "refuse_parameter_servers",
     "skip_steps",
     "wrap_trainer",
@@ -102,30 +100,13 @@ def _arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
 
 
-_predicts = ContextVar("predicts", default=False)
-
-
-def predicts() -> bool:
-    """Return whether ``predict`` runs, for which no dataset is distributed."""
-    return _predicts.get()
-
-
-@contextmanager
-def _predicting() -> Iterator[None]:
-    token = _predicts.set(True)
-    try:
-        yield
-    finally:
-        _predicts.reset(token)
-
-
 def predict_alone(trainer: ModuleType) -> None:
     """Have no worker wait for others in ``predict`` (called after the import of Keras's trainer)."""
 
     def predict(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
             return wrapped(*args, **kwargs)
-        with _predicting():
+        with predicting():
             return wrapped(*args, **kwargs)
 
     def reduce_per_replica(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

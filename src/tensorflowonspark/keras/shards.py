@@ -8,21 +8,34 @@ libraries name the origin of a dataset), which survives ``map``, ``prefetch`` an
 `provenance`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
-from tensorflowonspark.keras.fitting import predicts
 from tensorflowonspark.keras.provenance import Generator, sources
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["distribute_shards_whole", "mark_shard", "shard_batch_rows"]
+__all__ = ["distribute_shards_whole", "mark_shard", "predicting", "shard_batch_rows"]
 
 _MARK = "tensorflowonspark_shard_of_"
+_predicts = ContextVar("predicts", default=False)
+
+
+@contextmanager
+def predicting() -> Iterator[None]:
+    """Distribute no dataset for the duration of a block, which runs ``predict``."""
+    token = _predicts.set(True)
+    try:
+        yield
+    finally:
+        _predicts.reset(token)
 
 
 def mark_shard(dataset: "tf.data.Dataset", batch_rows: int) -> "tf.data.Dataset":
@@ -52,10 +65,10 @@ def distribute_shards_whole(distribute_lib: ModuleType) -> None:
         if not strategy.extended._in_multi_worker_mode():
             return wrapped(*args, **kwargs)
         replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
-        if predicts() and replicas == 1:
+        if _predicts.get() and replicas == 1:
             return dataset
         rows = shard_batch_rows(dataset)
-        if rows is None and not predicts() and not _is_share(dataset):
+        if rows is None and not _predicts.get() and not _is_share(dataset):
             row_counts.note_dataset(dataset, DataPath.UNKNOWN if _is_off(dataset) else DataPath.DIVIDED)
             options = args[1:] if args else [kwargs["options"]] if "options" in kwargs else []
             return wrapped(_sorted(dataset), *options)
