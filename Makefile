@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint clean
+.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -38,6 +38,10 @@ chaos: $(STAMP)
 # Tests of Keras itself in the nodes of a cluster, without a strategy and with one (docs/benchmarks/keras-suite.md).
 keras-suite: $(STAMP)
 	$(BIN)/python -m tests.support.keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
+
+# The map of modules, from their docstrings; writes docs/architecture/modules.md.
+docs: $(STAMP)
+	$(BIN)/python tools/module_map.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
