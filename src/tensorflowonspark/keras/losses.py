@@ -35,7 +35,7 @@ class _Batch:
     averaged: bool
 
     def update(self, update: Any, dtype: Any, loss: Any, additional: Iterable[Any]) -> Any:
-        """Update a tracker with this batch's loss, which may include `additional` losses that rows have no part in."""
+        """Update a tracker with this batch's loss, of which `additional` losses do not depend on rows."""
         count = tf.reduce_sum(tf.cast(self.real, dtype))
         rest = tf.add_n([tf.zeros([], dtype), *(tf.reduce_sum(tf.cast(each, dtype)) for each in additional)])
         of_rows = tf.cast(loss, dtype) - rest

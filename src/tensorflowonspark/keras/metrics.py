@@ -5,7 +5,7 @@ row to which the user gives no weight. It survives the operations on weights bef
 types, and products with numbers that are not negative.
 
 Keras passes sample weights to the ``weighted_metrics`` of ``compile`` but not to its ``metrics``, which would count
-padding like any other row. So these are updated with the real rows of a batch only. (A mask as weights would not do:
+padding like any other row. So these are updated with the real rows of a batch only. (A mask as weights would fail:
 some metrics ignore weights, and others fail with them, such as a function that returns one number for the batch, or
 ``MeanIoU`` on images.)
 """

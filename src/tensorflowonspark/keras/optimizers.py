@@ -53,7 +53,7 @@ def sum_gradients_first(module: ModuleType) -> None:
 
 
 def agree_on_loss_scale(module: ModuleType) -> None:
-    """Have all replicas find the same gradients finite (called after the import of ``LossScaleOptimizer``)."""
+    """Have all replicas agree whether gradients are finite (called after the import of ``LossScaleOptimizer``)."""
 
     def apply(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def arguments(grads: Any, trainable_variables: Any = None) -> Any:

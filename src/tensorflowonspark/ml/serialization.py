@@ -121,7 +121,7 @@ def serialize_model(model: Any) -> Serialized:
 
 
 def serialize_file(library: str, data: bytes, model: Any) -> Serialized:
-    """Return the bytes of a ``.keras`` file, with the code that needs the model which was loaded from them."""
+    """Return the bytes of a ``.keras`` file with the code that they need, given the model that was loaded from them."""
     with tempfile.TemporaryFile(prefix="tfos-") as file:
         file.write(data)
         with zipfile.ZipFile(file) as archive:
