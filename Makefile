@@ -47,6 +47,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 # The oldest versions that are supported, in a .venv of their own, on one master. (TensorFlow 2.16 and 2.17 need NumPy 1,
 # which pyarrow 26 refuses without telling pip.)

@@ -1,4 +1,4 @@
-"""What is done to each process, and what comes of it: the table in docs/failures.md, and the tests of what it says."""
+"""The table of faults in docs/failures.md, and the test of each of its rows."""
 
 import ast
 import re
