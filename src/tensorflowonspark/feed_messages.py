@@ -23,7 +23,9 @@ __all__ = [
     "LengthRange",
     "Move",
     "PartHeader",
+    "PartRef",
     "PartSummary",
+    "PartitionFed",
     "PartsStored",
     "PassEnded",
     "PassesEnded",
@@ -64,7 +66,7 @@ class CacheConfig:
 
     @classmethod
     def parse(cls, cache: str | None, limit: int | str | None) -> "CacheConfig":
-        """Return what a user asked for.
+        """Return the configuration for the options `cache` and `cache_limit` of `Cluster.train`.
 
         Examples
         --------
@@ -73,18 +75,13 @@ class CacheConfig:
         >>> CacheConfig.parse("tape", None)
         Traceback (most recent call last):
             ...
-        tensorflowonspark.errors.SpecError: cache='tape': expected 'disk', 'memory', or 'none' (or None) to pass \
-over the rows just once
+        tensorflowonspark.errors.SpecError: cache='tape': expected 'disk', 'memory', or None to pass over the rows once
         """
-        try:
-            keep = CacheMode(cache or "none")
-        except ValueError:
-            raise SpecError(
-                f"cache={cache!r}: expected 'disk', 'memory', or 'none' (or None) to pass over the rows just once"
-            ) from None
-        if limit is None:
-            return cls(keep, _STREAM_BYTES if keep is CacheMode.NONE else None)
-        return cls(keep, parse_bytes("cache_limit", limit))
+        if cache is None:
+            return cls(CacheMode.NONE, _STREAM_BYTES if limit is None else parse_bytes("cache_limit", limit))
+        if cache not in (CacheMode.DISK.value, CacheMode.MEMORY.value):
+            raise SpecError(f"cache={cache!r}: expected 'disk', 'memory', or None to pass over the rows once")
+        return cls(CacheMode(cache), None if limit is None else parse_bytes("cache_limit", limit))
 
 
 def parse_bytes(name: str, size: int | str) -> int:
@@ -133,10 +130,30 @@ class PartHeader:
     attempt: int
     storage: CacheConfig = field(default_factory=CacheConfig)
 
+    @property
+    def is_move(self) -> bool:
+        """Whether another node sends the part, to balance the shards, and not a task."""
+        return self.partition < 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether the program takes the rows as they arrive, and once."""
+        return self.storage.keep is CacheMode.NONE and self.split is Split.TRAIN
+
+
+@dataclass(frozen=True)
+class PartRef:
+    """A reference to a part: the attempt at a partition, and the node that stores it."""
+
+    split: Split
+    partition: int
+    attempt: int
+    number: int  # of the node
+
 
 @dataclass(frozen=True)
 class PartSummary:
-    """What one attempt to feed one partition left on a node."""
+    """The rows of one part, as its node stores them."""
 
     split: Split
     partition: int
@@ -145,6 +162,11 @@ class PartSummary:
     rows: int
     columns: dict[str, ColumnSummary] = field(default_factory=dict)
     schema: bytes = b""  # the Arrow schema, serialized; empty for a partition without rows
+
+    @property
+    def ref(self) -> PartRef:
+        """The part that this summarizes."""
+        return PartRef(self.split, self.partition, self.attempt, self.number)
 
 
 @dataclass(frozen=True)
@@ -168,10 +190,18 @@ class RowsReceived:
 
 @dataclass(frozen=True)
 class PartsStored:
-    """Parts are whole on their node: those of a held task, or one of a feed that streams."""
+    """Parts of a feed are complete on the node; which of them count is for the driver to decide."""
 
     feed: int
     parts: tuple[PartSummary, ...]
+
+
+@dataclass(frozen=True)
+class PartitionFed:
+    """A held task has fed its partition to its node: the parts that count, as in the result of a feeding job."""
+
+    feed: int
+    parts: tuple[PartRef, ...]
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from threading import Condition, Thread
 from typing import Any, TypeGuard
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.collectives import Collectives
+from tensorflowonspark.driver.collectives import Collectives, FileFeeds
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
-from tensorflowonspark.driver.feed.file_feed import FileFeeds
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.errors import ClusterError, NodeError
-from tensorflowonspark.feed_messages import FeedFailed, FilesRead, PartsStored
+from tensorflowonspark.feed_messages import FeedFailed, FilesRead, PartitionFed
 from tensorflowonspark.messages import (
     Accepted,
     Active,
@@ -83,11 +82,10 @@ class Monitor(Roster):
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
         self.stop_wanted = False  # somebody asked for the end of a stream
         self.changed = Condition()  # guards all that is known; told of each change
-        # Is told, under the lock, what nodes say, while they are fed.
-        self.on_feed: Callable[[Node, Any], None] | None = None
-        self.feed: int | None = None  # the number of the feed that is going on
-        self._own_reads = FileFeeds(self.tell)
-        self._collectives = Collectives(self.tell)
+        self.feed: int | None = None  # the number of the current feed
+        self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
+        self._file_feeds = FileFeeds(self.send)
+        self._collectives = Collectives(self.send)
         self._cluster = cluster
         self._watcher = watcher
         self._silence = silence
@@ -133,7 +131,7 @@ class Monitor(Roster):
             node.pid, node.jvm_pid = hello.pid, hello.jvm_pid
             node.state = NodeState.CONNECTED
             node.heard = time.monotonic()
-            self.tell(node.number, Accepted())
+            self.send(node.number, Accepted())
             if all(each.member for each in self.nodes):
                 self._introduce()
             self.changed.notify_all()
@@ -175,8 +173,8 @@ class Monitor(Roster):
             if isinstance(message, (Idle, Active)):
                 node.idle = message if isinstance(message, Idle) else None
             self._judge(node, message)
-            if self.on_feed is not None:
-                self.on_feed(node, message)
+            if self._on_feed_message is not None:
+                self._on_feed_message(node, message)
             self.changed.notify_all()
 
     def _note(self, node: Node, message: Any) -> None:
@@ -193,8 +191,8 @@ class Monitor(Roster):
                 node.checked = message.number
             case InferenceReady():
                 node.answering = True
-            case PartsStored():
-                node.stored = message.parts
+            case PartitionFed():
+                node.fed_parts = message.parts
             case Returned():
                 node.returned, node.result = True, message.result
                 self._move(node, NodeState.RETURNED)
@@ -209,13 +207,13 @@ class Monitor(Roster):
             self._find_hung()
         failure = None
         if isinstance(message, (FilesRead, Returned)):
-            failure = self._own_reads.hear(node, message, self.fed())
+            failure = self._file_feeds.receive(node, message, self.fed())
         if failure is None and isinstance(message, (Contribution, FeedWanted, Returned)):
             failure = self._collectives.receive(node, message, self.fed())
         if failure is not None:
             self._note_failure(node, failure)
 
-    def look_around(self) -> None:
+    def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
         for node in self.nodes:
             if node.channel is not None and time.monotonic() - node.heard > self._silence:
@@ -227,14 +225,14 @@ class Monitor(Roster):
         """Give up a training in which nothing moves any more."""
         found = find_hung(self.nodes, [node for node in self.trainers() if not node.serving], self.feed)
         if found is not None:
-            self._note_failure(found[0], self._collectives.explained(*found))
+            self._note_failure(found[0], self._collectives.explain(*found))
 
     def _lost(self, node: Node, failure: Failed) -> None:
         with self.changed:
             if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
                 self._note_failure(node, failure)
-                if self.on_feed is not None:
-                    self.on_feed(node, failure)
+                if self._on_feed_message is not None:
+                    self._on_feed_message(node, failure)
             self._move(node, NodeState.GONE)
             node.channel = None
             self.changed.notify_all()
@@ -287,6 +285,18 @@ class Monitor(Roster):
         return self.failure()
 
     # ---- what the driver does
+
+    def begin_feed(self, number: int, on_message: Callable[[Node, Any], None]) -> None:
+        """Pass the messages of all nodes, and their failures, to a feed until it ends."""
+        with self.changed:
+            self.feed, self._on_feed_message = number, on_message
+
+    def end_feed(self) -> None:
+        """End the current feed: the nodes hold none of its rows any more."""
+        with self.changed:
+            self.feed = self._on_feed_message = None
+            for node in self.nodes:
+                node.holds = ""
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait until something is so; return whether it is when the time is over.

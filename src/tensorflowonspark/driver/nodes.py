@@ -7,7 +7,7 @@ from enum import Enum
 
 from tensorflowonspark.config import ClusterSpec, Role
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import FeedComplete, PartSummary
+from tensorflowonspark.feed_messages import FeedComplete, PartRef
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
 from tensorflowonspark.transport import Channel, ConnectionLost, Packed
 
@@ -36,7 +36,7 @@ class Node:
     ready: NodeReady = field(default_factory=NodeReady)
     feed_wanted: int = -1  # the last feed that its program asked for
     feed_given: int = -1  # the last one that it has got
-    stored: tuple[PartSummary, ...] | None = None
+    fed_parts: tuple[PartRef, ...] | None = None  # those that its held task has fed, once it has
     holds: str = ""  # which rows of the current feed, in words
     progress: Progress | None = None
     idle: Idle | None = None  # it does nothing, for so long that this may be wrong
@@ -79,7 +79,7 @@ class Roster:
         self._fed = self._nodes_of(spec.fed)
         self._trainers = self._nodes_of(spec.trainers)
 
-    def tell(self, number: int, message: object) -> None:
+    def send(self, number: int, message: object) -> None:
         """Say something to one node; if it is gone, its end will be noticed."""
         channel = self.nodes[number].channel
         if isinstance(message, FeedComplete):
@@ -92,7 +92,7 @@ class Roster:
         """Say something to all nodes."""
         packed = Packed(message)
         for node in self.nodes:
-            self.tell(node.number, packed)
+            self.send(node.number, packed)
 
     def fed(self) -> list[Node]:
         """Return the nodes that are fed, but for those that were lost."""

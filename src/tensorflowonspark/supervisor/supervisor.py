@@ -23,7 +23,7 @@ import psutil
 
 from tensorflowonspark import processes, transport
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FeedComplete, FeedFailed, PartsStored, PassesEnded, StepGrant
+from tensorflowonspark.feed_messages import FeedComplete, FeedFailed, PartitionFed, PassesEnded, StepGrant
 from tensorflowonspark.messages import (
     HEARTBEATS_PER_TIMEOUT,
     Contributed,
@@ -248,7 +248,7 @@ class Supervisor:
     def _on_task(self, message: Any) -> bool:
         if isinstance(message, Detach):
             self._task = None
-        elif isinstance(message, (PartsStored, FeedFailed)):
+        elif isinstance(message, (PartitionFed, FeedFailed)):
             self._tell_driver(message)
         elif message is _ENDED and self._task is not None:
             # A node that dies while it is fed ends its task too: its own end says more, and comes in a moment.

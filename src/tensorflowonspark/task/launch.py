@@ -15,11 +15,11 @@ import pyarrow as pa
 from tensorflowonspark import processes
 from tensorflowonspark.config import ClusterSpec, Role
 from tensorflowonspark.errors import FailureKind, FeedError
-from tensorflowonspark.feed_messages import FeedFailed, PartsStored
+from tensorflowonspark.feed_messages import FeedFailed, PartitionFed
 from tensorflowonspark.messages import Failed, NodeReady
 from tensorflowonspark.supervisor.assignment import Connected, Detach, NodeAssignment
 from tensorflowonspark.supervisor.host import given_address, known_address, local_directory
-from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, send
+from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, feed_partition
 from tensorflowonspark.task.gpus import task_gpus
 from tensorflowonspark.transport import Credentials
 
@@ -181,11 +181,11 @@ def _hold(
     if plan.feed is not None and isinstance(ready, NodeReady) and ready.feed_socket:
         target = NodeEndpoint(number, str(role), host, ready, plan.driver)
         try:
-            parts = send(target, plan.credentials, plan.feed, number, 0, batches)
+            parts = feed_partition(target, plan.credentials, plan.feed, number, 0, batches)
         except FeedError as error:  # raised, it would reach the driver as the end of some task
             pipe.send(FeedFailed(plan.feed.feed, str(error)))
         else:
-            pipe.send(PartsStored(plan.feed.feed, parts))
+            pipe.send(PartitionFed(plan.feed.feed, parts))
     with suppress(EOFError, OSError):
         while True:
             pipe.recv()

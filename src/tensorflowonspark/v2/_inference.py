@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import transport
-from tensorflowonspark.task.feeder import NodeEndpoint, choose, loss, reach
+from tensorflowonspark.task.feeder import NodeEndpoint, choose, connect_to, node_lost_error
 
 from ._inlet import RowsHeader
 from ._pickles import from_pickles, in_batches, to_pickles
@@ -38,7 +38,7 @@ def _partition(
     partition = task.partitionId()
     target = choose(targets, partition)
     try:
-        with reach(target, credentials) as node:
+        with connect_to(target, credentials) as node:
             dialogue: transport.Dialogue | None = None
             for batch in in_batches(pickles, queue):
                 dialogue = dialogue or node.dialogue(RowsHeader(partition, b"", queue, timeout), batch.schema)
@@ -49,4 +49,4 @@ def _partition(
     except transport.ConnectionLost as error:
         words = f"partition {partition}: {target.name} on {target.host} did not answer"
         note = "results can be computed only until cluster.shutdown"
-        raise loss(target, credentials, f"{words} ({note})", error) from error
+        raise node_lost_error(target, credentials, f"{words} ({note})", error) from error

@@ -12,7 +12,7 @@ from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import InferenceHeader
-from tensorflowonspark.task.feeder import NodeEndpoint, choose, loss, reach
+from tensorflowonspark.task.feeder import NodeEndpoint, choose, connect_to, node_lost_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -143,7 +143,7 @@ def _infer_partition(
     partition = task.partitionId()
     target = choose(targets, partition)
     asked = answered = 0
-    with reach(target, credentials) as node:
+    with connect_to(target, credentials) as node:
         dialogue: transport.Dialogue | None = None
         try:
             for batch in batches:
@@ -162,4 +162,4 @@ def _infer_partition(
         except transport.ConnectionLost as error:
             words = f"partition {partition}: {target.name} on {target.host} did not answer after {answered} rows"
             note = "results can be computed only while the cluster lives, inside its with block"
-            raise loss(target, credentials, f"{words} ({note})", error) from error
+            raise node_lost_error(target, credentials, f"{words} ({note})", error) from error

@@ -9,13 +9,13 @@ from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from tensorflowonspark.driver.spark.jobs import Stage
 from tensorflowonspark.messages import Failed
 from tensorflowonspark.processes import Process
 from tensorflowonspark.supervisor.assignment import Detach
 from tensorflowonspark.task.launch import LaunchPlan, next_word, start_supervisor
 
 if TYPE_CHECKING:
-    from tensorflowonspark.driver.spark.backend import Stage
     from tensorflowonspark.errors import FeedError
 
 __all__ = ["LocalNodes"]

@@ -106,7 +106,8 @@ class FileFeeds:
         return self.feeds.open(self.link.wait_for_own(feed))
 
     def _store(self, feed: int, number: int, piece: FileSplit, schema: pa.Schema, storage: CacheConfig) -> PartSummary:
-        return self.cache.store(PartHeader(feed, Split.TRAIN, number, 0, storage), schema, piece.batches())
+        header = PartHeader(feed, Split.TRAIN, number, 0, storage)
+        return self.cache.store(header, schema, piece.batches(), report=False)  # `FilesRead` reports all of them
 
 
 def shares(sizes: Sequence[int], workers: int) -> list[list[int]]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import InferenceHeader, PartHeader, PartSummary
+from tensorflowonspark.feed_messages import InferenceHeader, PartHeader
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.inference import InferenceServer
@@ -46,9 +46,10 @@ class FeedServer:
 
     def _take(
         self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]
-    ) -> PartSummary:
+    ) -> int:
+        """Store a part; return its number of rows, by which the sender checks that all have arrived."""
         _require(PartHeader, header)
-        return self.cache.store(header, schema, items)
+        return self.cache.store(header, schema, items, report=not header.is_move).rows
 
     def _answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _require(InferenceHeader, header)
