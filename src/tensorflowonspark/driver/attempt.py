@@ -5,12 +5,11 @@ import logging
 import os
 import sys
 import uuid
-from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
-from tensorflowonspark.config import ClusterSpec, RestartPolicy
+from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
@@ -24,7 +23,7 @@ from tensorflowonspark.transport.shared_file import allow_files, can_hand_over
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["GRACE_SECONDS", "ClusterAttempt", "ClusterConfig"]
+__all__ = ["GRACE_SECONDS", "ClusterAttempt"]
 
 _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0  # for a process to end by itself before it is killed
@@ -32,26 +31,6 @@ _GOODBYE_SECONDS = 5.0  # for supervisors to hang up, and for Spark to end a job
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended to end too, which needs no cancelling
 _FILES_PER_NODE = 10  # a connection through the gate has seven
 _LOOKS = 6  # for silent nodes, in the time that they may be silent
-
-
-@dataclass(frozen=True)
-class ClusterConfig:
-    """What a cluster was asked to be; `Cluster` says what each means."""
-
-    spec: ClusterSpec
-    program: bytes = field(repr=False)
-    hold: bool
-    tensorboard: str
-    environment: dict[str, str]
-    level: int
-    silence: float
-    start_timeout: float
-    restarts: RestartPolicy
-    least_workers: int  # `spec` has the most
-    warm_nodes: bool
-    tls: bool | None = None  # None: if Spark's settings ask for it
-    attempt: int = 0  # how often it was started before
-    first_feed: int = 0  # that its programs are given
 
 
 class ClusterAttempt:
@@ -71,7 +50,9 @@ class ClusterAttempt:
         self.watcher = ConsoleReporter()
         self._settings = settings
         self.cluster_id = uuid.uuid4().hex
-        self.monitor = Monitor(settings.spec, self.cluster_id, self.watcher, settings.silence, self._on_failure)
+        self.monitor = Monitor(
+            settings.spec, self.cluster_id, self.watcher, settings.heartbeat_timeout, self._on_failure
+        )
         self.address: tuple[str, int] = ("", 0)  # at which the driver is called
         self.feeding: Job | None = None  # the job that feeds just now; it is ended with the cluster
         self._order: FeedSpec | None = None  # what held tasks do with the rows that they feed
@@ -134,23 +115,14 @@ class ClusterAttempt:
 
     def _plan(self) -> LaunchPlan:
         return LaunchPlan(
-            cluster=self.cluster_id,
+            config=self._settings,
+            cluster_id=self.cluster_id,
             credentials=self.credentials,
             driver=self.address,
-            spec=self._settings.spec,
-            program=self._settings.program,
-            environment=self._settings.environment,
             hadoop=self.backend.hadoop_settings(),
-            silence=self._settings.silence,
-            attempt=self._settings.attempt,
-            first_feed=self._settings.first_feed,
-            level=self._settings.level,
             echo=not self.backend.shares_terminal,  # or each line would be there twice
-            tensorboard=self._settings.tensorboard,
-            hold=self._settings.hold,
             feed=self._order,
             python=sys.version_info[:2],
-            warm_nodes=self._settings.warm_nodes,
         )
 
     def _is_up(self) -> bool:
@@ -189,7 +161,7 @@ class ClusterAttempt:
         )
 
     def _look_for_silence(self) -> None:
-        while not self._over.wait(self._settings.silence / _LOOKS):
+        while not self._over.wait(self._settings.heartbeat_timeout / _LOOKS):
             self.monitor.look_around()
 
     def abort(self) -> None:

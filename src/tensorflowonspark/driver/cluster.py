@@ -5,8 +5,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorflowonspark.columns import require_frame
-from tensorflowonspark.config import ClusterSpec, RestartPolicy
-from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt, ClusterConfig
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
+from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt
 from tensorflowonspark.driver.console import parse_level
 from tensorflowonspark.driver.feed.inference import infer, wait_for_answers
 from tensorflowonspark.driver.feed.job import check_frame, node_endpoints
@@ -66,7 +66,7 @@ class Cluster:
         Environment variables for the nodes, set before anything is imported there (as ``KERAS_BACKEND``).
     log_level : str or int
         Lines of the nodes' output below this logging level don't reach the driver.
-    silence_timeout : float
+    heartbeat_timeout : float
         Seconds without a sign of life after which a node is given up: its process is stopped, its host is gone, or
         nothing in the training moves any more. A node that uses the processor, or waits for rows or files, lives.
     restarts : RestartPolicy or int
@@ -126,12 +126,12 @@ class Cluster:
             spec=ClusterSpec(num_workers=most, num_ps=num_ps, chief=chief, evaluator=evaluator),
             program=pickled_program(function, args),
             hold=hold,
-            tensorboard=tensorboard,
-            environment={str(name): str(value) for name, value in (env or {}).items()},
-            level=parse_level(log_level),
-            silence=positive("silence_timeout", heartbeat_timeout),
+            tensorboard=tensorboard or None,
+            env={str(name): str(value) for name, value in (env or {}).items()},
+            log_level=parse_level(log_level),
+            heartbeat_timeout=heartbeat_timeout,
             start_timeout=start_timeout,
-            least_workers=least,
+            min_workers=least if least != most else None,
             restarts=restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
             warm_nodes=warm_nodes,
             tls=tls,

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from tensorflowonspark.driver.attempt import ClusterAttempt, ClusterConfig
+from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, NodeError, SlotsError, StartError
 from tensorflowonspark.terminal import CONSOLE
@@ -130,8 +131,8 @@ class RestartController:
 
     def _fit(self) -> None:
         """Take as many workers as there are slots for, where their number was left open."""
-        spec, least = self._settings.spec, self._settings.least_workers
-        if least == spec.num_workers:
+        spec, least = self._settings.spec, self._settings.min_workers
+        if least is None:
             return
         nodes = len(spec.roles)
         fewest = nodes - spec.num_workers + least

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.config import RestartPolicy
-from tensorflowonspark.driver.attempt import ClusterConfig
+from tensorflowonspark.config import ClusterConfig, RestartPolicy
 from tensorflowonspark.driver.cluster import Cluster, Function
 from tensorflowonspark.driver.feed.job import check_frame
 from tensorflowonspark.driver.restart import Restarts
@@ -70,7 +69,7 @@ def run(
             raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
         check_frame(data, validation or None)
     if is_remote(spark):
-        if cluster.settings.least_workers < cluster.spec.num_workers:
+        if cluster.settings.min_workers is not None:
             raise SpecError(f"num_workers={settings['num_workers']!r}: over Spark Connect slots can't be counted")
         if settings.get("ps_on_driver"):
             raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")

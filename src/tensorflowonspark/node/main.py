@@ -52,7 +52,7 @@ def run_node(pipe: Connection) -> None:
     allow_many_files()
     storage.use(setup.hadoop)
     link = Link(pipe)
-    link.watch(setup.supervisor, setup.silence)
+    link.watch(setup.supervisor_pid, setup.config.heartbeat_timeout)
     receiver = FeedServer(setup, link.send) if setup.feed_socket else None
     link.send(NodeReady(receiver.socket, receiver.port) if receiver else NodeReady())
     members = link.wait_for_members()
@@ -91,7 +91,7 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
     if me.gpus or setup.role.job is Job.PS:
         # A parameter server computes nothing that a GPU would be good for, but would take its memory.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(me.gpus)
-    keras.install(setup.program)
+    keras.install(setup.config.program)
     keras.keep_sources(setup.local_directory)
 
 
@@ -101,7 +101,7 @@ def _outcome(
     """Run the user's function; its result or its failure."""
     try:
         with children_end_here():
-            function, args = cloudpickle.loads(setup.program)
+            function, args = cloudpickle.loads(setup.config.program)
         context = Context(setup, members, link, receiver)
         try:
             with children_end_here():

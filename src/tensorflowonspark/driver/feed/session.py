@@ -15,12 +15,10 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.jobs import not_computed
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import (
-    Backpressure,
     CacheConfig,
     CacheMode,
     FeedComplete,
-    InputStarved,
-    PartsStored,
+    FeedReport,
     PartSummary,
     PassEnded,
     PassesEnded,
@@ -28,7 +26,6 @@ from tensorflowonspark.feed_messages import (
     RowsReceived,
     Split,
     SplitManifest,
-    StreamOpened,
 )
 from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
 
@@ -41,7 +38,6 @@ __all__ = ["PARTITIONS_PER_BATCH", "FeedSession", "FeedSettings", "ProgressTimeo
 
 _LOOK_SECONDS = 1.0
 _NAMED_PARTITIONS = 8  # more are counted
-_ABOUT_A_FEED = (PassEnded, Backpressure, RowsReceived, InputStarved, PartsStored, StreamOpened, RowsConsumed)
 # The partitions of a stream's DataFrames are numbered on from one to the next, with room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20
 
@@ -243,7 +239,7 @@ class FeedSession:
 
     def _is_late(self, message: Any) -> bool:
         """Whether it is a word on a feed that is over."""
-        return isinstance(message, _ABOUT_A_FEED) and message.feed != self._feed
+        return isinstance(message, FeedReport) and message.feed != self._feed
 
     def _tell_of_passes(self) -> None:
         """Tell the chief how many passes all workers have ended that are left."""

@@ -18,7 +18,7 @@ import cloudpickle
 import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
-from tensorflowonspark.driver.attempt import ClusterConfig
+from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
@@ -202,12 +202,16 @@ def _outcome(errand: _Errand, carrier: _OwnTasks) -> bytes:
 
 def _told(plan: LaunchPlan | None) -> str:
     """Return a plan as the first task tells it to the others: without the program, which they have."""
-    return pickle.dumps(None if plan is None else replace(plan, program=b"")).hex()
+    return pickle.dumps(None if plan is None else _with_program(plan, b"")).hex()
 
 
 def _heard(told: str, errand: _Errand) -> LaunchPlan | None:
     plan: LaunchPlan | None = pickle.loads(bytes.fromhex(told))
-    return None if plan is None else replace(plan, program=errand.settings.program)
+    return None if plan is None else _with_program(plan, errand.settings.program)
+
+
+def _with_program(plan: LaunchPlan, program: bytes) -> LaunchPlan:
+    return replace(plan, config=replace(plan.config, program=program))
 
 
 def _with_outcome(problem: pa.RecordBatch) -> pa.RecordBatch:
