@@ -11,8 +11,7 @@ import psutil
 import tensorflowonspark as tfos
 from rounds import contend
 from scale_backend import PlayedBackend
-from tensorflowonspark.config import ClusterSpec, RestartPolicy
-from tensorflowonspark.driver.attempt import ClusterConfig
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 
 _SILENCE = 30.0  # Cluster's default
 _UP_SECONDS = 600
@@ -53,14 +52,8 @@ def cluster_of(count, *, returns):
     settings = ClusterConfig(
         spec=ClusterSpec(num_workers=count),
         program=cloudpickle.dumps(None),
-        hold=False,
-        tensorboard="",
-        env={},
-        level=0,
-        silence=_SILENCE,
+        heartbeat_timeout=_SILENCE,
         start_timeout=_UP_SECONDS,
-        restarts=RestartPolicy(0),
-        least_workers=count,
         warm_nodes=False,
     )
     backend = PlayedBackend(count, returns)

@@ -28,7 +28,7 @@ class Nodes(LocalNodes):
 
     def __init__(self, plan):
         self._placed = []
-        super().__init__(plan, range(len(plan.spec.roles)), NoStage())
+        super().__init__(plan, range(len(plan.config.spec.roles)), NoStage())
 
     def _see_off(self, number, pipe):
         super()._see_off(number, pipe)

@@ -49,11 +49,11 @@ class Pipe:
 
 def live(plan, number, directory, placed):
     """Be a node (in a thread)."""
-    role = plan.spec.roles[number]
+    role = plan.config.spec.roles[number]
     socket = str(Path(directory) / f"{number}.sock")
-    setup = NodeSetup(plan.spec, number, role, "127.0.0.1", plan.credentials, plan.program, (), socket, directory)
+    setup = NodeSetup(plan.config, number, "127.0.0.1", plan.credentials, (), socket, directory)
     channel = transport.connect(plan.driver, plan.credentials).channel()
-    channel.send(Register(Member(number, role, "127.0.0.1", 1), plan.cluster, os.getpid(), os.getpid()))
+    channel.send(Register(Member(number, role, "127.0.0.1", 1), plan.cluster_id, os.getpid(), os.getpid()))
     channel.receive()
     placed.set()
     link = Link(Pipe(channel))
@@ -179,7 +179,7 @@ class InProcessBackend(LoopbackBackend):
         self._directory = tempfile.TemporaryDirectory(prefix="inprocess-")
 
     def place(self, plan, data, on_end):
-        numbers = range(len(plan.spec.roles))
+        numbers = range(len(plan.config.spec.roles))
         placed = [Event() for _ in numbers]
         arguments = [(plan, number, self._directory.name, placed[number]) for number in numbers]
         threads = [Thread(target=live, args=each, daemon=True) for each in arguments]

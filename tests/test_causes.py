@@ -276,4 +276,4 @@ def test_a_node_that_is_stopped_while_it_is_fed():
         cluster.train([Slow() for _ in range(4)], cache="memory")
         assert cluster.join() == {"worker:0": (1, 1_200_000)}
     assert stopped
-    assert time.monotonic() - begin < 115  # below silence_timeout
+    assert time.monotonic() - begin < 115  # below heartbeat_timeout

@@ -97,7 +97,7 @@ FAULTS = [
     (
         "supervisor",
         "is stopped (SIGSTOP)",
-        "it is killed after `silence_timeout`, and its node with it",
+        "it is killed after `heartbeat_timeout`, and its node with it",
         "supervisor/test_leash.py",
     ),
     (
@@ -144,7 +144,7 @@ FAULTS = [
     ),
     (
         "node",
-        "is stopped for less than `silence_timeout`",
+        "is stopped for less than `heartbeat_timeout`",
         "it goes on",
         "test_fault_table.py::test_threads_and_signals_of_a_program",
     ),

@@ -34,7 +34,7 @@ def fails(spark, program, **settings):
 
 @pytest.mark.parametrize("silence", [0, -1, "soon"])
 def test_a_time_that_can_not_be_right_is_refused(spark, silence):
-    with pytest.raises(tfos.SpecError, match="silence_timeout=.*expected seconds above 0"):
+    with pytest.raises(tfos.SpecError, match="heartbeat_timeout=.*expected seconds above 0"):
         tfos.Cluster(spark, lambda args, ctx: None, heartbeat_timeout=silence)
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tensorflowonspark.config import Role as Role
     from tensorflowonspark.driver.cluster import Cluster as Cluster
     from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed as StreamingFeed
+    from tensorflowonspark.driver.nodes import NodeInfo as NodeInfo
+    from tensorflowonspark.driver.nodes import NodeState as NodeState
     from tensorflowonspark.driver.run import run as run
     from tensorflowonspark.errors import CheckpointError as CheckpointError
     from tensorflowonspark.errors import ClusterError as ClusterError
@@ -51,6 +53,8 @@ __all__ = [
     "FeedError",
     "Job",
     "NodeError",
+    "NodeInfo",
+    "NodeState",
     "RestartPolicy",
     "Role",
     "SlotsError",
@@ -68,6 +72,7 @@ __all__ = [
 
 _HOMES = {
     "driver.cluster": ("Cluster",),
+    "driver.nodes": ("NodeInfo", "NodeState"),
     "driver.run": ("run",),
     "driver.feed.structured_streaming": ("StreamingFeed",),
     "node.ps.coordinator": ("CoordinatedFeed",),

@@ -1,14 +1,16 @@
-"""Configuration of a cluster: its roles and ``TF_CONFIG``, and when it is started again after a failure."""
+"""Configuration of a cluster: its roles, restart policy and other settings, and each node's ``TF_CONFIG``."""
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from tensorflowonspark.errors import FailureKind, SpecError
 
-__all__ = ["ClusterSpec", "Job", "RestartPolicy", "Role", "tf_config"]
+__all__ = ["HEARTBEATS_PER_TIMEOUT", "ClusterConfig", "ClusterSpec", "Job", "RestartPolicy", "Role", "tf_config"]
+
+HEARTBEATS_PER_TIMEOUT = 6  # sent by a supervisor within `ClusterConfig.heartbeat_timeout`
 
 
 class Job(str, Enum):
@@ -200,3 +202,37 @@ class RestartPolicy:
     def delay(self, restart: int) -> float:
         """Return the seconds to wait before restart number `restart`, from 0."""
         return float(min(self.max_backoff, self.backoff * 2 ** (restart - 1))) if restart else 0.0
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """The settings of a cluster: what the user passed to `Cluster`, in one attempt.
+
+    It is nested in `LaunchPlan` (driver to task), `NodeAssignment` (task to supervisor) and `NodeSetup` (supervisor to
+    node), so that a setting reaches every process. `Cluster` documents the settings.
+
+    Raises
+    ------
+    SpecError
+        If the heartbeat time-out is not above 0.
+    """
+
+    spec: ClusterSpec  # of an elastic cluster: with the most workers, or those of this attempt
+    program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
+    hold: bool = False  # whether a task keeps its slot until its node has ended
+    env: dict[str, str] = field(default_factory=dict)
+    tensorboard: str | None = None  # a log directory
+    log_level: int = 0
+    heartbeat_timeout: float = 30.0  # seconds
+    start_timeout: float = 600.0  # seconds
+    restarts: RestartPolicy = field(default_factory=lambda: RestartPolicy(0))
+    min_workers: int | None = None  # of an elastic cluster
+    warm_nodes: bool = True
+    tls: bool | None = None  # None: as Spark's settings ask
+    attempt: int = 0  # restarts before this attempt
+    first_feed: int = 0  # number of the first feed of this attempt
+
+    def __post_init__(self) -> None:
+        seconds = self.heartbeat_timeout
+        if not isinstance(seconds, (int, float)) or not seconds > 0:
+            raise SpecError(f"heartbeat_timeout={seconds!r}: expected seconds above 0")

@@ -45,7 +45,7 @@ UNKNOWN_EXIT = 1 << 16  # in place of an exit code, which has fewer bits: nobody
 
 # What ends a process when the one that started it is gone: it waits for the end of a pipe that this one alone holds
 # open. One that is stopped is not gone, and can't end itself: it is killed when it was found so a few times in a row.
-_LEASH = """
+_ORPHAN_GUARD = """
 parent=$1 child=$2 private=$3 looks=$4 beat=$5 family=$6
 {
     times=0
@@ -91,7 +91,7 @@ def start(
     environment: Mapping[str, str],
     output: int | IO[bytes] | None = None,
     *,
-    leash: float = 0.0,
+    orphan_timeout: float = 0.0,
     private: str = "",
     fork: Callable[[int], Process | None] | None = None,
 ) -> tuple[Process, Connection]:
@@ -106,9 +106,9 @@ def start(
     output : int or file, optional
         Where standard output and standard error go together (as for ``subprocess``); by default both go to this
         process's standard error.
-    leash : float
-        If the process, with all that it starts in turn, is to be killed when this one is gone: the seconds after which
-        this one counts as gone, and is killed, when someone has stopped it (SIGSTOP).
+    orphan_timeout : float
+        If not 0, an orphan guard kills the process, with all its descendants, when this process has ended, or has been
+        stopped (SIGSTOP) for so many seconds; in that case this process is killed too.
     private : str
         A directory that is to go with it then: its path is seen by everybody on the host, its contents are not. This
         process removes it as the last thing that it does. Processes with this directory as their `FAMILY` go, too.
@@ -129,17 +129,17 @@ def start(
             pass_fds=[passed],
             start_new_session=True,
         )
-    if leash:
-        _put_on_leash(process.pid, leash, private)
+    if orphan_timeout:
+        _start_orphan_guard(process.pid, orphan_timeout, private)
     return process, Connection(ours.detach())
 
 
-def _put_on_leash(child: int, seconds: float, private: str) -> None:
-    """Have a process ended with this one; a shell sees to it, which needs no word from either, as both may hang."""
-    reading, _ = os.pipe()  # the writing end stays open, and nobody else's, for as long as this process lives
-    words = [str(os.getpid()), str(child), private, str(_LOOKS), str(seconds / _LOOKS), FAMILY]
+def _start_orphan_guard(child: int, seconds: float, private: str) -> None:
+    """Start a shell that kills a process when this one has ended; it depends on neither, since both may hang."""
+    reading, _ = os.pipe()  # the writing end stays open, in this process alone, until it ends
+    arguments = [str(os.getpid()), str(child), private, str(_LOOKS), str(seconds / _LOOKS), FAMILY]
     subprocess.Popen(
-        ["/bin/sh", "-c", _LEASH, "leash", *words],
+        ["/bin/sh", "-c", _ORPHAN_GUARD, "orphan-guard", *arguments],
         stdin=reading,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -64,7 +64,7 @@ class FakeNode:
     def _live(self):
         try:
             member = Member(self.number, self._plan.spec.roles[self.number], "here", 1000 + self.number)
-            self.say(Register(member, self._plan.cluster, os.getpid(), os.getpid()))
+            self.say(Register(member, self._plan.cluster_id, os.getpid(), os.getpid()))
             self._channel.receive()
             self.placed.set()
             self.say(NodeReady("socket", 1))
@@ -128,7 +128,9 @@ class FakeStage:
     @property
     def ended(self):
         nodes = self._backend.nodes
-        all_placed = len(nodes) == len(self._backend.plan.spec.roles) and all(node.placed.is_set() for node in nodes)
+        all_placed = len(nodes) == len(self._backend.plan.config.spec.roles) and all(
+            node.placed.is_set() for node in nodes
+        )
         return all_placed or bool(self._problems)
 
     def problems(self):
@@ -170,7 +172,7 @@ class FakeBackend:
     def place(self, plan, data, on_end):
         self.plan = plan
         self.nodes = [
-            FakeNode(plan, number, script) for number, script in enumerate(self.scripts[: len(plan.spec.roles)])
+            FakeNode(plan, number, script) for number, script in enumerate(self.scripts[: len(plan.config.spec.roles)])
         ]
         return self.stage
 
@@ -598,8 +600,8 @@ def test_a_second_supervisor_for_a_node_is_turned_away():
 
 
 def _hello(plan, number=0, role=None, cluster=None):
-    member = Member(number, role or plan.spec.roles[0], "here", 1)
-    return Register(member, plan.cluster if cluster is None else cluster, 1, 1)
+    member = Member(number, role or plan.config.spec.roles[0], "here", 1)
+    return Register(member, plan.cluster_id if cluster is None else cluster, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -611,7 +613,7 @@ def _hello(plan, number=0, role=None, cluster=None):
         lambda plan: _hello(plan, number=-1),
         lambda plan: _hello(plan, number="0"),
         lambda plan: _hello(plan, role=Role(Job.PS, 0)),
-        lambda plan: Register(None, plan.cluster, 1, 1),
+        lambda plan: Register(None, plan.cluster_id, 1, 1),
         lambda plan: "no hello at all",
         _hello,  # word for word the one that was let in
     ],

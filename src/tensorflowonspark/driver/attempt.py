@@ -5,12 +5,11 @@ import logging
 import os
 import sys
 import uuid
-from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
-from tensorflowonspark.config import ClusterSpec, RestartPolicy
+from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
@@ -25,34 +24,13 @@ from tensorflowonspark.transport.shared_file import allow_files, can_hand_over
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["GRACE_SECONDS", "ClusterAttempt", "ClusterConfig"]
+__all__ = ["GRACE_SECONDS", "ClusterAttempt"]
 
 _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0  # for a process to end before it is killed
 _END_SECONDS = 5.0  # for supervisors to close their channels, and for Spark to end a job that was cancelled
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended, before they are cancelled
 _FILES_PER_NODE = 10  # a connection through the proxy has seven
-_CHECKS_PER_TIMEOUT = 6  # of the nodes' heartbeats
-
-
-@dataclass(frozen=True)
-class ClusterConfig:
-    """What a cluster was asked to be; `Cluster` says what each means."""
-
-    spec: ClusterSpec
-    program: bytes = field(repr=False)
-    hold: bool
-    tensorboard: str
-    environment: dict[str, str]
-    level: int
-    silence: float
-    start_timeout: float
-    restarts: RestartPolicy
-    least_workers: int  # `spec` has the most
-    warm_nodes: bool
-    tls: bool | None = None  # None: if Spark's settings ask for it
-    attempt: int = 0  # how often it was started before
-    first_feed: int = 0  # that its programs are given
 
 
 class ClusterAttempt:
@@ -83,7 +61,7 @@ class ClusterAttempt:
         self.console = ConsoleReporter()
         self._config = config
         self.cluster_id = uuid.uuid4().hex
-        self.monitor = Monitor(config.spec, self.cluster_id, self.console, config.silence, self._on_failure)
+        self.monitor = Monitor(config.spec, self.cluster_id, self.console, config.heartbeat_timeout, self._on_failure)
         self.address: tuple[str, int] = ("", 0)
         self._job: Job | None = None  # that feeds
         self._feed: FeedSpec | None = None  # of the tasks that hold the nodes
@@ -107,8 +85,8 @@ class ClusterAttempt:
         """Raise `ClusterError` in a forked child of the driver: the nodes belong to its parent."""
         if not self.is_own_process:
             raise ClusterError(
-                f"process {os.getpid()} is a forked child of the driver {self._owner}, to which the cluster belongs: use "
-                "the cluster there"
+                f"process {os.getpid()} is a forked child of the driver {self._owner}, to which the cluster belongs: "
+                "use the cluster there"
             )
 
     @property
@@ -165,23 +143,14 @@ class ClusterAttempt:
 
     def _plan(self) -> LaunchPlan:
         return LaunchPlan(
-            cluster=self.cluster_id,
+            config=self._config,
+            cluster_id=self.cluster_id,
             credentials=self.credentials,
             driver=self.address,
-            spec=self._config.spec,
-            program=self._config.program,
-            environment=self._config.environment,
             hadoop=self.backend.hadoop_settings(),
-            silence=self._config.silence,
-            attempt=self._config.attempt,
-            first_feed=self._config.first_feed,
-            level=self._config.level,
             echo=not self.backend.shares_terminal,  # else each line would appear twice
-            tensorboard=self._config.tensorboard,
-            hold=self._config.hold,
             feed=self._feed,
             python=sys.version_info[:2],
-            warm_nodes=self._config.warm_nodes,
         )
 
     def _is_up(self) -> bool:
@@ -220,7 +189,7 @@ class ClusterAttempt:
         )
 
     def _watch_heartbeats(self) -> None:
-        while not self._ended.wait(self._config.silence / _CHECKS_PER_TIMEOUT):
+        while not self._ended.wait(self._config.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT):
             self.monitor.check_nodes()
 
     def abort(self) -> None:

@@ -5,8 +5,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorflowonspark.columns import require_frame
-from tensorflowonspark.config import ClusterSpec, RestartPolicy
-from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt, ClusterConfig
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
+from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt
 from tensorflowonspark.driver.console import parse_level
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["Cluster", "Function"]
+__all__ = ["HEARTBEAT_TIMEOUT", "START_TIMEOUT", "Cluster", "Function"]
 
-_HEARTBEAT_TIMEOUT = 30.0
-_START_TIMEOUT = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
+HEARTBEAT_TIMEOUT = 30.0
+START_TIMEOUT = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
 
 
 class Cluster:
@@ -116,9 +116,9 @@ class Cluster:
         tensorboard: str | None = None,
         env: Mapping[str, str] | None = None,
         log_level: str | int = "INFO",
-        heartbeat_timeout: float = _HEARTBEAT_TIMEOUT,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
         restarts: RestartPolicy | int = 0,
-        start_timeout: float = _START_TIMEOUT,
+        start_timeout: float = START_TIMEOUT,
         ps_on_driver: bool = False,
         warm_nodes: bool = True,
         tls: bool | None = None,
@@ -130,12 +130,12 @@ class Cluster:
             spec=ClusterSpec(num_workers=most, num_ps=num_ps, chief=chief, evaluator=evaluator),
             program=serialize_program(function, args),
             hold=hold,
-            tensorboard=tensorboard or "",
-            environment={str(name): str(value) for name, value in (env or {}).items()},
-            level=parse_level(log_level),
-            silence=positive("heartbeat_timeout", heartbeat_timeout),
+            tensorboard=tensorboard,
+            env={str(name): str(value) for name, value in (env or {}).items()},
+            log_level=parse_level(log_level),
+            heartbeat_timeout=heartbeat_timeout,
             start_timeout=start_timeout,
-            least_workers=least,
+            min_workers=least if least != most else None,
             restarts=restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
             warm_nodes=warm_nodes,
             tls=tls,
@@ -180,12 +180,12 @@ class Cluster:
         >>> cluster.shutdown()
         {'worker:0': 0, 'worker:1': 1}
         """
-        self._controller.start()
+        self._start()
         return self
 
-    def _start_held(self, request: FeedRequest) -> None:
-        """Start with tasks that hold the nodes and feed them (for `run`)."""
-        self._controller.start(request)
+    def _start(self, held: FeedRequest | None = None) -> None:
+        """Start; tasks that hold the nodes feed them, if there is a feed for them."""
+        self._controller.start(held)
 
     def shutdown(self, timeout: float | None = None) -> dict[str, Any]:
         """Wait for the programs of all nodes that train, then end all nodes.

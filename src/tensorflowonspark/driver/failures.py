@@ -184,17 +184,17 @@ def _suspicion(word: Idle) -> int:
 
 def _frozen(word: Idle) -> Failed:
     """Return the failure of a node that does not answer."""
-    reason = f"its process has not answered for {word.seconds:.0f} s and used no processor time (silence_timeout)"
-    advice = "native code may wait for ever, and hold Python's lock; to give it more time, raise silence_timeout"
+    reason = f"its process has not answered for {word.seconds:.0f} s and used no processor time (heartbeat_timeout)"
+    advice = "native code may wait for ever, and hold Python's lock; to give it more time, raise heartbeat_timeout"
     return Failed(FailureKind.HUNG, reason, advice)
 
 
 def _hung(word: Idle, where: NodeStatus, away: Sequence[str]) -> Failed:
     """Return the failure of a node that hangs, while others are done with their steps."""
     at = "waits in TensorFlow" if where.in_tensorflow else "stands still"
-    reason = f"its program {at}: it has used no processor time for {word.seconds:.0f} s (silence_timeout)"
+    reason = f"its program {at}: it has used no processor time for {word.seconds:.0f} s (heartbeat_timeout)"
     if not where.in_tensorflow:
-        advice = "the last line of the traceback is where it is; if it may take that long, raise silence_timeout"
+        advice = "the last line of the traceback is where it is; if it may take that long, raise heartbeat_timeout"
     elif away:
         reason += f", and {', '.join(away)} has no more steps to take with it"
         advice = "all workers must take the same number of steps, and leave a loop at the same one"

@@ -8,6 +8,7 @@ import hmac
 import logging
 import time
 from collections.abc import Callable
+from functools import singledispatchmethod
 from threading import Condition, Thread
 from typing import Any, TypeGuard
 
@@ -17,7 +18,7 @@ from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.errors import ClusterError, NodeError
-from tensorflowonspark.feed_messages import FeedFailed, FilesRead, PartitionFed
+from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed
 from tensorflowonspark.messages import (
     Accepted,
     Active,
@@ -44,6 +45,7 @@ from tensorflowonspark.messages import (
     TensorBoardUp,
 )
 from tensorflowonspark.task.gpus import divide
+from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel, ConnectionLost
 
 __all__ = ["Monitor"]
@@ -61,8 +63,8 @@ class Monitor(Roster):
         Which nodes there are to be.
     cluster : str
         The cluster's id; a hello for another one is refused.
-    watcher : Watcher
-        Is shown what the nodes print and how far they are.
+    console : ConsoleReporter
+        Shows the nodes' output and progress.
     silence : float
         Seconds without a sign of life after which a node is given up.
     on_failure : callable
@@ -73,7 +75,7 @@ class Monitor(Roster):
         self,
         spec: ClusterSpec,
         cluster: str,
-        watcher: ConsoleReporter,
+        console: ConsoleReporter,
         silence: float,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
@@ -87,33 +89,42 @@ class Monitor(Roster):
         self._file_feeds = FileFeeds(self.send)
         self._collectives = Collectives(self.send)
         self._cluster = cluster
-        self._watcher = watcher
+        self._console = console
         self._silence = silence
         self._on_failure = on_failure
         self._failures = Failures(self, self.changed, self._conclude)
         self._failed = False  # the first cause is certain
         self._stopping = False
 
-    # ---- what supervisors say (each in a thread of its own)
+    # ---- messages (each channel in its own thread)
 
     def serve(self, channel: Channel) -> None:
-        """Hear a supervisor out, from its hello to its end."""
-        hello = channel.receive()
-        if isinstance(hello, StopRequested):
-            self.stop_wanted = True
-            channel.send(Accepted())
-            return
-        if isinstance(hello, NodeLost):
-            channel.send(RootCause(str(self.find_cause() or "")))
-            return
-        node = self._admit(hello, channel)
+        """Handle the request that opens a channel, and after a `Register` all messages of the supervisor."""
+        self._open(channel.receive(), channel)
+
+    @singledispatchmethod
+    def _open(self, message: Any, channel: Channel) -> None:  # noqa: ARG002
+        CONSOLE.log(_log, logging.ERROR, "a channel was opened by a %s, not by a request", type(message).__name__)
+
+    @_open.register
+    def _(self, _message: StopRequested, channel: Channel) -> None:
+        self.stop_wanted = True
+        channel.send(Accepted())
+
+    @_open.register
+    def _(self, _message: NodeLost, channel: Channel) -> None:
+        channel.send(RootCause(str(self.find_cause() or "")))
+
+    @_open.register
+    def _(self, message: Register, channel: Channel) -> None:
+        node = self._admit(message, channel)
         if node is None:
-            return  # the end of this call closes the channel, and with it the supervisor's node
+            return  # the end of this call closes the channel, which ends the supervisor
         try:
             while True:
-                message = channel.receive()
+                report = channel.receive()
                 node.heard = time.monotonic()
-                self._hear(node, message)
+                self._on_message(node, report)
         except ConnectionLost:
             pass
         finally:
@@ -154,64 +165,107 @@ class Monitor(Roster):
         )
         self.send_all(Members(final))
 
-    def _hear(self, node: Node, message: Any) -> None:
-        if isinstance(message, Heartbeat):
-            return  # that it was heard is all that it says, and nobody waits for that
-        if isinstance(message, Lines):
-            self._watcher.show(str(node.role), message.lines)
-            return
-        if isinstance(message, Progress):
-            node.progress = message
-            self._watcher.progress(str(node.role), message)
+    def _on_message(self, node: Node, message: Any) -> None:
+        if isinstance(message, (Heartbeat, Lines, Progress)):  # frequent, and no thread waits for them
+            self._handle(message, node)
             return
         with self.changed:
-            self._note(node, message)
-            if isinstance(message, CheckpointSaved):
-                self.saved_in = message.feed
-            if isinstance(message, TensorBoardUp):
-                self.tensorboard_url = message.url
-            if isinstance(message, (Idle, Active)):
-                node.idle = message if isinstance(message, Idle) else None
-            self._judge(node, message)
+            self._handle(message, node)
             if self._on_feed_message is not None:
                 self._on_feed_message(node, message)
             self.changed.notify_all()
 
-    def _note(self, node: Node, message: Any) -> None:
-        """Keep what a node has said."""
-        match message:
-            case NodeReady():
-                node.ready = message
-                self._move(node, NodeState.RUNNING)
-            case FeedWanted():
-                node.feed_wanted = message.feed
-            case Serving():
-                node.serving = True
-            case ProbeReply():
-                node.checked = message.number
-            case InferenceReady():
-                node.answering = True
-            case PartitionFed():
-                node.fed_parts = message.parts
-            case Returned():
-                node.returned, node.result = True, message.result
-                self._move(node, NodeState.RETURNED)
-            case FeedFailed():
-                node.feed_failed = message.reason
-            case Failed():
-                self._note_failure(node, message)
+    @singledispatchmethod
+    def _handle(self, message: Any, node: Node) -> None:
+        text = "%s on %s sent a %s, for which the driver has no handler"
+        CONSOLE.log(_log, logging.ERROR, text, node.role, node.host, type(message).__name__)
 
-    def _judge(self, node: Node, message: Any) -> None:
-        """Give up nodes that can't go on, now that one has said this."""
-        if isinstance(message, (Idle, FeedWanted, Returned)):
-            self._find_hung()
-        failure = None
-        if isinstance(message, (FilesRead, Returned)):
-            failure = self._file_feeds.receive(node, message, self.fed())
-        if failure is None and isinstance(message, (Contribution, FeedWanted, Returned)):
-            failure = self._collectives.receive(node, message, self.fed())
-        if failure is not None:
-            self._note_failure(node, failure)
+    @_handle.register
+    def _(self, message: Heartbeat, node: Node) -> None:
+        """Do nothing: any message shows that the supervisor is alive."""
+
+    @_handle.register
+    def _(self, message: Lines, node: Node) -> None:
+        self._console.show(str(node.role), message.lines)
+
+    @_handle.register
+    def _(self, message: Progress, node: Node) -> None:
+        node.progress = message
+        self._console.progress(str(node.role), message)
+
+    @_handle.register
+    def _(self, message: NodeReady, node: Node) -> None:
+        node.ready = message
+        self._move(node, NodeState.RUNNING)
+
+    @_handle.register
+    def _(self, message: FeedWanted, node: Node) -> None:
+        node.feed_wanted = message.feed
+        self._find_hung()
+        self._fail(node, self._collectives.receive(node, message, self.fed()))
+
+    @_handle.register
+    def _(self, message: Returned, node: Node) -> None:
+        node.returned, node.result = True, message.result
+        self._move(node, NodeState.RETURNED)
+        self._find_hung()
+        failure = self._file_feeds.receive(node, message, self.fed())
+        self._fail(node, failure or self._collectives.receive(node, message, self.fed()))
+
+    @_handle.register
+    def _(self, message: Failed, node: Node) -> None:
+        self._fail(node, message)
+
+    @_handle.register
+    def _(self, message: Contribution, node: Node) -> None:
+        self._fail(node, self._collectives.receive(node, message, self.fed()))
+
+    @_handle.register
+    def _(self, message: FilesRead, node: Node) -> None:
+        self._fail(node, self._file_feeds.receive(node, message, self.fed()))
+
+    @_handle.register
+    def _(self, message: FeedReport, node: Node) -> None:
+        """Do nothing: the session of the running feed handles it."""
+
+    @_handle.register
+    def _(self, message: PartitionFed, node: Node) -> None:
+        node.fed_parts = message.parts
+
+    @_handle.register
+    def _(self, message: FeedFailed, node: Node) -> None:
+        node.feed_failed = message.reason
+
+    @_handle.register
+    def _(self, _message: Serving, node: Node) -> None:
+        node.serving = True
+
+    @_handle.register
+    def _(self, _message: InferenceReady, node: Node) -> None:
+        node.answering = True
+
+    @_handle.register
+    def _(self, message: CheckpointSaved, node: Node) -> None:  # noqa: ARG002
+        self.saved_in = message.feed
+
+    @_handle.register
+    def _(self, message: TensorBoardUp, node: Node) -> None:  # noqa: ARG002
+        self.tensorboard_url = message.url
+
+    @_handle.register
+    def _(self, message: ProbeReply, node: Node) -> None:
+        node.checked = message.number
+
+    @_handle.register
+    def _(self, message: Idle, node: Node) -> None:
+        node.idle = message
+        self._find_hung()
+
+    @_handle.register
+    def _(self, _message: Active, node: Node) -> None:
+        node.idle = None
+
+    # ---- failures
 
     def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
@@ -225,12 +279,12 @@ class Monitor(Roster):
         """Give up a training in which nothing moves any more."""
         found = find_hung(self.nodes, [node for node in self.trainers() if not node.serving], self.feed)
         if found is not None:
-            self._note_failure(found[0], self._collectives.explain(*found))
+            self._fail(found[0], self._collectives.explain(*found))
 
     def _lost(self, node: Node, failure: Failed) -> None:
         with self.changed:
             if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
-                self._note_failure(node, failure)
+                self._fail(node, failure)
                 if self._on_feed_message is not None:
                     self._on_feed_message(node, failure)
             self._move(node, NodeState.GONE)
@@ -241,8 +295,8 @@ class Monitor(Roster):
         if state.value > node.state.value:
             node.state = state
 
-    def _note_failure(self, node: Node, failure: Failed) -> None:
-        if not self._stopping:
+    def _fail(self, node: Node, failure: Failed | None) -> None:
+        if failure is not None and not self._stopping:
             self._move(node, NodeState.FAILED)
             self._failures.note(node, failure)
 
@@ -284,7 +338,7 @@ class Monitor(Roster):
                 self.changed.wait_for(certain, self._silence + _CAUSE_SECONDS)
         return self.failure()
 
-    # ---- what the driver does
+    # ---- for the driver's other parts
 
     def begin_feed(self, number: int, on_message: Callable[[Node, Any], None]) -> None:
         """Pass the messages of all nodes, and their failures, to a feed until it ends."""

@@ -11,7 +11,7 @@ from tensorflowonspark.feed_messages import FeedComplete, PartRef
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
 from tensorflowonspark.transport import Channel, ConnectionLost, Packed
 
-__all__ = ["Node", "NodeState", "Roster"]
+__all__ = ["Node", "NodeInfo", "NodeState", "Roster"]
 
 
 class NodeState(Enum):
@@ -25,9 +25,41 @@ class NodeState(Enum):
     GONE = 5  # its supervisor has hung up
 
 
+@dataclass(frozen=True)
+class NodeInfo:
+    """A node of a cluster, as it is at one moment (`Cluster.nodes`).
+
+    Attributes
+    ----------
+    number : int
+        The node's number in the cluster, from 0.
+    role : Role
+        Its job, and its number within the job.
+    state : NodeState
+        How far it has come.
+    host : str or None
+        The address of its host; None until it has connected to the driver.
+    port : int or None
+        The port of its TensorFlow server; None until it has connected.
+    gpus : tuple of str
+        The GPUs that Spark gave to its task.
+    pid, jvm_pid : int or None
+        The processes of its supervisor and its executor, on its host; None until it has connected.
+    """
+
+    number: int
+    role: Role
+    state: NodeState
+    host: str | None = None
+    port: int | None = None
+    gpus: tuple[str, ...] = ()
+    pid: int | None = None
+    jvm_pid: int | None = None
+
+
 @dataclass
 class Node:
-    """What is known of one node."""
+    """The state of one node, as the driver knows it."""
 
     number: int
     role: Role
@@ -51,6 +83,16 @@ class Node:
     pid: int = 0  # of its supervisor
     jvm_pid: int = 0  # of its executor
     channel: Channel | None = None
+
+    @property
+    def info(self) -> NodeInfo:
+        """The part of it that users see."""
+        if self.member is None:
+            return NodeInfo(self.number, self.role, self.state)
+        own = self.member
+        return NodeInfo(
+            self.number, self.role, self.state, own.host, own.port, own.gpus, self.pid or None, self.jvm_pid or None
+        )
 
     @property
     def waits_for_feed(self) -> bool:

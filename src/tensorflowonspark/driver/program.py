@@ -102,7 +102,7 @@ def _count_parameters(function: Function) -> int:
     ]
     if required[_PARAMETERS:] or any(name not in [each.name for each in positional] for name in required):
         raise SpecError(
-            f"the function {_name(function)} takes {', '.join(required)}: expected a function of (args, ctx), of (ctx), "
+            f"the function {_name(function)} takes {', '.join(required)}: expected a function of (args, ctx), of (ctx) "
             "or of no parameter"
         )
     if any(each.kind is each.VAR_POSITIONAL for each in parameters):

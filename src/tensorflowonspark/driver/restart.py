@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from tensorflowonspark.driver.attempt import ClusterAttempt, ClusterConfig
+from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import CachedFeed, FeedSession, FeedStrategy, HeldFeed
 from tensorflowonspark.driver.feed.streamed import StreamedFeed
@@ -209,8 +210,8 @@ class RestartController:
 
     def _fit(self) -> None:
         """Take as many workers as there are slots for, if their number is a range."""
-        spec, least = self._config.spec, self._config.least_workers
-        if least == spec.num_workers:
+        spec, least = self._config.spec, self._config.min_workers
+        if least is None:
             return
         nodes = len(spec.roles)
         fewest = nodes - spec.num_workers + least

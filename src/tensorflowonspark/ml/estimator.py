@@ -65,7 +65,7 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
         frame, validation = self._rows(dataset)
         options = {"num_workers": self.getOrDefault("numWorkers"), **self.getOrDefault("clusterOptions")}
         job = self._job(frame, validation)
-        results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
+        results = run(dataset.sparkSession, train, job, data=frame, validation=validation or None, **options)
         trained = next(each for each in results.values() if each is not None)
         model = KerasModel(trained.artefact, history=trained.history)
         fitted: KerasModel = self._copyValues(model)

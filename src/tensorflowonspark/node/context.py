@@ -57,7 +57,7 @@ class Context:
     def __init__(self, setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: FeedServer | None) -> None:
         self.role: Role = setup.role
         self.spec: ClusterSpec = setup.spec
-        self.attempt: int = setup.attempt
+        self.attempt: int = setup.config.attempt
         self.host: str = setup.host
         self.cluster: dict[str, list[str]] = {}
         for member in members:

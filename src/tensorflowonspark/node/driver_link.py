@@ -1,5 +1,6 @@
 """The node's link to its supervisor, and through it to the driver."""
 
+import logging
 import os
 import signal
 import time
@@ -7,16 +8,16 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import singledispatchmethod
 from multiprocessing.connection import Connection
 from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from tensorflowonspark.config import ClusterSpec, Role
+from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig, ClusterSpec, Role
 from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.feed_messages import FeedComplete, PassesEnded, Split, StepGrant
 from tensorflowonspark.messages import (
-    HEARTBEATS_PER_TIMEOUT,
     Contributed,
     Heartbeat,
     Member,
@@ -39,28 +40,34 @@ __all__ = ["Link", "NodeSetup"]
 
 @dataclass(frozen=True)
 class NodeSetup:
-    """All that a node must know before it knows the others."""
+    """What a node needs before it knows the other nodes."""
 
-    spec: ClusterSpec
+    config: ClusterConfig
     number: int
-    role: Role
     host: str
     credentials: Credentials
-    program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
-    gpus: tuple[str, ...]
-    feed_socket: str  # where it takes rows; empty if it is not fed
-    local_directory: str  # for temporary files: one of its own, which goes with it
-    hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # settings of file systems
-    silence: float = 30.0  # seconds without a word from the supervisor after which that is given up
-    supervisor: int = 0  # its pid
-    attempt: int = 0  # how often the cluster was started before
-    first_feed: int = 0  # that the program is given
+    gpus: tuple[str, ...] = ()
+    feed_socket: str = ""  # where it receives rows; empty if it is not fed
+    local_directory: str = ""  # private, for temporary files
+    hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # Hadoop's settings, for file systems
+    supervisor_pid: int = 0
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """The roles of the cluster."""
+        return self.config.spec
+
+    @property
+    def role(self) -> Role:
+        """The role of this node."""
+        return self.config.spec.roles[self.number]
 
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _REPORTS = (Progress, TensorFlowImported)
 _links: "WeakSet[Link]" = WeakSet()
-_LEASH_SECONDS = 1.0  # for the leash of this process (`children`), which removes its private directory as well
+_ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 
 
 class Link:
@@ -76,21 +83,21 @@ class Link:
         self._pipe = pipe
         self._owner = os.getpid()
         self._socket = _identity(pipe)
-        self._words = 0  # that were heard
+        self._received = 0  # messages
         self._renew_locks()
         _links.add(self)
         self._members: tuple[Member, ...] = ()
-        self._seals: dict[int, FeedComplete] = {}
-        self._confirmed: dict[int, deque[StepGrant]] = defaultdict(deque)
+        self._feeds: dict[int, FeedComplete] = {}
+        self._grants: dict[int, deque[StepGrant]] = defaultdict(deque)
         self._passes: dict[tuple[int, Split], int] = {}
-        self._gathered: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
+        self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
         self._no_more_feeds = False
         self._port_released = False
         self._stopped = False
         self.in_epoch = False  # the program has taken some of an epoch's batches, and not all
         self._waits: list[WaitsFor] = []
-        self._on_seal: Callable[[FeedComplete], None] | None = None
-        Thread(target=self._listen, daemon=True).start()
+        self._on_feed: Callable[[FeedComplete], None] | None = None
+        Thread(target=self._receive, daemon=True).start()
 
     def _renew_locks(self) -> None:
         """Make the locks anew: in a forked child the thread that held one at the fork is missing."""
@@ -112,12 +119,12 @@ class Link:
         Thread(target=self._watch, args=(supervisor, silence / HEARTBEATS_PER_TIMEOUT), daemon=True).start()
 
     def _watch(self, supervisor: int, beat: float) -> None:
-        missed, heard = 0, self._words
+        missed, heard = 0, self._received
         while (
             missed <= HEARTBEATS_PER_TIMEOUT
         ):  # beats of this process: one that was stopped itself has not missed what it finds now
             time.sleep(beat)
-            missed, heard = (missed + 1 if heard == self._words else 0), self._words
+            missed, heard = (missed + 1 if heard == self._received else 0), self._received
         with suppress(ProcessLookupError):
             os.kill(supervisor, signal.SIGKILL)
 
@@ -140,26 +147,26 @@ class Link:
         """Return all members of the cluster, when all are there."""
         return self._wait(lambda: self._members or None)
 
-    def follow_seals(self, on_seal: Callable[[FeedComplete], None]) -> None:
+    def follow_feeds(self, on_seal: Callable[[FeedComplete], None]) -> None:
         """Have a function called with each seal, in a thread of its own; those that came before included."""
         with self._changed:
-            self._on_seal = on_seal
-            for seal in self._seals.values():
+            self._on_feed = on_seal
+            for seal in self._feeds.values():
                 Thread(target=on_seal, args=(seal,), daemon=True).start()
 
-    def wait_for_seal(self, feed: int) -> FeedComplete | None:
+    def wait_for_feed(self, feed: int) -> FeedComplete | None:
         """Return what feed number `feed` holds, when it is complete or streams; None if there will be none."""
-        self._wait(lambda: feed in self._seals or self._no_more_feeds or None)
-        return self._seals.get(feed)
+        self._wait(lambda: feed in self._feeds or self._no_more_feeds or None)
+        return self._feeds.get(feed)
 
-    def wait_for_own(self, feed: int) -> FeedComplete:
+    def wait_for_file_feed(self, feed: int) -> FeedComplete:
         """Return what the workers have read of files by themselves, whether or not any other feed comes."""
-        return self._wait(lambda: self._seals.get(feed))
+        return self._wait(lambda: self._feeds.get(feed))
 
-    def wait_for_confirmed(self, feed: int, seconds: float | None = None) -> StepGrant | None:
+    def wait_for_grant(self, feed: int, seconds: float | None = None) -> StepGrant | None:
         """Return the driver's next word on a stream; None if there was none for so long."""
         with self._changed:
-            words = self._confirmed[feed]
+            words = self._grants[feed]
         with self._waiting_for(WaitsFor.ROWS), self._changed:
             if not words:
                 self._require_own_process()
@@ -170,11 +177,11 @@ class Link:
         """Return how many passes over a split all workers have ended."""
         return self._passes.get((feed, split), 0)
 
-    def wait_for_gathered(self, collective: int, sender: int) -> bytes:
+    def wait_for_contribution(self, collective: int, sender: int) -> bytes:
         """Return what another node has given to a collective."""
         key = collective, sender
-        self._wait(lambda: (key in self._gathered and self._gathered[key][-1].last) or None)
-        return b"".join(each.piece for each in self._gathered.pop(key))
+        self._wait(lambda: (key in self._contributions and self._contributions[key][-1].last) or None)
+        return b"".join(each.piece for each in self._contributions.pop(key))
 
     def release_port(self) -> None:
         """Have the supervisor release the node's TensorFlow port; return when it has."""
@@ -200,44 +207,71 @@ class Link:
         finally:
             self._waits.remove(what)
 
-    def _listen(self) -> None:
-        with suppress(Exception):  # whatever is read where the program has closed the pipe, and has opened another file
+    def _receive(self) -> None:
+        with suppress(Exception):  # whatever is read if the program has closed the pipe and opened another file
             while True:
                 message = self._pipe.recv()
-                self._words += 1
-                if isinstance(message, Heartbeat):
-                    continue  # it wakes nobody: a main thread that wakes up is a sign of life
-                if isinstance(message, StatusRequest):
-                    waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
-                    self.send(node_status(waits, self.in_epoch))
-                    continue
-                with self._changed:
-                    self._take(message)
-                    self._changed.notify_all()
+                self._received += 1
+                self._on_message(message)
         if _identity(self._pipe) != self._socket:
             os._exit(PIPE_CLOSED_EXIT)
-        time.sleep(_LEASH_SECONDS)
+        time.sleep(_ORPHAN_GUARD_SECONDS)
         kill_group(os.getpid())
 
-    def _take(self, message: Any) -> None:
-        if isinstance(message, Members):
-            self._members = message.members
-        elif isinstance(message, FeedComplete):
-            self._seals[message.feed] = message
-            if self._on_seal is not None:
-                Thread(target=self._on_seal, args=(message,), daemon=True).start()
-        elif isinstance(message, StepGrant):
-            self._confirmed[message.feed].append(message)
-        elif isinstance(message, Contributed):
-            self._gathered[message.collective, message.sender].append(message)
-        elif isinstance(message, PassesEnded):
-            self._passes[message.feed, message.split] = message.count
-        elif isinstance(message, NoMoreFeeds):
-            self._no_more_feeds = True
-        elif isinstance(message, PortReleased):
-            self._port_released = True
-        elif isinstance(message, Stop):
-            self._stopped = True
+    def _on_message(self, message: Any) -> None:
+        if isinstance(message, (Heartbeat, StatusRequest)):  # a main thread that they wake would look alive
+            self._handle(message)
+            return
+        with self._changed:
+            self._handle(message)
+            self._changed.notify_all()
+
+    @singledispatchmethod
+    def _handle(self, message: Any) -> None:
+        _log.error("the supervisor sent a %s, for which this node has no handler", type(message).__name__)
+
+    @_handle.register
+    def _(self, message: Heartbeat) -> None:
+        """Do nothing: any message shows that the supervisor is alive."""
+
+    @_handle.register
+    def _(self, _message: StatusRequest) -> None:
+        waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
+        self.send(node_status(waits, self.in_epoch))
+
+    @_handle.register
+    def _(self, message: Members) -> None:
+        self._members = message.members
+
+    @_handle.register
+    def _(self, message: FeedComplete) -> None:
+        self._feeds[message.feed] = message
+        if self._on_feed is not None:
+            Thread(target=self._on_feed, args=(message,), daemon=True).start()
+
+    @_handle.register
+    def _(self, message: StepGrant) -> None:
+        self._grants[message.feed].append(message)
+
+    @_handle.register
+    def _(self, message: Contributed) -> None:
+        self._contributions[message.collective, message.sender].append(message)
+
+    @_handle.register
+    def _(self, message: PassesEnded) -> None:
+        self._passes[message.feed, message.split] = message.count
+
+    @_handle.register
+    def _(self, _message: NoMoreFeeds) -> None:
+        self._no_more_feeds = True
+
+    @_handle.register
+    def _(self, _message: PortReleased) -> None:
+        self._port_released = True
+
+    @_handle.register
+    def _(self, _message: Stop) -> None:
+        self._stopped = True
 
 
 def _renew_locks_in_child() -> None:

@@ -13,6 +13,7 @@ import sys
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import cloudpickle
 import wrapt
@@ -40,6 +41,9 @@ _RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # what is around the result in its me
 # Of a traceback, which ends with the error's own text: from its beginning, and of its end.
 _FIRST, _LAST = 24_000, 8_000
 
+# Files whose frames are left out of tracebacks: this one, and the one that adapts the signature of the user's function.
+_OWN_FRAMES = (str(Path(__file__)), str(Path("tensorflowonspark", "driver", "program.py")))
+
 # An error of ours in a graph, where TensorFlow has put it into one of its own.
 _OURS = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 
@@ -52,7 +56,7 @@ def run_node(pipe: Connection) -> None:
     allow_many_files()
     storage.use(setup.hadoop)
     link = Link(pipe)
-    link.watch(setup.supervisor, setup.silence)
+    link.watch(setup.supervisor_pid, setup.config.heartbeat_timeout)
     receiver = FeedServer(setup, link.send) if setup.feed_socket else None
     link.send(NodeReady(receiver.socket, receiver.port) if receiver else NodeReady())
     members = link.wait_for_members()
@@ -91,7 +95,7 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
     if me.gpus or setup.role.job is Job.PS:
         # A parameter server computes nothing that a GPU would be good for, but would take its memory.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(me.gpus)
-    keras.install(setup.program)
+    keras.install(setup.config.program)
     keras.keep_sources(setup.local_directory)
 
 
@@ -101,7 +105,7 @@ def _outcome(
     """Run the user's function; its result or its failure."""
     try:
         with children_end_here():
-            function, args = cloudpickle.loads(setup.program)
+            function, args = cloudpickle.loads(setup.config.program)
         context = Context(setup, members, link, receiver)
         try:
             with children_end_here():
@@ -165,7 +169,7 @@ def _advice(error: BaseException) -> str:
 def _traceback() -> str:
     """Return the current exception's traceback from the user's own frames on."""
     kind, error, frames = sys.exc_info()
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+    while frames is not None and frames.tb_frame.f_code.co_filename.endswith(_OWN_FRAMES):
         frames = frames.tb_next
     try:
         text = "".join(traceback.format_exception(kind, error, frames))

@@ -63,11 +63,11 @@ class LivenessMonitor:
         """Seconds from one look to the next."""
         return self._patience / _LOOKS
 
-    def answered(self, where: NodeStatus) -> None:
+    def receive(self, where: NodeStatus) -> None:
         """Take the node's answer."""
         self._where = where
 
-    def look(self) -> Failed | Idle | Active | None:
+    def check(self) -> Failed | Idle | Active | None:
         """Return what has changed: it is idle (with its answer, if it has given one), stopped, or goes on."""
         now = time.monotonic()
         if now - self._looked < self.interval:
@@ -110,7 +110,7 @@ class LivenessMonitor:
         if status not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
             return None
         reason = f"its process {self._pid} is stopped (SIGSTOP, or a debugger)"
-        return Failed(FailureKind.STOPPED, reason, "see who stopped it; to give it more time, raise silence_timeout")
+        return Failed(FailureKind.STOPPED, reason, "see who stopped it; to give it more time, raise heartbeat_timeout")
 
     def _time_used(self) -> float:
         """Return the seconds of processor time of the process and all that it has started, as long as these live."""

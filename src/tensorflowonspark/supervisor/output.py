@@ -59,18 +59,18 @@ class Output:
         Lines of lower logging levels are not passed on.
     echo : bool
         Whether lines go to this process's standard error, which is the executor's log.
-    pass_on : callable
+    on_lines : callable
         Takes a tuple of lines.
     """
 
     def __init__(
-        self, descriptor: int, *, name: str, level: int, echo: bool, pass_on: Callable[[tuple[str, ...]], None]
+        self, descriptor: int, *, name: str, level: int, echo: bool, on_lines: Callable[[tuple[str, ...]], None]
     ) -> None:
         self._descriptor = descriptor
         self._name = name
         self._level = level
         self._echo = echo
-        self._pass_on = pass_on
+        self._on_lines = on_lines
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -100,4 +100,4 @@ class Output:
                 CONSOLE.put(partial(sys.stderr.write, text), _log_file, 1, len(text))
         wanted = tuple(line for line in lines if level_of(line) >= self._level)
         if wanted:
-            self._pass_on(wanted)
+            self._on_lines(wanted)

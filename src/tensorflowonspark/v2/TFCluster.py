@@ -105,7 +105,7 @@ def run(  # noqa: PLR0913, PLR0917 - as it was
         chief=bool(master_node),
         evaluator=eval_node,
         hold=not is_fed,
-        tensorboard=(log_dir or f"tensorboard_{num_ps}") if tensorboard else "",
+        tensorboard=(log_dir or f"tensorboard_{num_ps}") if tensorboard else None,
         start_timeout=reservation_timeout,
         ps_on_driver=driver_ps_nodes,
     )

@@ -67,7 +67,7 @@ class TFCluster:
             "default_fs": self.defaultFS,
             "working_dir": self.working_dir,
             "num_executors": self.num_executors,
-            "server_addr": cluster.address,
+            "server_addr": cluster._address,
         }
         self.meta = self.cluster_meta
 
@@ -86,7 +86,7 @@ class TFCluster:
             "host": node.host,
             "job_name": renamed(str(node.role.job), self._master),
             "task_index": node.role.index,
-            "port": node.member.port if node.member else 0,
+            "port": node.port or 0,
             "tb_pid": 0,
             "tb_port": int(url.rstrip("/").rsplit(":", 1)[1]) if url else 0,
             "addr": None,
@@ -128,11 +128,11 @@ class TFCluster:
             _log.warning("the programs of all workers have returned: rows that come now are dropped")
             return
         rows: Any = PickledRows(rdd, qname)
-        self._cluster.train(rows, cache="none", timeout=feed_timeout)
+        self._cluster.train(rows, cache=None, timeout=feed_timeout)
 
     @property
     def _nobody_reads(self) -> bool:
-        return all(node.returned for node in self._cluster.fed)
+        return all(node.returned for node in self._cluster._fed)
 
     def inference(self, dataRDD: Any, feed_timeout: float = 600, qname: str = "input") -> "RDD[Any]":
         """Return the RDD of what the programs answer with ``batch_results``: one result for each row, in order.
@@ -149,8 +149,8 @@ class TFCluster:
             The queue of the nodes.
         """
         self._require_feeding("inference", qname)
-        targets = node_endpoints(self._cluster.fed, self._cluster.address)
-        return answered(_as_rdd(dataRDD), targets, self._cluster.credentials, qname, feed_timeout)
+        targets = node_endpoints(self._cluster._fed, self._cluster._address)
+        return answered(_as_rdd(dataRDD), targets, self._cluster._credentials, qname, feed_timeout)
 
     def _require_feeding(self, verb: str, qname: str) -> None:
         if self.input_mode != InputMode.SPARK:
@@ -189,7 +189,7 @@ class TFCluster:
 
     def _wait_for_stream(self, ssc: Any) -> None:
         while not ssc.awaitTerminationOrTimeout(_LOOK_SECONDS):
-            self._cluster.check()
+            self._cluster._check()
             if self.server.done or self._nobody_reads:
                 ssc.stop(stopSparkContext=False, stopGraceFully=True)
                 return

@@ -86,20 +86,20 @@ class StopSwitch:
         self._owner = os.getpid()
         self._file: Path | None = None
         try:
-            self._file = _key_file(cluster.address)
+            self._file = _key_file(cluster._address)
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
             self._file.unlink(missing_ok=True)  # of a driver that was killed
             with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(cluster.credentials.to_text())
+                file.write(cluster._credentials.to_text())
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home, as in some containers
             _log.warning("the cluster can't be stopped from outside: %s", error)
         atexit.register(self.close)  # a driver may end without `TFCluster.shutdown`
-        _log.info("a stream is stopped by tensorflowonspark.reservation.Client(%r).request_stop()", cluster.address)
+        _log.info("a stream is stopped by tensorflowonspark.reservation.Client(%r).request_stop()", cluster._address)
 
     @property
     def done(self) -> bool:
         """Whether somebody asked for the end."""
-        return self._stopped or self._cluster.stop_wanted
+        return self._stopped or self._cluster._stop_wanted
 
     def stop(self) -> None:
         """Ask for the end."""

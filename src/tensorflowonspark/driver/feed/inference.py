@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["infer", "wait_for_answers"]
+__all__ = ["infer", "wait_until_served"]
 
 
-def wait_for_answers(monitor: Monitor, seconds: float) -> list[Node]:
+def wait_until_served(monitor: Monitor, seconds: float) -> list[Node]:
     """Return the nodes that answer, when all programs have called ``ctx.serve``.
 
     Raises

@@ -16,10 +16,9 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.jobs import not_computed
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import (
-    Backpressure,
     CacheConfig,
     FeedComplete,
-    InputStarved,
+    FeedReport,
     PartRef,
     PartsStored,
     PartSummary,
@@ -29,7 +28,6 @@ from tensorflowonspark.feed_messages import (
     RowsReceived,
     Split,
     SplitManifest,
-    StreamOpened,
 )
 from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, PartitionFeeder
 
@@ -42,7 +40,6 @@ __all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "FeedSession", "FeedStrategy", 
 
 _CHECK_SECONDS = 1.0  # between two checks for progress
 _NAMED_PARTITIONS = 8  # more are counted
-_OF_A_FEED = (PassEnded, Backpressure, RowsReceived, InputStarved, PartsStored, StreamOpened, RowsConsumed)
 # The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20
 
@@ -232,7 +229,7 @@ class FeedSession:
         self.monitor.wait(lambda: self.is_over)
 
     def raise_root_cause(self) -> None:
-        """Raise the failure of a node, if there is one: it also ends the tasks that feed the node, and explains more."""
+        """Raise the failure of a node, if there is one: tasks fail with the node that they feed, and know less."""
         cause = self.monitor.find_cause()
         if cause is not None:
             raise cause
@@ -265,7 +262,7 @@ class FeedSession:
     # ---- messages of the nodes (under the monitor's lock)
 
     def _on_message(self, node: Node, message: Any) -> None:
-        if isinstance(message, _OF_A_FEED) and message.feed != self.number:
+        if isinstance(message, FeedReport) and message.feed != self.number:
             return  # a late one, of a feed that is over
         if isinstance(message, PartsStored):
             self._stored.update((part.ref, part) for part in message.parts if not self._is_streamed(part.split))

@@ -113,7 +113,7 @@ class SparkBackend:
         """Start the stage that launches the nodes."""
         if not self._own_nodes:
             return SparkStage(self._spark, plan, data, on_end)
-        stage = SparkStage(self._spark, replace(plan, first=self._own_nodes), data, on_end)
+        stage = SparkStage(self._spark, replace(plan, first_node=self._own_nodes), data, on_end)
         return LocalNodes(plan, range(self._own_nodes), stage)
 
     def submit(

@@ -214,12 +214,12 @@ class SparkStage:
     def __init__(
         self, spark: "SparkSession", plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]
     ) -> None:
-        size = len(plan.spec.roles) - plan.first
+        size = len(plan.config.spec.roles) - plan.first_node
         frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
         placed = map_in_arrow(frame, partial(place, plan), PROBLEM_SCHEMA, barrier=True)
         self._plan = plan
         self._feeds = data is not None
-        self._job = SparkJob(spark, f"TensorFlow cluster of {plan.spec}", placed.collect, on_end)
+        self._job = SparkJob(spark, f"TensorFlow cluster of {plan.config.spec}", placed.collect, on_end)
 
     @property
     def ended(self) -> bool:
@@ -230,7 +230,7 @@ class SparkStage:
         """Return, once it has ended, why nodes could not be launched; an empty list if all were."""
         if self._job.error is not None:
             return [str(stage_error(self._job.error, feeds=False))]
-        return [f"{self._plan.spec.roles[row.node]} on {row.host}: {row.problem}" for row in self._rows()]
+        return [f"{self._plan.config.spec.roles[row.node]} on {row.host}: {row.problem}" for row in self._rows()]
 
     def data_problem(self) -> FeedError | None:
         """Return the error of the rows that the stage feeds, if it has failed because Spark could not compute them."""

@@ -10,10 +10,10 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.driver.spark.jobs import Stage
-from tensorflowonspark.messages import Failed
+from tensorflowonspark.messages import Detach, Failed
 from tensorflowonspark.processes import Process
-from tensorflowonspark.supervisor.assignment import Detach
-from tensorflowonspark.task.launch import LaunchPlan, next_word, start_supervisor
+from tensorflowonspark.supervisor.client import receive_reply, start_supervisor
+from tensorflowonspark.task.launch import LaunchPlan
 
 if TYPE_CHECKING:
     from tensorflowonspark.errors import FeedError
@@ -42,15 +42,15 @@ class LocalNodes:
         self._problems: list[str] = []
         self._processes: list[Process] = []
         for number in numbers:
-            process, pipe = start_supervisor(self._plan, number, plan.driver[0], os.getpid())
+            process, pipe = start_supervisor(self._plan.assignment(number, plan.driver[0], os.getpid()))
             self._processes.append(process)
             Thread(target=self._see_off, args=(number, pipe), daemon=True).start()
 
     def _see_off(self, number: int, pipe: Connection) -> None:
         """Hear whether a supervisor has reached the driver; from then on the two talk to each other."""
-        answer = next_word(pipe)
+        answer = receive_reply(pipe)
         if isinstance(answer, Failed):
-            role = self._plan.spec.roles[number]
+            role = self._plan.config.spec.roles[number]
             self._problems.append(f"{role} on the driver's machine: {answer.reason}; {answer.advice}")
         else:
             pipe.send(Detach())

@@ -103,7 +103,7 @@ class FileFeeds:
                 raise
         listed = "\n".join(f"{piece.name} {piece.size}" for piece in pieces)
         self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts))
-        return self.feeds.open(self.link.wait_for_own(feed))
+        return self.feeds.open(self.link.wait_for_file_feed(feed))
 
     def _store(self, feed: int, number: int, piece: FileSplit, schema: pa.Schema, storage: CacheConfig) -> PartSummary:
         header = PartHeader(feed, Split.TRAIN, number, 0, storage)

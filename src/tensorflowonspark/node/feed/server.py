@@ -44,9 +44,7 @@ class FeedServer:
         """The TCP port."""
         return int(self._far.port)
 
-    def _take(
-        self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]
-    ) -> int:
+    def _take(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]) -> int:
         """Store a part; return its number of rows, by which the sender checks that all have arrived."""
         _require(PartHeader, header)
         return self.cache.store(header, schema, items, report=not header.is_move).rows
