@@ -329,11 +329,11 @@ class Monitor(Roster):
         """
 
         def certain() -> bool:
-            return self._stopping or not (self._failures.begun or self._failures.unchecked(check))
+            return self._stopping or not (self._failures.begun or self._failures.unanswered(probe))
 
         with self.changed:
             if not self._stopping:
-                check = self._failures.check()
+                probe = self._failures.probe()
                 # A supervisor that never answers is found by its silence.
                 self.changed.wait_for(certain, self._silence + _CAUSE_SECONDS)
         return self.failure()
