@@ -36,7 +36,7 @@ class Nodes(LocalNodes):
 
     @property
     def ended(self):
-        return len(self._placed) == len(self._plan.spec.roles)
+        return len(self._placed) == len(self._plan.config.spec.roles)
 
 
 class HereBackend(LoopbackBackend):

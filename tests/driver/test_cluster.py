@@ -63,7 +63,7 @@ class FakeNode:
 
     def _live(self):
         try:
-            member = Member(self.number, self._plan.spec.roles[self.number], "here", 1000 + self.number)
+            member = Member(self.number, self._plan.config.spec.roles[self.number], "here", 1000 + self.number)
             self.say(Register(member, self._plan.cluster_id, os.getpid(), os.getpid()))
             self._channel.receive()
             self.placed.set()
@@ -544,11 +544,11 @@ def test_a_restart_takes_the_workers_that_there_are_then():
     sizes = []
 
     def dies_once(node):
-        sizes.append(len(node._plan.spec.roles))
-        if node._plan.attempt == 0:
+        sizes.append(len(node._plan.config.spec.roles))
+        if node._plan.config.attempt == 0:
             backend.slots = 1
             node.say(Failed(FailureKind.EXECUTOR_LOST, "the executor is gone"))
-        node.say(Returned(pickle.dumps(node._plan.attempt)))
+        node.say(Returned(pickle.dumps(node._plan.config.attempt)))
 
     backend = FakeBackend(dies_once, returns(3), returns(3))
     with cluster_of(backend, num_workers=(1, 3), restarts=1) as cluster:
