@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import ToDriver, ToNode
 
@@ -16,14 +17,12 @@ __all__ = [
     "Backpressure",
     "CacheConfig",
     "CacheMode",
-    "ColumnSummary",
     "FeedComplete",
     "FeedFailed",
     "FeedReport",
     "FilesRead",
     "InferenceHeader",
     "InputStarved",
-    "LengthRange",
     "Move",
     "PartHeader",
     "PartSummary",
@@ -105,25 +104,6 @@ def parse_bytes(name: str, size: int | str) -> int:
 
 
 # ---- contents of parts
-
-
-@dataclass(frozen=True)
-class LengthRange:
-    """The shortest and the longest array of a column at one level of nesting, and the position of the first of each."""
-
-    shortest: int
-    longest: int
-    shortest_at: str = ""
-    longest_at: str = ""
-
-
-@dataclass(frozen=True)
-class ColumnSummary:
-    """The nulls of a column at any level, and the lengths of its arrays at each level, outermost first."""
-
-    nulls: int = 0
-    null_at: str = ""
-    lengths: tuple[LengthRange, ...] = ()
 
 
 @dataclass(frozen=True)
