@@ -80,7 +80,7 @@ FAULTS = [
     (
         "supervisor",
         "is stopped (SIGSTOP)",
-        "it is killed after `silence_timeout`, and its node with it",
+        "it is killed after `heartbeat_timeout`, and its node with it",
         "cluster/supervisor/test_leash.py",
     ),
     (
@@ -127,7 +127,7 @@ FAULTS = [
     ),
     (
         "node",
-        "is stopped for less than `silence_timeout`",
+        "is stopped for less than `heartbeat_timeout`",
         "it goes on",
         "cluster/failures/test_fault_table.py::test_threads_and_signals_of_a_program",
     ),

@@ -74,7 +74,6 @@ class Supervisor:
 
     def __init__(self, assignment: NodeAssignment, task: Connection) -> None:
         self._assignment = assignment
-        self._config = assignment.config
         self._task: Connection | None = task
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._driver: transport.Channel | None = None
@@ -169,7 +168,7 @@ class Supervisor:
             "driver": self._on_driver_end,
             "executor": self._on_executor_end,
         }
-        interval = min(self._config.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT, _HEARTBEAT_SECONDS)
+        interval = min(self._assignment.config.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT, _HEARTBEAT_SECONDS)
         sent = time.monotonic()
         while not self._ended:
             wait = min(interval, self._node.liveness.interval, self._probe_seconds())
@@ -277,7 +276,7 @@ class Supervisor:
 
     @_handle.register
     def _(self, _message: Members) -> None:
-        config, assignment = self._config, self._assignment
+        assignment, config = self._assignment, self._assignment.config
         if config.tensorboard and assignment.role == config.spec.chief_role:
             copies = str(Path(self._node.private, "logs"))
             self._tensorboard = TensorBoard(

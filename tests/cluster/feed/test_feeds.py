@@ -17,7 +17,7 @@ from tests.support.programs import all_ids, read, small_frame
 
 
 @pytest.mark.smoke("local", "standalone")
-@pytest.mark.parametrize("cache", ["disk", "memory", "none"])
+@pytest.mark.parametrize("cache", ["disk", "memory", None])
 def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         cluster.train(small_frame(spark, [50, 3, 0, 40]), cache=cache)
@@ -29,7 +29,7 @@ def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
 @pytest.mark.masters("local")
 def test_feeds_of_all_kinds_follow_each_other_on_one_cluster(spark):
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
-        for cache in ("none", "disk", None, "memory"):
+        for cache in (None, "disk", None, "memory"):
             cluster.train(spark.range(0, 100, 1, 5), cache=cache)
         results = cluster.join()
     for feed in range(4):
@@ -122,7 +122,7 @@ def test_every_type_of_spark_arrives(spark):
 
 
 @pytest.mark.masters("local")
-@pytest.mark.parametrize("cache", ["disk", "none"])
+@pytest.mark.parametrize("cache", ["disk", None])
 def test_a_row_that_does_not_fit_is_named_with_its_partition_and_value(spark, cache):
     frame = spark.range(0, 40, 1, 2).select(f.when(f.col("id") != 25, f.col("id")).alias("age"))
     with pytest.raises(tfos.NodeError, match="column 'age' holds .* row 5 of partition 1") as caught:
@@ -274,7 +274,7 @@ def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     monkeypatch.setattr(session, "feed_targets", far)
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         assert {node.host for node in cluster.nodes} == {"127.0.0.1", "127.0.0.2"}
-        for cache in ("disk", "none"):
+        for cache in ("disk", None):
             cluster.train(spark.range(0, 1000, 1, 4), cache=cache)
         results = cluster.join()
     assert all_ids(results, 0) == all_ids(results, 1) == list(range(1000))

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from tensorflowonspark import processes
-from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.messages import Member, Members, NodeReady, Returned, Stop, TensorFlowImported
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
-from tensorflowonspark.supervisor.supervisor import node_environment
+from tensorflowonspark.supervisor.node_process import node_environment
 from tests.support.processes import is_fork_server
 from tests.support.programs import wait_for
 
@@ -95,7 +95,7 @@ class Node:
         os.close(writing)
         spec = ClusterSpec(num_workers=1)
         order = cloudpickle.dumps((program, None))
-        setup = NodeSetup(spec, 0, spec.roles[0], "127.0.0.1", "token", order, (), "", str(directory))
+        setup = NodeSetup(ClusterConfig(spec, order), 0, "127.0.0.1", "token", local_directory=str(directory))
         self._pipe.send(setup)
         assert isinstance(self._pipe.recv(), NodeReady)
         self._pipe.send(Members((Member(0, spec.roles[0], "127.0.0.1", 1),)))

@@ -127,7 +127,7 @@ def test_rows_go_to_those_who_still_read(run, spark, tmp_path):
     cluster = run(spark, program, tmp_path, 2, input_mode=SPARK)
     cluster.train(spark.sparkContext.parallelize(range(40), 4), 1)
     end = time.monotonic() + 20
-    while not cluster._cluster.nodes[0].returned and time.monotonic() < end:
+    while not cluster._cluster._fed[0].returned and time.monotonic() < end:
         time.sleep(0.1)
     cluster.train(spark.sparkContext.parallelize(range(100, 140), 4), 1)
     cluster.shutdown()

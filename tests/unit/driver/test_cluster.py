@@ -112,11 +112,11 @@ def test_a_restart_takes_the_workers_that_there_are_then():
     sizes = []
 
     def dies_once(node):
-        sizes.append(len(node.plan.spec.roles))
-        if node.plan.attempt == 0:
+        sizes.append(len(node.plan.config.spec.roles))
+        if node.plan.config.attempt == 0:
             backend.slots = 1
             node.send(Failed(FailureKind.EXECUTOR_LOST, "the executor is gone"))
-        node.send(Returned(pickle.dumps(node.plan.attempt)))
+        node.send(Returned(pickle.dumps(node.plan.config.attempt)))
 
     backend = ScriptedBackend(dies_once, returns(3), returns(3))
     with cluster_on(backend, num_workers=(1, 3), restarts=1) as cluster:
@@ -169,8 +169,8 @@ def test_a_second_supervisor_for_a_node_is_turned_away():
 
 
 def _hello(plan, number=0, role=None, cluster=None):
-    member = Member(number, role or plan.spec.roles[0], "here", 1)
-    return Register(member, plan.cluster if cluster is None else cluster, 1, 1)
+    member = Member(number, role or plan.config.spec.roles[0], "here", 1)
+    return Register(member, plan.cluster_id if cluster is None else cluster, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def _hello(plan, number=0, role=None, cluster=None):
         lambda plan: _hello(plan, number=-1),
         lambda plan: _hello(plan, number="0"),
         lambda plan: _hello(plan, role=Role(Job.PS, 0)),
-        lambda plan: Register(None, plan.cluster, 1, 1),
+        lambda plan: Register(None, plan.cluster_id, 1, 1),
         lambda plan: "no hello at all",
         _hello,  # word for word the one that was let in
     ],
