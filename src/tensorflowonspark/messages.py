@@ -40,7 +40,6 @@ __all__ = [
     "Serving",
     "StatusRequest",
     "Stop",
-    "StopRequested",
     "TensorBoardUp",
     "TensorFlowImported",
     "WaitsFor",
@@ -290,11 +289,6 @@ class StatusRequest:
 @dataclass(frozen=True)
 class NoMoreFeeds:
     """No further feed will come."""
-
-
-@dataclass(frozen=True)
-class StopRequested:
-    """Somebody who knows the token asks the driver to end its stream; the answer is a `Accepted`."""
 
 
 @dataclass(frozen=True)

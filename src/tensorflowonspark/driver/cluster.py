@@ -1,6 +1,7 @@
 """The cluster, as the user's program in the driver sees it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -8,6 +9,7 @@ from tensorflowonspark.columns import require_frame
 from tensorflowonspark.config import ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt, ClusterConfig
 from tensorflowonspark.driver.console import parse_level
+from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.inference import infer, wait_for_answers
 from tensorflowonspark.driver.feed.job import check_frame, node_endpoints
 from tensorflowonspark.driver.feed.session import FeedSession, FeedSettings
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "Function"]
 
 _SILENCE_SECONDS = 30.0
-_STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
+_STAGE_SECONDS = 600.0  # for Spark to find slots and start the tasks
 
 _Run = TypeVar("_Run", bound=FeedSession)
 
@@ -222,12 +224,13 @@ class Cluster:
 
     def train(
         self,
-        data: "DataFrame",
+        data: "DataFrame | BatchRDD",
         *,
         validation: "DataFrame | str | None" = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
         rebalance: bool = True,
+        independent_workers: bool = False,
         timeout: float = 600.0,
     ) -> None:
         """Feed a DataFrame to the workers; return when their programs are done with it.
@@ -254,6 +257,9 @@ class Cluster:
         rebalance : bool
             Whether workers with many rows give some to those with few, so that an epoch has no more steps than
             needed. (Workers of parameter servers keep what they were fed: none waits for another.)
+        independent_workers : bool
+            Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return before the others,
+            which are then fed the rest. Needs ``cache=None``.
         timeout : float
             Seconds without any progress, of the Spark job, the rows or the programs, after which the feed is given
             up. (Once kept rows have all come, the programs take the time that they need.)
@@ -272,10 +278,17 @@ class Cluster:
             raise FeedError(
                 "with cache='none' the rows to validate on, which are kept, must be a DataFrame of their own"
             )
-        check_frame(data, validation)
+        if isinstance(data, BatchRDD):
+            if storage.keep is not CacheMode.NONE or validation is not None:
+                raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
+        else:
+            check_frame(data, validation)
+        if independent_workers and storage.keep is not CacheMode.NONE:
+            raise FeedError("independent workers read rows as they come: feed them with cache=None")
         kind = StreamedFeed if storage.keep is CacheMode.NONE else FeedSession
-        apart = getattr(data, "apart", False)  # which only the rows of programs of 2.x are
-        settings = FeedSettings(storage, rebalance, timeout, apart)
+        settings = FeedSettings(storage, rebalance, timeout, independent_workers)
+        if isinstance(data, BatchRDD):
+            settings = replace(settings, unit=data.unit, read_with=data.read_with)
 
         def feed() -> None:
             run = self._begin_feed(kind, settings)
@@ -342,7 +355,7 @@ class Cluster:
         if self._feed is not None:
             raise FeedError("another feed is going on: one follows the other")
         over = [str(node.role) for node in self._monitor.readers() if node.returned]
-        if over and not settings.apart:
+        if over and not settings.independent_workers:
             raise FeedError(
                 f"the program of {', '.join(over)} has already returned: to take several feeds, let it loop over "
                 "ctx.feeds()"
@@ -469,11 +482,6 @@ class Cluster:
     def credentials(self) -> Credentials:
         """The secrets that all who call the driver or a node must show; there once it is started."""
         return self._life.credentials
-
-    @property
-    def stop_wanted(self) -> bool:
-        """Whether somebody who knows the token has asked the driver to end its stream."""
-        return self._monitor.stop_wanted
 
     @property
     def fed(self) -> list[Node]:

@@ -41,7 +41,6 @@ from tensorflowonspark.messages import (
     RootCause,
     Serving,
     Stop,
-    StopRequested,
     TensorBoardUp,
 )
 from tensorflowonspark.task.gpus import divide
@@ -81,7 +80,6 @@ class Monitor(Roster):
         super().__init__(spec)
         self.tensorboard_url: str | None = None
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
-        self.stop_wanted = False  # somebody asked for the end of a stream
         self.changed = Condition()  # guards all that is known; told of each change
         # Is told, under the lock, what nodes say, while they are fed.
         self.on_feed: Callable[[Node, Any], None] | None = None
@@ -101,10 +99,6 @@ class Monitor(Roster):
     def serve(self, channel: Channel) -> None:
         """Hear a supervisor out, from its hello to its end."""
         hello = channel.receive()
-        if isinstance(hello, StopRequested):
-            self.stop_wanted = True
-            channel.send(Accepted())
-            return
         if isinstance(hello, NodeLost):
             channel.send(RootCause(str(self.find_cause() or "")))
             return

@@ -10,7 +10,7 @@ from tensorflowonspark.errors import FeedError, SpecError
 
 from ._inference import answered
 from ._mode import InputMode
-from ._pickles import PickledRows
+from ._pickles import pickled_batches
 from ._program import Program, renamed
 from .reservation import StopSwitch
 
@@ -61,7 +61,7 @@ class TFCluster:
         self.defaultFS = storage.default_fs()
         self.working_dir = program.working_dir
         self.cluster_id = cluster.id
-        self.server = StopSwitch(cluster)
+        self.server = StopSwitch(cluster.address)
         self.cluster_meta = {
             "id": self.cluster_id,
             "default_fs": self.defaultFS,
@@ -127,8 +127,7 @@ class TFCluster:
         if self._nobody_reads:
             _log.warning("the programs of all workers have returned: rows that come now are dropped")
             return
-        rows: Any = PickledRows(rdd, qname)
-        self._cluster.train(rows, cache="none", timeout=feed_timeout)
+        self._cluster.train(pickled_batches(rdd, qname), cache=None, timeout=feed_timeout, independent_workers=True)
 
     @property
     def _nobody_reads(self) -> bool:

@@ -11,42 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
+
 if TYPE_CHECKING:
     from pyspark import RDD
 
-__all__ = ["PickledRows", "from_pickles", "in_batches", "to_pickles"]
+__all__ = ["from_pickles", "in_batches", "pickled_batches", "to_pickles"]
 
 # Of one Arrow batch; a node tells the driver of each one that its program has taken.
 _BATCH_BYTES, _BATCH_LISTS = 1 << 20, 16
 
-Arrow = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-
-class PickledRows:
-    """What `Cluster.train` needs of a DataFrame, made of an RDD.
-
-    Parameters
-    ----------
-    rdd : pyspark.RDD
-        Of any Python objects.
-    queue : str
-        The column's name: the queue of the nodes that the rows go to.
-    """
-
-    isStreaming = False
-    apart = True  # programs of 2.x take rows as they like, and no steps together
-
-    def __init__(self, rdd: "RDD[Any]", queue: str) -> None:
-        from pyspark.sql.types import BinaryType, StructField, StructType
-
-        self._pickles = to_pickles(rdd)
-        self._queue = queue
-        self.schema = StructType([StructField(queue, BinaryType())])
-        self.columns = [queue]
-
-    def mapInArrow(self, function: Arrow, _schema: str) -> "RDD[Any]":
-        """Return the rows of what a function makes of each partition."""
-        return self._pickles.mapPartitions(partial(_rows_of, function, self._queue))
+def pickled_batches(rdd: "RDD[Any]", queue: str) -> BatchRDD:
+    """Return an RDD as batches of pickled lists of rows, in one column with the name of the nodes' queue."""
+    return BatchRDD(to_pickles(rdd), partial(in_batches, queue=queue), "lists of rows", "ctx.get_data_feed")
 
 
 def to_pickles(rdd: "RDD[Any]") -> "RDD[bytes]":
@@ -82,11 +60,3 @@ def in_batches(pickles: Iterator[bytes], queue: str) -> Iterator[pa.RecordBatch]
             held, size = [], 0
     if held:
         yield pa.RecordBatch.from_pydict({queue: pa.array(held, pa.binary())})
-
-
-def _rows_of(function: Arrow, queue: str, pickles: Iterator[bytes]) -> Iterator[Any]:
-    """Run in a Spark task: what DataFrame.mapInArrow and collect do."""
-    from pyspark.sql import Row
-
-    for batch in function(in_batches(pickles, queue)):
-        yield from (Row(**values) for values in batch.to_pylist())

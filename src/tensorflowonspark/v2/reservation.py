@@ -1,31 +1,31 @@
-"""Ending a stream from outside of its driver: all that programs of 2.x used of this module."""
+"""Requests from outside the driver to stop a stream: the part of this module that programs of 2.x used.
+
+A driver that can be stopped holds a locked file in the user's home directory; a request is written into it.
+"""
 
 import atexit
+import fcntl
 import logging
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tensorflowonspark import transport
 from tensorflowonspark.errors import ClusterError
-from tensorflowonspark.messages import StopRequested
 
 from ._old import gone_names
-
-if TYPE_CHECKING:
-    from tensorflowonspark.driver.cluster import Cluster
 
 __all__ = ["Client", "StopSwitch"]
 
 _log = logging.getLogger(__name__)
+_REQUEST = b"stop\n"
 
 
 class Client:
-    """Somebody who asks the driver of a streaming cluster to stop.
+    """A client that asks the driver of a streaming cluster to stop.
 
-    In 2.x whoever reached the driver's port could do that. Here it is the user whom the driver belongs to: its key is
-    in a file that nobody else can read (``~/.tensorflowonspark``), as long as the cluster lives.
+    In 2.x any process that reached the driver's port could do so. Here only the user who runs the driver can: the
+    request goes through a file in that user's home directory (``~/.tensorflowonspark``), which exists until
+    `TFCluster.shutdown`.
 
     Parameters
     ----------
@@ -35,87 +35,94 @@ class Client:
     Raises
     ------
     ClusterError
-        If there is no key for that address.
+        If no driver of this user has that address.
     """
 
     def __init__(self, server_addr: tuple[str, int]) -> None:
         self.server_addr = (str(server_addr[0]), int(server_addr[1]))
+        path = _request_file(self.server_addr)
         try:
-            key = transport.Credentials.from_text(_key_file(self.server_addr).read_text())
+            self._file = path.open("r+b", buffering=0)
         except OSError as error:
             raise ClusterError(
                 f"no cluster of yours listens at {self.server_addr[0]}:{self.server_addr[1]} ({error.strerror}: "
                 f"{error.filename}): call this as the user who runs the driver, where that user's home directory is "
                 "the same, with the address that the driver logs"
             ) from error
-        self._dialled = transport.connect(self.server_addr, key)
 
     def request_stop(self) -> None:
-        """Ask for the stream's end: `TFCluster.shutdown` stops it when the rows that have come are through.
+        """Ask for the end of the stream: `TFCluster.shutdown` stops it when the rows received so far are processed.
 
         Raises
         ------
         ClusterError
-            If the driver does not answer.
+            If the driver has ended.
         """
-        try:
-            channel = self._dialled.channel()
-            channel.send(StopRequested())
-            channel.receive()
-            channel.close()
-        except transport.ConnectionLost as error:
-            raise ClusterError(f"the driver at {self.server_addr} does not answer: {error}") from error
+        with suppress(OSError):  # the driver holds the lock, or the file system has no locks
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            raise ClusterError(f"the driver at {self.server_addr} does not answer: its cluster has ended")
+        self._file.write(_REQUEST)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._dialled.close()
+        """Close the client."""
+        self._file.close()
 
 
 class StopSwitch:
-    """The driver's side of it: ``cluster.server``.
+    """The driver's side: ``cluster.server``.
 
     Parameters
     ----------
-    cluster : Cluster
-        That runs.
+    address : (str, int)
+        The driver's address, for which clients ask.
     """
 
-    def __init__(self, cluster: "Cluster") -> None:
-        self._cluster = cluster
+    def __init__(self, address: tuple[str, int]) -> None:
         self._stopped = False
         self._owner = os.getpid()
-        self._file: Path | None = None
+        self._lock: int | None = None
+        self._path: Path | None = None
         try:
-            self._file = _key_file(cluster.address)
-            self._file.parent.mkdir(mode=0o700, exist_ok=True)
-            self._file.unlink(missing_ok=True)  # of a driver that was killed
-            with os.fdopen(os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(cluster.credentials.to_text())
+            path = _request_file(address)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.unlink(missing_ok=True)  # left by a driver that was killed
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            self._path = path
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
         except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home, as in some containers
             _log.warning("the cluster can't be stopped from outside: %s", error)
         atexit.register(self.close)  # a driver may end without `TFCluster.shutdown`
-        _log.info("a stream is stopped by tensorflowonspark.reservation.Client(%r).request_stop()", cluster.address)
+        _log.info("a stream is stopped by tensorflowonspark.reservation.Client(%r).request_stop()", address)
 
     @property
     def done(self) -> bool:
-        """Whether somebody asked for the end."""
-        return self._stopped or self._cluster.stop_wanted
+        """Whether a stop was requested."""
+        if self._path is not None and not self._stopped:
+            with suppress(OSError):
+                self._stopped = self._path.read_bytes().startswith(_REQUEST)
+        return self._stopped
 
     def stop(self) -> None:
-        """Ask for the end."""
+        """Request a stop."""
         self._stopped = True
 
     def close(self) -> None:
-        """Forget the key; a forked child leaves it to its parent."""
+        """Remove the file; a forked child leaves it to its parent."""
         if os.getpid() != self._owner:
             return
         atexit.unregister(self.close)
-        if self._file is not None:
+        if self._path is not None:
+            self._stopped = self.done  # for the last time from the file
             with suppress(OSError):
-                self._file.unlink(missing_ok=True)
+                self._path.unlink(missing_ok=True)
+            self._path = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
-def _key_file(address: tuple[str, int]) -> Path:
+def _request_file(address: tuple[str, int]) -> Path:
     host, port = address
     return Path.home() / ".tensorflowonspark" / f"{host.replace(':', '_')}-{port}"
 

@@ -7,11 +7,12 @@ has exactly one row for each partition: the attempt that counts. What else was s
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tensorflowonspark.columns import check_schema, map_in_arrow, merge, require_frame
+from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.manifest import plan_moves
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause, not_computed
@@ -74,14 +75,17 @@ def node_endpoints(nodes: Sequence[Node], driver: tuple[str, int] = ("", 0)) -> 
 
 def feed_job(
     spark: "SparkSession",
-    frame: "DataFrame",
+    data: "DataFrame | BatchRDD",
     targets: tuple[NodeEndpoint, ...],
     credentials: Credentials,
     order: FeedSpec,
     on_end: Callable[[], None],
 ) -> SparkJob:
-    """Start the job that feeds a DataFrame to the targets."""
-    sent = map_in_arrow(frame, partial(_feed_partition, targets, credentials, order), _RESULT_SCHEMA)
+    """Start the job that feeds a DataFrame or an RDD to the targets."""
+    function = partial(_feed_partition, targets, credentials, order)
+    sent: Any = (
+        data.map_in_arrow(function) if isinstance(data, BatchRDD) else map_in_arrow(data, function, _RESULT_SCHEMA)
+    )
     description = f"feed {order.feed} ({order.split.value}) of {len(targets)} nodes"
     return SparkJob(spark, description, sent.collect, on_end)
 

@@ -35,6 +35,7 @@ from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
     from tensorflowonspark.driver.spark.backend import Job
 
 __all__ = ["PARTITIONS_PER_BATCH", "FeedSession", "FeedSettings", "ProgressTimeout"]
@@ -53,7 +54,9 @@ class FeedSettings:
     storage: CacheConfig = field(default_factory=CacheConfig)
     rebalance: bool = True
     timeout: float = 600.0
-    apart: bool = False  # workers take no steps together, and what is fed are lists of rows (programs of 2.x)
+    independent_workers: bool = False  # they take no steps together
+    unit: str = "rows"  # of what is counted, and
+    read_with: str = "ctx.dataset"  # the function that reads it: for error messages
 
 
 class FeedSession:
@@ -87,7 +90,7 @@ class FeedSession:
 
     # ---- what it does
 
-    def train(self, data: "DataFrame", validation: "DataFrame | str | None") -> None:
+    def train(self, data: "DataFrame | BatchRDD", validation: "DataFrame | str | None") -> None:
         """Feed, and return when the programs are done with it."""
         try:
             column = validation if isinstance(validation, str) else ""
@@ -98,21 +101,21 @@ class FeedSession:
         finally:
             self.close()
 
-    def _feed_rows(self, data: "DataFrame", validation_column: str) -> None:
+    def _feed_rows(self, data: "DataFrame | BatchRDD", validation_column: str) -> None:
         """Feed the rows to train on, and tell the programs of them."""
         parts = self._gather(data, Split.TRAIN, validation_column)
         if validation_column:
             self._validation = self._contents(parts, Split.VALIDATION)
         self.seal(self._contents(parts, Split.TRAIN))
 
-    def _gather(self, data: "DataFrame", split: Split, validation_column: str = "") -> list[PartSummary]:
+    def _gather(self, data: "DataFrame | BatchRDD", split: Split, validation_column: str = "") -> list[PartSummary]:
         """Feed rows that are kept; return the parts that count."""
         # Rows to validate on are passed over several times, also beside a stream.
         kept = self._settings.storage
         storage = CacheConfig() if split is Split.VALIDATION and kept.keep is CacheMode.NONE else kept
         return self._send(data, FeedSpec(self._feed, split, storage, validation_column))
 
-    def _send(self, data: "DataFrame", order: FeedSpec) -> list[PartSummary]:
+    def _send(self, data: "DataFrame | BatchRDD", order: FeedSpec) -> list[PartSummary]:
         """Run the job; once more, to those that are left, if it failed since a node was lost that they can do without.
 
         Of a stream's partitions those that have come to count are dropped when they come again.
@@ -176,7 +179,7 @@ class FeedSession:
         spec = self._monitor.spec
         return self._monitor.nodes[spec.roles.index(spec.chief_role)]
 
-    def _start(self, data: "DataFrame", order: FeedSpec) -> None:
+    def _start(self, data: "DataFrame | BatchRDD", order: FeedSpec) -> None:
         # Where workers have no steps together, one may have returned while others still read.
         self._targets = node_endpoints(
             [node for node in self._fed if not node.returned] or self._fed, self._life.address
@@ -268,8 +271,9 @@ class FeedSession:
             told.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
         for node in self._fed:
             received = self._came(node)
-            unit = "lists of rows" if self._settings.apart else "rows"
-            told.append(f"{node.role} on {node.host} has received {received:,} {unit}{self._what_of_them(node)}")
+            told.append(
+                f"{node.role} on {node.host} has received {received:,} {self._settings.unit}{self._what_of_them(node)}"
+            )
         return "; ".join(told) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
 
     def _came(self, node: Node) -> int:

@@ -23,6 +23,8 @@ from tensorflowonspark.task.feeder import FeedSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
+
 __all__ = ["StreamedFeed"]
 
 
@@ -35,11 +37,11 @@ class StreamedFeed(FeedSession):
         self._opened = False  # the programs know what is in it
         self._plan = StepScheduler([node.number for node in self._fed], feed)
 
-    def _feed_rows(self, data: "DataFrame", validation_column: str) -> None:
+    def _feed_rows(self, data: "DataFrame | BatchRDD", validation_column: str) -> None:
         assert not validation_column  # which `Cluster.train` refuses: rows to validate on are kept
         self.feed_batch(data, 0, last=True)
 
-    def feed_batch(self, data: "DataFrame", first_partition: int, *, last: bool = False) -> None:
+    def feed_batch(self, data: "DataFrame | BatchRDD", first_partition: int, *, last: bool = False) -> None:
         """Stream a DataFrame; return when the programs have taken all its rows."""
         plan = self._plan
         try:
@@ -128,8 +130,7 @@ class StreamedFeed(FeedSession):
 
     def _what_of_them(self, node: Node) -> str:
         if node.number not in self._reading:
-            reading = "ctx.get_data_feed" if self._settings.apart else "ctx.dataset"
-            return f", and its program has not begun to read them ({reading})"
+            return f", and its program has not begun to read them ({self._settings.read_with})"
         return f", of which its program has taken {self._taken.get(node.number, 0):,}"
 
     def _story(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.job import feed_job
 from tensorflowonspark.driver.spark.jobs import SparkJob, SparkStage
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
@@ -65,7 +66,7 @@ class Backend(Protocol):
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
     def feed(  # noqa: D102
         self,
-        data: "DataFrame",
+        data: "DataFrame | BatchRDD",
         targets: tuple[NodeEndpoint, ...],
         credentials: Credentials,
         order: FeedSpec,
@@ -141,11 +142,11 @@ class SparkBackend:
 
     def feed(
         self,
-        data: "DataFrame",
+        data: "DataFrame | BatchRDD",
         targets: tuple[NodeEndpoint, ...],
         credentials: Credentials,
         order: FeedSpec,
         on_end: Callable[[], None],
     ) -> SparkJob:
-        """Start a job that feeds a DataFrame to the targets."""
+        """Start a job that feeds a DataFrame or an RDD to the targets."""
         return feed_job(self._spark, data, targets, credentials, order, on_end)
