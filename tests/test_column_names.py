@@ -8,7 +8,7 @@ import tensorflowonspark as tfos
 from tensorflowonspark.columns import quoted, select
 from tensorflowonspark.frames import aggregate, analyze, append_shape, map_blocks, map_rows, print_schema, reduce_blocks
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tensorflowonspark.v2.pipeline import TFModel
+from tensorflowonspark.pipeline import TFModel
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
 

@@ -21,8 +21,7 @@ _WITH_TENSORFLOW = {
 _MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(tensorflowonspark.__path__, "tensorflowonspark.")
-    # The modules of 2.x are found twice: in their folder, and as they are imported.
-    if not module.name.endswith("__main__") and ".v2." not in module.name and module.name not in _WITH_TENSORFLOW
+    if not module.name.endswith("__main__") and module.name not in _WITH_TENSORFLOW
 )
 _WITH_SPARK = {
     "tensorflowonspark.driver.cluster",

@@ -110,13 +110,13 @@ def visible(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
 
     def prepared(*arguments, **named):
-        util._chosen.cache_clear()
+        util._choose.cache_clear()
         util.single_node_env(*arguments, **named)
         assert "TF_CONFIG" not in os.environ
         return os.environ["CUDA_VISIBLE_DEVICES"]
 
     yield prepared
-    util._chosen.cache_clear()
+    util._choose.cache_clear()
 
 
 def test_free_gpus_by_position(gpus):

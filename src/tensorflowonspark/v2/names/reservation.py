@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tensorflowonspark.errors import ClusterError
-
-from ._old import gone_names
+from tensorflowonspark.v2.deprecation import removed_names
 
 __all__ = ["Client", "StopSwitch"]
 
@@ -127,4 +126,4 @@ def _request_file(address: tuple[str, int]) -> Path:
     return Path.home() / ".tensorflowonspark" / f"{host.replace(':', '_')}-{port}"
 
 
-__getattr__ = gone_names(__name__, "TFCluster.run")
+__getattr__ = removed_names(__name__, "TFCluster.run")
