@@ -1,4 +1,4 @@
-"""A stream of Spark Streaming as an endless feed, and its end by a word from outside."""
+"""Streams of Spark Streaming as endless feeds, and requests from outside to stop them."""
 
 import os
 import stat

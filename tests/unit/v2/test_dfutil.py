@@ -1,4 +1,4 @@
-"""DataFrames to TFRecord files and back, by the names of 2.x."""
+"""``dfutil`` without Spark: rows to examples and back."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a `DataFeed` hands out, without Spark: batches, partitions, answers, ends."""
+"""``DataFeed`` without Spark: batches, partitions, results and ends of feeds."""
 
 import pickle
 import threading

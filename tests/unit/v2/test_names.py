@@ -1,4 +1,4 @@
-"""The names of 2.x: all are there, and those that can't be translated say what stands in their place."""
+"""The public names of 2.x: all exist, have one identity, and name a replacement if they are gone."""
 
 import importlib
 import pickle
