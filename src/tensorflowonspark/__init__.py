@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 __version__ = "3.0.0.dev0"
 
-# The modules of TensorFlowOnSpark 2.x live together in one folder, and are imported as they were.
-__path__.append(f"{__path__[0]}/v2")
+# The modules of TensorFlowOnSpark 2.x are found in this folder, under the names that programs import.
+__path__.append(f"{__path__[0]}/v2/names")
 
 __all__ = [
     "CheckpointError",

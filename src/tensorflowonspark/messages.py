@@ -43,7 +43,6 @@ __all__ = [
     "Serving",
     "StatusRequest",
     "Stop",
-    "StopRequested",
     "TensorBoardUp",
     "TensorFlowImported",
     "ToDriver",
@@ -108,11 +107,6 @@ class Register(ToDriver):
 
 
 @dataclass(frozen=True)
-class StopRequested(ToDriver):
-    """A client that has the token requests the end of the stream."""
-
-
-@dataclass(frozen=True)
 class NodeLost(ToDriver):
     """A task has lost the connection to a node and requests the root cause."""
 
@@ -121,7 +115,7 @@ class NodeLost(ToDriver):
 
 @dataclass(frozen=True)
 class Accepted(Reply):
-    """The driver has accepted a `Register` or a `StopRequested`."""
+    """The driver has accepted a `Register`."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from tensorflowonspark.columns import require_frame
 from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt
 from tensorflowonspark.driver.console import parse_level
+from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["HEARTBEAT_TIMEOUT", "START_TIMEOUT", "Cluster", "Function"]
 
 HEARTBEAT_TIMEOUT = 30.0
-START_TIMEOUT = 600.0  # for Spark to find slots and start the tasks (2.x: reservation_timeout)
+START_TIMEOUT = 600.0  # for Spark to find slots and start the tasks
 
 
 class Cluster:
@@ -281,12 +282,13 @@ class Cluster:
 
     def train(
         self,
-        data: "DataFrame",
+        data: "DataFrame | BatchRDD",
         *,
         validation: "DataFrame | str | None" = None,
         cache: Literal["disk", "memory"] | None = "disk",
         cache_limit: int | str | None = None,
         rebalance: bool = True,
+        independent_workers: bool = False,
         timeout: float = 600.0,
     ) -> None:
         """Feed a DataFrame to the workers; return when their programs are done with it.
@@ -313,6 +315,9 @@ class Cluster:
         rebalance : bool
             Whether workers with many rows give some to those with few, so that an epoch has no more steps than
             needed. (Workers of parameter servers keep what they were fed: none waits for another.)
+        independent_workers : bool
+            Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return before the others,
+            which are then fed the rest. Needs ``cache=None``.
         timeout : float
             Seconds without any progress, of the Spark job, the rows or the programs, after which the feed fails. (Once
             cached rows have all arrived, the programs take the time that they need.)
@@ -337,11 +342,17 @@ class Cluster:
         """
         if getattr(data, "isStreaming", False):
             raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
-        apart = getattr(data, "apart", False)  # which only the rows of programs of 2.x are
-        request = FeedRequest(data, validation, CacheConfig.parse(cache, cache_limit), rebalance, timeout, apart)
+        config = CacheConfig.parse(cache, cache_limit)
+        request = FeedRequest(data, validation, config, rebalance, timeout, independent_workers)
         if request.is_streamed and request.validation_column:
             raise FeedError("with cache=None the rows to validate on, which are kept, must be a DataFrame of their own")
-        check_frame(data, validation)
+        if independent_workers and not request.is_streamed:
+            raise FeedError("independent workers read rows as they come: feed them with cache=None")
+        if isinstance(data, BatchRDD):
+            if not request.is_streamed or validation is not None:
+                raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
+        else:
+            check_frame(data, validation)
         self._controller.run_feed(request)
 
     def train_stream(
@@ -505,11 +516,6 @@ class Cluster:
     def _fed(self) -> list[Node]:
         """The nodes that rows are fed to."""
         return self._monitor.fed()
-
-    @property
-    def _stop_wanted(self) -> bool:
-        """Whether a process that knows the token has requested the end of the stream."""
-        return self._monitor.stop_wanted
 
     def _check(self) -> None:
         """Raise the failure of a node, if one has failed."""

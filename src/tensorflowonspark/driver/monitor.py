@@ -41,7 +41,6 @@ from tensorflowonspark.messages import (
     RootCause,
     Serving,
     Stop,
-    StopRequested,
     TensorBoardUp,
 )
 from tensorflowonspark.task.gpus import divide
@@ -82,7 +81,6 @@ class Monitor(Roster):
         super().__init__(spec)
         self.tensorboard_url: str | None = None
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
-        self.stop_wanted = False  # somebody asked for the end of a stream
         self.changed = Condition()  # guards all that is known; told of each change
         self.feed: int | None = None  # the number of the current feed
         self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
@@ -105,11 +103,6 @@ class Monitor(Roster):
     @singledispatchmethod
     def _open(self, message: Any, channel: Channel) -> None:  # noqa: ARG002
         CONSOLE.log(_log, logging.ERROR, "a channel was opened by a %s, not by a request", type(message).__name__)
-
-    @_open.register
-    def _(self, _message: StopRequested, channel: Channel) -> None:
-        self.stop_wanted = True
-        channel.send(Accepted())
 
     @_open.register
     def _(self, _message: NodeLost, channel: Channel) -> None:

@@ -248,7 +248,7 @@ class RestartController:
         if self._config.hold:
             raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
         returned = [str(node.role) for node in self._attempt.monitor.readers() if node.returned]
-        if returned and not request.apart:
+        if returned and not request.independent_workers:
             raise FeedError(
                 f"the program of {', '.join(returned)} has already returned: to take several feeds, let it loop over "
                 "ctx.feeds()"

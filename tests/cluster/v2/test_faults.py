@@ -1,12 +1,4 @@
-"""What users of TensorFlowOnSpark 2.x reported, and what happens now.
-
-Some of it is tested elsewhere. In this folder: feeding that hangs, errors that come late, an export that races the
-shutdown, epochs that end early and too few slots in test_tfcluster.py; imports in test_names.py; the reservation's
-socket in test_dstreams.py; hosts whose names begin alike in test_helpers.py; nulls, arrays and schemas of files in
-test_dfutil.py; columns of a model in test_pipeline.py; Keras 3 in test_programs.py. Beside it: a node that is out of
-memory in test_failures.py, validation data in test_feeds.py, HDFS without libhdfs in storage/, a training that goes
-on in test_resuming.py.
-"""
+"""Faults that users of 2.x reported and no other test of this folder covers."""
 
 import os
 import pickle

@@ -57,7 +57,12 @@ class Row:
     """A row of a feeding job's result: a part that counts."""
 
     def __init__(self, part):
-        self.split, self.partition, self.attempt, self.node = part.split.value, part.partition, part.attempt, part.number
+        self.split, self.partition, self.attempt, self.node = (
+            part.split.value,
+            part.partition,
+            part.attempt,
+            part.number,
+        )
 
 
 def test_a_feed_is_sealed_with_what_counts():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.columns import check_schema, require_frame
+from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.jobs import first_cause, not_computed
 from tensorflowonspark.errors import FeedError
@@ -27,12 +28,12 @@ __all__ = ["FeedRequest", "accepted_parts", "check_frame", "node_endpoints"]
 class FeedRequest:
     """A feed as the user's program asks for it; `Cluster.train` documents the options."""
 
-    data: "DataFrame | None"  # None: the data of a held stage over Spark Connect, which only its tasks see
+    data: "DataFrame | BatchRDD | None"  # None: the data of a held stage over Spark Connect, which only its tasks see
     validation: "DataFrame | str | None" = None  # rows of their own, or a boolean column of `data`
     cache: CacheConfig = field(default_factory=CacheConfig)
     rebalance: bool = True
     timeout: float = 600.0  # seconds
-    apart: bool = False  # workers take no steps together, and what is fed are lists of rows (programs of 2.x)
+    independent_workers: bool = False  # they take no steps together
 
     @property
     def is_streamed(self) -> bool:
@@ -43,6 +44,16 @@ class FeedRequest:
     def validation_column(self) -> str:
         """The boolean column that marks the rows to validate on; empty if there is none."""
         return self.validation if isinstance(self.validation, str) else ""
+
+    @property
+    def unit(self) -> str:
+        """The unit in which rows are counted, for error messages."""
+        return self.data.unit if isinstance(self.data, BatchRDD) else "rows"
+
+    @property
+    def read_with(self) -> str:
+        """The function by which programs read the feed, for error messages."""
+        return self.data.read_with if isinstance(self.data, BatchRDD) else "ctx.dataset"
 
 
 def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None) -> None:

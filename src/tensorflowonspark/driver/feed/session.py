@@ -304,9 +304,8 @@ class FeedSession:
         if self._job is not None:
             done, running, total = self._job.tasks()
             parts.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
-        unit = "lists of rows" if self.request.apart else "rows"
         for node in self.fed:
-            received = f"{node.role} on {node.host} has received {self.rows_received(node):,} {unit}"
+            received = f"{node.role} on {node.host} has received {self.rows_received(node):,} {self.request.unit}"
             parts.append(received + self.strategy.describe(node))
         text = "; ".join(parts) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
         advice = self.strategy.advice()

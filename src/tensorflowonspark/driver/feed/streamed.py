@@ -141,8 +141,7 @@ class StreamedFeed:
     def describe(self, node: Node) -> str:
         """Return how many rows the program of a node has taken."""
         if node.number not in self._reading:
-            call = "ctx.get_data_feed" if self.session.request.apart else "ctx.dataset"
-            return f", and its program has not begun to read them ({call})"
+            return f", and its program has not begun to read them ({self.session.request.read_with})"
         return f", of which its program has taken {self.session.consumed.get(node.number, 0):,}"
 
     def advice(self) -> str:

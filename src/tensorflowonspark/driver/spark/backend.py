@@ -6,9 +6,10 @@ It knows nothing of feeds. Tests replace it by a backend without Spark.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorflowonspark.columns import map_in_arrow
+from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.jobs import Job, PartitionFunction, SparkJob, SparkStage, Stage, run_in_task
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
 from tensorflowonspark.driver.spark.resources import find_slots, listen
@@ -41,7 +42,7 @@ class Backend(Protocol):
     ) -> tuple[Server, tuple[str, int]]: ...
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
     def submit(  # noqa: D102
-        self, function: PartitionFunction, data: "DataFrame", description: str, on_end: Callable[[], None]
+        self, function: PartitionFunction, data: "DataFrame | BatchRDD", description: str, on_end: Callable[[], None]
     ) -> Job: ...
 
 
@@ -117,20 +118,21 @@ class SparkBackend:
         return LocalNodes(plan, range(self._own_nodes), stage)
 
     def submit(
-        self, function: PartitionFunction, data: "DataFrame", description: str, on_end: Callable[[], None]
+        self, function: PartitionFunction, data: "DataFrame | BatchRDD", description: str, on_end: Callable[[], None]
     ) -> SparkJob:
-        """Start a job that applies a function to each partition of a DataFrame, and collects the rows it returns.
+        """Start a job that applies a function to each partition of its data, and collects the rows it returns.
 
         Parameters
         ----------
         function : PartitionFunction
             What the tasks run.
-        data : DataFrame
+        data : DataFrame or BatchRDD
             Its rows are given to the function.
         description : str
             The job's name in Spark's UI.
         on_end : callable
             Called when the job has ended.
         """
-        rows = map_in_arrow(data, partial(run_in_task, function), function.schema)
+        task = partial(run_in_task, function)
+        rows: Any = data.map_in_arrow(task) if isinstance(data, BatchRDD) else map_in_arrow(data, task, function.schema)
         return SparkJob(self._spark, description, rows.collect, on_end)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
+from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
@@ -69,7 +70,7 @@ def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest
     if feed is None:
         frame = spark.range(0, size, 1, size)
     else:
-        assert feed.data is not None
+        assert feed.data is not None and not isinstance(feed.data, BatchRDD)  # a run takes DataFrames only
         frame, feed = feed.data.repartition(size), replace(feed, data=None)
     remote = _RemoteRun(config, spark_wants_tls(spark), hadoop_settings(spark), feed)
     launched = map_in_arrow(frame, partial(_task, remote), _SCHEMA, barrier=True)

@@ -1,4 +1,4 @@
-"""What a process needs to know of its host before it starts TensorFlow."""
+"""The address of a host, and the environment of a process that runs TensorFlow alone."""
 
 import os
 import socket
@@ -14,48 +14,48 @@ from .gpu_info import AS_LIST, get_gpus, take
 
 __all__ = ["get_ip_address", "single_node_env"]
 
-_ELSEWHERE = ("192.0.2.1", 9)  # kept for documentation, so that nobody has it; no packet is sent either
+_REMOTE = ("192.0.2.1", 9)  # an address reserved for documentation (RFC 5737); no packet is sent
 
 
 def single_node_env(num_gpus: int = 1, worker_index: int = -1, nodes: Sequence[str] = ()) -> None:
-    """Prepare this process for TensorFlow alone, without a cluster: which GPUs it sees, and no ``TF_CONFIG``.
+    """Prepare this process for TensorFlow without a cluster: set its visible GPUs and remove ``TF_CONFIG``.
 
-    Call it before TensorFlow looks for GPUs. A task to which Spark gave GPUs sees these; others see GPUs of the host
-    that are not in use, and that none of the other nodes takes.
+    Call it before TensorFlow looks for GPUs. A task with GPUs from Spark sees these; any other process sees free GPUs
+    of the host that no other node takes.
 
     Parameters
     ----------
     num_gpus : int
-        How many it is to see, if the host has any.
+        Number of GPUs that it sees, if the host has any.
     worker_index : int
-        Which of `nodes` this process is; without any, its position among those on this host.
+        The index of this process in `nodes`; without `nodes`, its position among the processes on this host.
     nodes : sequence of str
-        The addresses of all processes that do the same, as in ``"10.0.0.1"`` or ``"10.0.0.1:4000"``.
+        The addresses of all such processes, as in ``"10.0.0.1"`` or ``"10.0.0.1:4000"``.
 
     Raises
     ------
     EnvironmentNotReady
-        If the host has GPUs, but too few that are free.
+        If the host has GPUs, but too few free ones.
     SpecError
-        If there is no such node.
+        If `worker_index` is no index of `nodes`.
     """
     os.environ.pop("TF_CONFIG", None)
-    position, peers = _place(worker_index, nodes) if nodes and worker_index >= 0 else (worker_index, 0)
-    gpus = _given_by_spark() or _chosen(num_gpus, position, peers)
+    position, peers = _position_on_host(worker_index, nodes) if nodes and worker_index >= 0 else (worker_index, 0)
+    gpus = _gpus_of_task() or _choose(num_gpus, position, peers)
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[: max(0, num_gpus)])
 
 
-def _place(worker_index: int, nodes: Sequence[str]) -> tuple[int, int]:
-    """Return a node's position among those on its host, and how many these are.
+def _position_on_host(worker_index: int, nodes: Sequence[str]) -> tuple[int, int]:
+    """Return a node's position among the nodes on its host, and their number.
 
     Examples
     --------
-    >>> _place(2, ["10.0.0.10:1", "10.0.0.1:1", "10.0.0.1:2"])
+    >>> _position_on_host(2, ["10.0.0.10:1", "10.0.0.1:1", "10.0.0.1:2"])
     (1, 2)
     """
     if worker_index >= len(nodes):
         raise SpecError(f"worker_index={worker_index}: there are {len(nodes)} nodes, counted from 0")
-    hosts = [_host(node) for node in nodes]  # compared as a whole: 10.0.0.1 is not 10.0.0.10
+    hosts = [_host(node) for node in nodes]  # compared whole: 10.0.0.1 is not 10.0.0.10
     own = hosts[worker_index]
     return hosts[:worker_index].count(own), hosts.count(own)
 
@@ -73,8 +73,8 @@ def _host(address: str) -> str:
     return address if address.count(":") > 1 else address.partition(":")[0]
 
 
-def _given_by_spark() -> tuple[str, ...]:
-    """Return the GPUs that Spark gave to the task in which this is called, if it knows any."""
+def _gpus_of_task() -> tuple[str, ...]:
+    """Return the GPUs that Spark assigned to the current task, if any."""
     if "pyspark" not in sys.modules:
         return ()
     from pyspark import TaskContext
@@ -84,27 +84,27 @@ def _given_by_spark() -> tuple[str, ...]:
     return task_gpus(resources) if "gpu" in resources else ()
 
 
-@cache  # Spark's Python workers do one task after the other, and find in use what they took themselves
-def _chosen(num_gpus: int, position: int, peers: int) -> tuple[str, ...]:
-    """Return GPUs of the host for one of some processes on it; 0 means that nobody knows how many these are."""
+@cache  # a Python worker of Spark runs several tasks, and would find its own GPUs in use
+def _choose(num_gpus: int, position: int, peers: int) -> tuple[str, ...]:
+    """Return GPUs for the process at a position among `peers` on this host; 0 means an unknown number."""
     gpus = all_gpus() if num_gpus > 0 else ()
     if not gpus:
         return ()
-    if peers > 1:  # each has its own to choose from: which are free depends on who has come first
+    if peers > 1:  # each chooses from its own share, as the free ones depend on the order of the processes
         return tuple(take(num_gpus, gpus[position::peers], f"node {position} of {peers}"))
     return tuple(get_gpus(num_gpus, -1 if peers else position, AS_LIST))
 
 
 def get_ip_address() -> str:
-    """Return the address of this machine at which other machines reach it.
+    """Return the address at which other machines reach this one.
 
-    That is ``SPARK_LOCAL_IP``, if the host's administrator has set it, or the one from which this machine would send.
+    It is ``SPARK_LOCAL_IP`` if that is set, else the address from which this machine sends packets.
     """
     if given := given_address():
         return given
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(_ELSEWHERE)
+            probe.connect(_REMOTE)
             return str(probe.getsockname()[0])
-        except OSError:  # no way leads out of this machine
+        except OSError:  # no route to other machines
             return socket.gethostbyname(socket.gethostname())
