@@ -9,7 +9,6 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread

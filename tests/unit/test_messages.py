@@ -19,6 +19,7 @@ VALUES = {
     "Member",
     "Move",
     "PartHeader",
+    "PartRef",
     "PartSummary",
     "SplitManifest",
 }

@@ -43,8 +43,8 @@ def parse_level(level: int | str) -> int:
 class ConsoleReporter:
     """Shows the nodes' lines as they arrive, above a progress bar if standard error is a terminal.
 
-    Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. If the program has
-    not set up logging, lines go to standard error, after the node's name. The `Console` writes all of it.
+    Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. If the program
+    has not set up logging, lines go to standard error, after the node's name. The `Console` writes all of it.
 
     Parameters
     ----------

@@ -167,7 +167,7 @@ def _waits_with_reason(node: Node, idle: Idle, there: Sequence[tuple[Node, Idle]
     """Whether an idle node waits for an event that does not depend on the other nodes."""
     waits_for = WaitsFor.NOTHING if idle.where is None else idle.where.waits_for
     if waits_for is WaitsFor.ROWS:
-        # The steps of a stream are granted to all together: one that neither reads nor answers leaves the others without.
+        # The steps of a stream are granted to all together: one that neither reads nor answers holds up the others.
         return all(each.where is not None for _, each in there)
     if waits_for is WaitsFor.FEED:
         return node.waits_for_feed and feed in (None, node.feed_wanted)

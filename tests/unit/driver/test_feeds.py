@@ -3,6 +3,7 @@
 import pickle
 import time
 from contextlib import closing
+from threading import Event
 
 import pytest
 
@@ -39,9 +40,14 @@ from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns
 pytestmark = pytest.mark.usefixtures("unchecked_frames")
 
 
-def feeds_once(rows):
+def feeds_once(rows, *parts):
+    """Return a node that reports parts as stored, and returns those that count."""
+
     def script(node):
         node.send(FeedWanted(0))
+        node.feeding.wait(5)
+        for each in parts:
+            node.send(PartsStored(0, (each,)))
         seal = node.wait_for(FeedComplete)
         assert seal.train.rows == rows
         node.send(Returned(pickle.dumps(seal.train.parts)))
@@ -57,21 +63,66 @@ class Row:
     """A row of a feeding job's result: a part that counts."""
 
     def __init__(self, part):
-        self.split, self.partition, self.attempt, self.node = (
-            part.split.value,
-            part.partition,
-            part.attempt,
-            part.number,
-        )
+        self.split, self.node = part.split.value, part.number
+        self.partition, self.attempt = part.partition, part.attempt
 
 
 def test_a_feed_is_sealed_with_what_counts():
-    job = ScriptedJob([Row(part(0, 0, 5, attempt=7)), Row(part(1, 1, 3)), Row(part(2, 0, 2))])
-    backend = ScriptedBackend(feeds_once({0: 7, 1: 3}), feeds_once({0: 7, 1: 3}), feed=job)
+    parts = part(0, 0, 5, attempt=7), part(1, 1, 3), part(2, 0, 2)
+    repeated = part(0, 0, 5, attempt=6), part(1, 0, 3, attempt=2)  # Spark has accepted other attempts
+    backend = ScriptedBackend(
+        feeds_once({0: 7, 1: 3}, repeated[0], parts[0], repeated[1], parts[2]),
+        feeds_once({0: 7, 1: 3}, parts[1]),
+        feed=ScriptedJob([Row(each) for each in parts]),
+    )
     with cluster_on(backend, num_workers=2) as cluster:
         cluster.train("frame", rebalance=False)
         assert cluster.join() == {"worker:0": ((0, 7), (2, 1)), "worker:1": ((1, 1),)}
     assert [target.name for target in backend.endpoints] == ["worker:0", "worker:1"]
+
+
+def test_reports_may_come_after_the_jobs_result():
+    stored = part(0, 0, 5)
+
+    def script(node):
+        node.send(FeedWanted(0))
+        node.feeding.wait(5)
+        time.sleep(0.3)
+        assert not any(isinstance(message, FeedComplete) for message in node.received)
+        node.send(PartsStored(0, (stored,)))
+        node.send(Returned(pickle.dumps(node.wait_for(FeedComplete).train.parts)))
+
+    with cluster_on(ScriptedBackend(script, feed=ScriptedJob([Row(stored)]))) as cluster:
+        cluster.train("frame")
+        assert cluster.join() == {"worker:0": ((0, 1),)}
+
+
+def test_a_report_that_never_comes_is_a_time_out():
+    backend = ScriptedBackend(lambda node: node.send(FeedWanted(0)), feed=ScriptedJob([Row(part(0, 0, 5))]))
+    with pytest.raises(tfos.FeedError, match=r"no progress for 1\.5 s"), cluster_on(backend) as cluster:
+        cluster.train("frame", timeout=1.5)
+
+
+def test_a_worker_lost_before_its_report_keeps_no_one_waiting():
+    """Asynchronous workers go on without one that dies; what it had stored is lost with it."""
+    parts = part(0, 2, 5), part(1, 3, 3)
+
+    def serves(node):
+        node.send(Serving())
+        node.feeding.wait(5)
+        if node.number == 2:
+            node.send(Failed(FailureKind.KILLED, "killed"))
+        else:
+            node.send(PartsStored(0, (parts[1],)))
+
+    def chief(node):
+        node.send(FeedWanted(0))
+        node.send(Returned(pickle.dumps(node.wait_for(FeedComplete).train.rows)))
+
+    backend = ScriptedBackend(lambda node: None, chief, serves, serves, feed=ScriptedJob([Row(each) for each in parts]))
+    with cluster_on(backend, num_workers=2, num_ps=1, chief=True) as cluster:
+        cluster.train("frame")
+        assert cluster.join() == {"chief:0": {3: 3}}
 
 
 def test_a_feed_ends_when_all_programs_have():
@@ -160,6 +211,7 @@ def test_the_time_out_counts_from_the_last_progress():
         for count in range(8):
             time.sleep(0.5)
             node.send(RowsReceived(0, count))
+        node.send(PartsStored(0, (part(0, 0, 30),)))
         backend.feeding.ended = True
         backend.wake()
         node.send(Returned(pickle.dumps(len(node.wait_for(FeedComplete).train.parts))))
@@ -216,10 +268,19 @@ def test_programs_that_wait_for_a_feed_are_told_that_none_comes():
 
 
 def test_after_a_feed_that_failed_the_next_one_arrives():
-    backend = ScriptedBackend(feeds_once({0: 3}), feed=ScriptedJob(error=RuntimeError("broken")))
+    def script(node):
+        node.wait_for(Probe)
+        failed.wait(5)
+        feeds_once({0: 3}, part(0, 0, 3))(node)
+
+    failed = Event()
+    backend = ScriptedBackend(script, feed=ScriptedJob(error=RuntimeError("broken")))
     with cluster_on(backend) as cluster:
         with pytest.raises(tfos.FeedError, match="broken"):
             cluster.train("frame")
+        for node in backend.nodes:
+            node.feeding.clear()
+        failed.set()
         backend.feeding = ScriptedJob([Row(part(0, 0, 3))])
         cluster.train("frame")
         assert cluster.join() == {"worker:0": ((0, 1),)}

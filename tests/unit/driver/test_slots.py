@@ -44,7 +44,7 @@ class Application:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A second is a tenth of one."""
-    for name in ("_SETTLING_SECONDS", "_MORE_SECONDS", "_LOOK_SECONDS", "_FIRST_REPORT_SECONDS", "_REPORT_SECONDS"):
+    for name in ("_SETTLING_SECONDS", "_MORE_SECONDS", "_CHECK_SECONDS", "_FIRST_REPORT_SECONDS", "_REPORT_SECONDS"):
         monkeypatch.setattr(resources, name, getattr(resources, name) / 10)
 
 

@@ -56,7 +56,7 @@ def _why_never(node: Node, feed: int | None) -> str:
     if node.serving:
         return "it serves a ParameterServerStrategy (ctx.join_server). Infer with a cluster of workers"
     if node.waits_for_feed and feed is None:
-        return "it waits for rows, and no feed is in progress. Call ctx.serve before the program asks for them, or cluster.train"
+        return "it waits for rows, and none are fed. Call ctx.serve before the program asks for them, or cluster.train"
     return ""
 
 

@@ -70,7 +70,8 @@ def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest
     if feed is None:
         frame = spark.range(0, size, 1, size)
     else:
-        assert feed.data is not None and not isinstance(feed.data, BatchRDD)  # a run takes DataFrames only
+        assert feed.data is not None
+        assert not isinstance(feed.data, BatchRDD)  # `Cluster.train` alone takes one
         frame, feed = feed.data.repartition(size), replace(feed, data=None)
     remote = _RemoteRun(config, spark_wants_tls(spark), hadoop_settings(spark), feed)
     launched = map_in_arrow(frame, partial(_task, remote), _SCHEMA, barrier=True)

@@ -253,7 +253,7 @@ class _Part:
         other = "cache='disk'" if self._storage.keep is CacheMode.MEMORY else "a disk with more room in spark.local.dir"
         return (
             f"the rows that this node was fed are more than cache_limit allows ({limit:,} bytes): raise it, use "
-            f"{other} or more workers, feed fewer columns, or pass over the rows just once with cache='none'"
+            f"{other} or more workers, feed fewer columns, or pass over the rows once with cache=None"
         )
 
     def _spill(self, schema: pa.Schema) -> None:
