@@ -13,7 +13,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartSummary, Split
 from tensorflowonspark.messages import NodeLost, NodeReady
 from tensorflowonspark.supervisor.host import local_directory
-from tensorflowonspark.transport.shared_file import PIECE_BYTES, SharedFileWriter, can_hand_over, open_shared
+from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter, can_share_files, open_shared
 
 __all__ = ["FeedSpec", "NodeEndpoint", "choose", "loss", "reach", "send"]
 
@@ -96,7 +96,7 @@ def send(
     """
     sent: dict[Split, int] = {}
     senders: dict[Split, _Sender] = {}
-    near = Path(target.ready.feed_socket).exists() and can_hand_over()
+    near = Path(target.ready.feed_socket).exists() and can_share_files()
     with reach(target, credentials) as node:
         try:
             for batch in batches:
@@ -134,7 +134,7 @@ class _Sender:
         if not self._near:
             self._stream.write(batch)
             return
-        if self._piece is not None and self._piece.bytes + batch.nbytes > PIECE_BYTES:
+        if self._piece is not None and self._piece.bytes + batch.nbytes > FILE_BYTES:
             self._hand_over()
         if self._piece is None:
             self._piece = SharedFileWriter(batch.schema, self._directory)
@@ -144,7 +144,7 @@ class _Sender:
         if self._piece is None:
             return
         piece = self._piece.finish()
-        if not self._stream.hand_over(piece):
+        if not self._stream.send_file(piece):
             # The node sees other processes than this task does, as in another container: by stream, then.
             self._near = False
             for batch in open_shared(piece):

@@ -144,21 +144,21 @@ def _infer_partition(
     target = choose(targets, partition)
     asked = answered = 0
     with reach(target, credentials) as node:
-        dialogue: transport.Dialogue | None = None
+        exchange: transport.Exchange | None = None
         try:
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                dialogue = dialogue or node.dialogue(InferenceHeader(partition, schema), batch.schema)
+                exchange = exchange or node.exchange(InferenceHeader(partition, schema), batch.schema)
                 asked += batch.num_rows
-                results = pa.Table.from_batches(dialogue.ask(batch)).combine_chunks().to_batches()[0]
+                results = pa.Table.from_batches(exchange.request(batch)).combine_chunks().to_batches()[0]
                 answered += results.num_rows
                 if answered != asked:
                     raise FeedError(f"partition {partition}: {asked} rows went to {target.name}, {answered} came back")
                 columns = [*(batch.column(name) for name in kept), *results.columns]
                 yield pa.RecordBatch.from_arrays(columns, [*kept, *results.schema.names])
-            if dialogue is not None:
-                dialogue.close()
+            if exchange is not None:
+                exchange.close()
         except transport.ConnectionLost as error:
             words = f"partition {partition}: {target.name} on {target.host} did not answer after {answered} rows"
             note = "results can be computed only while the cluster lives, inside its with block"
