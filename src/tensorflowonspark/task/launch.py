@@ -16,7 +16,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedFailed, PartsStored
 from tensorflowonspark.messages import Detach, Failed, NodeReady
 from tensorflowonspark.supervisor.client import NodeAssignment, receive_reply, start_supervisor
-from tensorflowonspark.supervisor.host import given_address, known_address, local_directory
+from tensorflowonspark.supervisor.host import advertised_address, configured_address, local_directory
 from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, send
 from tensorflowonspark.task.gpus import task_gpus
 from tensorflowonspark.transport import Credentials
@@ -124,7 +124,7 @@ def own_address(task: "BarrierTaskContext") -> str:
     a host with several addresses.
     """
     seen = task.getTaskInfos()[task.partitionId()].address  # with a port
-    return given_address() or known_address(_executor().cmdline()) or seen.rsplit(":", 1)[0].strip("[]")
+    return configured_address() or advertised_address(_executor().cmdline()) or seen.rsplit(":", 1)[0].strip("[]")
 
 
 def _executor() -> psutil.Process:
