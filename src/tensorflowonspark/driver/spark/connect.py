@@ -24,7 +24,7 @@ from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.supervisor.host import local_directory
-from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, own_address, place
+from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
 
 if TYPE_CHECKING:
@@ -170,14 +170,14 @@ def _task(errand: _Errand, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     if task.partitionId():
         plan = _heard(task.allGather("")[0], errand)
         if plan is not None:
-            yield from map(_with_outcome, place(plan, batches))
+            yield from map(_with_outcome, launch_node(plan, batches))
         return
     carrier = _OwnTasks(own_address(task), errand.hadoop, errand.tls)
     outcomes: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=lambda: outcomes.put(_outcome(errand, carrier)), daemon=True).start()
     plan = carrier.plans.get()
     task.allGather(_told(plan))
-    problems = list(place(plan, batches)) if plan is not None else []
+    problems = list(launch_node(plan, batches)) if plan is not None else []
     carrier.end("its task could not place it" if problems else "")
     outcome = outcomes.get()
     yield from map(_with_outcome, problems)
