@@ -96,7 +96,7 @@ def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tup
     if number == signal.SIGKILL and memory_kills:
         return FailureKind.OUT_OF_MEMORY, "it ran out of memory: the kernel killed its process", _MEMORY_ADVICE
     if number in _CRASHES:
-        advice = "native code crashed (TensorFlow, a driver, a custom op): its last output may say where"
+        advice = "native code crashed (TensorFlow, a driver, a custom op): see its last output"
     elif number == signal.SIGKILL:
         advice = (
             f"someone killed it: an operator, the resource manager, or the host for memory; if so, {_MEMORY_ADVICE}"

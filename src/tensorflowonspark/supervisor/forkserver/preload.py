@@ -39,7 +39,7 @@ def preload() -> None:
             # And what the import hooks for Keras would import in each node; these depend on the version of Keras.
             for name in (*_MODULES, *repairing_modules()):
                 importlib.import_module(name)
-            _ = importlib.import_module("tensorflow").keras.layers  # Keras 3 or tf_keras, as the environment says
+            _ = importlib.import_module("tensorflow").keras.layers  # Keras 3 or tf_keras, by the environment
         except BaseException as error:  # some libraries raise SystemExit
             failures.append(error)
 
