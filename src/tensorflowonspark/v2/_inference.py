@@ -39,12 +39,12 @@ def _partition(
     target = choose(targets, partition)
     try:
         with connect_to(target, credentials) as node:
-            dialogue: transport.Dialogue | None = None
+            exchange: transport.Exchange | None = None
             for batch in in_batches(pickles, queue):
-                dialogue = dialogue or node.dialogue(RowsHeader(partition, b"", queue, timeout), batch.schema)
-                for answer in dialogue.ask(batch):
+                exchange = exchange or node.exchange(RowsHeader(partition, b"", queue, timeout), batch.schema)
+                for answer in exchange.request(batch):
                     yield from answer.column(0).to_pylist()
-            for answer in dialogue.rest() if dialogue is not None else ():
+            for answer in exchange.drain() if exchange is not None else ():
                 yield from answer.column(0).to_pylist()
     except transport.ConnectionLost as error:
         words = f"partition {partition}: {target.name} on {target.host} did not answer"

@@ -144,14 +144,14 @@ def _infer_partition(
     endpoint = choose(endpoints, partition)
     asked = answered = 0
     with connect_to(endpoint, credentials) as node:
-        dialogue: transport.Dialogue | None = None
+        exchange: transport.Exchange | None = None
         try:
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                dialogue = dialogue or node.dialogue(InferenceHeader(partition, schema), batch.schema)
+                exchange = exchange or node.exchange(InferenceHeader(partition, schema), batch.schema)
                 asked += batch.num_rows
-                results = pa.Table.from_batches(dialogue.ask(batch)).combine_chunks().to_batches()[0]
+                results = pa.Table.from_batches(exchange.request(batch)).combine_chunks().to_batches()[0]
                 answered += results.num_rows
                 if answered != asked:
                     raise FeedError(
@@ -159,8 +159,8 @@ def _infer_partition(
                     )
                 columns = [*(batch.column(name) for name in kept), *results.columns]
                 yield pa.RecordBatch.from_arrays(columns, [*kept, *results.schema.names])
-            if dialogue is not None:
-                dialogue.close()
+            if exchange is not None:
+                exchange.close()
         except transport.ConnectionLost as error:
             message = f"partition {partition}: {endpoint.name} on {endpoint.host} did not answer after {answered} rows"
             note = "results can be computed only while the cluster runs, inside its with block"
