@@ -308,8 +308,8 @@ class Monitor(Roster):
             self._failed = True
             self._stopping = True
             self.changed.notify_all()
-        # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs takes
-        # time, and must not hold up the thread of a channel.
+        # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs
+        # takes time, and must not hold up the thread of a channel.
         Thread(target=self._end_all, daemon=True).start()
 
     def _end_all(self) -> None:

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.columns import arrow_type, check_schema, map_in_arrow, parse_schema
-from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import InferenceHeader
@@ -18,10 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from tensorflowonspark.driver.monitor import Monitor
+
 __all__ = ["infer", "wait_until_served"]
 
 
-def wait_until_served(monitor: Monitor, seconds: float) -> list[Node]:
+def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
     """Wait until all programs have called ``ctx.serve``; return their nodes.
 
     Raises
