@@ -14,7 +14,7 @@ HEARTBEATS_PER_TIMEOUT = 6  # sent by a supervisor within `ClusterConfig.heartbe
 
 
 class Job(str, Enum):
-    """What a node is in the cluster, by TensorFlow's names."""
+    """The job of a node in the cluster, by TensorFlow's names."""
 
     PS = "ps"
     CHIEF = "chief"
@@ -27,7 +27,7 @@ class Job(str, Enum):
 
 @dataclass(frozen=True, order=True)
 class Role:
-    """A node's place in the cluster: its job and its number within the job.
+    """The role of a node in the cluster: its job and its index within the job.
 
     Examples
     --------
@@ -44,24 +44,24 @@ class Role:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """How many nodes of each job a cluster has.
+    """The numbers of nodes of each job of a cluster.
 
     Parameters
     ----------
     num_workers : int
-        Nodes that train, besides the chief.
+        Nodes that train, not counting the chief.
     num_ps : int
         Parameter servers.
     chief : bool
-        Whether there is a node of the job ``chief``. Without one, worker 0 does the chief's duties, as in
-        ``MultiWorkerMirroredStrategy``; ``ParameterServerStrategy`` needs one.
+        Whether there is a node of the job ``chief``. Without one, worker 0 has the chief's duties, as in
+        ``MultiWorkerMirroredStrategy``; ``ParameterServerStrategy`` requires one.
     evaluator : bool
-        Whether one more node evaluates beside the training.
+        Whether one more node evaluates during the training.
 
     Raises
     ------
     SpecError
-        If a count is negative or no integer, or no node would train.
+        If a count is negative or not an integer, or no node would train.
 
     Examples
     --------
@@ -103,12 +103,12 @@ class ClusterSpec:
 
     @property
     def chief_role(self) -> Role:
-        """The role that has the chief's duties: the chief, or else worker 0."""
+        """The role with the chief's duties: the chief, or else worker 0."""
         return self.trainers[0]
 
     @property
     def fed(self) -> tuple[Role, ...]:
-        """The roles that rows are fed to: the workers, and a chief that trains beside them (so not with ps)."""
+        """The roles that are fed: the workers, and without parameter servers the chief."""
         if self.num_ps:
             return tuple(role for role in self.trainers if role.job is Job.WORKER)
         return self.trainers
@@ -124,14 +124,14 @@ class ClusterSpec:
 def tf_config(addresses: Mapping[Role, str], role: Role) -> str:
     """Return the ``TF_CONFIG`` of a node, as JSON.
 
-    The evaluator stands beside the cluster, not in it: the others' ``TF_CONFIG`` does not name it.
+    The evaluator is not a part of TensorFlow's cluster: the ``TF_CONFIG`` of the other nodes does not contain it.
 
     Parameters
     ----------
     addresses : mapping of Role to str
         ``host:port`` of every node's TensorFlow server.
     role : Role
-        The node that it is for.
+        The role of the node.
 
     References
     ----------
@@ -155,27 +155,27 @@ _CAUSES = tuple(kind.name.lower() for kind in FailureKind)
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How often a cluster is started again, after which failures, and how soon.
+    """The failures after which a cluster is restarted, the number of restarts, and the delays before them.
 
-    All nodes are started again, on the executors that there are then, and the function runs from its beginning: it
-    goes on from its last checkpoint (`Context.checkpoint`), and learns the number of its attempt (`Context.attempt`).
+    A restart starts all nodes again, on the executors of that time, and runs the function from its beginning: the
+    function resumes from its last checkpoint (`Context.checkpoint`), and `Context.attempt` is its number.
 
     Parameters
     ----------
     max_restarts : int
-        How often, over the cluster's whole life.
+        Maximum number of restarts of the cluster.
     backoff : float
-        Seconds before the second restart; they double with each one after it. The first one comes at once.
+        Seconds before the second restart, doubled for each later one. The first restart is immediate.
     max_backoff : float
-        Seconds that are never exceeded.
+        Maximum of these seconds.
     causes : collection of str
-        The failures that count, by the `NodeError`'s ``cause``; others end the cluster. By default all but
-        ``"raised"``: a program's own exception would most likely come again.
+        The failures after which the cluster is restarted, by the ``cause`` of `NodeError`; others end it. By default
+        all but ``"raised"``, since a program would most likely raise its own exception again.
 
     Raises
     ------
     SpecError
-        If a number is negative, or there is no such cause.
+        If a number is negative, or a cause is unknown.
 
     Examples
     --------
@@ -197,10 +197,10 @@ class RestartPolicy:
                 raise SpecError(f"{name}={getattr(self, name)!r}: expected 0 or more")
         unknown = [self.causes] if isinstance(self.causes, str) else sorted(set(self.causes) - set(_CAUSES))
         if unknown:
-            raise SpecError(f"causes: there is no {unknown[0]!r}; there are {', '.join(_CAUSES)}")
+            raise SpecError(f"causes: {unknown[0]!r} is unknown; expected some of {', '.join(_CAUSES)}")
 
     def delay(self, restart: int) -> float:
-        """Return the seconds to wait before restart number `restart`, from 0."""
+        """Return the seconds to wait before restart number `restart`, counted from 0."""
         return float(min(self.max_backoff, self.backoff * 2 ** (restart - 1))) if restart else 0.0
 
 

@@ -20,7 +20,7 @@ from tensorflowonspark import transport
 from tensorflowonspark.messages import Member, NodeReady, Probe, ProbeReply, Register
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
-from tensorflowonspark.node.main import _outcome
+from tensorflowonspark.node.main import run_program
 from tensorflowonspark.task.feeder import choose
 from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 
@@ -60,7 +60,7 @@ def run_node(plan, number, directory, placed):
     receiver = FeedServer(setup, link.send)
     link.send(NodeReady(receiver.socket, receiver.port))
     members = link.wait_for_members()
-    link.send(_outcome(setup, members, link, receiver))
+    link.send(run_program(setup, members, link, receiver))
     link.wait_for_stop()
     channel.close()
     for server in (receiver._near, receiver._far):

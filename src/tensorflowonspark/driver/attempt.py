@@ -19,7 +19,7 @@ from tensorflowonspark.errors import ClusterError, FeedError, StartError
 from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.task.launch import LaunchPlan
 from tensorflowonspark.terminal import CONSOLE
-from tensorflowonspark.transport.shared_file import allow_files, can_hand_over
+from tensorflowonspark.transport.shared_file import allow_files, can_share_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,7 +120,7 @@ class ClusterAttempt:
             raise ClusterError("the cluster was started before: make a new one")
         self._feed = feed
         nodes = len(self._config.spec.roles)
-        if can_hand_over() and not allow_files(_FILES_PER_NODE * nodes):
+        if can_share_files() and not allow_files(_FILES_PER_NODE * nodes):
             raise StartError(
                 f"{nodes} nodes need {_FILES_PER_NODE * nodes} open files in the driver, more than its host allows: "
                 "raise the hard limit (ulimit -Hn), or take fewer nodes"

@@ -1,7 +1,7 @@
-"""The nodes as the driver sees them: what each has said last, which failed first, and what that means for all.
+"""State of a running cluster: handlers for the messages of its nodes, and waiting for conditions on their states.
 
-Every supervisor holds a channel to the driver; one thread for each hears what it says. All that is known is kept here,
-under one lock, and whoever waits for something is woken by each change.
+Every supervisor holds a channel to the driver, and each channel has a thread. All state is kept here under one lock,
+and each change wakes the threads that wait for a condition.
 """
 
 import hmac
@@ -50,24 +50,24 @@ from tensorflowonspark.transport import Channel, ConnectionLost
 __all__ = ["Monitor"]
 
 _log = logging.getLogger(__name__)
-_CAUSE_SECONDS = 5.0  # for the first cause to be certain, more than the time after which supervisors are given up
+_CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
 
 
 class Monitor(Roster):
-    """Knows all nodes of one cluster.
+    """Tracks the nodes of one cluster.
 
     Parameters
     ----------
     spec : ClusterSpec
-        Which nodes there are to be.
+        The nodes by job.
     cluster : str
-        The cluster's id; a hello for another one is refused.
+        The cluster's id; a `Register` for another one is refused.
     console : ConsoleReporter
         Shows the nodes' output and progress.
     silence : float
-        Seconds without a sign of life after which a node is given up.
+        Seconds without a heartbeat after which a node is given up.
     on_failure : callable
-        Called once, when the first failure is certain.
+        Called once, when the root cause of a failure is certain.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Monitor(Roster):
         super().__init__(spec)
         self.tensorboard_url: str | None = None
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
-        self.changed = Condition()  # guards all that is known; told of each change
+        self.changed = Condition()  # the lock of all state; notified of each change
         self.feed: int | None = None  # the number of the current feed
         self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
         self._file_feeds = FileFeeds(self.send)
@@ -91,7 +91,7 @@ class Monitor(Roster):
         self._silence = silence
         self._on_failure = on_failure
         self._failures = Failures(self, self.changed, self._conclude)
-        self._failed = False  # the first cause is certain
+        self._failed = False  # and the root cause is certain
         self._stopping = False
 
     # ---- messages (each channel in its own thread)
@@ -116,7 +116,7 @@ class Monitor(Roster):
         try:
             while True:
                 report = channel.receive()
-                node.heard = time.monotonic()
+                node.last_message = time.monotonic()
                 self._on_message(node, report)
         except ConnectionLost:
             pass
@@ -124,7 +124,7 @@ class Monitor(Roster):
             self._lost(node, BROKEN)
 
     def _admit(self, hello: Any, channel: Channel) -> Node | None:
-        if not self._is_sound(hello):
+        if not self._is_ours(hello):
             return None
         with self.changed:
             node = self.nodes[hello.member.number]
@@ -134,23 +134,23 @@ class Monitor(Roster):
             node.member, node.channel = hello.member, channel
             node.pid, node.jvm_pid = hello.pid, hello.jvm_pid
             node.state = NodeState.CONNECTED
-            node.heard = time.monotonic()
+            node.last_message = time.monotonic()
             self.send(node.number, Accepted())
             if all(each.member for each in self.nodes):
-                self._introduce()
+                self._send_members()
             self.changed.notify_all()
         return node
 
-    def _is_sound(self, hello: Any) -> TypeGuard[Register]:
-        """Whether a first word is a hello for a node of this cluster."""
+    def _is_ours(self, hello: Any) -> TypeGuard[Register]:
+        """Whether a request registers a node of this cluster."""
         match hello:
             case Register(Member(int(number), role), str(cluster)):
                 ours = hmac.compare_digest(cluster.encode(), self._cluster.encode())
                 return ours and 0 <= number < len(self.nodes) and role == self.nodes[number].role
         return False
 
-    def _introduce(self) -> None:
-        """Tell all nodes of each other, and which GPUs each has."""
+    def _send_members(self) -> None:
+        """Send all nodes the addresses of all, and the GPUs of each."""
         members = [node.member for node in self.nodes if node.member]
         gpus = divide([(member.host, () if member.role.job == "ps" else member.gpus) for member in members])
         final = tuple(
@@ -263,13 +263,13 @@ class Monitor(Roster):
     def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
         for node in self.nodes:
-            if node.channel is not None and time.monotonic() - node.heard > self._silence:
+            if node.channel is not None and time.monotonic() - node.last_message > self._silence:
                 self._lost(node, silent(self._silence))
         with self.changed:
             self._find_hung()
 
     def _find_hung(self) -> None:
-        """Give up a training in which nothing moves any more."""
+        """Give up a training that makes no progress any more."""
         found = find_hung(self.nodes, [node for node in self.trainers() if not node.serving], self.feed)
         if found is not None:
             self._fail(found[0], self._collectives.explain(*found))
@@ -294,15 +294,15 @@ class Monitor(Roster):
             self._failures.note(node, failure)
 
     def _conclude(self) -> None:
-        """Settle what failed first, and end everything else."""
+        """End all nodes, now that the root cause is certain."""
         with self.changed:
             if self._failed or self._stopping:
                 return
             self._failed = True
             self._stopping = True
             self.changed.notify_all()
-        # The driver's program comes first: the ends of many nodes would keep it from the lock. And to ask Spark to
-        # cancel jobs takes its time, which the thread that hears a node must not wait for.
+        # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs
+        # takes time, and must not hold up the thread of a channel.
         Thread(target=self._end_all, daemon=True).start()
 
     def _end_all(self) -> None:
@@ -310,15 +310,14 @@ class Monitor(Roster):
         self._on_failure()
 
     def failure(self) -> NodeError | None:
-        """Return the first cause of the cluster's failure, once it is certain."""
+        """Return the root cause of the cluster's failure, once it is certain."""
         with self.changed:
             return self._failures.first() if self._failed else None
 
     def find_cause(self) -> NodeError | None:
-        """Ask all supervisors to look at their nodes; return the first cause of the failure, None if all are there.
+        """Send all supervisors a probe; return the root cause of the failure, or None if all nodes are up.
 
-        Whoever has lost a node, a Spark task or the job that it belongs to, may know that before the node's supervisor
-        has sent why.
+        A Spark task that has lost its node, and the task's job, may know that before the node's supervisor reports it.
         """
 
         def certain() -> bool:
@@ -327,7 +326,7 @@ class Monitor(Roster):
         with self.changed:
             if not self._stopping:
                 probe = self._failures.probe()
-                # A supervisor that never answers is found by its silence.
+                # A supervisor that never answers is given up for its missing heartbeats.
                 self.changed.wait_for(certain, self._silence + _CAUSE_SECONDS)
         return self.failure()
 
@@ -346,7 +345,7 @@ class Monitor(Roster):
                 node.holds = ""
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until something is so; return whether it is when the time is over.
+        """Wait for a condition; return whether it holds, at the latest when the time is over.
 
         Raises
         ------
@@ -367,12 +366,12 @@ class Monitor(Roster):
         return True
 
     def wake(self) -> None:
-        """Have those that wait look again: something that they wait for may have changed elsewhere."""
+        """Have waiting threads check their conditions again, after a change elsewhere."""
         with self.changed:
             self.changed.notify_all()
 
     def wait_until_gone(self, seconds: float) -> list[Node]:
-        """Wait until every supervisor has hung up; return the nodes of those that have not in time."""
+        """Wait until every supervisor has closed its channel; return the nodes of those that have not in time."""
 
         def present() -> list[Node]:
             return [node for node in self.nodes if node.channel is not None]
@@ -382,7 +381,7 @@ class Monitor(Roster):
             return present()
 
     def stop(self, grace_seconds: float) -> None:
-        """End all nodes; what they say from now on is no failure."""
+        """End all nodes; none of their later messages is a failure."""
         with self.changed:
             if not self._stopping:
                 self._stopping = True

@@ -79,7 +79,7 @@ class Node:
     lost: bool = False  # it has failed, and the others go on
     returned: bool = False  # its program has returned
     result: bytes = b""  # of its program, pickled
-    heard: float = 0.0  # time of the last message (time.monotonic)
+    last_message: float = 0.0  # its time (time.monotonic)
     pid: int = 0  # of its supervisor
     jvm_pid: int = 0  # of its executor
     channel: Channel | None = None

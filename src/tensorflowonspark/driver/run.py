@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.config import ClusterConfig, RestartPolicy
 from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT, Cluster, Function
+from tensorflowonspark.driver.connect import run_remotely
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame
 from tensorflowonspark.driver.restart import RestartBudget
 from tensorflowonspark.driver.spark.backend import is_remote
-from tensorflowonspark.driver.spark.connect import run_remotely
 from tensorflowonspark.errors import NodeError, SpecError
 
 if TYPE_CHECKING:

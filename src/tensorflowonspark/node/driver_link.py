@@ -1,15 +1,20 @@
-"""The node's link to its supervisor, and through it to the driver."""
+"""The link of a node to its supervisor, and through it to the driver."""
 
 import logging
 import os
 import signal
+import sys
+import sysconfig
+import threading
 import time
+import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import singledispatchmethod
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -22,6 +27,7 @@ from tensorflowonspark.messages import (
     Heartbeat,
     Member,
     Members,
+    NodeStatus,
     NoMoreFeeds,
     PortReleased,
     Progress,
@@ -31,11 +37,15 @@ from tensorflowonspark.messages import (
     TensorFlowImported,
     WaitsFor,
 )
-from tensorflowonspark.node.status import node_status
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, kill_group
 from tensorflowonspark.transport import Credentials
 
-__all__ = ["Link", "NodeSetup"]
+__all__ = ["Link", "NodeSetup", "node_status"]
+
+_TENSORFLOW = str(Path("tensorflow", "python"))
+_PACKAGE = str(Path(__file__).parents[1])
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_FILE_SYSTEMS = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/")
 
 
 @dataclass(frozen=True)
@@ -71,12 +81,12 @@ _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to r
 
 
 class Link:
-    """Says what the node has to say, and keeps what it was told until it is asked for.
+    """Sends the messages of the node, and keeps received ones until they are requested.
 
     Parameters
     ----------
     pipe : Connection
-        The pipe to the supervisor. When it ends the whole process group is killed.
+        The pipe to the supervisor. At its end the process group is killed.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -94,102 +104,102 @@ class Link:
         self._no_more_feeds = False
         self._port_released = False
         self._stopped = False
-        self.in_epoch = False  # the program has taken some of an epoch's batches, and not all
+        self.in_epoch = False  # the program has taken some of an epoch's batches, but not all
         self._waits: list[WaitsFor] = []
         self._on_feed: Callable[[FeedComplete], None] | None = None
         Thread(target=self._receive, daemon=True).start()
 
     def _renew_locks(self) -> None:
-        """Make the locks anew: in a forked child the thread that held one at the fork is missing."""
+        """Make new locks: a forked child lacks the thread that held one at the fork."""
         self._sending = Lock()
         self._changed = Condition()
 
     def _require_own_process(self) -> None:
         if os.getpid() != self._owner:
             raise ClusterError(
-                f"process {os.getpid()} is a forked child of the node's process {self._owner}, which alone talks to "
-                "the cluster: call ctx there, and hand the child what it needs"
+                f"process {os.getpid()} is a forked child of the node's process {self._owner}, which alone has a "
+                "connection to the cluster: call ctx there, and pass the results to the child"
             )
 
-    def watch(self, supervisor: int, silence: float) -> None:
-        """End the supervisor, and so this process too, if it is not heard for so many seconds: someone stopped it.
+    def watch(self, supervisor_pid: int, heartbeat_timeout: float) -> None:
+        """Kill a supervisor that sends no heartbeat because it is stopped; this process ends with it.
 
-        The driver has given both up by then, and may have started others in their place.
+        The driver has given up both by then, and may have started replacements.
         """
-        Thread(target=self._watch, args=(supervisor, silence / HEARTBEATS_PER_TIMEOUT), daemon=True).start()
+        interval = heartbeat_timeout / HEARTBEATS_PER_TIMEOUT
+        Thread(target=self._watch, args=(supervisor_pid, interval), daemon=True).start()
 
-    def _watch(self, supervisor: int, beat: float) -> None:
-        missed, heard = 0, self._received
-        while (
-            missed <= HEARTBEATS_PER_TIMEOUT
-        ):  # beats of this process: one that was stopped itself has not missed what it finds now
-            time.sleep(beat)
-            missed, heard = (missed + 1 if heard == self._received else 0), self._received
+    def _watch(self, supervisor_pid: int, interval: float) -> None:
+        missed, received = 0, self._received
+        # Intervals are counted, not time: after this process itself was stopped, heartbeats wait in the pipe.
+        while missed <= HEARTBEATS_PER_TIMEOUT:
+            time.sleep(interval)
+            missed, received = (missed + 1 if received == self._received else 0), self._received
         with suppress(ProcessLookupError):
-            os.kill(supervisor, signal.SIGKILL)
+            os.kill(supervisor_pid, signal.SIGKILL)
 
     def send(self, message: object) -> None:
-        """Say something to the supervisor.
+        """Send a message to the supervisor.
 
         Raises
         ------
         ClusterError
-            If this is a forked child of the node: a driver that heard it would take it for the node. (What the child
-            only reports is dropped.)
+            If this is a forked child of the node, which the driver would mistake for the node. (Reports of progress
+            are dropped.)
         """
         if os.getpid() != self._owner and isinstance(message, _REPORTS):
             return
         self._require_own_process()
-        with self._sending, suppress(OSError):  # if it is gone, so is this process in a moment
+        with self._sending, suppress(OSError):  # if the supervisor has ended, this process ends too
             self._pipe.send(message)
 
     def wait_for_members(self) -> tuple[Member, ...]:
-        """Return all members of the cluster, when all are there."""
+        """Wait until all nodes have registered; return them."""
         return self._wait(lambda: self._members or None)
 
-    def follow_feeds(self, on_seal: Callable[[FeedComplete], None]) -> None:
-        """Have a function called with each seal, in a thread of its own; those that came before included."""
+    def follow_feeds(self, on_feed: Callable[[FeedComplete], None]) -> None:
+        """Call a function with each past and future `FeedComplete`, in separate threads."""
         with self._changed:
-            self._on_feed = on_seal
-            for seal in self._feeds.values():
-                Thread(target=on_seal, args=(seal,), daemon=True).start()
+            self._on_feed = on_feed
+            for feed in self._feeds.values():
+                Thread(target=on_feed, args=(feed,), daemon=True).start()
 
     def wait_for_feed(self, feed: int) -> FeedComplete | None:
-        """Return what feed number `feed` holds, when it is complete or streams; None if there will be none."""
+        """Wait until feed number `feed` is complete or streams; return it, or None if no further feed comes."""
         self._wait(lambda: feed in self._feeds or self._no_more_feeds or None)
         return self._feeds.get(feed)
 
     def wait_for_file_feed(self, feed: int) -> FeedComplete:
-        """Return what the workers have read of files by themselves, whether or not any other feed comes."""
+        """Wait for a feed of files, which comes whether or not the driver feeds; return it."""
         return self._wait(lambda: self._feeds.get(feed))
 
     def wait_for_grant(self, feed: int, seconds: float | None = None) -> StepGrant | None:
-        """Return the driver's next word on a stream; None if there was none for so long."""
+        """Return the next `StepGrant` of a stream; None if there is none within `seconds`."""
         with self._changed:
-            words = self._grants[feed]
+            grants = self._grants[feed]
         with self._waiting_for(WaitsFor.ROWS), self._changed:
-            if not words:
+            if not grants:
                 self._require_own_process()
-            self._changed.wait_for(lambda: words, seconds)
-            return words.popleft() if words else None
+            self._changed.wait_for(lambda: grants, seconds)
+            return grants.popleft() if grants else None
 
     def passes(self, feed: int, split: Split) -> int:
-        """Return how many passes over a split all workers have ended."""
+        """Return the number of passes over a split that all workers have ended."""
         return self._passes.get((feed, split), 0)
 
     def wait_for_contribution(self, collective: int, sender: int) -> bytes:
-        """Return what another node has given to a collective."""
+        """Wait for what another node contributes to a collective; return it."""
         key = collective, sender
         self._wait(lambda: (key in self._contributions and self._contributions[key][-1].last) or None)
         return b"".join(each.piece for each in self._contributions.pop(key))
 
     def release_port(self) -> None:
-        """Have the supervisor release the node's TensorFlow port; return when it has."""
+        """Wait until the supervisor has released the node's TensorFlow port."""
         self.send(ReleasePort())
         self._wait(lambda: self._port_released or None)
 
     def wait_for_stop(self) -> None:
-        """Return when the node is to end."""
+        """Wait for the message that ends the node."""
         self._wait(lambda: self._stopped or None)
 
     def _wait(self, find: Callable[[], _T | None]) -> _T:
@@ -283,9 +293,38 @@ os.register_at_fork(after_in_child=_renew_locks_in_child)
 
 
 def _identity(pipe: Connection) -> tuple[int, int] | None:
-    """Return what tells one file from another; None for one that is closed."""
+    """Return the identity of the pipe's file, or None if it is closed."""
     try:
         found = os.fstat(pipe.fileno())
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino
+
+
+def node_status(waits_for: WaitsFor, in_epoch: bool) -> NodeStatus:
+    """Return the status of the main thread; called in another thread.
+
+    Parameters
+    ----------
+    waits_for : WaitsFor
+        The reason of a wait, unless the stack shows another.
+    in_epoch : bool
+        Whether the program has taken some of an epoch's batches, but not all.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    stack = traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()
+    # TensorFlow runs eager collectives in a pool of threads, for which it waits in functions of the standard library.
+    waiting = next((each.filename for each in reversed(stack) if not _is_standard(each.filename)), "")
+    in_tensorflow = _TENSORFLOW in waiting
+    first = next((at for at, each in enumerate(stack) if _is_user_code(each.filename)), 0)
+    if any(part in each.filename for each in stack for part in _FILE_SYSTEMS):
+        waits_for = WaitsFor.STORAGE
+    return NodeStatus(waits_for, in_tensorflow, in_epoch, "".join(traceback.format_list(stack[first:])))
+
+
+def _is_standard(filename: str) -> bool:
+    return filename.startswith((_STANDARD_LIBRARY, "<frozen")) and "-packages" not in filename
+
+
+def _is_user_code(filename: str) -> bool:
+    return not (filename.startswith((_PACKAGE, "<frozen")))

@@ -310,7 +310,7 @@ class Supervisor:
 
     def _on_task_end(self) -> None:
         if self._task is not None:
-            # A node that dies while it is fed ends its task too. Its own end explains more, and follows at once.
+            # A node that ends while it is fed ends its task too. Its own end explains more, and follows at once.
             later = Timer(_CAUSE_SECONDS, self._inbox.put, (("task over", _ENDED),))
             later.daemon = True
             later.start()

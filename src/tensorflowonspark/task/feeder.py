@@ -14,7 +14,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartRef, Split
 from tensorflowonspark.messages import NodeLost, NodeReady
 from tensorflowonspark.supervisor.host import local_directory
-from tensorflowonspark.transport.shared_file import PIECE_BYTES, SharedFileWriter, can_hand_over, open_shared
+from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter, can_share_files, open_shared
 
 __all__ = ["FeedSpec", "NodeEndpoint", "PartitionFeeder", "choose", "connect_to", "feed_partition", "node_lost_error"]
 
@@ -128,7 +128,7 @@ def feed_partition(
     """
     sent: dict[Split, int] = {}
     senders: dict[Split, _Sender] = {}
-    near = Path(endpoint.ready.feed_socket).exists() and can_hand_over()
+    near = Path(endpoint.ready.feed_socket).exists() and can_share_files()
     with connect_to(endpoint, credentials) as node:
         try:
             for batch in batches:
@@ -167,7 +167,7 @@ class _Sender:
         if not self._near:
             self._stream.write(batch)
             return
-        if self._file is not None and self._file.bytes + batch.nbytes > PIECE_BYTES:
+        if self._file is not None and self._file.bytes + batch.nbytes > FILE_BYTES:
             self._hand_over()
         if self._file is None:
             self._file = SharedFileWriter(batch.schema, self._directory)
@@ -177,7 +177,7 @@ class _Sender:
         if self._file is None:
             return
         ref = self._file.finish()
-        if not self._stream.hand_over(ref):
+        if not self._stream.send_file(ref):
             # The node can't open this process's files, as in another container: send the rows in the stream.
             self._near = False
             for batch in open_shared(ref):

@@ -1,4 +1,4 @@
-"""The task of the barrier stage that launches one node, and leaves or holds it."""
+"""Tasks of the barrier stage: each launches one node, and ends or holds its slot."""
 
 import sys
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedFailed, PartitionFed
 from tensorflowonspark.messages import Detach, Failed, NodeReady
 from tensorflowonspark.supervisor.client import NodeAssignment, receive_reply, start_supervisor
-from tensorflowonspark.supervisor.host import given_address, known_address, local_directory
+from tensorflowonspark.supervisor.host import advertised_address, configured_address, local_directory
 from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, feed_partition
 from tensorflowonspark.task.gpus import task_gpus
 from tensorflowonspark.transport import Credentials
@@ -24,7 +24,7 @@ from tensorflowonspark.transport import Credentials
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
 
-__all__ = ["PROBLEM_SCHEMA", "LaunchPlan", "own_address", "place"]
+__all__ = ["PROBLEM_SCHEMA", "LaunchPlan", "launch_node", "own_address"]
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class LaunchPlan:
 PROBLEM_SCHEMA = "node int, host string, problem string"
 
 
-def place(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Place the node whose number is this task's; yield a row of `PROBLEM_SCHEMA` if that failed, and else nothing.
+def launch_node(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Launch the node with the number of this task; yield a row of `PROBLEM_SCHEMA` if that fails.
 
-    What fails here is returned, not raised: Spark would repeat the whole stage several times first.
+    A failure is returned, not raised: Spark would repeat the whole stage several times.
     """
     from pyspark import BarrierTaskContext
 
@@ -98,37 +98,37 @@ def place(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
         yield _problem(number, host, f"its supervisor can't be started ({error}): see ulimit -u and -n, and memory")
         return
     try:
-        answer = receive_reply(pipe)
-        if isinstance(answer, Failed):
-            yield _problem(number, host, f"{answer.reason}; {answer.advice}")
+        reply = receive_reply(pipe)
+        if isinstance(reply, Failed):
+            yield _problem(number, host, f"{reply.reason}; {reply.advice}")
         elif plan.config.hold:
             _hold(plan, role, number, host, pipe, batches)
         else:
             pipe.send(Detach())
     finally:
         pipe.close()
-        # Whoever started a process must wait for it, or it stays in the process table; a Spark worker lives on.
+        # A process stays in the process table until its parent waits for it, and Spark's worker runs on.
         waiter = Thread(target=process.wait, daemon=True)
         waiter.start()
         if plan.config.hold:
             waiter.join()
-    for _ in batches:  # a Spark worker that has not read its input to the end is not used again
+    for _ in batches:  # Spark reuses a worker only if it has read its input to the end
         pass
 
 
 def own_address(task: "BarrierTaskContext") -> str:
-    """Return the address at which others reach this executor.
+    """Return the address at which other hosts reach this executor.
 
-    That is its pod's, or the one which its host's administrator gave to Spark, or the one at which Spark has other
-    executors reach it. Else it is the one from which it called the driver, which is another one behind a proxy, and on
-    a host with several addresses.
+    That is its pod's, or the one configured for Spark, or the one that Spark has advertised to other executors.
+    Otherwise it is the one from which it connected to the driver, which differs behind a proxy and on a host with
+    several addresses.
     """
-    seen = task.getTaskInfos()[task.partitionId()].address  # with a port
-    return given_address() or known_address(_executor().cmdline()) or seen.rsplit(":", 1)[0].strip("[]")
+    source = task.getTaskInfos()[task.partitionId()].address  # with a port
+    return configured_address() or advertised_address(_executor().cmdline()) or source.rsplit(":", 1)[0].strip("[]")
 
 
 def _executor() -> psutil.Process:
-    """Return the JVM that this Python worker belongs to."""
+    """Return the JVM that started this Python worker."""
     parents = psutil.Process().parents()
     return next((parent for parent in parents if parent.name() == "java"), parents[0])
 
@@ -136,13 +136,13 @@ def _executor() -> psutil.Process:
 def _hold(
     plan: LaunchPlan, role: Role, number: int, host: str, pipe: Connection, batches: Iterator[pa.RecordBatch]
 ) -> None:
-    """Feed the node from this task's own partition, then wait until it has ended; the driver hears of its fate."""
+    """Feed the node from this task's partition, and wait until it has ended; the supervisor reports to the driver."""
     ready = receive_reply(pipe)
     if plan.feed is not None and isinstance(ready, NodeReady) and ready.feed_socket:
         target = NodeEndpoint(number, str(role), host, ready, plan.driver)
         try:
             parts = feed_partition(target, plan.credentials, plan.feed, number, 0, batches)
-        except FeedError as error:  # raised, it would reach the driver as the end of some task
+        except FeedError as error:  # an exception would reach the driver as the failure of any task
             pipe.send(FeedFailed(plan.feed.feed, str(error)))
         else:
             pipe.send(PartitionFed(plan.feed.feed, parts))

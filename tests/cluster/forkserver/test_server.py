@@ -88,7 +88,7 @@ class Node:
         self._output, writing = os.pipe()
         self.process, self._pipe = processes.start(
             "tensorflowonspark.node",
-            {**server._outfit.environment},
+            {**server._properties.environment},
             writing,
             fork=partial(server.fork, output=writing),
         )
@@ -145,7 +145,7 @@ def describe(args, ctx):
 
 @pytest.mark.smoke
 def test_a_forked_node_is_like_a_fresh_one(shared):
-    cold = Node(ForkServer("/nowhere", 1, shared.fork_server()._outfit.environment), describe)
+    cold = Node(ForkServer("/nowhere", 1, shared.fork_server()._properties.environment), describe)
     warm = [Node(shared.fork_server(), describe) for _ in range(2)]
     assert [cold.forked, *(node.forked for node in warm)] == [False, True, True]
     fresh, *forked = (node.result() for node in (cold, *warm))
@@ -180,7 +180,7 @@ def test_a_node_that_wants_another_environment_starts_afresh_and_says_so_for_deb
     node = Node(shared.fork_server(TF_CPP_MIN_LOG_LEVEL="1"), lambda args, ctx: "tensorflow" in sys.modules)
     assert not node.forked
     assert not node.result()
-    assert node.output().startswith("DEBUG:tensorflowonspark:started afresh, since the node wants another environment")
+    assert node.output().startswith("DEBUG:tensorflowonspark:started with exec: its environment differs")
     assert node.stop() == 0
 
 
@@ -276,7 +276,7 @@ def test_it_ends_when_no_cluster_has_been_there_for_long(executor):
     )
     supervisor = subprocess.Popen(
         [sys.executable, "-c", program, str(executor.directory), str(executor.process.pid)],
-        env=executor.fork_server()._outfit.environment,
+        env=executor.fork_server()._properties.environment,
         stdin=subprocess.PIPE,
     )
     wait_for(executor.sockets, _IMPORT_SECONDS)

@@ -172,7 +172,7 @@ def test_a_node_whose_fork_server_died_first_is_still_missed(spark, warm):
         time.sleep(0.5)
         node.kill()
         cluster.join()
-    assert caught.value.reason == "its process ended, after the fork server that would have told how"
+    assert caught.value.reason == "its process ended after its fork server, which would have received its exit code"
 
 
 @pytest.mark.masters("local")
@@ -186,7 +186,7 @@ def test_a_fork_server_that_is_stopped(spark, warm):
             cluster.join()
         finally:
             warm.send_signal(signal.SIGCONT)
-    assert caught.value.reason == "its process ended, after the fork server that would have told how"
+    assert caught.value.reason == "its process ended after its fork server, which would have received its exit code"
 
 
 _DRIVER = """

@@ -1,4 +1,4 @@
-"""Clusters that are started again after a failure: what they are given, and that they end as if nothing had been."""
+"""Restart policies and ranges of workers that are refused."""
 
 import pytest
 
@@ -12,8 +12,8 @@ from tensorflowonspark.config import RestartPolicy
         ({"max_restarts": -1}, "max_restarts=-1"),
         ({"max_restarts": "3"}, "max_restarts='3'"),
         ({"backoff": -1}, "backoff=-1"),
-        ({"causes": ["tired"]}, "there is no 'tired'; there are out_of_memory, killed"),
-        ({"causes": "killed"}, "there is no 'killed'"),
+        ({"causes": ["tired"]}, "'tired' is unknown; expected some of out_of_memory, killed"),
+        ({"causes": "killed"}, "'killed' is unknown"),
     ],
 )
 def test_a_policy_that_can_not_be_right_is_refused(settings, words):

@@ -54,11 +54,11 @@ def assert_exactly_once(results, total, epochs):
     ),
 )
 def test_two_hundred_draws(  # noqa: PLR0913, PLR0917 - what is drawn
-    sizes, workers, batch_size, epochs, cache, limit, slots, shuffle, rebalance, mishaps
+    sizes, num_workers, batch_size, epochs, cache, limit, slots, shuffle, rebalance, mishaps
 ):
     epochs = 1 if cache is None else epochs
     args = {"batch_size": batch_size, "epochs": epochs, "shuffle": shuffle}
-    with cluster_in_process(read, args, slots=slots, mishaps=mishaps, num_workers=workers) as cluster:
+    with cluster_in_process(read, args, slots=slots, mishaps=mishaps, num_workers=num_workers) as cluster:
         # A bound holds what is kept, and would refuse it; a stream goes on with however little.
         bound = limit if cache is None else None
         for _ in range(2):

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.columns import arrow_type, check_schema, map_in_arrow, parse_schema
-from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import InferenceHeader
@@ -18,10 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
+    from tensorflowonspark.driver.monitor import Monitor
+
 __all__ = ["infer", "wait_until_served"]
 
 
-def wait_until_served(monitor: Monitor, seconds: float) -> list[Node]:
+def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
     """Wait until all programs have called ``ctx.serve``; return their nodes.
 
     Raises
@@ -144,14 +145,14 @@ def _infer_partition(
     endpoint = choose(endpoints, partition)
     asked = answered = 0
     with connect_to(endpoint, credentials) as node:
-        dialogue: transport.Dialogue | None = None
+        exchange: transport.Exchange | None = None
         try:
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                dialogue = dialogue or node.dialogue(InferenceHeader(partition, schema), batch.schema)
+                exchange = exchange or node.exchange(InferenceHeader(partition, schema), batch.schema)
                 asked += batch.num_rows
-                results = pa.Table.from_batches(dialogue.ask(batch)).combine_chunks().to_batches()[0]
+                results = pa.Table.from_batches(exchange.request(batch)).combine_chunks().to_batches()[0]
                 answered += results.num_rows
                 if answered != asked:
                     raise FeedError(
@@ -159,8 +160,8 @@ def _infer_partition(
                     )
                 columns = [*(batch.column(name) for name in kept), *results.columns]
                 yield pa.RecordBatch.from_arrays(columns, [*kept, *results.schema.names])
-            if dialogue is not None:
-                dialogue.close()
+            if exchange is not None:
+                exchange.close()
         except transport.ConnectionLost as error:
             message = f"partition {partition}: {endpoint.name} on {endpoint.host} did not answer after {answered} rows"
             note = "results can be computed only while the cluster runs, inside its with block"

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.feed.job import FeedRequest, accepted_parts, node_endpoints
 from tensorflowonspark.driver.feed.manifest import build_manifests
 from tensorflowonspark.driver.nodes import Node
@@ -34,6 +33,7 @@ from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, PartitionFeede
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from tensorflowonspark.driver.attempt import ClusterAttempt
     from tensorflowonspark.driver.spark.jobs import Job
 
 __all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "FeedSession", "FeedStrategy", "HeldFeed", "ProgressTimeout"]
@@ -89,7 +89,7 @@ class FeedSession:
 
     def __init__(
         self,
-        attempt: ClusterAttempt,
+        attempt: "ClusterAttempt",
         number: int,
         request: FeedRequest,
         strategy: Callable[["FeedSession"], FeedStrategy],

@@ -36,6 +36,7 @@ class StreamingFeed:
 
     Examples
     --------
+    >>> import tensorflowonspark as tfos
     >>> def program(ctx):
     ...     return sum(len(batch["value"]) for batch in ctx.feed().batches(10)())
     >>> with tfos.Cluster(spark, program) as cluster:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION
 from tensorflowonspark.errors import ClusterError, FeedError
-from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, place
+from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -216,7 +216,7 @@ class SparkStage:
     ) -> None:
         size = len(plan.config.spec.roles) - plan.first_node
         frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
-        placed = map_in_arrow(frame, partial(place, plan), PROBLEM_SCHEMA, barrier=True)
+        placed = map_in_arrow(frame, partial(launch_node, plan), PROBLEM_SCHEMA, barrier=True)
         self._plan = plan
         self._feeds = data is not None
         self._job = SparkJob(spark, f"TensorFlow cluster of {plan.config.spec}", placed.collect, on_end)

@@ -29,14 +29,14 @@ class FeedServer:
     def __init__(self, setup: NodeSetup, tell: Callable[[object], None]) -> None:
         self.cache = Cache(setup.local_directory, setup.number, tell)
         self.answerer: InferenceServer | None = None
-        self.socket = transport.reachable(Path(setup.feed_socket))
-        self._near = transport.Server(self.socket, setup.credentials, on_put=self._take, on_dialogue=self._answer)
+        self.socket = transport.short_path(Path(setup.feed_socket))
+        self._near = transport.Server(self.socket, setup.credentials, on_put=self._take, on_exchange=self._answer)
         self._far = transport.Server(
             (setup.host, 0),
             setup.credentials,
             directory=setup.local_directory,
             on_put=self._take,
-            on_dialogue=self._answer,
+            on_exchange=self._answer,
         )
 
     @property

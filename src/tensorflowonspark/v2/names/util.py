@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.supervisor.host import given_address
+from tensorflowonspark.supervisor.host import configured_address
 from tensorflowonspark.task.gpus import all_gpus, task_gpus
 
 from .gpu_info import AS_LIST, get_gpus, take
@@ -100,7 +100,7 @@ def get_ip_address() -> str:
 
     It is ``SPARK_LOCAL_IP`` if that is set, else the address from which this machine sends packets.
     """
-    if given := given_address():
+    if given := configured_address():
         return given
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -27,7 +27,7 @@ from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.supervisor.host import local_directory
-from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, own_address, place
+from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
 
 if TYPE_CHECKING:
@@ -184,14 +184,14 @@ def _task(remote: _RemoteRun, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
     if task.partitionId():
         plan = _unpacked(task.allGather("")[0], remote)
         if plan is not None:
-            yield from map(_with_outcome, place(plan, batches))
+            yield from map(_with_outcome, launch_node(plan, batches))
         return
     backend = _StageBackend(own_address(task), remote.hadoop, remote.tls)
     outcomes: SimpleQueue[bytes] = SimpleQueue()
     Thread(target=lambda: outcomes.put(_outcome(remote, backend)), daemon=True).start()
     plan = backend.plans.get()
     task.allGather(_packed(plan))
-    problems = list(place(plan, batches)) if plan is not None else []
+    problems = list(launch_node(plan, batches)) if plan is not None else []
     backend.end("its task could not launch it" if problems else "")
     outcome = outcomes.get()
     yield from map(_with_outcome, problems)
