@@ -1,4 +1,4 @@
-"""``TFParallel``: the same function on independent nodes."""
+"""`TFParallel` of 2.x: one function on independent nodes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stages of 2.x on nodes: feeding a training function, and applying its export."""
+"""`TFEstimator` of 2.x on nodes."""
 
 import argparse
 import sys
@@ -77,7 +77,7 @@ def test_a_program_of_2x_trains_and_applies(spark, tmp_path):
 
 
 def note_rows(args, ctx):
-    """Write the rows of the feed to a file, which is the last argument of a command line."""
+    """Write what is fed into a file; of a command line the last word is the file."""
     path, batch_size = (args[-1], 3) if isinstance(args, list) else (args.path, args.batch_size)
     rows, feed = [], ctx.get_data_feed()
     while not feed.should_stop():

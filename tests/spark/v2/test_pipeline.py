@@ -1,4 +1,4 @@
-"""``TFModel`` with Spark: mappings, signatures and results."""
+"""`TFModel` of 2.x: results of a SavedModel, and refusals."""
 
 import warnings
 

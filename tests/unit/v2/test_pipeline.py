@@ -1,4 +1,4 @@
-"""Params and arguments of the stages of 2.x."""
+"""Arguments and params of the Spark ML stages of 2.x."""
 
 import argparse
 import subprocess
