@@ -9,7 +9,6 @@ from tensorflowonspark.columns import require_frame
 from tensorflowonspark.config import ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt, ClusterConfig
 from tensorflowonspark.driver.console import parse_level
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.inference import infer, wait_for_answers
 from tensorflowonspark.driver.feed.job import check_frame, node_endpoints
 from tensorflowonspark.driver.feed.session import FeedSession, FeedSettings
@@ -20,6 +19,7 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.program import Function, pickled_program, positive, range_of, result_of
 from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode
 from tensorflowonspark.messages import NoMoreFeeds

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tensorflowonspark import transport
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.task.feeder import NodeEndpoint, choose, loss, reach
 from tensorflowonspark.v2.inlet import RowsHeader
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tensorflowonspark.columns import check_schema, map_in_arrow, merge, require_frame
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.manifest import plan_moves
 from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause, not_computed
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, Move, PartSummary, SplitManifest

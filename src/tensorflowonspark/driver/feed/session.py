@@ -35,8 +35,8 @@ from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
     from tensorflowonspark.driver.spark.backend import Job
+    from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 
 __all__ = ["PARTITIONS_PER_BATCH", "FeedSession", "FeedSettings", "ProgressTimeout"]
 

@@ -23,7 +23,7 @@ from tensorflowonspark.task.feeder import FeedSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
+    from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 
 __all__ = ["StreamedFeed"]
 

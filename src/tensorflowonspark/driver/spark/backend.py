@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.job import feed_job
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.jobs import SparkJob, SparkStage
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
 from tensorflowonspark.driver.spark.resources import find_slots, listen
