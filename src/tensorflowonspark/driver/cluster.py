@@ -8,7 +8,6 @@ from tensorflowonspark.columns import require_frame
 from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt
 from tensorflowonspark.driver.console import parse_level
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
@@ -17,6 +16,7 @@ from tensorflowonspark.driver.nodes import Node, NodeInfo
 from tensorflowonspark.driver.program import Function, deserialize_result, parse_workers, positive, serialize_program
 from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig
 from tensorflowonspark.messages import NoMoreFeeds

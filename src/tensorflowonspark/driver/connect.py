@@ -21,8 +21,8 @@ import pyarrow as pa
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tensorflowonspark import transport
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.task.feeder import NodeEndpoint, choose, connect_to, node_lost_error
 from tensorflowonspark.v2.inlet import RowsHeader
 
@@ -65,12 +65,12 @@ def _infer_partition(
     target = choose(targets, partition)
     try:
         with connect_to(target, credentials) as node:
-            dialogue: transport.Dialogue | None = None
+            exchange: transport.Exchange | None = None
             for batch in in_batches(pickles, queue):
-                dialogue = dialogue or node.dialogue(RowsHeader(partition, b"", queue, timeout), batch.schema)
-                for answer in dialogue.ask(batch):
+                exchange = exchange or node.exchange(RowsHeader(partition, b"", queue, timeout), batch.schema)
+                for answer in exchange.request(batch):
                     yield from answer.column(0).to_pylist()
-            for answer in dialogue.rest() if dialogue is not None else ():
+            for answer in exchange.drain() if exchange is not None else ():
                 yield from answer.column(0).to_pylist()
     except transport.ConnectionLost as error:
         action = f"partition {partition}: {target.name} on {target.host} did not answer"

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend, ScriptedJob, returns
 

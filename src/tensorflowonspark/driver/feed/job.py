@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.columns import check_schema, require_frame
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
 from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.jobs import first_cause, not_computed
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartRef, Split

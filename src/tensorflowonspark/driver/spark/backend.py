@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorflowonspark.columns import map_in_arrow
-from tensorflowonspark.driver.feed.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.jobs import Job, PartitionFunction, SparkJob, SparkStage, Stage, run_in_task
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
 from tensorflowonspark.driver.spark.resources import find_slots, listen
