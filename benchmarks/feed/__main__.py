@@ -24,7 +24,7 @@ _FEEDS = {
     "disk": {"measure": "feed", "cache": "disk", "shuffle": False},
     "disk, shuffled": {"measure": "feed", "cache": "disk", "shuffle": True},
     "memory": {"measure": "feed", "cache": "memory", "shuffle": False},
-    "none": {"measure": "feed", "cache": "none", "shuffle": False},
+    "none": {"measure": "feed", "cache": None, "shuffle": False},
 }
 
 

@@ -114,12 +114,12 @@ def stream(spark, frames, request):
         tfos.Cluster(spark, pass_slowly, {"pause": request["pause"]}, num_workers=1) as cluster,
         Sampler(os.environ[_MARK]) as sampler,
     ):
-        cluster.train(small, cache="none", cache_limit=request["limit"])
+        cluster.train(small, cache=None, cache_limit=request["limit"])
         time.sleep(1)
         before = sampler.sizes()
         sampler.peaks = {}
         started = time.monotonic()
-        cluster.train(big, cache="none", cache_limit=request["limit"])
+        cluster.train(big, cache=None, cache_limit=request["limit"])
         seconds = time.monotonic() - started
         peaks = dict(sampler.peaks)
     assert cluster.join()["worker:0"] == [1_000, request["rows"]]

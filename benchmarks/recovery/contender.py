@@ -44,7 +44,7 @@ class Restart(logging.Handler):
         super().__init__()
         self.noticed = self.gone = None
         self._cluster = cluster
-        self._nodes = cluster.nodes
+        self._monitor = cluster._monitor
         self._over = Event()
 
     def emit(self, record):
@@ -53,7 +53,7 @@ class Restart(logging.Handler):
             Thread(target=self._watch, daemon=True).start()
 
     def _watch(self):
-        while self._cluster.nodes is self._nodes:
+        while self._cluster._monitor is self._monitor:
             time.sleep(_POLL_SECONDS)
         self.gone = time.time()
 

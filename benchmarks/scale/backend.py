@@ -75,10 +75,10 @@ class PlayedBackend(LoopbackBackend):
         order = {
             "address": plan.driver,
             "credentials": plan.credentials,
-            "cluster": plan.cluster,
-            "roles": plan.spec.roles,
+            "cluster": plan.cluster_id,
+            "roles": plan.config.spec.roles,
         }
-        order |= {"returns": self._returns, "beat": plan.silence / _BEATS}
+        order |= {"returns": self._returns, "beat": plan.config.heartbeat_timeout / _BEATS}
         for player, numbers in zip(self.players, self._shares, strict=True):
             player.play({**order, "numbers": numbers}, on_end)
         return PlayedStage([player.placed for player in self.players])

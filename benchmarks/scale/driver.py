@@ -11,8 +11,7 @@ import psutil
 import tensorflowonspark as tfos
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.scale.backend import PlayedBackend
-from tensorflowonspark.config import ClusterSpec, RestartPolicy
-from tensorflowonspark.driver.attempt import ClusterConfig
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 
 _SILENCE = 30.0  # Cluster's default
 _UP_SECONDS = 600
@@ -53,19 +52,13 @@ def cluster_of(count, *, returns):
     settings = ClusterConfig(
         spec=ClusterSpec(num_workers=count),
         program=cloudpickle.dumps(None),
-        hold=False,
-        tensorboard="",
-        env={},
-        level=0,
-        silence=_SILENCE,
+        heartbeat_timeout=_SILENCE,
         start_timeout=_UP_SECONDS,
-        restarts=RestartPolicy(0),
-        least_workers=count,
         warm_nodes=False,
     )
     backend = PlayedBackend(count, returns)
     try:
-        yield tfos.Cluster.carried_by(backend, settings), backend
+        yield tfos.Cluster._on_backend(backend, settings), backend
     finally:
         backend.close()
 
@@ -73,7 +66,7 @@ def cluster_of(count, *, returns):
 def start(cluster):
     """Start a cluster; return when all programs wait for rows."""
     cluster.start()
-    while not all(node.waits_for_feed for node in cluster.nodes):
+    while not all(node.waits_for_feed for node in cluster._monitor.nodes):
         time.sleep(_POLL_SECONDS)
 
 

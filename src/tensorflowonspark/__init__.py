@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tensorflowonspark.config import Role as Role
     from tensorflowonspark.driver.cluster import Cluster as Cluster
     from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed as StreamingFeed
+    from tensorflowonspark.driver.nodes import NodeInfo as NodeInfo
+    from tensorflowonspark.driver.nodes import NodeState as NodeState
     from tensorflowonspark.driver.run import run as run
     from tensorflowonspark.errors import CheckpointError as CheckpointError
     from tensorflowonspark.errors import ClusterError as ClusterError
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 __version__ = "3.0.0.dev0"
 
-# The modules of TensorFlowOnSpark 2.x live together in one folder, and are imported as they were.
-__path__.append(f"{__path__[0]}/v2")
+# The modules of TensorFlowOnSpark 2.x are found in this folder, under the names that programs import.
+__path__.append(f"{__path__[0]}/v2/names")
 
 __all__ = [
     "CheckpointError",
@@ -52,6 +54,8 @@ __all__ = [
     "FeedError",
     "Job",
     "NodeError",
+    "NodeInfo",
+    "NodeState",
     "RestartPolicy",
     "Role",
     "SlotsError",
@@ -71,6 +75,7 @@ __all__ = [
 _PACKAGES = ("frames", "ml", "storage")
 _HOMES = {
     "driver.cluster": ("Cluster",),
+    "driver.nodes": ("NodeInfo", "NodeState"),
     "driver.run": ("run",),
     "driver.feed.structured_streaming": ("StreamingFeed",),
     "node.ps.coordinator": ("CoordinatedFeed",),

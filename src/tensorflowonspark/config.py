@@ -1,18 +1,20 @@
-"""Configuration of a cluster: its roles and ``TF_CONFIG``, and when it is started again after a failure."""
+"""Configuration of a cluster: its roles, restart policy and other settings, and each node's ``TF_CONFIG``."""
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from tensorflowonspark.errors import FailureKind, SpecError
 
-__all__ = ["ClusterSpec", "Job", "RestartPolicy", "Role", "tf_config"]
+__all__ = ["HEARTBEATS_PER_TIMEOUT", "ClusterConfig", "ClusterSpec", "Job", "RestartPolicy", "Role", "tf_config"]
+
+HEARTBEATS_PER_TIMEOUT = 6  # sent by a supervisor within `ClusterConfig.heartbeat_timeout`
 
 
 class Job(str, Enum):
-    """What a node is in the cluster, by TensorFlow's names."""
+    """The job of a node in the cluster, by TensorFlow's names."""
 
     PS = "ps"
     CHIEF = "chief"
@@ -25,7 +27,7 @@ class Job(str, Enum):
 
 @dataclass(frozen=True, order=True)
 class Role:
-    """A node's place in the cluster: its job and its number within the job.
+    """The role of a node in the cluster: its job and its index within the job.
 
     Examples
     --------
@@ -42,24 +44,24 @@ class Role:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """How many nodes of each job a cluster has.
+    """The numbers of nodes of each job of a cluster.
 
     Parameters
     ----------
     num_workers : int
-        Nodes that train, besides the chief.
+        Nodes that train, not counting the chief.
     num_ps : int
         Parameter servers.
     chief : bool
-        Whether there is a node of the job ``chief``. Without one, worker 0 does the chief's duties, as in
-        ``MultiWorkerMirroredStrategy``; ``ParameterServerStrategy`` needs one.
+        Whether there is a node of the job ``chief``. Without one, worker 0 has the chief's duties, as in
+        ``MultiWorkerMirroredStrategy``; ``ParameterServerStrategy`` requires one.
     evaluator : bool
-        Whether one more node evaluates beside the training.
+        Whether one more node evaluates during the training.
 
     Raises
     ------
     SpecError
-        If a count is negative or no integer, or no node would train.
+        If a count is negative or not an integer, or no node would train.
 
     Examples
     --------
@@ -101,12 +103,12 @@ class ClusterSpec:
 
     @property
     def chief_role(self) -> Role:
-        """The role that has the chief's duties: the chief, or else worker 0."""
+        """The role with the chief's duties: the chief, or else worker 0."""
         return self.trainers[0]
 
     @property
     def fed(self) -> tuple[Role, ...]:
-        """The roles that rows are fed to: the workers, and a chief that trains beside them (so not with ps)."""
+        """The roles that are fed: the workers, and without parameter servers the chief."""
         if self.num_ps:
             return tuple(role for role in self.trainers if role.job is Job.WORKER)
         return self.trainers
@@ -122,14 +124,14 @@ class ClusterSpec:
 def tf_config(addresses: Mapping[Role, str], role: Role) -> str:
     """Return the ``TF_CONFIG`` of a node, as JSON.
 
-    The evaluator stands beside the cluster, not in it: the others' ``TF_CONFIG`` does not name it.
+    The evaluator is not a part of TensorFlow's cluster: the ``TF_CONFIG`` of the other nodes does not contain it.
 
     Parameters
     ----------
     addresses : mapping of Role to str
         ``host:port`` of every node's TensorFlow server.
     role : Role
-        The node that it is for.
+        The role of the node.
 
     References
     ----------
@@ -153,27 +155,27 @@ _CAUSES = tuple(kind.name.lower() for kind in FailureKind)
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """How often a cluster is started again, after which failures, and how soon.
+    """The failures after which a cluster is restarted, the number of restarts, and the delays before them.
 
-    All nodes are started again, on the executors that there are then, and the function runs from its beginning: it
-    goes on from its last checkpoint (`Context.checkpoint`), and learns the number of its attempt (`Context.attempt`).
+    A restart starts all nodes again, on the executors of that time, and runs the function from its beginning: the
+    function resumes from its last checkpoint (`Context.checkpoint`), and `Context.attempt` is its number.
 
     Parameters
     ----------
     max_restarts : int
-        How often, over the cluster's whole life.
+        Maximum number of restarts of the cluster.
     backoff : float
-        Seconds before the second restart; they double with each one after it. The first one comes at once.
+        Seconds before the second restart, doubled for each later one. The first restart is immediate.
     max_backoff : float
-        Seconds that are never exceeded.
+        Maximum of these seconds.
     causes : collection of str
-        The failures that count, by the `NodeError`'s ``cause``; others end the cluster. By default all but
-        ``"raised"``: a program's own exception would most likely come again.
+        The failures after which the cluster is restarted, by the ``cause`` of `NodeError`; others end it. By default
+        all but ``"raised"``, since a program would most likely raise its own exception again.
 
     Raises
     ------
     SpecError
-        If a number is negative, or there is no such cause.
+        If a number is negative, or a cause is unknown.
 
     Examples
     --------
@@ -195,8 +197,42 @@ class RestartPolicy:
                 raise SpecError(f"{name}={getattr(self, name)!r}: expected 0 or more")
         unknown = [self.causes] if isinstance(self.causes, str) else sorted(set(self.causes) - set(_CAUSES))
         if unknown:
-            raise SpecError(f"causes: there is no {unknown[0]!r}; there are {', '.join(_CAUSES)}")
+            raise SpecError(f"causes: {unknown[0]!r} is unknown; expected some of {', '.join(_CAUSES)}")
 
     def delay(self, restart: int) -> float:
-        """Return the seconds to wait before restart number `restart`, from 0."""
+        """Return the seconds to wait before restart number `restart`, counted from 0."""
         return float(min(self.max_backoff, self.backoff * 2 ** (restart - 1))) if restart else 0.0
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """The settings of a cluster: what the user passed to `Cluster`, in one attempt.
+
+    It is nested in `LaunchPlan` (driver to task), `NodeAssignment` (task to supervisor) and `NodeSetup` (supervisor to
+    node), so that a setting reaches every process. `Cluster` documents the settings.
+
+    Raises
+    ------
+    SpecError
+        If the heartbeat time-out is not above 0.
+    """
+
+    spec: ClusterSpec  # of an elastic cluster: with the most workers, or those of this attempt
+    program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
+    hold: bool = False  # whether a task keeps its slot until its node has ended
+    env: dict[str, str] = field(default_factory=dict)
+    tensorboard: str | None = None  # a log directory
+    log_level: int = 0
+    heartbeat_timeout: float = 30.0  # seconds
+    start_timeout: float = 600.0  # seconds
+    restarts: RestartPolicy = field(default_factory=lambda: RestartPolicy(0))
+    min_workers: int | None = None  # of an elastic cluster
+    warm_nodes: bool = True
+    tls: bool | None = None  # None: as Spark's settings ask
+    attempt: int = 0  # restarts before this attempt
+    first_feed: int = 0  # number of the first feed of this attempt
+
+    def __post_init__(self) -> None:
+        seconds = self.heartbeat_timeout
+        if not isinstance(seconds, (int, float)) or not seconds > 0:
+            raise SpecError(f"heartbeat_timeout={seconds!r}: expected seconds above 0")

@@ -1,6 +1,7 @@
-"""Every exception of the package: what went wrong, where, with which value, and what to do about it.
+"""Exceptions of the package.
 
-All of them survive pickling, so that one raised in a node or a Spark task arrives whole in the driver.
+Their texts contain the problem, its place, the value and the remedy. All of them survive pickling, so that one raised
+in a node or a Spark task arrives complete in the driver.
 """
 
 from enum import Enum
@@ -19,11 +20,11 @@ __all__ = [
     "TFRecordError",
 ]
 
-_TEXT = 2000  # characters of another program's error: more is no sentence
+_TEXT = 2000  # characters of another program's error
 
 
 def error_text(error: BaseException, limit: int = _TEXT) -> str:
-    """Return the text of any exception: a program's own may raise when it is asked for its text, or have megabytes.
+    """Return the text of any exception: that of a program's own may raise, or have megabytes.
 
     Examples
     --------
@@ -34,20 +35,20 @@ def error_text(error: BaseException, limit: int = _TEXT) -> str:
         text = str(error)
     except BaseException as problem:
         return f"(without a text: its __str__ raised {type(problem).__name__})"
-    text = text.encode(errors="backslashreplace").decode()  # half characters can't be sent
+    text = text.encode(errors="backslashreplace").decode()  # lone surrogates can't be sent
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
 
 
 class ClusterError(Exception):
-    """The root of this package's exceptions; one ``except`` catches them all."""
+    """Base of this package's exceptions."""
 
 
 class EnvironmentNotReady(ClusterError):
-    """Something that must be installed or set is not: Java, a Python version, pyspark, TensorFlow."""
+    """A requirement is not installed or not set: Java, a Python version, pyspark, TensorFlow."""
 
 
 class SpecError(ClusterError, ValueError):
-    """An argument that can't be right was refused, before anything was started."""
+    """An invalid argument was refused, before anything was started."""
 
 
 class SlotsError(ClusterError):
@@ -56,9 +57,9 @@ class SlotsError(ClusterError):
     Parameters
     ----------
     needed, available : int
-        Task slots that the nodes need, and that the application has now.
+        Task slots that the nodes need, and those that the application has.
     advice : str
-        What the user can change.
+        The remedy.
     """
 
     def __init__(self, needed: int, available: int, advice: str) -> None:
@@ -75,26 +76,26 @@ class SlotsError(ClusterError):
 
 
 class StartError(ClusterError):
-    """The nodes did not all come up; the message names those that are missing."""
+    """Not all nodes came up; the message names the missing ones."""
 
 
 class FeedError(ClusterError):
-    """A DataFrame could not be fed as the program asked for it; the message names column, partition and value."""
+    """A DataFrame could not be fed as requested; the message names column, partition and value."""
 
 
 class TFRecordError(ClusterError):
-    """A TFRecord file can't be read, or holds something else than its reader was told.
+    """A TFRecord file can't be read, or its contents differ from the declared schema.
 
     Parameters
     ----------
     file : str
         Its path.
     offset : int
-        The place in the file, in bytes; in a compressed one in its decompressed contents.
+        The position in the file, in bytes; in a compressed file, in the decompressed contents.
     reason : str
-        What is wrong there.
+        The problem.
     advice : str
-        What the user can do.
+        The remedy.
     """
 
     def __init__(self, file: str, offset: int, reason: str, advice: str = "") -> None:
@@ -111,29 +112,29 @@ class TFRecordError(ClusterError):
 
 
 class CheckpointError(ClusterError):
-    """A checkpoint could not be written or read, or does not fit the program's state; the message names its path."""
+    """A checkpoint could not be written or read, or does not match the program's state; the message names its path."""
 
 
 class StorageError(ClusterError, OSError):
-    """A path's file system can't be reached: something is not installed, not set, or not known."""
+    """The file system of a path can't be reached: a package, a setting or the host name is missing."""
 
 
 class FailureKind(Enum):
-    """How a node failed; the order is that of how likely it is the cause, not a consequence, of the others."""
+    """The kind of a node's failure, ordered from the most likely root cause to the most likely consequence."""
 
     OUT_OF_MEMORY = 0
     KILLED = 1  # by a signal
-    EXITED = 2  # the process ended without a word
+    EXITED = 2  # the process ended without a report
     EXECUTOR_LOST = 3
     LOST = 4  # the connection to its supervisor broke
-    STOPPED = 5  # its process is there, and stopped
-    HUNG = 6  # its process is there, and does nothing
+    STOPPED = 5  # its process exists and is stopped
+    HUNG = 6  # its process exists and makes no progress
     RAISED = 7  # the user's program raised
-    PEER_LOST = 8  # the user's program raised since another node was gone
+    PEER_LOST = 8  # the user's program raised because another node had ended
 
 
 class NodeError(ClusterError):
-    """A node of the cluster failed: its program raised, its process ended, or its host or executor is gone.
+    """A node of the cluster failed: its program raised, its process ended, or its host or executor was lost.
 
     Parameters
     ----------
@@ -142,15 +143,15 @@ class NodeError(ClusterError):
     host : str
         The host it ran on.
     reason : str
-        What happened, in one sentence.
+        The failure, in one sentence.
     advice : str
-        What the user can do; empty where there is nothing but the traceback.
+        The remedy; empty if the traceback has all there is to know.
     traceback : str
-        The traceback of the user's program, where it raised.
+        The traceback of the user's program, if it raised.
     output : str
-        The last lines that the node printed, where they add something.
+        The last lines that the node printed, unless there is a traceback.
     cause : str
-        What it was, in one word of those that `RestartPolicy` knows.
+        The kind of the failure, one of the `causes` of `RestartPolicy`.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """Messages about the rows of a feed, between driver, task and node.
 
-A *feed* is what one ``cluster.train(...)`` brings. It has two *splits*, rows to train on and rows to validate on; each
-consists of *parts*, and a part is what one attempt at one Spark partition has sent to one node.
+A *feed* is the data of one ``cluster.train(...)``. It has two *splits*, rows to train on and rows to validate on. A
+split consists of *parts*: the rows that one attempt at one Spark partition has sent to one node. As in `messages`, the
+base class of a message is its receiver.
 """
 
 import re
@@ -10,6 +11,7 @@ from enum import Enum
 
 from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.messages import ToDriver, ToNode
 
 __all__ = [
     "Backpressure",
@@ -17,12 +19,15 @@ __all__ = [
     "CacheMode",
     "FeedComplete",
     "FeedFailed",
+    "FeedReport",
     "FilesRead",
     "InferenceHeader",
     "InputStarved",
     "Move",
     "PartHeader",
+    "PartRef",
     "PartSummary",
+    "PartitionFed",
     "PartsStored",
     "PassEnded",
     "PassesEnded",
@@ -35,35 +40,35 @@ __all__ = [
     "parse_bytes",
 ]
 
-# How much of a stream waits in a node, where nothing else is asked for: some partitions of Spark's usual 128 MB.
+# Bytes of a stream that a node buffers by default: some partitions of Spark's usual 128 MB.
 _STREAM_BYTES = 512 << 20
 
 
 class Split(Enum):
-    """What rows are for."""
+    """The purpose of rows."""
 
     TRAIN = "train"
     VALIDATION = "validation"
 
 
 class CacheMode(Enum):
-    """Where a node keeps the rows that it was fed; what is kept can be passed over again."""
+    """The place where a node keeps the rows of a feed; kept rows can be read in several epochs."""
 
     DISK = "disk"
     MEMORY = "memory"
-    NONE = "none"  # each row is handed out once, and forgotten
+    NONE = "none"  # each row is read once and then freed
 
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """How a node keeps a feed's rows, and how many bytes of them at the most; None is without a bound."""
+    """The place of a feed's rows on a node, and their maximum size in bytes; None is unlimited."""
 
     keep: CacheMode = CacheMode.DISK
     limit_bytes: int | None = None
 
     @classmethod
     def parse(cls, cache: str | None, limit: int | str | None) -> "CacheConfig":
-        """Return what a user asked for.
+        """Return the configuration for the arguments `cache` and `cache_limit` of `Cluster.train`.
 
         Examples
         --------
@@ -72,22 +77,17 @@ class CacheConfig:
         >>> CacheConfig.parse("tape", None)
         Traceback (most recent call last):
             ...
-        tensorflowonspark.errors.SpecError: cache='tape': expected 'disk', 'memory', or 'none' (or None) to pass \
-over the rows just once
+        tensorflowonspark.errors.SpecError: cache='tape': expected 'disk', 'memory', or None to pass over the rows once
         """
-        try:
-            keep = CacheMode(cache or "none")
-        except ValueError:
-            raise SpecError(
-                f"cache={cache!r}: expected 'disk', 'memory', or 'none' (or None) to pass over the rows just once"
-            ) from None
-        if limit is None:
-            return cls(keep, _STREAM_BYTES if keep is CacheMode.NONE else None)
-        return cls(keep, parse_bytes("cache_limit", limit))
+        if cache is None:
+            return cls(CacheMode.NONE, _STREAM_BYTES if limit is None else parse_bytes("cache_limit", limit))
+        if cache not in (CacheMode.DISK.value, CacheMode.MEMORY.value):
+            raise SpecError(f"cache={cache!r}: expected 'disk', 'memory', or None to pass over the rows once")
+        return cls(CacheMode(cache), None if limit is None else parse_bytes("cache_limit", limit))
 
 
 def parse_bytes(name: str, size: int | str) -> int:
-    """Return a number of bytes, given as one or in Spark's way of writing it (``"512m"``).
+    """Return a number of bytes, given as a number or in Spark's notation (``"512m"``).
 
     Examples
     --------
@@ -100,12 +100,12 @@ def parse_bytes(name: str, size: int | str) -> int:
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
 
 
-# ---- what is in a part
+# ---- contents of parts
 
 
 @dataclass(frozen=True)
 class PartHeader:
-    """What a sender says before it sends a part."""
+    """Sent by a task before the rows of a part."""
 
     feed: int
     split: Split
@@ -113,10 +113,30 @@ class PartHeader:
     attempt: int
     storage: CacheConfig = field(default_factory=CacheConfig)
 
+    @property
+    def is_move(self) -> bool:
+        """Whether another node sends the part, to balance the shards, and not a task."""
+        return self.partition < 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether the program takes the rows as they arrive, once."""
+        return self.storage.keep is CacheMode.NONE and self.split is Split.TRAIN
+
+
+@dataclass(frozen=True)
+class PartRef:
+    """A reference to a part: the attempt at a partition, and the node that stores it."""
+
+    split: Split
+    partition: int
+    attempt: int
+    number: int  # of the node
+
 
 @dataclass(frozen=True)
 class PartSummary:
-    """What one attempt to feed one partition left on a node."""
+    """The rows that one attempt at one partition has stored on a node."""
 
     split: Split
     partition: int
@@ -126,10 +146,15 @@ class PartSummary:
     columns: dict[str, ColumnSummary] = field(default_factory=dict)
     schema: bytes = b""  # the Arrow schema, serialized; empty for a partition without rows
 
+    @property
+    def ref(self) -> PartRef:
+        """The part that this summarizes."""
+        return PartRef(self.split, self.partition, self.attempt, self.number)
+
 
 @dataclass(frozen=True)
 class InferenceHeader:
-    """What a task says before it sends rows to be answered."""
+    """Sent by a task before rows for inference."""
 
     partition: int
     schema: bytes  # of the results, serialized
@@ -139,23 +164,67 @@ class InferenceHeader:
 
 
 @dataclass(frozen=True)
-class RowsReceived:
-    """How many rows of a feed have come to this node so far, those of attempts that won't count included."""
+class FeedReport(ToDriver):
+    """Base of the messages that the session of a running feed handles (`driver/feed/session.py`)."""
 
     feed: int
+
+
+@dataclass(frozen=True)
+class RowsReceived(FeedReport):
+    """The rows of the feed that this node has received so far, including those of attempts that will not count."""
+
     rows: int
 
 
 @dataclass(frozen=True)
-class PartsStored:
-    """Parts are whole on their node: those of a held task, or one of a feed that streams."""
+class PartsStored(FeedReport):
+    """Parts are complete on their node; the driver decides which of them count."""
 
-    feed: int
     parts: tuple[PartSummary, ...]
 
 
 @dataclass(frozen=True)
-class FeedFailed:
+class StreamOpened(FeedReport):
+    """The program has begun to read a stream in steps of `batch_rows` rows on this worker, or without steps (None)."""
+
+    batch_rows: int | None
+
+
+@dataclass(frozen=True)
+class Backpressure(FeedReport):
+    """The cache of this node is full, and a task waits to send, while the program waits for a full batch."""
+
+
+@dataclass(frozen=True)
+class InputStarved(FeedReport):
+    """A step of asynchronous training has been waiting for rows for some time."""
+
+
+@dataclass(frozen=True)
+class RowsConsumed(FeedReport):
+    """The rows of a stream that the program has taken so far."""
+
+    rows: int
+
+
+@dataclass(frozen=True)
+class PassEnded(FeedReport):
+    """A worker of asynchronous training has trained on all its rows of a split once more."""
+
+    split: Split
+
+
+@dataclass(frozen=True)
+class PartitionFed(ToDriver):
+    """A held task has fed its partition to its node: the parts that count, as in the result of a feeding job."""
+
+    feed: int
+    parts: tuple[PartRef, ...]
+
+
+@dataclass(frozen=True)
+class FeedFailed(ToDriver):
     """A held task could not feed its node."""
 
     feed: int
@@ -163,48 +232,10 @@ class FeedFailed:
 
 
 @dataclass(frozen=True)
-class StreamOpened:
-    """The program has begun to read a stream, so many rows per step on this worker; or as it comes, without steps."""
+class FilesRead(ToDriver):
+    """The program has read its share of some files (`node/feed/files.py`): a feed without a Spark job.
 
-    feed: int
-    batch_rows: int | None
-
-
-@dataclass(frozen=True)
-class Backpressure:
-    """A task waits to send to this node, which holds as much as it may, while the program waits for a full batch."""
-
-    feed: int
-
-
-@dataclass(frozen=True)
-class InputStarved:
-    """A step of asynchronous training has been waiting for rows for a while."""
-
-    feed: int
-
-
-@dataclass(frozen=True)
-class RowsConsumed:
-    """How many rows of a stream the program has taken so far."""
-
-    feed: int
-    rows: int
-
-
-@dataclass(frozen=True)
-class PassEnded:
-    """Of a worker of asynchronous training: all rows of one pass over a split have been trained on."""
-
-    feed: int
-    split: Split
-
-
-@dataclass(frozen=True)
-class FilesRead:
-    """The program has read its share of some files (`node/feed/files.py`): a feed that no Spark job brings.
-
-    `files` is a fingerprint of all of them, and `call` what the program called, for errors.
+    `files` is a fingerprint of all files, and `call` the function that the program called, for errors.
     """
 
     feed: int
@@ -217,8 +248,8 @@ class FilesRead:
 
 
 @dataclass(frozen=True)
-class PassesEnded:
-    """Over a split of a feed, every worker that is left has ended so many passes."""
+class PassesEnded(ToNode):
+    """The number of passes over a split that every remaining worker has ended."""
 
     feed: int
     split: Split
@@ -227,7 +258,7 @@ class PassesEnded:
 
 @dataclass(frozen=True)
 class Move:
-    """Rows that one node hands to another, so that all have as many."""
+    """Rows that one node sends to another, so that all have equally many."""
 
     giver: int
     taker: int
@@ -240,33 +271,33 @@ class Move:
 
 @dataclass(frozen=True)
 class SplitManifest:
-    """One split of a feed, as far as one node is concerned."""
+    """The contents of one split of a feed, with the parts and moves of one node."""
 
-    rows: dict[int, int]  # by node number, of all that are fed, after all moves
+    rows: dict[int, int]  # by number of each fed node, after all moves
     parts: tuple[tuple[int, int], ...] = ()  # (partition, attempt) of the parts on this node that count
     columns: dict[str, ColumnSummary] = field(default_factory=dict)  # over all nodes
     schema: bytes = b""
-    moves: tuple[Move, ...] = ()  # those from or to this node
+    moves: tuple[Move, ...] = ()  # from or to this node
 
 
 @dataclass(frozen=True)
-class FeedComplete:
-    """A feed is complete, or begins to stream: what is in it."""
+class FeedComplete(ToNode):
+    """A feed is complete, or begins to stream."""
 
     feed: int
     train: SplitManifest
     validation: SplitManifest | None = None
-    streams: bool = False  # the rows to train on come by and by; `train` describes the first of them
+    streams: bool = False  # the rows to train on arrive later; `train` describes the first of them
 
 
 @dataclass(frozen=True)
-class StepGrant:
-    """The next rows of a stream that count: each partition once, however often Spark computed it.
+class StepGrant(ToNode):
+    """The next rows of a stream that count: each partition once, whatever number of attempts Spark made.
 
-    `steps` has pairs of how many steps there are next, and how many rows this worker has for each; where it has fewer
-    than a batch it fills up, so that all workers take as many steps. A worker on its own, or one that trains
-    asynchronously, gets None, and takes its rows as they are: in full batches, and with `flush` the rest too. With
-    `fill` it takes a batch without any real row if it has none.
+    `steps` has pairs of a number of steps and the rows of each on this worker. A worker with fewer rows than a batch
+    pads it, so that all workers take the same number of steps. A single worker, or one that trains asynchronously, gets
+    None and takes its rows in full batches, and with `flush` the remainder too. With `fill` it takes a batch of padding
+    if it has no rows.
     """
 
     feed: int
@@ -276,4 +307,4 @@ class StepGrant:
     flush: bool = False
     fill: bool = False
     end: bool = False
-    failed: str = ""  # why nothing more comes, if that is no good end
+    failed: str = ""  # the reason, if the stream ended with a failure

@@ -1,7 +1,8 @@
-"""Messages between driver, supervisor and node, sent over channels that have shown the cluster's token.
+"""Control messages between driver, supervisor, node and task.
 
-A supervisor forwards what its node says to the driver, and what the driver says to its node; the driver knows who
-speaks by the channel, so that no message names its sender.
+The base class of a message is its receiver. A supervisor connects its node and the driver: it handles a
+`ToSupervisor`, and forwards a `ToDriver` from its node and a `ToNode` from the driver. The sender is known by the
+channel. Messages about the rows of a feed are in `feed_messages`.
 """
 
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ from tensorflowonspark.config import Role
 from tensorflowonspark.errors import FailureKind
 
 __all__ = [
-    "HEARTBEATS_PER_TIMEOUT",
     "Accepted",
     "Active",
     "CheckpointSaved",
+    "Connected",
     "Contributed",
     "Contribution",
+    "Detach",
     "Failed",
     "FeedWanted",
     "Heartbeat",
@@ -35,26 +37,40 @@ __all__ = [
     "Progress",
     "Register",
     "ReleasePort",
+    "Reply",
     "Returned",
     "RootCause",
     "Serving",
     "StatusRequest",
     "Stop",
-    "StopRequested",
     "TensorBoardUp",
     "TensorFlowImported",
+    "ToDriver",
+    "ToNode",
+    "ToSupervisor",
     "WaitsFor",
 ]
 
 
-HEARTBEATS_PER_TIMEOUT = (
-    6  # how often a supervisor says that it lives, in the time after which its silence means something
-)
+class ToDriver:
+    """A message that the driver handles (`driver/monitor.py`)."""
+
+
+class ToSupervisor:
+    """A message that a supervisor handles (`supervisor/supervisor.py`); it is not forwarded."""
+
+
+class ToNode:
+    """A message that a node handles (`node/driver_link.py`)."""
+
+
+class Reply:
+    """The answer to a request, on the same channel; the sender of the request waits for it."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One node as the others see it."""
+    """A node and its addresses, as the other nodes need them."""
 
     number: int
     role: Role
@@ -69,20 +85,20 @@ class Member:
 
 
 class WaitsFor(Enum):
-    """What a node waits for that is not its own to bring about."""
+    """The external event that a node waits for."""
 
     NOTHING = 0
-    FEED = 1  # the next feed, or the others
+    FEED = 1  # the next feed, or the other nodes
     ROWS = 2  # of a stream
     STORAGE = 3  # a file system
 
 
-# ---- from the node or its supervisor to the driver
+# ---- requests that open a channel to the driver, and the replies
 
 
 @dataclass(frozen=True)
-class Register:
-    """The first word of a supervisor: its node's addresses and the GPUs that Spark gave the task."""
+class Register(ToDriver):
+    """A supervisor has started: the addresses of its node and the GPUs that Spark gave to the task."""
 
     member: Member
     cluster: str
@@ -91,28 +107,50 @@ class Register:
 
 
 @dataclass(frozen=True)
-class Heartbeat:
-    """The supervisor lives; said to the driver and the node, so that its silence means something."""
+class NodeLost(ToDriver):
+    """A task has lost the connection to a node and requests the root cause."""
+
+    number: int
 
 
 @dataclass(frozen=True)
-class NodeReady:
-    """The node is up; where it takes rows, if it is fed: a Unix socket, and a TCP port for tasks on other hosts."""
+class Accepted(Reply):
+    """The driver has accepted a `Register`."""
+
+
+@dataclass(frozen=True)
+class RootCause(Reply):
+    """The cluster's failure, as its error reads; empty if all nodes are up."""
+
+    error: str
+
+
+# ---- from a supervisor or its node to the driver
+
+
+@dataclass(frozen=True)
+class Heartbeat(ToDriver, ToNode):
+    """The supervisor is alive. Sent to both sides, so that each detects a supervisor that is stopped."""
+
+
+@dataclass(frozen=True)
+class NodeReady(ToDriver):
+    """The node is up; if it is fed, it receives rows at a Unix socket and, from other hosts, at a TCP port."""
 
     feed_socket: str = ""
     feed_port: int = 0
 
 
 @dataclass(frozen=True)
-class Lines:
+class Lines(ToDriver):
     """Lines that the node printed."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where the node's program is in its data; steps and rows are those of this epoch on this node."""
+class Progress(ToDriver):
+    """The progress of the node's program; steps and rows are those of this epoch on this node."""
 
     epoch: int
     step: int
@@ -121,38 +159,38 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class FeedWanted:
-    """The program asks for feed number `feed`: it is done with those before."""
+class FeedWanted(ToDriver):
+    """The program requests feed number `feed` and is done with the feeds before it."""
 
     feed: int
 
 
 @dataclass(frozen=True)
-class Serving:
-    """The program serves others from now on and will not return."""
+class Serving(ToDriver):
+    """The program serves other nodes from now on and will not return."""
 
 
 @dataclass(frozen=True)
-class InferenceReady:
-    """The program has said what answers inference from now on."""
+class InferenceReady(ToDriver):
+    """The program has registered the function that answers inference."""
 
 
 @dataclass(frozen=True)
-class CheckpointSaved:
-    """The program has written a checkpoint; feeds before this one it can do without, if it begins again."""
+class CheckpointSaved(ToDriver):
+    """The program has written a checkpoint: after a restart it does not need feeds before this one."""
 
     feed: int
 
 
 @dataclass(frozen=True)
-class Returned:
-    """The program ended; `result` is what it returned, pickled."""
+class Returned(ToDriver):
+    """The program returned; `result` is its pickled return value."""
 
     result: bytes
 
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(ToDriver):
     """The node failed."""
 
     kind: FailureKind
@@ -163,40 +201,11 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class NodeStatus:
-    """Where the node's program is just now."""
+class Contribution(ToDriver):
+    """A chunk of a worker's contribution to a collective (`driver/collectives.py`).
 
-    waits_for: WaitsFor
-    in_tensorflow: bool  # its main thread waits for an operation
-    in_epoch: bool  # it has taken some of an epoch's batches, and not all
-    stack: str  # of its main thread, from the user's own frames on
-
-
-@dataclass(frozen=True)
-class Idle:
-    """The node has used no processor time for so long; without `where` it has not answered where it is either."""
-
-    seconds: float
-    where: NodeStatus | None
-
-
-@dataclass(frozen=True)
-class Active:
-    """A node that was idle is so no longer."""
-
-
-@dataclass(frozen=True)
-class ProbeReply:
-    """The answer to a `Probe` of this number: supervisor and node are there, or their failure has been sent."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """A piece of what the program gives to a collective of the workers (`driver/collectives.py`).
-
-    The first one is empty, and reports that this worker has come to it. `call` is what the program called, for errors.
+    The first chunk is empty and reports that the worker has reached the collective. `call` is the function that the
+    program called, for errors.
     """
 
     collective: int
@@ -206,68 +215,98 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class TensorBoardUp:
-    """TensorBoard answers at this address."""
-
-    url: str
-
-
-# ---- from a Spark task to the driver, and back
-
-
-@dataclass(frozen=True)
-class NodeLost:
-    """A task that feeds or asks a node has lost it, and wants to know why."""
+class ProbeReply(ToDriver):
+    """The reply to the `Probe` of this number: supervisor and node are up, or their failure has been sent."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class RootCause:
-    """The failure of the cluster, as its error reads; empty if all nodes are there."""
+class TensorBoardUp(ToDriver):
+    """TensorBoard answers at this address."""
 
-    error: str
-
-
-# ---- from the node to its supervisor alone
+    url: str
 
 
-@dataclass(frozen=True)
-class TensorFlowImported:
-    """The program has imported TensorFlow, which this process did not have from its start."""
+# ---- from the node to its supervisor
 
 
 @dataclass(frozen=True)
-class ReleasePort:
-    """The program binds the node's TensorFlow port itself; the answer is `PortReleased`."""
+class NodeStatus(ToSupervisor):
+    """The present state of the node's program, in reply to a `StatusRequest`."""
 
-
-# ---- from the supervisor alone to its node
-
-
-@dataclass(frozen=True)
-class PortReleased:
-    """The supervisor holds the node's TensorFlow port no longer."""
-
-
-# ---- from the driver to the supervisor or its node
+    waits_for: WaitsFor
+    in_tensorflow: bool  # whether its main thread waits for an operation
+    in_epoch: bool  # whether it has taken some of an epoch's batches, but not all
+    stack: str  # of its main thread, from the user's own frames on
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """The answer to a hello."""
+class Idle(ToDriver):
+    """The node has used no processor time for some seconds; without `where` it has not replied with a status either."""
+
+    seconds: float
+    where: NodeStatus | None
 
 
 @dataclass(frozen=True)
-class Members:
-    """Everyone is there: the node may start."""
+class Active(ToDriver):
+    """A node that was idle uses the processor again."""
+
+
+@dataclass(frozen=True)
+class TensorFlowImported(ToSupervisor):
+    """The program has imported TensorFlow, which the node's process did not have at its start."""
+
+
+@dataclass(frozen=True)
+class ReleasePort(ToSupervisor):
+    """The program itself binds the node's TensorFlow port; the answer is `PortReleased`."""
+
+
+# ---- between a task and the supervisor that it started
+
+
+@dataclass(frozen=True)
+class Connected(Reply):
+    """The supervisor is connected to the driver."""
+
+
+@dataclass(frozen=True)
+class Detach(ToSupervisor):
+    """The task ends; the supervisor and its node continue."""
+
+
+# ---- from the driver to a supervisor
+
+
+@dataclass(frozen=True)
+class Probe(ToSupervisor):
+    """Check the node, because the connection to some node was lost. Later probes have higher numbers."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Stop(ToSupervisor, ToNode):
+    """End the node; after `grace_seconds` it is killed. The supervisor sends it on if the node's program has ended."""
+
+    grace_seconds: float
+
+
+# ---- from the driver or the supervisor to the node
+
+
+@dataclass(frozen=True)
+class Members(ToNode):
+    """All nodes have registered: the program may start."""
 
     members: tuple[Member, ...]
 
 
 @dataclass(frozen=True)
-class Contributed:
-    """A piece of what another node has given to a collective."""
+class Contributed(ToNode):
+    """A chunk of what another node contributed to a collective."""
 
     collective: int
     sender: int
@@ -276,29 +315,15 @@ class Contributed:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """Somebody has lost a node: look whether it is this one. Later questions have higher numbers."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class StatusRequest:
-    """The supervisor asks its node for its `NodeStatus`."""
-
-
-@dataclass(frozen=True)
-class NoMoreFeeds:
+class NoMoreFeeds(ToNode):
     """No further feed will come."""
 
 
 @dataclass(frozen=True)
-class StopRequested:
-    """Somebody who knows the token asks the driver to end its stream; the answer is a `Accepted`."""
+class StatusRequest(ToNode):
+    """The supervisor requests a `NodeStatus`."""
 
 
 @dataclass(frozen=True)
-class Stop:
-    """End the node; after `grace_seconds` it is killed."""
-
-    grace_seconds: float
+class PortReleased(ToNode):
+    """The supervisor has released the node's TensorFlow port."""

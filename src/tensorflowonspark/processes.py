@@ -1,8 +1,7 @@
-"""Processes of a cluster: start one with a pipe that nothing else holds, and notice the end of any.
+"""Processes of a cluster: start with a private pipe, detection of their ends, and clean-up.
 
-A process is started with ``exec`` and never forked from a running interpreter, but for nodes that a fork server has
-(`warm`). Parent and child share a socket pair: the child learns of its parent's death by the pipe's end, whatever the
-parent died of.
+A process is started with ``exec``, never forked from a running interpreter, except by a fork server
+(`supervisor.forkserver`). Parent and child share a socket pair, whose end tells the child that the parent has ended.
 """
 
 import os
@@ -34,28 +33,28 @@ __all__ = [
     "watch_process",
 ]
 
-# A variable in the environment of a node and of all that it starts, whose value is the node's private directory. By it
-# processes are found that have left the node's group (setsid), and their parent too (daemons). The kernel shows the
-# environment of the last ``exec``: a node that is forked from a fork server bears the directory's name as its own name
-# instead, and so does what is forked from it.
+# An environment variable of a node and its descendants, whose value is the node's private directory. It identifies
+# processes that have left the node's group (setsid) and their parent (daemons). The kernel shows the environment of the
+# last ``exec``: a node that is forked from a fork server has the directory's name as its process name instead, and so
+# have its forks.
 FAMILY = "TFOS_NODE"
 
 PIPE_CLOSED_EXIT = 213  # of a node whose program has closed the pipe to its supervisor
-UNKNOWN_EXIT = 1 << 16  # in place of an exit code, which has fewer bits: nobody was left to hear of it
+UNKNOWN_EXIT = 1 << 16  # an impossible exit code: the process that would have received it had ended
 
-# What ends a process when the one that started it is gone: it waits for the end of a pipe that this one alone holds
-# open. One that is stopped is not gone, and can't end itself: it is killed when it was found so a few times in a row.
-_LEASH = """
-parent=$1 child=$2 private=$3 looks=$4 beat=$5 family=$6
+# Kills a process when its parent has ended: it waits for the end of a pipe that the parent alone holds open. A parent
+# that is stopped can't end itself: it is killed when it was found stopped several times in a row.
+_ORPHAN_GUARD = """
+parent=$1 child=$2 private=$3 checks=$4 interval=$5 family=$6
 {
     times=0
-    while sleep "$beat" && read -r status < "/proc/$parent/stat"; do
+    while sleep "$interval" && read -r status < "/proc/$parent/stat"; do
         case $status in *") T "* | *") t "*) times=$((times + 1)) ;; *) times=0 ;; esac
-        [ "$times" -lt "$looks" ] || kill -KILL "$parent"
+        [ "$times" -lt "$checks" ] || kill -KILL "$parent"
     done
 } < /dev/null &
 read -r _
-if [ -z "$private" ] || [ -d "$private" ]; then  # else the parent had done all that there was to do
+if [ -z "$private" ] || [ -d "$private" ]; then  # else the parent has cleaned up itself
     kill -KILL "-$child"
     if [ -n "$private" ]; then
         for _ in 1 2; do
@@ -72,13 +71,13 @@ if [ -z "$private" ] || [ -d "$private" ]; then  # else the parent had done all 
 fi
 kill -KILL 0
 """
-_LOOKS = 4
-_NAME_BYTES = 15  # the kernel keeps no more of a process's name
+_CHECKS = 4
+_NAME_BYTES = 15  # the kernel's limit of a process name
 _PASSES = 3
 
 
 class Process(Protocol):
-    """A process that was started, as ``subprocess.Popen`` shows it."""
+    """The part of ``subprocess.Popen`` that forked processes have too."""
 
     @property
     def pid(self) -> int: ...  # noqa: D102
@@ -91,30 +90,31 @@ def start(
     environment: Mapping[str, str],
     output: int | IO[bytes] | None = None,
     *,
-    leash: float = 0.0,
+    orphan_timeout: float = 0.0,
     private: str = "",
     fork: Callable[[int], Process | None] | None = None,
 ) -> tuple[Process, Connection]:
-    """Start ``python -m module`` in a session of its own and return it with the parent's end of the pipe.
+    """Start ``python -m module`` in a new session; return the process and the parent's end of the pipe.
 
     Parameters
     ----------
     module : str
-        What to run; it finds its end of the pipe with `parent_pipe`.
+        The module; it gets its end of the pipe from `parent_pipe`.
     environment : mapping
         The whole environment of the process.
     output : int or file, optional
         Where standard output and standard error go together (as for ``subprocess``); by default both go to this
         process's standard error.
-    leash : float
-        If the process, with all that it starts in turn, is to be killed when this one is gone: the seconds after which
-        this one counts as gone, and is killed, when someone has stopped it (SIGSTOP).
+    orphan_timeout : float
+        If not 0, an orphan guard kills the process, with all its descendants, when this process has ended, or has been
+        stopped (SIGSTOP) for so many seconds; in that case this process is killed too.
     private : str
-        A directory that is to go with it then: its path is seen by everybody on the host, its contents are not. This
-        process removes it as the last thing that it does. Processes with this directory as their `FAMILY` go, too.
+        A directory that the orphan guard removes too; its path is visible to all users of the host, its contents are
+        not. The guard also kills processes that have this directory as their `FAMILY`. This process removes the
+        directory as its last step, after which the guard does nothing.
     fork : callable, optional
-        A shorter way to the same process: it takes the descriptor that is the process's argument, and returns the
-        process, or None if there is no such way.
+        Forks the process instead: called with the file descriptor that is the process's argument; returns None if it
+        can't, and the process is started with ``exec``.
     """
     ours, theirs = socket.socketpair()
     passed = theirs.fileno()
@@ -129,17 +129,17 @@ def start(
             pass_fds=[passed],
             start_new_session=True,
         )
-    if leash:
-        _put_on_leash(process.pid, leash, private)
+    if orphan_timeout:
+        _start_orphan_guard(process.pid, orphan_timeout, private)
     return process, Connection(ours.detach())
 
 
-def _put_on_leash(child: int, seconds: float, private: str) -> None:
-    """Have a process ended with this one; a shell sees to it, which needs no word from either, as both may hang."""
-    reading, _ = os.pipe()  # the writing end stays open, and nobody else's, for as long as this process lives
-    words = [str(os.getpid()), str(child), private, str(_LOOKS), str(seconds / _LOOKS), FAMILY]
+def _start_orphan_guard(child: int, seconds: float, private: str) -> None:
+    """Start a shell that kills a process when this one has ended; it depends on neither, since both may hang."""
+    reading, _ = os.pipe()  # the writing end stays open, in this process alone, until it ends
+    arguments = [str(os.getpid()), str(child), private, str(_CHECKS), str(seconds / _CHECKS), FAMILY]
     subprocess.Popen(
-        ["/bin/sh", "-c", _LEASH, "leash", *words],
+        ["/bin/sh", "-c", _ORPHAN_GUARD, "orphan-guard", *arguments],
         stdin=reading,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -149,25 +149,25 @@ def _put_on_leash(child: int, seconds: float, private: str) -> None:
 
 
 def parent_pipe() -> Connection:
-    """Return the child's end of the pipe, which its own children don't inherit."""
+    """Return the child's end of the pipe; the child's own children do not inherit it."""
     pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
     return Connection(pipe)
 
 
 def kill_group(leader: int, signal_number: int = signal.SIGKILL) -> None:
-    """Send a signal to a process that `start` started and to all that it started in turn; it may be gone already."""
+    """Send a signal to the process group of a process of `start`, unless it has ended."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal_number)
 
 
 def kill_family(leader: int, private: str) -> None:
-    """Kill a node and all that it has started, also what has left its process group.
+    """Kill a node and all its descendants, including those that have left its process group.
 
     Parameters
     ----------
     leader : int
-        The node's process, which may be gone already.
+        The pid of the node, which may have ended.
     private : str
         Its private directory, the value of `FAMILY`.
     """
@@ -175,7 +175,7 @@ def kill_family(leader: int, private: str) -> None:
     with suppress(psutil.NoSuchProcess):
         found = {process.pid for process in psutil.Process(leader).children(recursive=True)}
     kill_group(leader)
-    for _ in range(_PASSES):  # one that is found may just be forking
+    for _ in range(_PASSES):  # a process may fork while it is being found
         found.update(_family(private))
         if not found:
             return
@@ -186,17 +186,17 @@ def kill_family(leader: int, private: str) -> None:
 
 
 def _family(private: str) -> Iterator[int]:
-    mark = os.fsencode(f"{FAMILY}={private}") + b"\0"
+    variable = os.fsencode(f"{FAMILY}={private}") + b"\0"
     name = f"{process_name(private)}\n"
     for directory in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it is gone, or another user's
+        with suppress(OSError):  # it has ended, or belongs to another user
             forked = (directory / "comm").read_text(errors="replace") == name
-            if forked or mark in (directory / "environ").read_bytes() + b"\0":
+            if forked or variable in (directory / "environ").read_bytes() + b"\0":
                 yield int(directory.name)
 
 
 def process_name(private: str) -> str:
-    """Return the name of a forked node's process, which is that of its private directory.
+    """Return the process name of a forked node, which is the name of its private directory.
 
     Examples
     --------
@@ -217,17 +217,14 @@ def watch_process(pid: int, on_end: Callable[[], None]) -> None:
 
 
 def wait_for_end(pid: int) -> None:
-    """Return when the process has ended.
-
-    Linux tells at once by a file descriptor of the process; elsewhere it is looked up several times a second.
-    """
+    """Wait for the end of a process: with a file descriptor on Linux, elsewhere by polling several times a second."""
     with suppress(psutil.NoSuchProcess):
         if not _waited_by_descriptor(pid):
             psutil.Process(pid).wait()
 
 
 def _waited_by_descriptor(pid: int) -> bool:
-    """Wait for a process's end by a file descriptor; return False where there is none to be had."""
+    """Wait for the end of a process with a file descriptor; return False if the system has none."""
     if not hasattr(os, "pidfd_open"):
         return False
     try:

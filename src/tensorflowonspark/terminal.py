@@ -1,9 +1,9 @@
-"""Terminals and logs, written to by a thread of their own so that nothing waits for a reader that has stopped.
+"""Output to terminals and logs in a separate thread, so that no other thread waits for a reader that has stopped.
 
-Whoever writes to a terminal that is paused (Ctrl-S), to ``| less`` or to a full pipe waits until somebody reads on. The
-cluster must not: the driver's threads that serve supervisors, and the supervisor's that reads its node's output, only
-put into a queue what is to be shown. While the writer goes on they wait for room in it; when it is stuck the oldest
-lines are dropped, and counted.
+A thread that writes to a paused terminal (Ctrl-S), to ``| less`` or to a full pipe waits until it is read. The threads
+of the driver that serve supervisors, and those of a supervisor that read the node's output, must not wait: they put
+their output into a queue. While the writer makes progress they wait for room in the queue; when it is stuck the oldest
+lines are dropped and counted.
 """
 
 import logging
@@ -22,9 +22,9 @@ from typing import Any
 __all__ = ["CONSOLE", "Console", "Unblocked", "outlets"]
 
 _log = logging.getLogger(__name__)
-_CHARACTERS = 1 << 20  # that wait to be shown
-_STUCK_SECONDS = 1.0  # that a file takes nothing, after which nobody waits for the writer
-_LOST_SECONDS = 5.0  # without progress, where nobody can tell whether somebody reads: a busy host takes its time too
+_CHARACTERS = 1 << 20  # in the queue
+_STUCK_SECONDS = 1.0  # without room in a file, after which no thread waits for the writer
+_LOST_SECONDS = 5.0  # without progress of a file that can't be polled; a busy host is slow too
 _DRAIN_SECONDS = 10.0  # for a slow terminal to show the last lines
 _POLL_MILLISECONDS = 100
 
@@ -38,12 +38,12 @@ class _Entry:
 
 
 class Console:
-    """Writes what it is given, in order.
+    """Performs writes in order, in a separate thread.
 
     Parameters
     ----------
     characters : int
-        How many may wait.
+        Maximum number of characters in the queue.
     """
 
     def __init__(self, characters: int = _CHARACTERS) -> None:
@@ -56,23 +56,23 @@ class Console:
         self._size = 0
         self._dropped = 0
         self._busy = False
-        self._moved = time.monotonic()  # when the writer last went on
-        self._unread_since: float | None = None  # when the file that it waits for was found to take nothing
+        self._moved = time.monotonic()  # time of the writer's last progress
+        self._unread_since: float | None = None  # time since which the writer waits for a file
         self._thread: Thread | None = None
 
     def put(
         self, act: Callable[[], object], streams: Callable[[], Iterator[Any]], lines: int = 0, size: int = 0
     ) -> None:
-        """Have something written.
+        """Put a write into the queue.
 
         Parameters
         ----------
         act : callable
-            Writes it.
+            Performs the write.
         streams : callable
-            Yields the files that it writes to: the writer waits until they take it, and holds no lock meanwhile.
+            Yields the files that it writes to: the writer waits until they have room, without holding a lock.
         lines, size : int
-            How many lines and characters it has.
+            Number of lines and characters.
         """
         with self._changed:
             if self._thread is None:
@@ -91,11 +91,11 @@ class Console:
             self._changed.notify_all()
 
     def log(self, logger: logging.Logger, level: int, text: str, *args: object) -> None:
-        """Have a record logged."""
+        """Put a log record into the queue."""
         self.put(lambda: logger.log(level, text, *args), lambda: outlets(logger), 1, len(text))
 
     def drain(self) -> bool:
-        """Wait until all is written, but not for a reader who has stopped; return whether it is."""
+        """Wait until the queue is empty, unless the reader has stopped; return whether it is empty."""
         end = time.monotonic() + _DRAIN_SECONDS
         with self._changed:
             while (self._entries or self._busy) and not self._is_stuck and time.monotonic() < end:
@@ -118,11 +118,11 @@ class Console:
             with self._changed:
                 self._moved = time.monotonic()
                 dropped, self._dropped = self._dropped, 0
-                entry = self._entries.popleft()  # others may have been dropped meanwhile, and this one is the oldest
+                entry = self._entries.popleft()  # the oldest, since others may have been dropped
                 self._size -= entry.size
-            with suppress(Exception):  # a stream that was closed, or a logging handler of the user's
+            with suppress(Exception):  # of a closed stream, or of the user's logging handler
                 if dropped:
-                    _log.warning("%d lines of the nodes' output are left out here: nobody read those before", dropped)
+                    _log.warning("%d lines of the nodes' output are left out here: earlier ones were not read", dropped)
                 entry.act()
             with self._changed:
                 self._busy = False
@@ -130,8 +130,8 @@ class Console:
                 self._changed.notify_all()
 
     def _wait_until_writable(self, streams: Callable[[], Iterator[Any]]) -> None:
-        """Return when all streams take something: terminals and pipes that nobody reads do not."""
-        with suppress(Exception):  # what is no file of the system never waits
+        """Wait until all streams have room: terminals and pipes that are not read have none."""
+        with suppress(Exception):  # an object without a file descriptor never blocks
             for stream in streams():
                 with suppress(AttributeError, OSError, ValueError):
                     poll = select.poll()
@@ -140,29 +140,29 @@ class Console:
         self._unread_since = None
 
     def wait_for_reader(self, poll: "select.poll") -> None:
-        """Return when a file takes something."""
+        """Wait until a file has room."""
         while not poll.poll(_POLL_MILLISECONDS):
             self._unread_since = self._unread_since or time.monotonic()
 
 
 class Unblocked:
-    """A terminal or pipe that is opened once more, so that nobody who writes waits in it, with a lock of Python's file.
+    """A second, non-blocking descriptor of a terminal or pipe: a blocked write would hold the lock of Python's file.
 
-    A terminal takes something as soon as it has room for one character; the rest of a line may have to wait. Other
-    files are written to as they are.
+    A terminal accepts data as soon as it has room for one character, and the rest of a line may have to wait. Other
+    files are used as they are.
 
     Parameters
     ----------
     file : file
-        What is written to.
+        The terminal, pipe or other file.
     console : Console
-        Waits for the reader.
+        Waits until the file has room.
     """
 
     def __init__(self, file: Any, console: Console) -> None:
         self._file = file
         self._console = console
-        self._descriptor = _opened_again(file)
+        self._descriptor = _reopen(file)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -172,7 +172,7 @@ class Unblocked:
             os.close(self._descriptor)
 
     def write(self, text: str) -> int:
-        """Write all of a text, as its reader takes it."""
+        """Write a text, and wait for room."""
         if self._descriptor is None:
             return int(self._file.write(text))
         data = text.encode(errors="replace")
@@ -186,13 +186,13 @@ class Unblocked:
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing where nothing is kept back."""
+        """Flush a file that is used as it is; others have no buffer."""
         if self._descriptor is None:
             self._file.flush()
 
 
-def _opened_again(file: Any) -> int | None:
-    """Return another descriptor of a terminal or pipe, which never blocks; None of another file."""
+def _reopen(file: Any) -> int | None:
+    """Return a non-blocking descriptor of a terminal or pipe; None for other files."""
     try:
         number = file.fileno()
         if not (os.isatty(number) or stat.S_ISFIFO(os.fstat(number).st_mode)):
@@ -203,7 +203,7 @@ def _opened_again(file: Any) -> int | None:
 
 
 def outlets(logger: logging.Logger) -> Iterator[Any]:
-    """Yield the files that a logger's records are written to."""
+    """Yield the files that the records of a logger are written to."""
     if not logger.hasHandlers():
         yield sys.stderr
     each: logging.Logger | None = logger

@@ -6,7 +6,7 @@ from pyspark.sql import functions as f
 import tensorflowonspark as tfos
 from tensorflowonspark.columns import quoted, select
 from tensorflowonspark.frames import aggregate, analyze, append_shape, map_blocks, map_rows, print_schema, reduce_blocks
-from tensorflowonspark.v2.pipeline import TFModel
+from tensorflowonspark.pipeline import TFModel
 from tests.support.column_names import NAMES, ROWS, expected, frame, summing
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]

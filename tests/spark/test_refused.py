@@ -58,5 +58,5 @@ def test_what_is_no_dataframe(spark, tmp_path):
                 call(data)
     with pytest.raises(tfos.SpecError, match="expected groups, as df.groupBy"):
         frames.aggregate(lambda x: x, spark.range(3))
-    with pytest.raises(tfos.SpecError, match="name of a boolean column"):
-        tfos.run(spark, print, data=spark.range(3), validation=spark.range(3))
+    with pytest.raises(tfos.SpecError, match="there is no data to train on"):
+        tfos.run(spark, print, validation=spark.range(3))

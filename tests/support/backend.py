@@ -48,17 +48,17 @@ class LoopbackBackend:
     ----------
     place : callable
         Takes a plan and a function to call at the end of the stage; starts the nodes, returns the stage.
-    feed : callable, optional
-        Takes partitions, targets, credentials, the order and a function to call at the end of the job; returns the job.
+    submit : callable, optional
+        Takes the function of the job's tasks, the partitions, and a function to call at the job's end; returns the job.
     slots : int, optional
         How many task slots it has; by default as many as are asked for.
     """
 
     shares_terminal = True
 
-    def __init__(self, place, feed=None, slots=None):
+    def __init__(self, place, submit=None, slots=None):
         self._place = place
-        self._feed = feed
+        self._submit = submit
         self.slots = slots
 
     def hadoop_settings(self):
@@ -77,8 +77,8 @@ class LoopbackBackend:
     def place(self, plan, data, on_end):
         return self._place(plan, on_end)
 
-    def feed(self, data, targets, credentials, order, on_end):
-        return self._feed(data, targets, credentials, order, on_end)
+    def submit(self, function, data, description, on_end):
+        return self._submit(function, data, on_end)
 
 
 class Session:
@@ -90,5 +90,4 @@ class Session:
 def cluster_on(backend, program=None, args=None, **settings):
     """Return a cluster that a backend carries; it is not started yet."""
     cluster = tfos.Cluster(Session(), program or (lambda args, ctx: None), args, **settings)
-    cluster._attempts._backend = cluster._life.backend = backend
-    return cluster
+    return tfos.Cluster._on_backend(backend, cluster._config)

@@ -5,10 +5,10 @@ in a minute, with tasks that fail on purpose and are repeated.
 """
 
 import os
-import pickle
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
@@ -20,8 +20,8 @@ from tensorflowonspark import transport
 from tensorflowonspark.messages import Member, NodeReady, Probe, ProbeReply, Register
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
-from tensorflowonspark.node.main import _outcome
-from tensorflowonspark.task.feeder import choose, send
+from tensorflowonspark.node.main import run_program
+from tensorflowonspark.task.feeder import choose
 from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 
 
@@ -49,18 +49,18 @@ class Pipe:
 
 def run_node(plan, number, directory, placed):
     """Run a node in this thread, from its hello to the driver's stop."""
-    role = plan.spec.roles[number]
+    role = plan.config.spec.roles[number]
     socket = str(Path(directory) / f"{number}.sock")
-    setup = NodeSetup(plan.spec, number, role, "127.0.0.1", plan.credentials, plan.program, (), socket, directory)
+    setup = NodeSetup(plan.config, number, "127.0.0.1", plan.credentials, (), socket, directory)
     channel = transport.connect(plan.driver, plan.credentials).channel()
-    channel.send(Register(Member(number, role, "127.0.0.1", 1), plan.cluster, os.getpid(), os.getpid()))
+    channel.send(Register(Member(number, role, "127.0.0.1", 1), plan.cluster_id, os.getpid(), os.getpid()))
     channel.receive()
     placed.set()
     link = Link(Pipe(channel))
     receiver = FeedServer(setup, link.send)
     link.send(NodeReady(receiver.socket, receiver.port))
     members = link.wait_for_members()
-    link.send(_outcome(setup, members, link, receiver))
+    link.send(run_program(setup, members, link, receiver))
     link.wait_for_stop()
     channel.close()
     for server in (receiver._near, receiver._far):
@@ -68,18 +68,21 @@ def run_node(plan, number, directory, placed):
 
 
 class Row(NamedTuple):
-    """One of the feeding job's results."""
+    """A row of a feeding job's result."""
 
-    parts: bytes
+    split: str
+    partition: int
+    attempt: int
+    node: int
 
 
 class ThreadJob:
     """Feeds partitions from threads; a task that fails is repeated, as Spark does."""
 
-    def __init__(self, partitions, targets, credentials, order, on_end, *, slots, mishaps):
+    def __init__(self, function, partitions, on_end, *, slots, mishaps):
         self.ended, self.result, self.error = False, None, None
         self._attempts = count(1)
-        self._feed = targets, credentials, order
+        self._function = function
         self._mishaps = dict(mishaps)
         self._on_end = on_end
         self._slots = slots
@@ -89,28 +92,28 @@ class ThreadJob:
     def _run(self, partitions):
         try:
             with ThreadPoolExecutor(self._slots) as pool:
-                self.result = [
-                    Row(pickle.dumps(parts)) for parts in pool.map(self._task, range(len(partitions)), partitions)
-                ]
+                results = pool.map(self._task, range(len(partitions)), partitions)
+                self.result = [Row(**row) for result in results for batch in result for row in batch.to_pylist()]
         except BaseException as error:
             self.error = error
         self.ended = True
         self._on_end()
 
     def _task(self, partition, batches):
-        targets, credentials, order = self._feed
-        target = choose(targets, partition)
         mishap = self._mishaps.pop(partition, None)
-        number = order.first_partition + partition
         if mishap == "before the end":
             with suppress(InterruptedError):
-                send(target, credentials, order, number, next(self._attempts), breaking(batches))
+                self._attempt(self._function, partition, breaking(batches))
         elif mishap == "after the end":
-            send(target, credentials, order, number, next(self._attempts), iter(batches))
+            self._attempt(self._function, partition, batches)
         elif mishap == "elsewhere":
-            other = targets[(target.number + 1) % len(targets)]
-            send(other, credentials, order, number, next(self._attempts), iter(batches))
-        return send(target, credentials, order, number, next(self._attempts), iter(batches))
+            endpoints = self._function.endpoints
+            other = endpoints[(choose(endpoints, partition).number + 1) % len(endpoints)]
+            self._attempt(replace(self._function, endpoints=(other,)), partition, batches)
+        return self._attempt(self._function, partition, batches)
+
+    def _attempt(self, function, partition, batches):
+        return list(function(partition, next(self._attempts), iter(batches)))
 
     def tasks(self):
         return 0, 0, 0
@@ -135,7 +138,7 @@ class ThreadNodes:
         self._directory = tempfile.TemporaryDirectory(prefix="inprocess-")
 
     def __call__(self, plan, on_end):
-        placed = [Event() for _ in plan.spec.roles]
+        placed = [Event() for _ in plan.config.spec.roles]
         for number, event in enumerate(placed):
             Thread(target=run_node, args=(plan, number, self._directory.name, event), daemon=True).start()
         return PlayedStage(placed)
@@ -152,11 +155,11 @@ def cluster_in_process(program, args=None, *, slots=2, mishaps=(), **settings):
         What happens to the first task of a partition: "before the end", "after the end" or "elsewhere".
     """
 
-    def feed(data, targets, credentials, order, on_end):
-        partitions = data if order.split.value == "train" else data[:2]
-        return ThreadJob(partitions, targets, credentials, order, on_end, slots=slots, mishaps=mishaps)
+    def submit(function, data, on_end):
+        partitions = data if function.spec.split.value == "train" else data[:2]
+        return ThreadJob(function, partitions, on_end, slots=slots, mishaps=mishaps)
 
-    return cluster_on(LoopbackBackend(ThreadNodes(), feed), program, args, **settings)
+    return cluster_on(LoopbackBackend(ThreadNodes(), submit), program, args, **settings)
 
 
 def partitions_of(sizes, batch_rows=7):

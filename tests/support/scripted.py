@@ -16,7 +16,7 @@ class ScriptedNode:
 
     Parameters
     ----------
-    plan : Plan
+    plan : LaunchPlan
         The driver's.
     number : int
         The node's.
@@ -37,8 +37,8 @@ class ScriptedNode:
 
     def _run(self):
         try:
-            member = Member(self.number, self.plan.spec.roles[self.number], "here", 1000 + self.number)
-            self.send(Register(member, self.plan.cluster, os.getpid(), os.getpid()))
+            member = Member(self.number, self.plan.config.spec.roles[self.number], "here", 1000 + self.number)
+            self.send(Register(member, self.plan.cluster_id, os.getpid(), os.getpid()))
             self.channel.receive()
             self.placed.set()
             self.send(NodeReady("socket", 1))
@@ -104,7 +104,7 @@ class ScriptedBackend(LoopbackBackend):
         Of the last attempt.
     needed
         How many slots were asked for.
-    targets, wake
+    endpoints, wake
         Of the last feed: its nodes, and the function to call at its end.
     """
 
@@ -121,13 +121,13 @@ class ScriptedBackend(LoopbackBackend):
 
     def _start_nodes(self, plan, on_end):
         self.plan = plan
-        scripts = self._scripts[: len(plan.spec.roles)]
+        scripts = self._scripts[: len(plan.config.spec.roles)]
         self.nodes = [ScriptedNode(plan, number, script) for number, script in enumerate(scripts)]
-        missing = [Event()] * (len(plan.spec.roles) - len(scripts))
+        missing = [Event()] * (len(plan.config.spec.roles) - len(scripts))
         return PlayedStage([*(node.placed for node in self.nodes), *missing], self._problems)
 
-    def feed(self, data, targets, credentials, order, on_end):
-        self.targets = targets
+    def submit(self, function, data, description, on_end):
+        self.endpoints = function.endpoints
         self.wake = on_end
         for node in self.nodes:
             node.feeding.set()

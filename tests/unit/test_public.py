@@ -15,8 +15,7 @@ _ELSEWHERE = WITH_TENSORFLOW | WITH_SPARK | WITH_NODES
 _MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(tensorflowonspark.__path__, "tensorflowonspark.")
-    # The modules of 2.x are found twice: in their folder, and as they are imported.
-    if not module.name.endswith("__main__") and ".v2." not in module.name and module.name not in _ELSEWHERE
+    if not module.name.endswith("__main__") and module.name not in _ELSEWHERE
 )
 
 

@@ -1,70 +1,76 @@
-"""Collectives of the workers, relayed by the driver.
+"""Calls that all workers make together: collectives, and feeds that they read from files.
 
-The first worker gets what the others give, and they get what it makes of it (`node/collectives.py`).
+The driver relays what the workers contribute to a collective: the first worker receives the contributions of the
+others, and they receive its result (`node/collectives.py`). When all workers have read their files, each receives the
+row counts of the others: from then on it is a cached feed like any other. A worker that will never make the call fails
+the cluster, since the others wait for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensorflowonspark.config import Role
+from tensorflowonspark.driver.feed.job import node_endpoints
+from tensorflowonspark.driver.feed.manifest import build_manifests
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.feed_messages import FeedComplete, FilesRead
 from tensorflowonspark.messages import Contributed, Contribution, Failed, FeedWanted, Returned
 
-__all__ = ["Collectives"]
+__all__ = ["Collectives", "FileFeeds"]
 
-_ADVICE = (
-    "call adapt on all workers, as often and in the same order: each gives its own rows, and gets the state of all"
-)
+Send = Callable[[int, object], None]
 
 
-class Collectives:
-    """The collectives that not all workers have come to yet.
+class _PendingCalls:
+    """Calls that some workers have made and others have not.
 
     Parameters
     ----------
-    tell : callable
-        Takes a node's number and a message for it.
+    advice : str
+        The remedy, for errors.
     """
 
-    def __init__(self, tell: Callable[[int, object], None]) -> None:
-        self._tell = tell
-        self._pending: dict[int, dict[Role, str]] = {}  # what those who have come called, by collective
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
+        self._pending: dict[int, dict[Role, str]] = {}  # the calls, by number and by worker
 
-    def receive(
-        self, node: Node, message: Contribution | FeedWanted | Returned, workers: Sequence[Node]
-    ) -> Failed | None:
-        """Pass on what a worker gives; return why others wait in vain for one, if they do."""
-        if isinstance(message, Contribution):
-            if message.piece or message.last:
-                self._pass_on(node, message, workers)
-                return None
-            calls = self._pending.setdefault(message.collective, {})
-            calls[node.role] = message.call
-            other = next(iter(calls.values()))
-            if message.call != other:
-                return _failure(f"its program called {message.call}, and another worker's {other} in its place")
-            if all(each.role in calls for each in workers):
-                del self._pending[message.collective]
+    def enter(self, number: int, node: Node, call: str) -> Failed | None:
+        """Note a worker's call; return a failure if another worker has made a different one in its place."""
+        calls = self._pending.setdefault(number, {})
+        calls[node.role] = call
+        other = next(iter(calls.values()))
+        if call == other:
+            return None
+        return self.failure(f"its program called {call}, and another worker's {other} in its place")
+
+    def complete(self, number: int, workers: Sequence[Node]) -> bool:
+        """Return whether all workers have made a call, which is then no longer pending."""
+        calls = self._pending.get(number, {})
+        if not calls or any(each.role not in calls for each in workers):
+            return False
+        del self._pending[number]
+        return True
+
+    def find_absent(self, workers: Sequence[Node]) -> Failed | None:
+        """Return a failure if a worker will not make a call for which others wait."""
         for calls in self._pending.values():
             waiting = [each for each in workers if each.role in calls]
             for each in workers:
                 if each.role not in calls and (each.returned or _is_ahead(each, waiting)):
-                    did = "returned" if each.returned else "asked for the next feed"
-                    return _failure(f"the program of {each.role} {did} without {_awaited(calls)}")
+                    action = "returned" if each.returned else "asked for the next feed"
+                    return self.failure(f"the program of {each.role} {action} without {_awaited(calls)}")
         return None
 
-    def _pass_on(self, node: Node, message: Contribution, workers: Sequence[Node]) -> None:
-        first, *others = [each.number for each in workers]
-        for number in others if node.number == first else [first]:
-            self._tell(number, Contributed(message.collective, node.number, message.piece, message.last))
-
-    def explained(self, node: Node, failure: Failed) -> Failed:
-        """Return why a node hangs: if others wait for it in a collective, that is why."""
+    def explain(self, node: Node, failure: Failed) -> Failed:
+        """Return the failure of a node that hangs, with the call for which others wait, if there is one."""
         for calls in self._pending.values():
             if node.role not in calls:
-                return replace(failure, reason=f"{failure.reason}, without {_awaited(calls)}", advice=_ADVICE)
+                return replace(failure, reason=f"{failure.reason}, without {_awaited(calls)}", advice=self._advice)
         return failure
+
+    def failure(self, reason: str) -> Failed:
+        return Failed(FailureKind.RAISED, reason, self._advice)
 
 
 def _is_ahead(node: Node, waiting: Sequence[Node]) -> bool:
@@ -76,5 +82,78 @@ def _awaited(calls: Mapping[Role, str]) -> str:
     return f"{next(iter(calls.values()))}, for which {', '.join(map(str, calls))} waits"
 
 
-def _failure(reason: str) -> Failed:
-    return Failed(FailureKind.RAISED, reason, _ADVICE)
+class Collectives:
+    """The collectives of the workers.
+
+    Parameters
+    ----------
+    send : callable
+        Takes a node's number and a message for it.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._calls = _PendingCalls(
+            "call adapt on all workers, as often and in the same order: each gives its own rows, and gets the state of "
+            "all"
+        )
+
+    def receive(
+        self, node: Node, message: Contribution | FeedWanted | Returned, workers: Sequence[Node]
+    ) -> Failed | None:
+        """Relay a worker's contribution; return a failure if others wait in vain for a worker."""
+        if isinstance(message, Contribution):
+            if message.piece or message.last:
+                self._relay(node, message, workers)
+                return None
+            failure = self._calls.enter(message.collective, node, message.call)
+            if failure is not None:
+                return failure
+            self._calls.complete(message.collective, workers)
+        return self._calls.find_absent(workers)
+
+    def _relay(self, node: Node, message: Contribution, workers: Sequence[Node]) -> None:
+        first, *others = [each.number for each in workers]
+        for number in others if node.number == first else [first]:
+            self._send(number, Contributed(message.collective, node.number, message.piece, message.last))
+
+    def explain(self, node: Node, failure: Failed) -> Failed:
+        """Return the failure of a node that hangs, with the collective in which others wait, if there is one."""
+        return self._calls.explain(node, failure)
+
+
+class FileFeeds:
+    """The feeds that the workers read from files.
+
+    Parameters
+    ----------
+    send : callable
+        Takes a node's number and a message for it.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._reads: dict[int, dict[int, FilesRead]] = {}  # by feed and node
+        self._calls = _PendingCalls(
+            "call ctx.read_tfrecord and ctx.read_parquet on all workers, as often and in the same order, with the same "
+            "paths"
+        )
+
+    def receive(self, node: Node, message: FilesRead | Returned, workers: Sequence[Node]) -> Failed | None:
+        """Note what a worker has read; return a failure if others wait in vain for a worker."""
+        if isinstance(message, FilesRead):
+            reads = self._reads.setdefault(message.feed, {})
+            reads[node.number] = message
+            failure = self._calls.enter(message.feed, node, message.call)
+            if failure is not None:
+                return failure
+            if message.files != next(iter(reads.values())).files:
+                return self._calls.failure(f"{message.call} found other files on this worker than on another")
+            if self._calls.complete(message.feed, workers):
+                self._complete(message.feed, workers)
+        return self._calls.find_absent(workers)
+
+    def _complete(self, feed: int, workers: Sequence[Node]) -> None:
+        parts = [part for read in self._reads.pop(feed).values() for part in read.parts]
+        for number, split in build_manifests(parts, node_endpoints(workers)).items():
+            self._send(number, FeedComplete(feed, split))

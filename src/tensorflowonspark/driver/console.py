@@ -1,4 +1,4 @@
-"""Console output of a running cluster: the nodes' lines, and a progress bar for the epoch."""
+"""Console output of a running cluster: the nodes' lines, and a progress bar for each epoch."""
 
 import logging
 import sys
@@ -20,7 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 def parse_level(level: int | str) -> int:
-    """Return a logging level by its number or name.
+    """Return the number of a logging level that is given by number or name.
+
+    Raises
+    ------
+    SpecError
+        If there is no such level.
 
     Examples
     --------
@@ -36,29 +41,28 @@ def parse_level(level: int | str) -> int:
 
 
 class ConsoleReporter:
-    """Shows lines as they come, above a bar if the terminal can draw one.
+    """Shows the nodes' lines as they arrive, above a progress bar if standard error is a terminal.
 
-    Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. Where the
-    program has not set up logging, lines go to standard error with the node's name in front. All of it is written by
-    the `Console`.
+    Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. If the program
+    has not set up logging, lines go to standard error, after the node's name. The `Console` writes all of it.
 
     Parameters
     ----------
     bar : bool, optional
-        Whether to draw the bar; by default if standard error is a terminal.
+        Whether to draw the bar; by default if the stream is a terminal.
     stream : file, optional
-        Where to draw, and to write lines where there is no logging; standard error.
+        The stream of the bar, and of lines without logging; by default standard error.
     """
 
     def __init__(self, bar: bool | None = None, stream: IO[str] | None = None) -> None:
         self._stream: Any = Unblocked(stream or sys.stderr, CONSOLE)
         self._draws = self._stream.isatty() if bar is None else bar
         self._logger = logging.getLogger("tensorflowonspark.nodes")
-        self._now: Progress | None = None  # that is not drawn yet
+        self._next: Progress | None = None  # not drawn yet
         self._bar: tqdm[NoReturn] | None = None
         self._leader = ""  # the node whose progress is shown: all take the same steps
         self._epoch = -1
-        self._blind = False  # showing has failed
+        self._broken = False  # output has failed
 
     def show(self, node: str, lines: tuple[str, ...]) -> None:
         """Show lines of a node."""
@@ -78,16 +82,16 @@ class ConsoleReporter:
             yield from outlets(self._logger)
 
     def progress(self, node: str, now: Progress) -> None:
-        """Show how far a node is."""
+        """Show the progress of a node."""
         self._leader = self._leader or node
         if not self._draws or node != self._leader:
             return
-        waits, self._now = self._now, now
-        if waits is None:  # else the writer, which is behind, draws this in its place
+        pending, self._next = self._next, now
+        if pending is None:  # else the writer is behind, and draws this one in its place
             CONSOLE.put(self._draw, self._streams)
 
     def _draw(self) -> None:
-        now, self._now = self._now, None
+        now, self._next = self._next, None
         if now is None:
             return
         with self._harmless():
@@ -95,7 +99,7 @@ class ConsoleReporter:
                 self._close()
                 self._epoch = now.epoch
                 self._bar = tqdm(
-                    total=now.steps or None,  # the end of a stream is not known
+                    total=now.steps or None,  # a stream has no known end
                     desc=f"epoch {now.epoch + 1}" if now.steps else "stream",
                     unit="step",
                     file=self._stream,
@@ -104,10 +108,10 @@ class ConsoleReporter:
                 )
             self._bar.update(now.step - self._bar.n)
             if now.step == now.steps:
-                self._bar.refresh()  # tqdm draws at intervals, and would leave out the end of a short epoch
+                self._bar.refresh()  # tqdm draws at intervals, and would omit the end of a short epoch
 
     def close(self) -> None:
-        """Take the bar away, when all lines that came before are shown."""
+        """Remove the bar, after all earlier lines are shown."""
         CONSOLE.put(self._close_harmlessly, self._streams)
         CONSOLE.drain()
 
@@ -117,12 +121,12 @@ class ConsoleReporter:
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:
-        """Let training go on where nothing can be shown any longer, as after ``| head``."""
+        """Ignore errors of the output, as after ``| head``: training goes on."""
         try:
             yield
         except Exception:
-            if not self._blind:
-                self._blind = True
+            if not self._broken:
+                self._broken = True
                 with suppress(Exception):
                     _log.warning("the nodes' output and progress can't be shown", exc_info=True)
 

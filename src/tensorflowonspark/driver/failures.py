@@ -13,9 +13,8 @@ from tensorflowonspark.terminal import CONSOLE
 __all__ = ["BROKEN", "Failures", "find_hung", "silent", "unanswered"]
 
 _log = logging.getLogger(__name__)
-# How long a failure that looks like another's consequence waits for its cause to be told.
-_CAUSE_SECONDS = 1.0
-_CHECK_SECONDS = 1.5  # more, for supervisors to answer whether it is their node
+_CAUSE_SECONDS = 1.0  # that a failure which looks like a consequence of another one waits for its cause
+_PROBE_SECONDS = 1.5  # more, for supervisors to answer a probe
 
 
 class Failures:
@@ -26,9 +25,9 @@ class Failures:
     roster : Roster
         The nodes.
     changed : Condition
-        Guards what is known of them.
+        The lock of their states.
     conclude : callable
-        Called when it is certain which failure is the cause of all.
+        Called when the root cause is certain.
     """
 
     def __init__(self, roster: Roster, changed: Condition, conclude: Callable[[], None]) -> None:
@@ -36,16 +35,16 @@ class Failures:
         self._changed = changed
         self._conclude = conclude
         self._failures: list[tuple[Node, Failed]] = []
-        self._losses: list[tuple[Node, Failed]] = []  # that the others can do without
-        self._check = 0  # the number of the last one
+        self._losses: list[tuple[Node, Failed]] = []  # of nodes that the others can do without
+        self._probe = 0  # the number of the last one
 
     @property
     def begun(self) -> bool:
-        """Whether a node has failed that the others can't do without."""
+        """Whether a node has failed that the others need."""
         return bool(self._failures)
 
     def note(self, node: Node, failure: Failed) -> None:
-        """Take what was told of a node (under the lock)."""
+        """Note the failure of a node (under the lock)."""
         if node.lost:
             return
         if self._can_lose(node, failure):
@@ -60,40 +59,40 @@ class Failures:
         if failure.kind is not FailureKind.PEER_LOST:
             self._conclude()
         elif len(self._failures) == 1:
-            check = self.check()
-            _later(_CAUSE_SECONDS, lambda: self._conclude_if_checked(check))
+            probe = self.probe()
+            _later(_CAUSE_SECONDS, lambda: self._conclude_if_answered(probe))
 
-    def check(self) -> int:
-        """Ask all supervisors to look at their nodes (under the lock); return the question's number."""
-        self._check += 1
-        self._roster.send_all(Probe(self._check))
-        return self._check
+    def probe(self) -> int:
+        """Send all supervisors a probe (under the lock); return its number."""
+        self._probe += 1
+        self._roster.send_all(Probe(self._probe))
+        return self._probe
 
-    def unchecked(self, check: int) -> list[Node]:
-        """Return the nodes whose supervisors have not answered a question."""
-        return [node for node in self._roster.nodes if node.channel is not None and node.checked < check]
+    def unanswered(self, probe: int) -> list[Node]:
+        """Return the nodes whose supervisors have not answered a probe."""
+        return [node for node in self._roster.nodes if node.channel is not None and node.checked < probe]
 
     def first(self) -> NodeError:
-        """Return the one that is most likely the cause."""
+        """Return the failure that is most likely the root cause."""
         node, failed = min(self._failures, key=lambda each: each[1].kind.value)
-        told = failed.reason, failed.advice, failed.traceback, failed.output
-        return NodeError(str(node.role), node.host, *told, cause=failed.kind.name.lower())
+        details = failed.reason, failed.advice, failed.traceback, failed.output
+        return NodeError(str(node.role), node.host, *details, cause=failed.kind.name.lower())
 
     def _can_lose(self, node: Node, failure: Failed) -> bool:
-        """Whether the others can do without a node: workers of asynchronous training can, as long as one is left."""
+        """Whether the others can do without a node: asynchronous workers can, as long as one is left."""
         died = failure.kind not in (FailureKind.RAISED, FailureKind.PEER_LOST)
         return died and node.serving and node.role.job is Job.WORKER and len(self._roster.fed()) > 1
 
-    def _conclude_if_checked(self, check: int) -> None:
-        """Settle what failed first, once all who might be the cause have said that they are not."""
-        if self.unchecked(check):
-            _later(_CHECK_SECONDS, lambda: self._blame_unchecked(check))
+    def _conclude_if_answered(self, probe: int) -> None:
+        """Conclude if all supervisors have answered that their nodes are up; else give the others more time."""
+        if self.unanswered(probe):
+            _later(_PROBE_SECONDS, lambda: self._fail_unanswered(probe))
         else:
             self._conclude()
 
-    def _blame_unchecked(self, check: int) -> None:
+    def _fail_unanswered(self, probe: int) -> None:
         with self._changed:
-            for node in self.unchecked(check):
+            for node in self.unanswered(probe):
                 self._failures.append((node, unanswered(self._failures[0][0])))
         self._conclude()
 
@@ -115,26 +114,26 @@ BROKEN = Failed(
 
 
 def silent(seconds: float) -> Failed:
-    """Return the failure of a node whose supervisor has not even said that it lives."""
-    reason = f"its supervisor has not been heard for {seconds:g} s: its host or the network is gone, or it is stopped"
+    """Return the failure of a node whose supervisor sends no heartbeat."""
+    reason = f"no heartbeat of its supervisor for {seconds:g} s: its host or the network is gone, or it is stopped"
     return Failed(FailureKind.LOST, reason, _LOST_ADVICE)
 
 
 def unanswered(peer: Node) -> Failed:
-    """Return the failure of a node that a peer's TensorFlow has lost, and that does not answer either."""
+    """Return the failure of a node that a peer's TensorFlow can't reach and whose supervisor does not answer."""
     reason = f"{peer.role} can't reach it, and its supervisor does not answer: its host or the network is gone"
     return Failed(FailureKind.LOST, reason, _LOST_ADVICE)
 
 
 def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None) -> tuple[Node, Failed] | None:
-    """Return which node hangs, if one does.
+    """Return the node that hangs and its failure, or None.
 
-    Nodes that train together wait for each other, and one may wait for another that is busy for any length of time: so
-    none of them hangs until all do nothing, none of them waits with reason (for rows, a file system, a feed that is on
-    its way or that nobody has begun), and one has steps to take. Then it is one outside of TensorFlow that keeps the
-    others waiting; if there is none, one that does not answer; and else the one with the fewest steps.
+    Nodes that train together wait for each other, and one may wait any length of time for another that is busy. So the
+    training hangs only if all of them are idle, none has a reason to wait (for rows, a file system, or a feed that is
+    on its way or not begun), and one has steps to take. The node at fault is then one outside of TensorFlow, which
+    keeps the others waiting; if there is none, one that does not answer; else the one with the fewest steps.
 
-    All other nodes wait for nobody: one that is idle and does not answer hangs.
+    Any other node waits for none: it hangs if it is idle and does not answer.
 
     Parameters
     ----------
@@ -142,8 +141,8 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
         All nodes.
     trainers : sequence of Node
         Those that train together.
-    feed : int, optional
-        The feed that is going on, if there is one.
+    feed : int or None
+        The number of the current feed, if there is one.
     """
     frozen = [(node, node.idle) for node in nodes if node.idle and node.idle.where is None and not node.returned]
     if frozen:
@@ -154,47 +153,47 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
     there = [(node, node.idle) for node in trainers if node.idle is not None and not node.returned]
     if len(there) + sum(node.returned for node in trainers) < len(trainers):
         return None  # one is busy
-    if any(_waits_with_reason(node, word, there, feed) for node, word in there):
+    if any(_waits_with_reason(node, idle, there, feed) for node, idle in there):
         return None
-    here = [(node, word) for node, word in there if word.where is None or word.where.waits_for is WaitsFor.NOTHING]
-    if not any(word.where is None or word.where.in_tensorflow or word.where.in_epoch for _, word in here):
+    here = [(node, idle) for node, idle in there if idle.where is None or idle.where.waits_for is WaitsFor.NOTHING]
+    if not any(idle.where is None or idle.where.in_tensorflow or idle.where.in_epoch for _, idle in here):
         return None
-    node, word = min(here, key=lambda each: (_suspicion(each[1]), _steps(each[0])))
+    node, idle = min(here, key=lambda each: (_suspicion(each[1]), _steps(each[0])))
     away = [str(each.role) for each in trainers if each not in [other for other, _ in here]]
-    return node, _frozen(word) if word.where is None else _hung(word, word.where, away)
+    return node, _frozen(idle) if idle.where is None else _hung(idle, idle.where, away)
 
 
-def _waits_with_reason(node: Node, word: Idle, there: Sequence[tuple[Node, Idle]], feed: int | None) -> bool:
-    """Whether an idle node waits for something that no other node has to bring about."""
-    waits_for = WaitsFor.NOTHING if word.where is None else word.where.waits_for
+def _waits_with_reason(node: Node, idle: Idle, there: Sequence[tuple[Node, Idle]], feed: int | None) -> bool:
+    """Whether an idle node waits for an event that does not depend on the other nodes."""
+    waits_for = WaitsFor.NOTHING if idle.where is None else idle.where.waits_for
     if waits_for is WaitsFor.ROWS:
-        # Steps of a stream are given to all together: one that neither reads nor answers keeps the others without.
+        # The steps of a stream are granted to all together: one that neither reads nor answers holds up the others.
         return all(each.where is not None for _, each in there)
     if waits_for is WaitsFor.FEED:
         return node.waits_for_feed and feed in (None, node.feed_wanted)
     return waits_for is WaitsFor.STORAGE
 
 
-def _suspicion(word: Idle) -> int:
-    """Return how far an idle node is from being the cause: one that waits in TensorFlow waits for others."""
-    if word.where is None:
+def _suspicion(idle: Idle) -> int:
+    """Return the rank of an idle node as the cause: one that waits in TensorFlow waits for others."""
+    if idle.where is None:
         return 1
-    return 2 if word.where.in_tensorflow else 0
+    return 2 if idle.where.in_tensorflow else 0
 
 
-def _frozen(word: Idle) -> Failed:
+def _frozen(idle: Idle) -> Failed:
     """Return the failure of a node that does not answer."""
-    reason = f"its process has not answered for {word.seconds:.0f} s and used no processor time (silence_timeout)"
-    advice = "native code may wait for ever, and hold Python's lock; to give it more time, raise silence_timeout"
+    reason = f"its process has not answered for {idle.seconds:.0f} s and used no processor time (heartbeat_timeout)"
+    advice = "native code may wait for ever and hold Python's lock; to give it more time, raise heartbeat_timeout"
     return Failed(FailureKind.HUNG, reason, advice)
 
 
-def _hung(word: Idle, where: NodeStatus, away: Sequence[str]) -> Failed:
-    """Return the failure of a node that hangs, while others are done with their steps."""
+def _hung(idle: Idle, where: NodeStatus, away: Sequence[str]) -> Failed:
+    """Return the failure of a node that answers and hangs; the nodes that are `away` are done with their steps."""
     at = "waits in TensorFlow" if where.in_tensorflow else "stands still"
-    reason = f"its program {at}: it has used no processor time for {word.seconds:.0f} s (silence_timeout)"
+    reason = f"its program {at}: it has used no processor time for {idle.seconds:.0f} s (heartbeat_timeout)"
     if not where.in_tensorflow:
-        advice = "the last line of the traceback is where it is; if it may take that long, raise silence_timeout"
+        advice = "the last line of the traceback is where it is; if it may take that long, raise heartbeat_timeout"
     elif away:
         reason += f", and {', '.join(away)} has no more steps to take with it"
         advice = "all workers must take the same number of steps, and leave a loop at the same one"

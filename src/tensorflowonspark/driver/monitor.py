@@ -1,24 +1,24 @@
-"""The nodes as the driver sees them: what each has said last, which failed first, and what that means for all.
+"""State of a running cluster: handlers for the messages of its nodes, and waiting for conditions on their states.
 
-Every supervisor holds a channel to the driver; one thread for each hears what it says. All that is known is kept here,
-under one lock, and whoever waits for something is woken by each change.
+Every supervisor holds a channel to the driver, and each channel has a thread. All state is kept here under one lock,
+and each change wakes the threads that wait for a condition.
 """
 
 import hmac
 import logging
 import time
 from collections.abc import Callable
+from functools import singledispatchmethod
 from threading import Condition, Thread
 from typing import Any, TypeGuard
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.collectives import Collectives
+from tensorflowonspark.driver.collectives import Collectives, FileFeeds
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
-from tensorflowonspark.driver.feed.file_feed import FileFeeds
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.errors import ClusterError, NodeError
-from tensorflowonspark.feed_messages import FeedFailed, FilesRead, PartsStored
+from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed
 from tensorflowonspark.messages import (
     Accepted,
     Active,
@@ -41,88 +41,90 @@ from tensorflowonspark.messages import (
     RootCause,
     Serving,
     Stop,
-    StopRequested,
     TensorBoardUp,
 )
 from tensorflowonspark.task.gpus import divide
+from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel, ConnectionLost
 
 __all__ = ["Monitor"]
 
 _log = logging.getLogger(__name__)
-_CAUSE_SECONDS = 5.0  # for the first cause to be certain, more than the time after which supervisors are given up
+_CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
 
 
 class Monitor(Roster):
-    """Knows all nodes of one cluster.
+    """Tracks the nodes of one cluster.
 
     Parameters
     ----------
     spec : ClusterSpec
-        Which nodes there are to be.
+        The nodes by job.
     cluster : str
-        The cluster's id; a hello for another one is refused.
-    watcher : Watcher
-        Is shown what the nodes print and how far they are.
+        The cluster's id; a `Register` for another one is refused.
+    console : ConsoleReporter
+        Shows the nodes' output and progress.
     silence : float
-        Seconds without a sign of life after which a node is given up.
+        Seconds without a heartbeat after which a node is given up.
     on_failure : callable
-        Called once, when the first failure is certain.
+        Called once, when the root cause of a failure is certain.
     """
 
     def __init__(
         self,
         spec: ClusterSpec,
         cluster: str,
-        watcher: ConsoleReporter,
+        console: ConsoleReporter,
         silence: float,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(spec)
         self.tensorboard_url: str | None = None
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
-        self.stop_wanted = False  # somebody asked for the end of a stream
-        self.changed = Condition()  # guards all that is known; told of each change
-        # Is told, under the lock, what nodes say, while they are fed.
-        self.on_feed: Callable[[Node, Any], None] | None = None
-        self.feed: int | None = None  # the number of the feed that is going on
-        self._own_reads = FileFeeds(self.tell)
-        self._collectives = Collectives(self.tell)
+        self.changed = Condition()  # the lock of all state; notified of each change
+        self.feed: int | None = None  # the number of the current feed
+        self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
+        self._file_feeds = FileFeeds(self.send)
+        self._collectives = Collectives(self.send)
         self._cluster = cluster
-        self._watcher = watcher
+        self._console = console
         self._silence = silence
         self._on_failure = on_failure
         self._failures = Failures(self, self.changed, self._conclude)
-        self._failed = False  # the first cause is certain
+        self._failed = False  # and the root cause is certain
         self._stopping = False
 
-    # ---- what supervisors say (each in a thread of its own)
+    # ---- messages (each channel in its own thread)
 
     def serve(self, channel: Channel) -> None:
-        """Hear a supervisor out, from its hello to its end."""
-        hello = channel.receive()
-        if isinstance(hello, StopRequested):
-            self.stop_wanted = True
-            channel.send(Accepted())
-            return
-        if isinstance(hello, NodeLost):
-            channel.send(RootCause(str(self.find_cause() or "")))
-            return
-        node = self._admit(hello, channel)
+        """Handle the request that opens a channel, and after a `Register` all messages of the supervisor."""
+        self._open(channel.receive(), channel)
+
+    @singledispatchmethod
+    def _open(self, message: Any, channel: Channel) -> None:  # noqa: ARG002
+        CONSOLE.log(_log, logging.ERROR, "a channel was opened by a %s, not by a request", type(message).__name__)
+
+    @_open.register
+    def _(self, _message: NodeLost, channel: Channel) -> None:
+        channel.send(RootCause(str(self.find_cause() or "")))
+
+    @_open.register
+    def _(self, message: Register, channel: Channel) -> None:
+        node = self._admit(message, channel)
         if node is None:
-            return  # the end of this call closes the channel, and with it the supervisor's node
+            return  # the end of this call closes the channel, which ends the supervisor
         try:
             while True:
-                message = channel.receive()
-                node.heard = time.monotonic()
-                self._hear(node, message)
+                report = channel.receive()
+                node.last_message = time.monotonic()
+                self._on_message(node, report)
         except ConnectionLost:
             pass
         finally:
             self._lost(node, BROKEN)
 
     def _admit(self, hello: Any, channel: Channel) -> Node | None:
-        if not self._is_sound(hello):
+        if not self._is_ours(hello):
             return None
         with self.changed:
             node = self.nodes[hello.member.number]
@@ -132,23 +134,23 @@ class Monitor(Roster):
             node.member, node.channel = hello.member, channel
             node.pid, node.jvm_pid = hello.pid, hello.jvm_pid
             node.state = NodeState.CONNECTED
-            node.heard = time.monotonic()
-            self.tell(node.number, Accepted())
+            node.last_message = time.monotonic()
+            self.send(node.number, Accepted())
             if all(each.member for each in self.nodes):
-                self._introduce()
+                self._send_members()
             self.changed.notify_all()
         return node
 
-    def _is_sound(self, hello: Any) -> TypeGuard[Register]:
-        """Whether a first word is a hello for a node of this cluster."""
+    def _is_ours(self, hello: Any) -> TypeGuard[Register]:
+        """Whether a request registers a node of this cluster."""
         match hello:
             case Register(Member(int(number), role), str(cluster)):
                 ours = hmac.compare_digest(cluster.encode(), self._cluster.encode())
                 return ours and 0 <= number < len(self.nodes) and role == self.nodes[number].role
         return False
 
-    def _introduce(self) -> None:
-        """Tell all nodes of each other, and which GPUs each has."""
+    def _send_members(self) -> None:
+        """Send all nodes the addresses of all, and the GPUs of each."""
         members = [node.member for node in self.nodes if node.member]
         gpus = divide([(member.host, () if member.role.job == "ps" else member.gpus) for member in members])
         final = tuple(
@@ -156,85 +158,128 @@ class Monitor(Roster):
         )
         self.send_all(Members(final))
 
-    def _hear(self, node: Node, message: Any) -> None:
-        if isinstance(message, Heartbeat):
-            return  # that it was heard is all that it says, and nobody waits for that
-        if isinstance(message, Lines):
-            self._watcher.show(str(node.role), message.lines)
-            return
-        if isinstance(message, Progress):
-            node.progress = message
-            self._watcher.progress(str(node.role), message)
+    def _on_message(self, node: Node, message: Any) -> None:
+        if isinstance(message, (Heartbeat, Lines, Progress)):  # frequent, and no thread waits for them
+            self._handle(message, node)
             return
         with self.changed:
-            self._note(node, message)
-            if isinstance(message, CheckpointSaved):
-                self.saved_in = message.feed
-            if isinstance(message, TensorBoardUp):
-                self.tensorboard_url = message.url
-            if isinstance(message, (Idle, Active)):
-                node.idle = message if isinstance(message, Idle) else None
-            self._judge(node, message)
-            if self.on_feed is not None:
-                self.on_feed(node, message)
+            self._handle(message, node)
+            if self._on_feed_message is not None:
+                self._on_feed_message(node, message)
             self.changed.notify_all()
 
-    def _note(self, node: Node, message: Any) -> None:
-        """Keep what a node has said."""
-        match message:
-            case NodeReady():
-                node.ready = message
-                self._move(node, NodeState.RUNNING)
-            case FeedWanted():
-                node.feed_wanted = message.feed
-            case Serving():
-                node.serving = True
-            case ProbeReply():
-                node.checked = message.number
-            case InferenceReady():
-                node.answering = True
-            case PartsStored():
-                node.stored = message.parts
-            case Returned():
-                node.returned, node.result = True, message.result
-                self._move(node, NodeState.RETURNED)
-            case FeedFailed():
-                node.feed_failed = message.reason
-            case Failed():
-                self._note_failure(node, message)
+    @singledispatchmethod
+    def _handle(self, message: Any, node: Node) -> None:
+        text = "%s on %s sent a %s, for which the driver has no handler"
+        CONSOLE.log(_log, logging.ERROR, text, node.role, node.host, type(message).__name__)
 
-    def _judge(self, node: Node, message: Any) -> None:
-        """Give up nodes that can't go on, now that one has said this."""
-        if isinstance(message, (Idle, FeedWanted, Returned)):
-            self._find_hung()
-        failure = None
-        if isinstance(message, (FilesRead, Returned)):
-            failure = self._own_reads.hear(node, message, self.fed())
-        if failure is None and isinstance(message, (Contribution, FeedWanted, Returned)):
-            failure = self._collectives.receive(node, message, self.fed())
-        if failure is not None:
-            self._note_failure(node, failure)
+    @_handle.register
+    def _(self, message: Heartbeat, node: Node) -> None:
+        """Do nothing: any message shows that the supervisor is alive."""
 
-    def look_around(self) -> None:
+    @_handle.register
+    def _(self, message: Lines, node: Node) -> None:
+        self._console.show(str(node.role), message.lines)
+
+    @_handle.register
+    def _(self, message: Progress, node: Node) -> None:
+        node.progress = message
+        self._console.progress(str(node.role), message)
+
+    @_handle.register
+    def _(self, message: NodeReady, node: Node) -> None:
+        node.ready = message
+        self._move(node, NodeState.RUNNING)
+
+    @_handle.register
+    def _(self, message: FeedWanted, node: Node) -> None:
+        node.feed_wanted = message.feed
+        self._find_hung()
+        self._fail(node, self._collectives.receive(node, message, self.fed()))
+
+    @_handle.register
+    def _(self, message: Returned, node: Node) -> None:
+        node.returned, node.result = True, message.result
+        self._move(node, NodeState.RETURNED)
+        self._find_hung()
+        failure = self._file_feeds.receive(node, message, self.fed())
+        self._fail(node, failure or self._collectives.receive(node, message, self.fed()))
+
+    @_handle.register
+    def _(self, message: Failed, node: Node) -> None:
+        self._fail(node, message)
+
+    @_handle.register
+    def _(self, message: Contribution, node: Node) -> None:
+        self._fail(node, self._collectives.receive(node, message, self.fed()))
+
+    @_handle.register
+    def _(self, message: FilesRead, node: Node) -> None:
+        self._fail(node, self._file_feeds.receive(node, message, self.fed()))
+
+    @_handle.register
+    def _(self, message: FeedReport, node: Node) -> None:
+        """Do nothing: the session of the running feed handles it."""
+
+    @_handle.register
+    def _(self, message: PartitionFed, node: Node) -> None:
+        node.fed_parts = message.parts
+
+    @_handle.register
+    def _(self, message: FeedFailed, node: Node) -> None:
+        node.feed_failed = message.reason
+
+    @_handle.register
+    def _(self, _message: Serving, node: Node) -> None:
+        node.serving = True
+
+    @_handle.register
+    def _(self, _message: InferenceReady, node: Node) -> None:
+        node.answering = True
+
+    @_handle.register
+    def _(self, message: CheckpointSaved, node: Node) -> None:  # noqa: ARG002
+        self.saved_in = message.feed
+
+    @_handle.register
+    def _(self, message: TensorBoardUp, node: Node) -> None:  # noqa: ARG002
+        self.tensorboard_url = message.url
+
+    @_handle.register
+    def _(self, message: ProbeReply, node: Node) -> None:
+        node.checked = message.number
+
+    @_handle.register
+    def _(self, message: Idle, node: Node) -> None:
+        node.idle = message
+        self._find_hung()
+
+    @_handle.register
+    def _(self, _message: Active, node: Node) -> None:
+        node.idle = None
+
+    # ---- failures
+
+    def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
         for node in self.nodes:
-            if node.channel is not None and time.monotonic() - node.heard > self._silence:
+            if node.channel is not None and time.monotonic() - node.last_message > self._silence:
                 self._lost(node, silent(self._silence))
         with self.changed:
             self._find_hung()
 
     def _find_hung(self) -> None:
-        """Give up a training in which nothing moves any more."""
+        """Give up a training that makes no progress any more."""
         found = find_hung(self.nodes, [node for node in self.trainers() if not node.serving], self.feed)
         if found is not None:
-            self._note_failure(found[0], self._collectives.explained(*found))
+            self._fail(found[0], self._collectives.explain(*found))
 
     def _lost(self, node: Node, failure: Failed) -> None:
         with self.changed:
             if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
-                self._note_failure(node, failure)
-                if self.on_feed is not None:
-                    self.on_feed(node, failure)
+                self._fail(node, failure)
+                if self._on_feed_message is not None:
+                    self._on_feed_message(node, failure)
             self._move(node, NodeState.GONE)
             node.channel = None
             self.changed.notify_all()
@@ -243,21 +288,21 @@ class Monitor(Roster):
         if state.value > node.state.value:
             node.state = state
 
-    def _note_failure(self, node: Node, failure: Failed) -> None:
-        if not self._stopping:
+    def _fail(self, node: Node, failure: Failed | None) -> None:
+        if failure is not None and not self._stopping:
             self._move(node, NodeState.FAILED)
             self._failures.note(node, failure)
 
     def _conclude(self) -> None:
-        """Settle what failed first, and end everything else."""
+        """End all nodes, now that the root cause is certain."""
         with self.changed:
             if self._failed or self._stopping:
                 return
             self._failed = True
             self._stopping = True
             self.changed.notify_all()
-        # The driver's program comes first: the ends of many nodes would keep it from the lock. And to ask Spark to
-        # cancel jobs takes its time, which the thread that hears a node must not wait for.
+        # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs
+        # takes time, and must not hold up the thread of a channel.
         Thread(target=self._end_all, daemon=True).start()
 
     def _end_all(self) -> None:
@@ -265,31 +310,42 @@ class Monitor(Roster):
         self._on_failure()
 
     def failure(self) -> NodeError | None:
-        """Return the first cause of the cluster's failure, once it is certain."""
+        """Return the root cause of the cluster's failure, once it is certain."""
         with self.changed:
             return self._failures.first() if self._failed else None
 
     def find_cause(self) -> NodeError | None:
-        """Ask all supervisors to look at their nodes; return the first cause of the failure, None if all are there.
+        """Send all supervisors a probe; return the root cause of the failure, or None if all nodes are up.
 
-        Whoever has lost a node, a Spark task or the job that it belongs to, may know that before the node's supervisor
-        has sent why.
+        A Spark task that has lost its node, and the task's job, may know that before the node's supervisor reports it.
         """
 
         def certain() -> bool:
-            return self._stopping or not (self._failures.begun or self._failures.unchecked(check))
+            return self._stopping or not (self._failures.begun or self._failures.unanswered(probe))
 
         with self.changed:
             if not self._stopping:
-                check = self._failures.check()
-                # A supervisor that never answers is found by its silence.
+                probe = self._failures.probe()
+                # A supervisor that never answers is given up for its missing heartbeats.
                 self.changed.wait_for(certain, self._silence + _CAUSE_SECONDS)
         return self.failure()
 
-    # ---- what the driver does
+    # ---- for the driver's other parts
+
+    def begin_feed(self, number: int, on_message: Callable[[Node, Any], None]) -> None:
+        """Pass the messages of all nodes, and their failures, to a feed until it ends."""
+        with self.changed:
+            self.feed, self._on_feed_message = number, on_message
+
+    def end_feed(self) -> None:
+        """End the current feed: the nodes hold none of its rows any more."""
+        with self.changed:
+            self.feed = self._on_feed_message = None
+            for node in self.nodes:
+                node.holds = ""
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until something is so; return whether it is when the time is over.
+        """Wait for a condition; return whether it holds, at the latest when the time is over.
 
         Raises
         ------
@@ -310,12 +366,12 @@ class Monitor(Roster):
         return True
 
     def wake(self) -> None:
-        """Have those that wait look again: something that they wait for may have changed elsewhere."""
+        """Have waiting threads check their conditions again, after a change elsewhere."""
         with self.changed:
             self.changed.notify_all()
 
     def wait_until_gone(self, seconds: float) -> list[Node]:
-        """Wait until every supervisor has hung up; return the nodes of those that have not in time."""
+        """Wait until every supervisor has closed its channel; return the nodes of those that have not in time."""
 
         def present() -> list[Node]:
             return [node for node in self.nodes if node.channel is not None]
@@ -325,7 +381,7 @@ class Monitor(Roster):
             return present()
 
     def stop(self, grace_seconds: float) -> None:
-        """End all nodes; what they say from now on is no failure."""
+        """End all nodes; none of their later messages is a failure."""
         with self.changed:
             if not self._stopping:
                 self._stopping = True

@@ -1,4 +1,4 @@
-"""The nodes of a cluster: the state of each, their roles, and their channels."""
+"""The nodes of a cluster: their states, roles and channels."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -7,27 +7,59 @@ from enum import Enum
 
 from tensorflowonspark.config import ClusterSpec, Role
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import FeedComplete, PartSummary
+from tensorflowonspark.feed_messages import FeedComplete, PartRef
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
 from tensorflowonspark.transport import Channel, ConnectionLost, Packed
 
-__all__ = ["Node", "NodeState", "Roster"]
+__all__ = ["Node", "NodeInfo", "NodeState", "Roster"]
 
 
 class NodeState(Enum):
-    """Where a node is in its life; it only ever moves down this list."""
+    """The progress of a node from its launch to its end; it never returns to an earlier state."""
 
-    AWAITED = 0  # its supervisor has not called yet
+    AWAITED = 0  # its supervisor has not connected yet
     CONNECTED = 1
-    RUNNING = 2  # its process is up, and its program starts when all are
-    RETURNED = 3  # its program has ended well
+    RUNNING = 2  # its process is up; its program starts when all are
+    RETURNED = 3  # its program has returned
     FAILED = 4
-    GONE = 5  # its supervisor has hung up
+    GONE = 5  # its supervisor has closed the connection
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """A node of a cluster, as it is at one moment (`Cluster.nodes`).
+
+    Attributes
+    ----------
+    number : int
+        The node's number in the cluster, from 0.
+    role : Role
+        Its job, and its number within the job.
+    state : NodeState
+        How far it has come.
+    host : str or None
+        The address of its host; None until it has connected to the driver.
+    port : int or None
+        The port of its TensorFlow server; None until it has connected.
+    gpus : tuple of str
+        The GPUs that Spark gave to its task.
+    pid, jvm_pid : int or None
+        The processes of its supervisor and its executor, on its host; None until it has connected.
+    """
+
+    number: int
+    role: Role
+    state: NodeState
+    host: str | None = None
+    port: int | None = None
+    gpus: tuple[str, ...] = ()
+    pid: int | None = None
+    jvm_pid: int | None = None
 
 
 @dataclass
 class Node:
-    """What is known of one node."""
+    """The state of one node, as the driver knows it."""
 
     number: int
     role: Role
@@ -35,31 +67,41 @@ class Node:
     member: Member | None = None
     ready: NodeReady = field(default_factory=NodeReady)
     feed_wanted: int = -1  # the last feed that its program asked for
-    feed_given: int = -1  # the last one that it has got
-    stored: tuple[PartSummary, ...] | None = None
-    holds: str = ""  # which rows of the current feed, in words
+    feed_given: int = -1  # the last feed that its program has received
+    fed_parts: tuple[PartRef, ...] | None = None  # those that its held task has fed, once it has
+    holds: str = ""  # a description of the rows of the current feed that it holds
     progress: Progress | None = None
-    idle: Idle | None = None  # it does nothing, for so long that this may be wrong
-    checked: int = 0  # the last of the driver's checks that it has answered
-    feed_failed: str = ""  # why its held task could not feed it
-    serving: bool = False  # for others; its program will not return
-    answering: bool = False  # its program has said what answers inference
-    lost: bool = False  # it died, and the others go on
-    returned: bool = False  # its program has ended well
-    result: bytes = b""
-    heard: float = 0.0  # when its supervisor last said anything (time.monotonic)
+    idle: Idle | None = None  # None: it is active
+    checked: int = 0  # number of the last `Probe` that its supervisor has answered
+    feed_failed: str = ""  # the error of its held task
+    serving: bool = False  # a ParameterServerStrategy; its program will not return
+    answering: bool = False  # its program has called `ctx.serve`
+    lost: bool = False  # it has failed, and the others go on
+    returned: bool = False  # its program has returned
+    result: bytes = b""  # of its program, pickled
+    last_message: float = 0.0  # its time (time.monotonic)
     pid: int = 0  # of its supervisor
     jvm_pid: int = 0  # of its executor
     channel: Channel | None = None
 
     @property
+    def info(self) -> NodeInfo:
+        """The part of it that users see."""
+        if self.member is None:
+            return NodeInfo(self.number, self.role, self.state)
+        own = self.member
+        return NodeInfo(
+            self.number, self.role, self.state, own.host, own.port, own.gpus, self.pid or None, self.jvm_pid or None
+        )
+
+    @property
     def waits_for_feed(self) -> bool:
-        """Whether its program has asked for a feed that it has not got."""
+        """Whether its program has asked for a feed that it has not received."""
         return self.feed_wanted > self.feed_given
 
     @property
     def host(self) -> str:
-        """Its host, as far as it is known."""
+        """Its host, for messages."""
         return self.member.host if self.member else "an unknown host"
 
 
@@ -69,18 +111,18 @@ class Roster:
     Parameters
     ----------
     spec : ClusterSpec
-        Which there are to be.
+        Their numbers by job.
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
         self.spec = spec
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
-        # Asked for at each word of each node: so they are found once.
+        # Needed for each message of each node: found once.
         self._fed = self._nodes_of(spec.fed)
         self._trainers = self._nodes_of(spec.trainers)
 
-    def tell(self, number: int, message: object) -> None:
-        """Say something to one node; if it is gone, its end will be noticed."""
+    def send(self, number: int, message: object) -> None:
+        """Send a message to one node; if the node is gone, that is noticed elsewhere."""
         channel = self.nodes[number].channel
         if isinstance(message, FeedComplete):
             self.nodes[number].feed_given = message.feed
@@ -89,22 +131,22 @@ class Roster:
                 channel.send(message)
 
     def send_all(self, message: object) -> None:
-        """Say something to all nodes."""
+        """Send a message to all nodes."""
         packed = Packed(message)
         for node in self.nodes:
-            self.tell(node.number, packed)
+            self.send(node.number, packed)
 
     def fed(self) -> list[Node]:
-        """Return the nodes that are fed, but for those that were lost."""
+        """Return the nodes that are fed, without those that are lost."""
         return [node for node in self._fed if not node.lost]
 
     def readers(self) -> list[Node]:
-        """Return the nodes whose programs read what is fed: with a ParameterServerStrategy the chief, for all.
+        """Return the nodes whose programs read the feeds: with a ParameterServerStrategy the chief, for all workers.
 
         Raises
         ------
         FeedError
-            If workers serve, and there is no chief.
+            If workers serve and there is no chief.
         """
         serving = [str(node.role) for node in self.fed() if node.serving]
         if not serving:

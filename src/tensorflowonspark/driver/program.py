@@ -1,5 +1,6 @@
-"""The user's function, its arguments and its results: checked, and pickled both ways."""
+"""The user's program: its function and arguments, checked and serialized, and its results."""
 
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -9,13 +10,22 @@ import cloudpickle
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import ClusterError, SpecError
 
-__all__ = ["Function", "pickled_program", "positive", "range_of", "result_of"]
+__all__ = ["Function", "deserialize_result", "parse_workers", "positive", "serialize_program"]
 
-Function = Callable[[Any, Any], Any]
+Function = Callable[..., Any]
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_PARAMETERS = 2  # args and ctx
 
 
-def result_of(node: Node) -> Any:
-    """Return what the program returned on a node."""
+def deserialize_result(node: Node) -> Any:
+    """Return what the program returned on a node.
+
+    Raises
+    ------
+    ClusterError
+        If it can't be deserialized in the driver.
+    """
     try:
         return pickle.loads(node.result)
     except Exception as error:
@@ -25,30 +35,89 @@ def result_of(node: Node) -> Any:
         ) from error
 
 
-def range_of(workers: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the least and the most workers that are asked for."""
+def parse_workers(workers: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the fewest and the most workers that are asked for.
+
+    Examples
+    --------
+    >>> parse_workers(3), parse_workers((2, 8))
+    ((3, 3), (2, 8))
+    """
     if not isinstance(workers, (tuple, list)):
         return workers, workers
     if len(workers) != 2 or not all(isinstance(each, int) for each in workers) or not 1 <= workers[0] <= workers[1]:  # noqa: PLR2004
-        raise SpecError(f"num_workers={workers!r}: expected a number, or the least and the most, as in (2, 8)")
+        raise SpecError(f"num_workers={workers!r}: expected a number, or the fewest and the most, as in (2, 8)")
     return workers[0], workers[1]
 
 
 def positive(name: str, seconds: float) -> float:
-    """Return seconds, if they are above 0."""
+    """Return seconds, or raise `SpecError` if they are not above 0."""
     if not isinstance(seconds, (int, float)) or not seconds > 0:
         raise SpecError(f"{name}={seconds!r}: expected seconds above 0")
     return float(seconds)
 
 
-def pickled_program(function: Function, args: Any) -> bytes:
-    """Return the program as it is shipped to the nodes."""
+def serialize_program(function: Function, args: Any) -> bytes:
+    """Return a pickled pair of a function of ``(args, ctx)`` and its first argument.
+
+    Parameters
+    ----------
+    function : callable
+        A function of no parameter, of ``ctx``, or of ``args`` and ``ctx``.
+    args : object
+        The first argument; None unless the function takes it.
+
+    Raises
+    ------
+    SpecError
+        If the function has other parameters, or the program does not pickle.
+    """
     if not callable(function):
         raise SpecError(f"function={function!r}: expected a function of (args, ctx)")
+    count = _count_parameters(function)
+    if count < _PARAMETERS and args is not None:
+        raise SpecError(
+            f"args={args!r}: the function {_name(function)} does not take it: expected a function of (args, ctx)"
+        )
     try:
-        return bytes(cloudpickle.dumps((function, args)))
+        return bytes(cloudpickle.dumps((_of_two(function, count), args)))
     except Exception as error:
         raise SpecError(
             f"the function or its args can't be shipped to the nodes: {error}. Open connections, sessions and models "
             "belong inside the function"
         ) from error
+
+
+def _count_parameters(function: Function) -> int:
+    """Return how many of ``args`` and ``ctx`` a function takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return _PARAMETERS  # a builtin's are not known
+    positional = [each for each in parameters if each.kind in _POSITIONAL]
+    required = [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if required[_PARAMETERS:] or any(name not in [each.name for each in positional] for name in required):
+        raise SpecError(
+            f"the function {_name(function)} takes {', '.join(required)}: expected a function of (args, ctx), of (ctx) "
+            "or of no parameter"
+        )
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        return _PARAMETERS
+    return min(len(positional), _PARAMETERS)
+
+
+def _name(function: Function) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _of_two(function: Function, count: int) -> Function:
+    """Return a function of two parameters, which cloudpickle ships by value if it is not the user's own."""
+    if count == _PARAMETERS:
+        return function
+    if count == 1:
+        return lambda _args, ctx: function(ctx)
+    return lambda _args, _ctx: function()

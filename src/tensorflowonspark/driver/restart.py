@@ -1,8 +1,8 @@
-"""Restarts: when a node fails and the policy allows it, all nodes are started again and fed what they need.
+"""Restarts and the history of feeds: when a node fails, all nodes start again and are fed what they need.
 
-What a new life must be given: its programs begin anew, and go on from their last checkpoint. They tell the driver in
-which feed they wrote it; so that feed and all that came since are fed again, under the numbers that they had. Without a
-checkpoint these are all feeds from the first one on. Then the driver does again what it was at.
+The programs of a new attempt begin anew and continue from their last checkpoint. They report in which feed they wrote
+it; that feed and all later ones are fed again, under their old numbers. Without a checkpoint these are all feeds. Then
+the driver repeats the action that the failure interrupted.
 """
 
 import logging
@@ -11,136 +11,245 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from tensorflowonspark.driver.attempt import ClusterAttempt, ClusterConfig
+from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.attempt import ClusterAttempt
+from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.feed.session import CachedFeed, FeedSession, FeedStrategy, HeldFeed
+from tensorflowonspark.driver.feed.streamed import StreamedFeed
 from tensorflowonspark.driver.spark.backend import Backend
-from tensorflowonspark.errors import ClusterError, NodeError, SlotsError, StartError
+from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
+from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["RestartController", "Restarts"]
+__all__ = ["RestartBudget", "RestartController"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class Restarts:
-    """Counts the restarts of one cluster.
+class RestartBudget:
+    """The restarts that a cluster's policy allows, less those that it has had.
 
     Parameters
     ----------
-    settings : Settings
+    config : ClusterConfig
         The cluster's.
+
+    Attributes
+    ----------
+    used : int
+        How many restarts there have been.
     """
 
-    def __init__(self, settings: ClusterConfig) -> None:
-        self._policy = settings.restarts
-        self.made = 0
+    def __init__(self, config: ClusterConfig) -> None:
+        self._policy = config.restarts
+        self.used = 0
 
-    def allow(self, error: ClusterError) -> float:
-        """Return after how many seconds the cluster may be started again; raise the error if it may not."""
+    def spend(self, error: ClusterError) -> float:
+        """Count a restart after a failure; return the seconds to wait before it.
+
+        Raises
+        ------
+        ClusterError
+            The failure itself, if the policy does not allow a restart after it.
+        """
         policy = self._policy
-        # A restart that fails to come up has the same cause. Slots have been waited for, as long as the user allows.
-        counts = error.cause in policy.causes if isinstance(error, NodeError) else self.made > 0
+        # A restart that fails to come up has the same cause. Slots have been waited for as long as the user allows.
+        counts = error.cause in policy.causes if isinstance(error, NodeError) else self.used > 0
         counts = counts and not isinstance(error, SlotsError)
-        if not counts or self.made >= policy.max_restarts:
+        if not counts or self.used >= policy.max_restarts:
             raise error
-        delay = policy.delay(self.made)
-        self.made += 1
+        delay = policy.delay(self.used)
+        self.used += 1
         CONSOLE.log(
             _log,
             logging.WARNING,
             "%s\nAll nodes are started again%s (restart %d of %d)",
             str(error).partition("\n")[0],
             f" in {delay:g} s" if delay else "",
-            self.made,
+            self.used,
             policy.max_restarts,
         )
         return delay
 
 
 class RestartController:
-    """The lives of one cluster.
+    """The attempts of one cluster, and the history of its feeds.
 
     Parameters
     ----------
     backend : Backend
-        What carries the nodes.
-    settings : Settings
-        What they are to be.
-
-    Attributes
-    ----------
-    life : Lifetime
-        The present one; it has as many workers as there are slots for when it begins.
-    feeds : int
-        How many feeds its programs are done with, counted from the cluster's first one.
-    past : list of callable or None
-        What feeds each of them again, where that is possible.
-    begin : callable
-        Starts the present life.
+        Where the nodes run.
+    config : ClusterConfig
+        The cluster's configuration.
     """
 
-    def __init__(self, backend: Backend, settings: ClusterConfig) -> None:
+    def __init__(self, backend: Backend, config: ClusterConfig) -> None:
         self._backend = backend
-        self._settings = settings
-        self._restarts = Restarts(settings)
-        self.feeds = 0
-        self.life = self._next_life(settings)
-        self.past: list[Callable[[], None] | None] = []
-        self.begin: Callable[[], None] = self._start
+        self._config = config
+        self._budget = RestartBudget(config)
+        self._history: list[FeedRequest | None] = []  # None: a stream, whose rows do not come again
+        self._done = 0  # feeds that the programs of this attempt are done with, from the cluster's first one
+        self._held: FeedRequest | None = None
+        self._session: FeedSession | None = None  # the current feed's
+        self._attempt = self._next_attempt(config)
 
-    def _start(self) -> None:
-        self.life.start()
+    @property
+    def attempt(self) -> ClusterAttempt:
+        """The current attempt; it has as many workers as there were slots for when it started."""
+        return self._attempt
 
-    def run_with_restarts(self, act: Callable[[], _T], *, only_whole: bool = False) -> _T:
-        """Do something; if a node fails meanwhile, do it again in a new life, as often as the policy allows.
+    def start(self, held: FeedRequest | None = None) -> None:
+        """Bring all nodes up; return when their programs start.
 
         Parameters
         ----------
-        act : callable
-            What to do.
-        only_whole : bool
-            Whether it can't be done again once the programs have written a checkpoint in its midst.
+        held : FeedRequest, optional
+            The first feed, if the tasks that hold the nodes feed them. It ends when the programs have all rows.
+        """
+        if self._attempt.started:
+            raise ClusterError("the cluster was started before: make a new one")
+        self._held = held
+        if held is not None:
+            self._history.append(held)
+        try:
+            self._retry(self._bring_up)
+        except BaseException:
+            self._attempt.abort()
+            raise
+
+    def run_feed(self, request: FeedRequest) -> None:
+        """Feed, and return when the programs are done with it; after a restart, feed again what is needed."""
+        self.require_running()
+
+        def feed() -> None:
+            self._bring_up()
+            self._feed(request)
+
+        self._retry(feed, repeatable=not request.is_streamed)
+        self._history.append(request)
+
+    def open_stream(self, request: FeedRequest) -> StreamedFeed:
+        """Begin a feed of which the DataFrames come one after the other; `close_stream` ends it."""
+        self._require_feedable(request)
+        strategy = self._open(request, StreamedFeed).strategy
+        assert isinstance(strategy, StreamedFeed)
+        return strategy
+
+    def close_stream(self, *, completed: bool = True) -> None:
+        """End the feed that `open_stream` has begun; if it was never fed, its number goes to the next feed."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        if completed:
+            self._done += 1
+            self._history.append(None)
+
+    def run_with_restarts(self, action: Callable[[], _T]) -> _T:
+        """Return what an action returns; if a node fails meanwhile, repeat it in a new attempt, if that is allowed."""
+
+        def act() -> _T:
+            self._bring_up()
+            return action()
+
+        return self._retry(act)
+
+    def require_running(self) -> None:
+        """Raise `ClusterError` if the cluster is not running, or this is not the process that has made it."""
+        self._attempt.require_own_process()
+        if not self._attempt.running:
+            raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
+
+    # ---- attempts
+
+    def _retry(self, action: Callable[[], _T], *, repeatable: bool = True) -> _T:
+        """Return what an action returns; repeat it in a new attempt as often as the policy allows.
+
+        An action that is not repeatable is repeated only as long as the programs have not written a checkpoint in its
+        midst.
         """
         while True:
             try:
-                if not self.life.started:
-                    self._fit()
-                    self.begin()
-                self._feed_again()
-                return act()
+                return action()
             except (NodeError, StartError, SlotsError) as error:
-                self._begin_anew(error, only_whole)
+                self._restart(error, repeatable)
 
-    def _feed_again(self) -> None:
-        """Feed what the programs of this life have not seen."""
-        while self.feeds < len(self.past):
-            feed = self.past[self.feeds]
-            assert feed is not None
-            feed()
+    def _bring_up(self) -> None:
+        """Start the attempt if it has not started, and feed what its programs have not seen."""
+        if not self._attempt.started:
+            self._fit()
+            if self._held is None:
+                self._attempt.start()
+            else:
+                self._start_held(self._held)
+        for request in self._history[self._done :]:
+            assert request is not None
+            self._feed(request)
 
-    def _begin_anew(self, error: ClusterError, only_whole: bool) -> None:
-        saved_in = max(self.life.monitor.saved_in, 0)
-        if None in self.past[saved_in:] or (only_whole and self.life.monitor.saved_in >= self.feeds):
-            raise error  # rows that streamed do not come again
-        delay = self._restarts.allow(error)
-        self.life.abort()
+    def _start_held(self, request: FeedRequest) -> None:
+        """Start the attempt with tasks that feed their own nodes, and wait until they have."""
+        session = self._open(request, HeldFeed)  # before the tasks feed, so that no report is missed
+        try:
+            self._attempt.start(request.data, FeedSpec(0, validation=request.validation_column))
+            session.run()
+        finally:
+            session.close()
+            self._session = None
+        self._done += 1
+
+    def _restart(self, error: ClusterError, repeatable: bool) -> None:
+        saved_in = self._attempt.monitor.saved_in
+        needed = max(saved_in, 0)
+        if None in self._history[needed:] or (not repeatable and saved_in >= self._done):
+            raise error  # streamed rows do not come again
+        delay = self._budget.spend(error)
+        self._attempt.abort()
         time.sleep(delay)
-        self.feeds = saved_in
-        self.life = self._next_life(self._settings)
+        self._done = needed
+        self._attempt = self._next_attempt(self._config)
 
     def _fit(self) -> None:
-        """Take as many workers as there are slots for, where their number was left open."""
-        spec, least = self._settings.spec, self._settings.least_workers
-        if least == spec.num_workers:
+        """Take as many workers as there are slots for, if their number is a range."""
+        spec, least = self._config.spec, self._config.min_workers
+        if least is None:
             return
         nodes = len(spec.roles)
         fewest = nodes - spec.num_workers + least
-        had = fewest if self._restarts.made else 0
-        slots = self._backend.find_slots(fewest, nodes, self._settings.start_timeout, had)
+        had = fewest if self._budget.used else 0
+        slots = self._backend.find_slots(fewest, nodes, self._config.start_timeout, had)
         workers = spec.num_workers - (nodes - slots)
         CONSOLE.log(_log, logging.INFO, "there are slots for %d workers", workers)
-        self.life = self._next_life(replace(self._settings, spec=replace(spec, num_workers=workers)))
+        self._attempt = self._next_attempt(replace(self._config, spec=replace(spec, num_workers=workers)))
 
-    def _next_life(self, settings: ClusterConfig) -> ClusterAttempt:
-        numbered = replace(settings, attempt=self._restarts.made, first_feed=self.feeds)
-        return ClusterAttempt(self._backend, numbered)
+    def _next_attempt(self, config: ClusterConfig) -> ClusterAttempt:
+        return ClusterAttempt(self._backend, replace(config, attempt=self._budget.used, first_feed=self._done))
+
+    # ---- feeds
+
+    def _feed(self, request: FeedRequest) -> None:
+        """Feed once. A feed that fails leaves its number, for which the programs wait, to the next feed."""
+        self._require_feedable(request)
+        session = self._open(request, StreamedFeed if request.is_streamed else CachedFeed)
+        try:
+            session.run()
+        finally:
+            self._session = None
+        self._done += 1
+
+    def _open(self, request: FeedRequest, strategy: Callable[[FeedSession], FeedStrategy]) -> FeedSession:
+        if self._session is not None:
+            raise FeedError("another feed is in progress: one follows the other")
+        self._session = FeedSession(self._attempt, self._done, request, strategy)
+        return self._session
+
+    def _require_feedable(self, request: FeedRequest) -> None:
+        """Raise if the nodes can't take a further feed."""
+        self.require_running()
+        if self._config.hold:
+            raise FeedError("a cluster with hold=True keeps the slots that feeding needs: leave it out, or use run()")
+        returned = [str(node.role) for node in self._attempt.monitor.readers() if node.returned]
+        if returned and not request.independent_workers:
+            raise FeedError(
+                f"the program of {', '.join(returned)} has already returned: to take several feeds, let it loop over "
+                "ctx.feeds()"
+            )

@@ -1,17 +1,16 @@
-"""A cluster for one purpose: a function runs on it until it has returned everywhere."""
+"""A cluster for one function, which runs until it has returned on all nodes."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.config import RestartPolicy
-from tensorflowonspark.driver.attempt import ClusterConfig
-from tensorflowonspark.driver.cluster import Cluster, Function
-from tensorflowonspark.driver.feed.job import check_frame
-from tensorflowonspark.driver.restart import Restarts
+from tensorflowonspark.config import ClusterConfig, RestartPolicy
+from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT, Cluster, Function
+from tensorflowonspark.driver.connect import run_remotely
+from tensorflowonspark.driver.feed.job import FeedRequest, check_frame
+from tensorflowonspark.driver.restart import RestartBudget
 from tensorflowonspark.driver.spark.backend import is_remote
-from tensorflowonspark.driver.spark.connect import run_remotely
 from tensorflowonspark.errors import NodeError, SpecError
 
 if TYPE_CHECKING:
@@ -20,30 +19,50 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-def run(
+def run(  # noqa: PLR0913 - all but the first three are settings that are named at the call
     spark: "SparkSession",
     function: Function,
     args: Any = None,
     *,
     data: "DataFrame | None" = None,
-    validation: str = "",
-    **settings: Any,
+    validation: "DataFrame | str | None" = None,
+    num_workers: int | tuple[int, int] = 1,
+    num_ps: int = 0,
+    chief: bool = False,
+    evaluator: bool = False,
+    tensorboard: str | None = None,
+    env: Mapping[str, str] | None = None,
+    log_level: str | int = "INFO",
+    heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
+    restarts: RestartPolicy | int = 0,
+    start_timeout: float = START_TIMEOUT,
+    ps_on_driver: bool = False,
+    warm_nodes: bool = True,
+    tls: bool | None = None,
 ) -> dict[str, Any]:
-    """Run a function on a cluster until it has returned everywhere: for one data set, or none.
+    """Run a function on a cluster until it has returned on all nodes: with one data set, or without.
 
-    The nodes hold their Spark tasks; with `data`, each task feeds its own node from its own partition. This works over
-    Spark Connect too, where what the nodes print is in the executors' log.
+    The nodes hold their Spark tasks. With `data`, each task feeds its own node from its own partition. This works over
+    Spark Connect too, where the nodes' output is in the executors' log.
 
     Parameters
     ----------
-    spark, function, args
-        As for `Cluster`.
+    spark : SparkSession
+        The application on whose executors the nodes run.
+    function : callable
+        The program, as for `Cluster`: ``function(args, ctx)``, ``function(ctx)`` or ``function()``.
+    args : object
+        The program's first argument: anything that pickles.
     data : DataFrame, optional
-        What is fed; it is divided evenly over the workers. Only for clusters of workers.
-    validation : str
-        The boolean column of `data` that says which rows are to validate on.
-    **settings
-        All other settings of `Cluster`.
+        The rows to train on, divided evenly over the workers; columns as for `Cluster.train`. Only for clusters of
+        workers.
+    validation : DataFrame or str, optional
+        Rows to validate on, as for `Cluster.train`: a DataFrame with the same columns, or the boolean column of `data`
+        that marks them.
+    num_workers, num_ps, chief, evaluator, tensorboard, env, log_level
+        As for `Cluster`.
+    heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls
+        As for `Cluster`.
 
     Returns
     -------
@@ -52,41 +71,82 @@ def run(
 
     Raises
     ------
-    ClusterError
-        As `Cluster` does.
+    SpecError
+        If an argument can't be right.
+    FeedError
+        If the DataFrame can't be fed, or Spark failed to compute it.
+    SlotsError
+        If the application has too few task slots.
+    StartError
+        If a node did not come up; the error names it.
+    NodeError
+        If a node failed, and the restarts are used up.
 
     Examples
     --------
     >>> run(spark, lambda args, ctx: args + ctx.index, 10, num_workers=2)
     {'worker:0': 10, 'worker:1': 11}
     """
-    if not isinstance(validation, str):
-        raise SpecError(
-            "validation: run takes the name of a boolean column of the data; Cluster.train takes a DataFrame"
-        )
-    cluster = Cluster(spark, function, args, **settings, hold=True)
-    if data is not None:
-        if len(cluster.spec.roles) != len(cluster.spec.fed):
-            raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
-        check_frame(data, validation or None)
+    cluster = Cluster(
+        spark,
+        function,
+        args,
+        num_workers=num_workers,
+        num_ps=num_ps,
+        chief=chief,
+        evaluator=evaluator,
+        hold=True,
+        tensorboard=tensorboard,
+        env=env,
+        log_level=log_level,
+        heartbeat_timeout=heartbeat_timeout,
+        restarts=restarts,
+        start_timeout=start_timeout,
+        ps_on_driver=ps_on_driver,
+        warm_nodes=warm_nodes,
+        tls=tls,
+    )
+    request = _request(cluster, data, validation)
     if is_remote(spark):
-        if cluster.settings.least_workers < cluster.spec.num_workers:
-            raise SpecError(f"num_workers={settings['num_workers']!r}: over Spark Connect slots can't be counted")
-        if settings.get("ps_on_driver"):
+        if cluster._config.min_workers is not None:
+            raise SpecError(f"num_workers={num_workers!r}: over Spark Connect slots can't be counted")
+        if ps_on_driver:
             raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")
-        return _again(cluster.settings, lambda settings: run_remotely(spark, settings, data, validation))
-    if data is None:
-        cluster.start()
-    else:
-        cluster.hold_and_feed(data, validation)
+        return _with_restarts(cluster._config, lambda config: run_remotely(spark, config, request))
+    cluster._start(request)
     return cluster.shutdown()
 
 
-def _again(settings: ClusterConfig, act: Callable[[ClusterConfig], dict[str, Any]]) -> dict[str, Any]:
-    """Run a cluster that this process does not watch by itself; once more, if the policy allows it."""
-    restarts = Restarts(settings)
+def _request(cluster: Cluster, data: "DataFrame | None", validation: "DataFrame | str | None") -> FeedRequest | None:
+    """Return the feed of a held cluster, whose tasks have one input: rows to validate on are marked by a column."""
+    if data is None:
+        if validation is not None:
+            raise SpecError("validation: there is no data to train on; pass data as well")
+        return None
+    if len(cluster.spec.roles) != len(cluster.spec.fed):
+        raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
+    check_frame(data, validation)
+    if validation is None or isinstance(validation, str):
+        return FeedRequest(data, validation)
+    frame, column = _with_marks(data, validation)
+    return FeedRequest(frame, column)
+
+
+def _with_marks(data: "DataFrame", validation: "DataFrame") -> tuple["DataFrame", str]:
+    """Return the rows of two DataFrames of the same columns, and the boolean column that marks those of the second."""
+    from pyspark.sql import functions as f
+
+    column = "validation"
+    while column in data.columns:
+        column += "_"
+    return data.withColumn(column, f.lit(False)).union(validation.withColumn(column, f.lit(True))), column
+
+
+def _with_restarts(config: ClusterConfig, act: Callable[[ClusterConfig], dict[str, Any]]) -> dict[str, Any]:
+    """Run a cluster that another process drives, again for as often as the policy allows."""
+    budget = RestartBudget(config)
     while True:
         try:
-            return act(replace(settings, restarts=RestartPolicy(0), attempt=restarts.made))
+            return act(replace(config, restarts=RestartPolicy(0), attempt=budget.used))
         except NodeError as error:
-            time.sleep(restarts.allow(error))
+            time.sleep(budget.spend(error))

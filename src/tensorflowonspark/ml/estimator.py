@@ -187,9 +187,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         frame, validation = self._select_rows(dataset)
         job = self._job(frame, validation)
         options = {"num_workers": self.getNumWorkers(), **self.getClusterOptions()}
-        if validation is not None:
-            options["validation"] = validation
-        results = run(dataset.sparkSession, train, job, data=frame, **options)
+        results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
         trained = next(each for each in results.values() if each is not None)
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
         return model

@@ -1,4 +1,4 @@
-"""Entry of a node's process."""
+"""Entry point of a node."""
 
 from tensorflowonspark.node.main import run_node
 from tensorflowonspark.processes import parent_pipe

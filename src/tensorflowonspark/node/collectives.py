@@ -51,8 +51,8 @@ class Collectives:
         self.link.send(Contribution(collective, call))
         if self.setup.number != first:
             self._send(collective, call, part)
-            return self.link.wait_for_gathered(collective, first)
-        merged = merge([part, *(self.link.wait_for_gathered(collective, number) for number in others)])
+            return self.link.wait_for_contribution(collective, first)
+        merged = merge([part, *(self.link.wait_for_contribution(collective, number) for number in others)])
         self._send(collective, call, merged)
         return merged
 

@@ -57,7 +57,7 @@ class Context:
     def __init__(self, setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: FeedServer | None) -> None:
         self.role: Role = setup.role
         self.spec: ClusterSpec = setup.spec
-        self.attempt: int = setup.attempt
+        self.attempt: int = setup.config.attempt
         self.host: str = setup.host
         self.cluster: dict[str, list[str]] = {}
         for member in members:
@@ -227,13 +227,19 @@ class Context:
             ``features``, ``shapes``, ``dtypes`` and ``fill``, as for `Feed.dataset`. By default it gets all columns;
             one that is alone comes as an array.
         """
-        self.answer_with(Answerer(_callable(function), batch_rows, Options(**options)))  # type: ignore[typeddict-item]
+        self.serve_batches(Answerer(_callable(function), batch_rows, Options(**options)))  # type: ignore[typeddict-item]
 
-    def answer_with(self, answerer: InferenceServer) -> None:
-        """Have an object of one's own answer what tasks send: it gets Arrow batches, and yields others."""
+    def serve_batches(self, server: InferenceServer) -> None:
+        """Answer inference with a server that receives and yields Arrow record batches.
+
+        Parameters
+        ----------
+        server : InferenceServer
+            ``server.answer(header, batches)`` is called for each partition, for several at a time.
+        """
         if self._receiver is None:
             raise FeedError(f"{self.role} is sent no rows: {', '.join(map(str, self.spec.fed))} answer inference")
-        self._receiver.answerer = answerer
+        self._receiver.answerer = server
         self._link.send(InferenceReady())
 
     def export(self, model: Any, path: str) -> None:

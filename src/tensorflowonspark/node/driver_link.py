@@ -1,26 +1,33 @@
-"""The node's link to its supervisor, and through it to the driver."""
+"""The link of a node to its supervisor, and through it to the driver."""
 
+import logging
 import os
 import signal
+import sys
+import sysconfig
+import threading
 import time
+import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import singledispatchmethod
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import Condition, Lock, Thread
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from tensorflowonspark.config import ClusterSpec, Role
+from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig, ClusterSpec, Role
 from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.feed_messages import FeedComplete, PassesEnded, Split, StepGrant
 from tensorflowonspark.messages import (
-    HEARTBEATS_PER_TIMEOUT,
     Contributed,
     Heartbeat,
     Member,
     Members,
+    NodeStatus,
     NoMoreFeeds,
     PortReleased,
     Progress,
@@ -30,159 +37,169 @@ from tensorflowonspark.messages import (
     TensorFlowImported,
     WaitsFor,
 )
-from tensorflowonspark.node.status import node_status
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, kill_group
 from tensorflowonspark.transport import Credentials
 
-__all__ = ["Link", "NodeSetup"]
+__all__ = ["Link", "NodeSetup", "node_status"]
+
+_TENSORFLOW = str(Path("tensorflow", "python"))
+_PACKAGE = str(Path(__file__).parents[1])
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_FILE_SYSTEMS = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/")
 
 
 @dataclass(frozen=True)
 class NodeSetup:
-    """All that a node must know before it knows the others."""
+    """What a node needs before it knows the other nodes."""
 
-    spec: ClusterSpec
+    config: ClusterConfig
     number: int
-    role: Role
     host: str
     credentials: Credentials
-    program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
-    gpus: tuple[str, ...]
-    feed_socket: str  # where it takes rows; empty if it is not fed
-    local_directory: str  # for temporary files: one of its own, which goes with it
-    hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # settings of file systems
-    silence: float = 30.0  # seconds without a word from the supervisor after which that is given up
-    supervisor: int = 0  # its pid
-    attempt: int = 0  # how often the cluster was started before
-    first_feed: int = 0  # that the program is given
+    gpus: tuple[str, ...] = ()
+    feed_socket: str = ""  # where it receives rows; empty if it is not fed
+    local_directory: str = ""  # private, for temporary files
+    hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # Hadoop's settings, for file systems
+    supervisor_pid: int = 0
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """The roles of the cluster."""
+        return self.config.spec
+
+    @property
+    def role(self) -> Role:
+        """The role of this node."""
+        return self.config.spec.roles[self.number]
 
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _REPORTS = (Progress, TensorFlowImported)
 _links: "WeakSet[Link]" = WeakSet()
-_LEASH_SECONDS = 1.0  # for the leash of this process (`children`), which removes its private directory as well
+_ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 
 
 class Link:
-    """Says what the node has to say, and keeps what it was told until it is asked for.
+    """Sends the messages of the node, and keeps received ones until they are requested.
 
     Parameters
     ----------
     pipe : Connection
-        The pipe to the supervisor. When it ends the whole process group is killed.
+        The pipe to the supervisor. At its end the process group is killed.
     """
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._owner = os.getpid()
         self._socket = _identity(pipe)
-        self._words = 0  # that were heard
+        self._received = 0  # messages
         self._renew_locks()
         _links.add(self)
         self._members: tuple[Member, ...] = ()
-        self._seals: dict[int, FeedComplete] = {}
-        self._confirmed: dict[int, deque[StepGrant]] = defaultdict(deque)
+        self._feeds: dict[int, FeedComplete] = {}
+        self._grants: dict[int, deque[StepGrant]] = defaultdict(deque)
         self._passes: dict[tuple[int, Split], int] = {}
-        self._gathered: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
+        self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
         self._no_more_feeds = False
         self._port_released = False
         self._stopped = False
-        self.in_epoch = False  # the program has taken some of an epoch's batches, and not all
+        self.in_epoch = False  # the program has taken some of an epoch's batches, but not all
         self._waits: list[WaitsFor] = []
-        self._on_seal: Callable[[FeedComplete], None] | None = None
-        Thread(target=self._listen, daemon=True).start()
+        self._on_feed: Callable[[FeedComplete], None] | None = None
+        Thread(target=self._receive, daemon=True).start()
 
     def _renew_locks(self) -> None:
-        """Make the locks anew: in a forked child the thread that held one at the fork is missing."""
+        """Make new locks: a forked child lacks the thread that held one at the fork."""
         self._sending = Lock()
         self._changed = Condition()
 
     def _require_own_process(self) -> None:
         if os.getpid() != self._owner:
             raise ClusterError(
-                f"process {os.getpid()} is a forked child of the node's process {self._owner}, which alone talks to "
-                "the cluster: call ctx there, and hand the child what it needs"
+                f"process {os.getpid()} is a forked child of the node's process {self._owner}, which alone has a "
+                "connection to the cluster: call ctx there, and pass the results to the child"
             )
 
-    def watch(self, supervisor: int, silence: float) -> None:
-        """End the supervisor, and so this process too, if it is not heard for so many seconds: someone stopped it.
+    def watch(self, supervisor_pid: int, heartbeat_timeout: float) -> None:
+        """Kill a supervisor that sends no heartbeat because it is stopped; this process ends with it.
 
-        The driver has given both up by then, and may have started others in their place.
+        The driver has given up both by then, and may have started replacements.
         """
-        Thread(target=self._watch, args=(supervisor, silence / HEARTBEATS_PER_TIMEOUT), daemon=True).start()
+        interval = heartbeat_timeout / HEARTBEATS_PER_TIMEOUT
+        Thread(target=self._watch, args=(supervisor_pid, interval), daemon=True).start()
 
-    def _watch(self, supervisor: int, beat: float) -> None:
-        missed, heard = 0, self._words
-        while (
-            missed <= HEARTBEATS_PER_TIMEOUT
-        ):  # beats of this process: one that was stopped itself has not missed what it finds now
-            time.sleep(beat)
-            missed, heard = (missed + 1 if heard == self._words else 0), self._words
+    def _watch(self, supervisor_pid: int, interval: float) -> None:
+        missed, received = 0, self._received
+        # Intervals are counted, not time: after this process itself was stopped, heartbeats wait in the pipe.
+        while missed <= HEARTBEATS_PER_TIMEOUT:
+            time.sleep(interval)
+            missed, received = (missed + 1 if received == self._received else 0), self._received
         with suppress(ProcessLookupError):
-            os.kill(supervisor, signal.SIGKILL)
+            os.kill(supervisor_pid, signal.SIGKILL)
 
     def send(self, message: object) -> None:
-        """Say something to the supervisor.
+        """Send a message to the supervisor.
 
         Raises
         ------
         ClusterError
-            If this is a forked child of the node: a driver that heard it would take it for the node. (What the child
-            only reports is dropped.)
+            If this is a forked child of the node, which the driver would mistake for the node. (Reports of progress
+            are dropped.)
         """
         if os.getpid() != self._owner and isinstance(message, _REPORTS):
             return
         self._require_own_process()
-        with self._sending, suppress(OSError):  # if it is gone, so is this process in a moment
+        with self._sending, suppress(OSError):  # if the supervisor has ended, this process ends too
             self._pipe.send(message)
 
     def wait_for_members(self) -> tuple[Member, ...]:
-        """Return all members of the cluster, when all are there."""
+        """Wait until all nodes have registered; return them."""
         return self._wait(lambda: self._members or None)
 
-    def follow_seals(self, on_seal: Callable[[FeedComplete], None]) -> None:
-        """Have a function called with each seal, in a thread of its own; those that came before included."""
+    def follow_feeds(self, on_feed: Callable[[FeedComplete], None]) -> None:
+        """Call a function with each past and future `FeedComplete`, in separate threads."""
         with self._changed:
-            self._on_seal = on_seal
-            for seal in self._seals.values():
-                Thread(target=on_seal, args=(seal,), daemon=True).start()
+            self._on_feed = on_feed
+            for feed in self._feeds.values():
+                Thread(target=on_feed, args=(feed,), daemon=True).start()
 
-    def wait_for_seal(self, feed: int) -> FeedComplete | None:
-        """Return what feed number `feed` holds, when it is complete or streams; None if there will be none."""
-        self._wait(lambda: feed in self._seals or self._no_more_feeds or None)
-        return self._seals.get(feed)
+    def wait_for_feed(self, feed: int) -> FeedComplete | None:
+        """Wait until feed number `feed` is complete or streams; return it, or None if no further feed comes."""
+        self._wait(lambda: feed in self._feeds or self._no_more_feeds or None)
+        return self._feeds.get(feed)
 
-    def wait_for_own(self, feed: int) -> FeedComplete:
-        """Return what the workers have read of files by themselves, whether or not any other feed comes."""
-        return self._wait(lambda: self._seals.get(feed))
+    def wait_for_file_feed(self, feed: int) -> FeedComplete:
+        """Wait for a feed of files, which comes whether or not the driver feeds; return it."""
+        return self._wait(lambda: self._feeds.get(feed))
 
-    def wait_for_confirmed(self, feed: int, seconds: float | None = None) -> StepGrant | None:
-        """Return the driver's next word on a stream; None if there was none for so long."""
+    def wait_for_grant(self, feed: int, seconds: float | None = None) -> StepGrant | None:
+        """Return the next `StepGrant` of a stream; None if there is none within `seconds`."""
         with self._changed:
-            words = self._confirmed[feed]
+            grants = self._grants[feed]
         with self._waiting_for(WaitsFor.ROWS), self._changed:
-            if not words:
+            if not grants:
                 self._require_own_process()
-            self._changed.wait_for(lambda: words, seconds)
-            return words.popleft() if words else None
+            self._changed.wait_for(lambda: grants, seconds)
+            return grants.popleft() if grants else None
 
     def passes(self, feed: int, split: Split) -> int:
-        """Return how many passes over a split all workers have ended."""
+        """Return the number of passes over a split that all workers have ended."""
         return self._passes.get((feed, split), 0)
 
-    def wait_for_gathered(self, collective: int, sender: int) -> bytes:
-        """Return what another node has given to a collective."""
+    def wait_for_contribution(self, collective: int, sender: int) -> bytes:
+        """Wait for what another node contributes to a collective; return it."""
         key = collective, sender
-        self._wait(lambda: (key in self._gathered and self._gathered[key][-1].last) or None)
-        return b"".join(each.piece for each in self._gathered.pop(key))
+        self._wait(lambda: (key in self._contributions and self._contributions[key][-1].last) or None)
+        return b"".join(each.piece for each in self._contributions.pop(key))
 
     def release_port(self) -> None:
-        """Have the supervisor release the node's TensorFlow port; return when it has."""
+        """Wait until the supervisor has released the node's TensorFlow port."""
         self.send(ReleasePort())
         self._wait(lambda: self._port_released or None)
 
     def wait_for_stop(self) -> None:
-        """Return when the node is to end."""
+        """Wait for the message that ends the node."""
         self._wait(lambda: self._stopped or None)
 
     def _wait(self, find: Callable[[], _T | None]) -> _T:
@@ -200,44 +217,71 @@ class Link:
         finally:
             self._waits.remove(what)
 
-    def _listen(self) -> None:
-        with suppress(Exception):  # whatever is read where the program has closed the pipe, and has opened another file
+    def _receive(self) -> None:
+        with suppress(Exception):  # whatever is read if the program has closed the pipe and opened another file
             while True:
                 message = self._pipe.recv()
-                self._words += 1
-                if isinstance(message, Heartbeat):
-                    continue  # it wakes nobody: a main thread that wakes up is a sign of life
-                if isinstance(message, StatusRequest):
-                    waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
-                    self.send(node_status(waits, self.in_epoch))
-                    continue
-                with self._changed:
-                    self._take(message)
-                    self._changed.notify_all()
+                self._received += 1
+                self._on_message(message)
         if _identity(self._pipe) != self._socket:
             os._exit(PIPE_CLOSED_EXIT)
-        time.sleep(_LEASH_SECONDS)
+        time.sleep(_ORPHAN_GUARD_SECONDS)
         kill_group(os.getpid())
 
-    def _take(self, message: Any) -> None:
-        if isinstance(message, Members):
-            self._members = message.members
-        elif isinstance(message, FeedComplete):
-            self._seals[message.feed] = message
-            if self._on_seal is not None:
-                Thread(target=self._on_seal, args=(message,), daemon=True).start()
-        elif isinstance(message, StepGrant):
-            self._confirmed[message.feed].append(message)
-        elif isinstance(message, Contributed):
-            self._gathered[message.collective, message.sender].append(message)
-        elif isinstance(message, PassesEnded):
-            self._passes[message.feed, message.split] = message.count
-        elif isinstance(message, NoMoreFeeds):
-            self._no_more_feeds = True
-        elif isinstance(message, PortReleased):
-            self._port_released = True
-        elif isinstance(message, Stop):
-            self._stopped = True
+    def _on_message(self, message: Any) -> None:
+        if isinstance(message, (Heartbeat, StatusRequest)):  # a main thread that they wake would look alive
+            self._handle(message)
+            return
+        with self._changed:
+            self._handle(message)
+            self._changed.notify_all()
+
+    @singledispatchmethod
+    def _handle(self, message: Any) -> None:
+        _log.error("the supervisor sent a %s, for which this node has no handler", type(message).__name__)
+
+    @_handle.register
+    def _(self, message: Heartbeat) -> None:
+        """Do nothing: any message shows that the supervisor is alive."""
+
+    @_handle.register
+    def _(self, _message: StatusRequest) -> None:
+        waits = max(self._waits, key=lambda each: each.value, default=WaitsFor.NOTHING)
+        self.send(node_status(waits, self.in_epoch))
+
+    @_handle.register
+    def _(self, message: Members) -> None:
+        self._members = message.members
+
+    @_handle.register
+    def _(self, message: FeedComplete) -> None:
+        self._feeds[message.feed] = message
+        if self._on_feed is not None:
+            Thread(target=self._on_feed, args=(message,), daemon=True).start()
+
+    @_handle.register
+    def _(self, message: StepGrant) -> None:
+        self._grants[message.feed].append(message)
+
+    @_handle.register
+    def _(self, message: Contributed) -> None:
+        self._contributions[message.collective, message.sender].append(message)
+
+    @_handle.register
+    def _(self, message: PassesEnded) -> None:
+        self._passes[message.feed, message.split] = message.count
+
+    @_handle.register
+    def _(self, _message: NoMoreFeeds) -> None:
+        self._no_more_feeds = True
+
+    @_handle.register
+    def _(self, _message: PortReleased) -> None:
+        self._port_released = True
+
+    @_handle.register
+    def _(self, _message: Stop) -> None:
+        self._stopped = True
 
 
 def _renew_locks_in_child() -> None:
@@ -249,9 +293,38 @@ os.register_at_fork(after_in_child=_renew_locks_in_child)
 
 
 def _identity(pipe: Connection) -> tuple[int, int] | None:
-    """Return what tells one file from another; None for one that is closed."""
+    """Return the identity of the pipe's file, or None if it is closed."""
     try:
         found = os.fstat(pipe.fileno())
     except (OSError, ValueError):
         return None
     return found.st_dev, found.st_ino
+
+
+def node_status(waits_for: WaitsFor, in_epoch: bool) -> NodeStatus:
+    """Return the status of the main thread; called in another thread.
+
+    Parameters
+    ----------
+    waits_for : WaitsFor
+        The reason of a wait, unless the stack shows another.
+    in_epoch : bool
+        Whether the program has taken some of an epoch's batches, but not all.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    stack = traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()
+    # TensorFlow runs eager collectives in a pool of threads, for which it waits in functions of the standard library.
+    waiting = next((each.filename for each in reversed(stack) if not _is_standard(each.filename)), "")
+    in_tensorflow = _TENSORFLOW in waiting
+    first = next((at for at, each in enumerate(stack) if _is_user_code(each.filename)), 0)
+    if any(part in each.filename for each in stack for part in _FILE_SYSTEMS):
+        waits_for = WaitsFor.STORAGE
+    return NodeStatus(waits_for, in_tensorflow, in_epoch, "".join(traceback.format_list(stack[first:])))
+
+
+def _is_standard(filename: str) -> bool:
+    return filename.startswith((_STANDARD_LIBRARY, "<frozen")) and "-packages" not in filename
+
+
+def _is_user_code(filename: str) -> bool:
+    return not (filename.startswith((_PACKAGE, "<frozen")))

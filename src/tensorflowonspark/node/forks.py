@@ -1,7 +1,7 @@
-"""Forked children of a node's process: the program's own helpers, which never act for the node.
+"""Forked children of a node's process: isolated helpers of the program.
 
-A child inherits what its parent has in memory: the pipe to the supervisor, exit functions that remove the parent's
-files, the stack with our own code below the program's. None of it is the child's to use.
+A child inherits its parent's memory: the pipe to the supervisor, exit functions that remove the parent's files, and the
+stack, on which this package's frames call the program's. The child must not use any of these.
 """
 
 import atexit
@@ -17,13 +17,13 @@ from typing import NoReturn
 
 __all__ = ["children_end_here", "keep_exit_functions"]
 
-_OWN = str(Path(__file__).parents[1])
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 def keep_exit_functions() -> None:
-    """Have children that this process forks from now on begin without its exit functions and finalizers.
+    """Remove exit functions and finalizers from children that this process forks from now on.
 
-    These would remove this process's temporary files while it still needs them. ``multiprocessing`` does the same.
+    They would remove temporary files that this process still needs. ``multiprocessing`` removes them too.
     """
     os.register_at_fork(after_in_child=_forget_exit_functions)
 
@@ -36,10 +36,9 @@ def _forget_exit_functions() -> None:
 
 @contextmanager
 def children_end_here() -> Iterator[None]:
-    """End each process that the block forks where it leaves the block, as a script ends after its last line.
+    """End each process that the block forks when it leaves the block, as a script ends after its last line.
 
-    Without this a child that calls ``sys.exit`` would go on in our own code, and send the driver its own end as the
-    node's.
+    Otherwise a child that calls ``sys.exit`` would continue in this package's code, and report its end as the node's.
     """
     owner = os.getpid()
     try:
@@ -53,7 +52,7 @@ def children_end_here() -> Iterator[None]:
 
 
 def _end(error: BaseException | None) -> NoReturn:
-    """End this process as the interpreter does: the traceback, its own threads and exit functions, the exit code."""
+    """End this process as the interpreter does, with traceback, threads, exit functions and exit code."""
     code = 0 if error is None else 1
     try:
         if isinstance(error, SystemExit):
@@ -62,10 +61,10 @@ def _end(error: BaseException | None) -> NoReturn:
                 sys.stderr.write(f"{error.code}\n")
         elif error is not None:
             frames = error.__traceback__
-            while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN):
+            while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
                 frames = frames.tb_next
             traceback.print_exception(type(error), error, frames)
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are no daemons
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for non-daemon threads
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):  # the program may have closed it

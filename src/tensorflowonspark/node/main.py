@@ -1,7 +1,7 @@
-"""Main routine of a node: set up, wait for the other nodes, run the user's function, report its end.
+"""Main routine of a node: set up, wait for the other nodes, run the user's function, and report the outcome.
 
-A node whose function has ended stays until the whole cluster has: were it to leave early, TensorFlow's collectives
-would take its peers down while they still export or evaluate.
+A node whose function has ended stays until the whole cluster has ended: if it left early, TensorFlow's collectives
+would abort its peers while they still export or evaluate.
 """
 
 import atexit
@@ -13,6 +13,7 @@ import sys
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import cloudpickle
 import wrapt
@@ -30,52 +31,55 @@ from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.transport import MESSAGE_BYTES
 from tensorflowonspark.transport.shared_file import allow_many_files
 
-__all__ = ["run_node"]
+__all__ = ["run_node", "run_program"]
 
-# What TensorFlow, or our own transport, raises in a worker whose peer is gone: a consequence, never the cause.
+# Raised by TensorFlow, or by our transport, in a worker whose peer has ended: a consequence, never the root cause.
 _PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "ConnectionLost"}
 
-_RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # what is around the result in its message is far less than a megabyte
+_RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # less than a megabyte surrounds the result in its message
 
-# Of a traceback, which ends with the error's own text: from its beginning, and of its end.
+# Characters of a long traceback that are kept: from its beginning, and from its end with the error's text.
 _FIRST, _LAST = 24_000, 8_000
 
-# An error of ours in a graph, where TensorFlow has put it into one of its own.
-_OURS = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
+# Files whose frames are left out of tracebacks: this one, and the one that adapts the signature of the user's function.
+_OWN_FRAMES = (str(Path(__file__)), str(Path("tensorflowonspark", "driver", "program.py")))
+
+# An error of this package in a graph, which TensorFlow wraps into one of its own.
+_WRAPPED = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 
 
 def run_node(pipe: Connection) -> None:
-    """Run this process as a node; never returns normally before the cluster ends."""
+    """Run this process as a node until the cluster ends, and exit."""
     setup: NodeSetup = pipe.recv()
     keep_exit_functions()
-    _show_warnings()
+    _configure_logging()
     allow_many_files()
     storage.use(setup.hadoop)
     link = Link(pipe)
-    link.watch(setup.supervisor, setup.silence)
-    receiver = FeedServer(setup, link.send) if setup.feed_socket else None
-    link.send(NodeReady(receiver.socket, receiver.port) if receiver else NodeReady())
+    link.watch(setup.supervisor_pid, setup.config.heartbeat_timeout)
+    feed_server = FeedServer(setup, link.send) if setup.feed_socket else None
+    link.send(NodeReady(feed_server.socket, feed_server.port) if feed_server else NodeReady())
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
         adapting.connect(Collectives(setup, link))
     if "tensorflow" not in sys.modules:
         wrapt.register_post_import_hook(lambda _: link.send(TensorFlowImported()), "tensorflow")
-    link.send(_outcome(setup, members, link, receiver))
+    link.send(run_program(setup, members, link, feed_server))
     link.wait_for_stop()
-    # The program's own exit functions run, and TensorFlow's, which remove what it left in the temporary directory. One
-    # that hangs is ended by the supervisor.
+    # Run the exit functions of the program and of TensorFlow, which remove temporary files. The supervisor kills a node
+    # in which one hangs.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):  # the program may have closed it, or taken it away
+        with suppress(AttributeError, OSError, ValueError):  # the program may have closed or removed it
             stream.flush()
-    # Interpreter and TensorFlow are not taken down piece by piece: workers that leave a collective one by one
-    # report each other as lost, and it takes longer than the end of the process.
+    # Without finalizing the interpreter and TensorFlow: workers that leave a collective one by one report each other as
+    # lost, and it takes longer.
     os._exit(0)
 
 
-def _show_warnings() -> None:
-    """Have our own log lines carry their level, by which the supervisor and the driver know them."""
+def _configure_logging() -> None:
+    """Log with the level in each line, by which supervisor and driver filter."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
     logger = logging.getLogger("tensorflowonspark")
@@ -84,44 +88,44 @@ def _show_warnings() -> None:
 
 
 def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
-    """Set what TensorFlow and Keras read from the environment when they are imported or start."""
+    """Set the environment variables that TensorFlow and Keras read at import and at start."""
     addresses = {member.role: member.address for member in members}
     os.environ["TF_CONFIG"] = tf_config(addresses, setup.role)
-    me = next(member for member in members if member.number == setup.number)
-    if me.gpus or setup.role.job is Job.PS:
-        # A parameter server computes nothing that a GPU would be good for, but would take its memory.
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(me.gpus)
-    keras.install(setup.program)
+    member = next(member for member in members if member.number == setup.number)
+    if member.gpus or setup.role.job is Job.PS:
+        # A parameter server does not benefit from a GPU, but would allocate its memory.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpus)
+    keras.install(setup.config.program)
     keras.keep_sources(setup.local_directory)
 
 
-def _outcome(
-    setup: NodeSetup, members: tuple[Member, ...], link: Link, receiver: FeedServer | None
+def run_program(
+    setup: NodeSetup, members: tuple[Member, ...], link: Link, feed_server: FeedServer | None
 ) -> Returned | Failed:
-    """Run the user's function; its result or its failure."""
+    """Run the user's function; return its result or failure."""
     try:
         with children_end_here():
-            function, args = cloudpickle.loads(setup.program)
-        context = Context(setup, members, link, receiver)
+            function, args = cloudpickle.loads(setup.config.program)
+        context = Context(setup, members, link, feed_server)
         try:
             with children_end_here():
                 result = function(args, context)
         except BaseException:
-            with suppress(OSError, RuntimeError):  # the program's own error is the one to tell
+            with suppress(OSError, RuntimeError):  # the program's own error is the one to report
                 context.close()
             raise
         context.close()
-        return Returned(_pickled(result))
+        return Returned(_pickle(result))
     except SystemExit as error:
         if error.code in (None, 0):
             return Returned(pickle.dumps(None))
         return Failed(FailureKind.EXITED, f"its program called sys.exit({_code(error)})", traceback=_traceback())
     except BaseException as error:
         kind = FailureKind.PEER_LOST if type(error).__name__ in _PEER_ERRORS else FailureKind.RAISED
-        return Failed(kind, _sentence(error), advice=_advice(error), traceback=_traceback())
+        return Failed(kind, _summary(error), advice=_advice(error), traceback=_traceback())
 
 
-def _pickled(result: object) -> bytes:
+def _pickle(result: object) -> bytes:
     try:
         data = bytes(cloudpickle.dumps(result))
     except Exception as error:
@@ -131,17 +135,17 @@ def _pickled(result: object) -> bytes:
         ) from error
     if len(data) > _RESULT_BYTES:
         raise ValueError(
-            f"the program returned a {type(result).__name__} of {len(data)} bytes, and no more than {_RESULT_BYTES} go "
-            "to the driver: write it to a file system (ctx.export) and return its path"
+            f"the program returned a {type(result).__name__} of {len(data)} bytes, more than the {_RESULT_BYTES} "
+            "that the driver accepts: write it to a file system (ctx.export) and return its path"
         )
     return data
 
 
-def _sentence(error: BaseException) -> str:
+def _summary(error: BaseException) -> str:
     text = error_text(error, _LAST)
-    ours = _OURS.search(text)
-    if ours:
-        return f"its program raised {ours[1]}"
+    wrapped = _WRAPPED.search(text)
+    if wrapped:
+        return f"its program raised {wrapped[1]}"
     first = error_text(Exception((text.strip().splitlines() or [""])[0]))
     return (
         f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"
@@ -155,8 +159,8 @@ def _code(error: SystemExit) -> str:
 def _advice(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name} in the executors' Python ({sys.executable}), or ship it with --py-files"
-    if type(error).__name__ in _PEER_ERRORS:  # told only if no other node has failed
-        return "all nodes are there: the network between the workers may drop packets, or a worker left its loop early"
+    if type(error).__name__ in _PEER_ERRORS:  # raised only if no other node has failed
+        return "all nodes are up: the network between the workers may drop packets, or a worker left its loop early"
     if isinstance(error, MemoryError):
         return "use a smaller batch_size or model, or give the executors more memory (spark.executor.memoryOverhead)"
     return ""
@@ -165,11 +169,11 @@ def _advice(error: BaseException) -> str:
 def _traceback() -> str:
     """Return the current exception's traceback from the user's own frames on."""
     kind, error, frames = sys.exc_info()
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+    while frames is not None and frames.tb_frame.f_code.co_filename.endswith(_OWN_FRAMES):
         frames = frames.tb_next
     try:
         text = "".join(traceback.format_exception(kind, error, frames))
-    except Exception as problem:  # a program's own exception may be anything
+    except Exception as problem:  # formatting a program's own exception may raise
         text = f"(it can't be shown: {type(problem).__name__}: {error_text(problem)})"
         if frames is not None:
             text = "".join(traceback.format_tb(frames)) + text

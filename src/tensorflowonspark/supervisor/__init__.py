@@ -1,5 +1,5 @@
-"""What runs in a supervisor: the small process between a Spark task and the node that the task started.
+"""Supervisors: one small process per node, between the Spark task and the node.
 
-It holds one node: starts it, passes messages between it and the driver, captures its output, understands its end,
-and sees to it that nothing outlives the executor, the driver or itself.
+A supervisor starts the node, forwards messages between it and the driver, captures its output, explains its exit, and
+ends it with the executor, the driver or itself.
 """

@@ -1,4 +1,4 @@
-"""Entry of a supervisor's process."""
+"""Entry point of a supervisor."""
 
 from tensorflowonspark.processes import parent_pipe
 from tensorflowonspark.supervisor.supervisor import Supervisor

@@ -1,4 +1,4 @@
-"""Exit status of a node's process, explained."""
+"""Explanation of a node's exit status."""
 
 import signal
 from pathlib import Path
@@ -17,10 +17,10 @@ _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal
 
 
 def out_of_memory_kills(root: Path = Path("/")) -> int:
-    """Return how many processes of this control group the kernel has killed for memory; 0 where it doesn't tell.
+    """Return the number of processes of this control group that the kernel has killed for memory; 0 if unknown.
 
     Read from ``memory.events`` (cgroup 2) or ``memory.oom_control`` (cgroup 1) of this process's own group, or from
-    ``/proc/vmstat``, which counts for the whole host.
+    ``/proc/vmstat``, which is for the whole host.
 
     References
     ----------
@@ -40,7 +40,7 @@ def out_of_memory_kills(root: Path = Path("/")) -> int:
 
 
 def _cgroup_files(root: Path) -> list[Path]:
-    """Return where this process's memory group counts, as ``/proc/self/cgroup`` names it."""
+    """Return the files with the counts of this process's memory group, found by ``/proc/self/cgroup``."""
     files = []
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -60,16 +60,16 @@ def _cgroup_files(root: Path) -> list[Path]:
 
 
 def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tuple[FailureKind, str, str]:
-    """Return what the end of a process was, as kind, reason and advice.
+    """Return kind, reason and advice for the end of a node's process.
 
     Parameters
     ----------
     exit_code : int
-        As ``subprocess`` gives it: negative for the signal that ended the process; or `UNKNOWN_EXIT`.
+        As of ``subprocess``: negative for the signal that ended the process; or `UNKNOWN_EXIT`.
     memory_kills : int
         Processes of the same control group that were killed for memory while the node ran.
     returned : bool
-        Whether the node's program had returned: the process stays, for its peers and to answer inference.
+        Whether the node's program had returned; its process stays for its peers and for inference.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tup
         kind, reason, advice = explain(exit_code, memory_kills)
         return kind, f"{reason.removesuffix(_BEFORE)} after its program had returned", advice
     if exit_code == UNKNOWN_EXIT:
-        reason = "its process ended, after the fork server that would have told how"
+        reason = "its process ended after its fork server, which would have received its exit code"
         kind = FailureKind.OUT_OF_MEMORY if memory_kills else FailureKind.KILLED
         return kind, reason, f"someone killed both: an operator, or the host for memory; if so, {_MEMORY_ADVICE}"
     if exit_code == PIPE_CLOSED_EXIT:
@@ -96,7 +96,7 @@ def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tup
     if number == signal.SIGKILL and memory_kills:
         return FailureKind.OUT_OF_MEMORY, "it ran out of memory: the kernel killed its process", _MEMORY_ADVICE
     if number in _CRASHES:
-        advice = "native code crashed (TensorFlow, a driver, a custom op): its last output may say where"
+        advice = "native code crashed (TensorFlow, a driver, a custom op): see its last output"
     elif number == signal.SIGKILL:
         advice = (
             f"someone killed it: an operator, the resource manager, or the host for memory; if so, {_MEMORY_ADVICE}"

@@ -1,4 +1,4 @@
-"""The executor's host: its address, its local directories, and ports that stay reserved until they are used."""
+"""The executor's host: its address, its local directories, and reserved ports."""
 
 import os
 import socket
@@ -6,32 +6,38 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 from itertools import pairwise
 
-__all__ = ["LOCAL_DIRECTORIES", "given_address", "hold_port", "known_address", "local_directory", "reserve_port"]
+__all__ = [
+    "LOCAL_DIRECTORIES",
+    "advertised_address",
+    "configured_address",
+    "hold_port",
+    "local_directory",
+    "reserve_port",
+]
 
 LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 
 
-def given_address() -> str:
-    """Return the address of a Kubernetes pod, or the one that the host's administrator gave to Spark, if any.
+def configured_address() -> str:
+    """Return the address of a Kubernetes pod, or the one that is configured for Spark, or "".
 
-    One that means all addresses is none.
+    Wildcard addresses are ignored.
     """
     for name in ("SPARK_EXECUTOR_POD_IP", "SPARK_LOCAL_IP"):
-        given = os.environ.get(name, "")
-        if given.strip("0.:"):
-            return given
+        address = os.environ.get(name, "")
+        if address.strip("0.:"):
+            return address
     return ""
 
 
-def known_address(command: Sequence[str]) -> str:
-    """Return the address of the host that Spark has given to an executor, in its command line, if any.
+def advertised_address(command: Sequence[str]) -> str:
+    """Return the address in an executor's command line, at which Spark's other executors reach it, or "".
 
-    Other executors reach it there. A name that stands for a loopback address on its own host, as Debian has it, is
-    none.
+    A name that resolves to a loopback address on its own host, as on Debian, is ignored.
 
     Examples
     --------
-    >>> known_address(["java", "CoarseGrainedExecutorBackend", "--hostname", "10.0.0.7", "--cores", "1"])
+    >>> advertised_address(["java", "CoarseGrainedExecutorBackend", "--hostname", "10.0.0.7", "--cores", "1"])
     '10.0.0.7'
     """
     name = next((value for option, value in pairwise(command) if option == "--hostname"), "").strip("[]")
@@ -49,23 +55,23 @@ def known_address(command: Sequence[str]) -> str:
 
 
 def local_directory() -> str:
-    """Return where temporary files belong: on an executor Spark's own, which goes with it; in a node one of its own."""
+    """Return the directory for temporary files: Spark's on an executor, a private one in a node."""
     return os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
 
 
 def reserve_port() -> socket.socket:
-    """Return a bound socket whose port no other user's process, and no search for a free port, can take.
+    """Return a bound socket whose port no other user, and no search for a free port, can take.
 
     The socket does not listen. TensorFlow's server binds the same port beside it, since both ask for
     ``SO_REUSEPORT`` (TensorFlow does with ``TF_GRPC_REUSE_PORT=1``, which the node's environment sets) and belong to
-    one user; connections go to the one that listens. Keep the socket for as long as the node lives.
+    one user; connections go to the one that listens. The socket must stay open until the node ends.
 
-    The port is free, or the one in ``TENSORFLOW_PORT``.
+    The port is ``TENSORFLOW_PORT``, or by default a free one.
 
     Raises
     ------
     OSError
-        If that one is taken, as by another node of this host.
+        If ``TENSORFLOW_PORT`` is in use, for example by another node of this host.
 
     Examples
     --------
@@ -75,14 +81,14 @@ def reserve_port() -> socket.socket:
     """
     wanted = int(os.environ.get("TENSORFLOW_PORT") or 0)
     if wanted:
-        with socket.socket() as alone:  # two nodes of one user could share the port without a word
+        with socket.socket() as alone:  # two nodes of one user would share the port without an error
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             alone.bind(("", wanted))
     return hold_port(wanted)
 
 
 def hold_port(port: int) -> socket.socket:
-    """Return a socket bound to a port, or to a free one if it is 0, beside others of this user that hold it so."""
+    """Return a socket bound to a port (0: a free one), which other sockets of this user may share."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind(("", port))

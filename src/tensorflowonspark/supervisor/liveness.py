@@ -1,11 +1,11 @@
-"""Liveness of a node's process: whether it computes, waits with reason, is stopped or hangs.
+"""Liveness of a node's process: computing, waiting for a valid reason, stopped, or hung.
 
-Signs of life are processor time, a thread that would use some if it got it, and a main thread that wakes up. A process
-that is stopped, or whose threads all wait for each other, closes no connection. One that waits with good reason (for
-rows, for a file system, for its cluster's end, for a peer that computes) gives no signs either: so it is asked where it
-is, and the driver, who sees all nodes, judges. Native code that holds Python's lock keeps a process from answering, and
-TensorFlow does so while it waits for its peers to come up: so no answer proves nothing either. Only a process that is
-stopped is a failure by itself. Nothing is asked of one that is busy.
+Signs of activity are processor time, a thread that is ready to run, and wake-ups of the main thread. A process that is
+stopped, or whose threads all wait for each other, closes no connection. A process that waits for a valid reason (rows,
+a file system, the end of its cluster, a peer that computes) shows no activity either. The monitor therefore requests
+its status, and the driver, which knows all nodes, decides. Native code that holds Python's lock prevents a reply, and
+TensorFlow holds it while it waits for its peers to come up: a missing reply proves nothing. Only a stopped process is a
+failure by itself. A process that is active is never asked.
 """
 
 import math
@@ -21,88 +21,92 @@ from tensorflowonspark.messages import Active, Failed, Idle, NodeStatus
 
 __all__ = ["LivenessMonitor"]
 
-# A TensorFlow that waits in a collective, or threads that wait for Python's lock, use less than that of one core; the
-# kernel counts in hundredths of a second.
+# A TensorFlow that waits in a collective, or threads that wait for Python's lock, use a smaller share of one core. The
+# kernel's unit is a hundredth of a second.
 _IDLE_SHARE = 0.03
 _IDLE_SECONDS = 0.05
-_ASKED_AFTER = 0.7  # of the time that a process may be idle
-_LOOKS = 10  # in that time
-# In a row, at which a thread wants the processor, until the process counts as busy: one that wakes up now and then, as
-# some of TensorFlow's do while nothing moves, is found waiting for its turn too, on a host that is overloaded.
-_LOOKS_WANTING = 3
+_REQUEST_SHARE = 0.7  # of the time-out, after which the status of an idle process is requested
+_CHECKS = 10  # within the time-out
+# Consecutive checks that find a runnable thread until the process counts as active: on an overloaded host a thread that
+# wakes up now and then, as some of TensorFlow's do without progress, is found runnable too.
+_RUNNABLE_CHECKS = 3
 
 
 class LivenessMonitor:
-    """Looks after one node's process.
+    """Monitors the process of a node.
 
     Parameters
     ----------
     pid : int
         The process.
-    patience : float
-        Seconds without a sign of life after which it is given up.
-    ask : callable
-        Asks the node where it is; it answers with `answered`.
+    timeout : float
+        Seconds without activity after which it is reported.
+    request : callable
+        Requests the status of the node, which is passed to `receive`.
     """
 
-    def __init__(self, pid: int, patience: float, ask: Callable[[], None]) -> None:
+    def __init__(self, pid: int, timeout: float, request: Callable[[], None]) -> None:
         self._pid = pid
-        self._patience = patience
-        self._ask = ask
-        self._looked = self._idle_since = time.monotonic()
-        self._used = 0.0  # processor time, until it became idle
-        self._awoken = 0  # how often its main thread has been, until then
-        self._asked = False
-        self._where: NodeStatus | None = None
-        self._told: Idle | None = None
+        self._timeout = timeout
+        self._request = request
+        self._checked = self._idle_since = time.monotonic()
+        self._used = 0.0  # processor time when it became idle
+        self._wakeups = 0  # of its main thread, then
+        self._requested = False
+        self._status: NodeStatus | None = None
+        self._reported: Idle | None = None
         self._stopped_since: float | None = None
-        self._wanting = 0  # at how many looks in a row a thread wanted the processor
+        self._runnable = 0  # consecutive checks that found a runnable thread
 
     @property
     def interval(self) -> float:
-        """Seconds from one look to the next."""
-        return self._patience / _LOOKS
+        """Seconds between checks."""
+        return self._timeout / _CHECKS
 
-    def answered(self, where: NodeStatus) -> None:
-        """Take the node's answer."""
-        self._where = where
+    def receive(self, status: NodeStatus) -> None:
+        """Record the status of the node."""
+        self._status = status
 
-    def look(self) -> Failed | Idle | Active | None:
-        """Return what has changed: it is idle (with its answer, if it has given one), stopped, or goes on."""
+    def check(self) -> Failed | Idle | Active | None:
+        """Return a change: the process is idle (with its status, if it has replied), stopped, or active again."""
         now = time.monotonic()
-        if now - self._looked < self.interval:
+        if now - self._checked < self.interval:
             return None
-        self._looked = now
+        self._checked = now
         stopped = self.stopped()
         if stopped is not None:
-            return self._judge_stopped(stopped, now)
+            return self._check_stopped(stopped, now)
         self._stopped_since = None
-        used, awoken = self._time_used(), self._wakings()
+        used, wakeups = self._processor_seconds(), self._count_wakeups()
         allowed = _IDLE_SECONDS + _IDLE_SHARE * (now - self._idle_since)
-        self._wanting = self._wanting + 1 if _wants_processor(self._pid) else 0
-        if awoken != self._awoken or not 0 <= used - self._used < allowed or self._wanting >= _LOOKS_WANTING:
-            self._used, self._awoken = used, awoken
-            return self._revived(now)
+        self._runnable = self._runnable + 1 if _has_runnable_thread(self._pid) else 0
+        if wakeups != self._wakeups or not 0 <= used - self._used < allowed or self._runnable >= _RUNNABLE_CHECKS:
+            self._used, self._wakeups = used, wakeups
+            return self._on_activity(now)
         idle = now - self._idle_since
-        if not self._asked and idle > self._patience * _ASKED_AFTER:
-            self._asked, self._where = True, None
-            self._ask()
-        if idle < self._patience or self._wanting or (self._told is not None and self._told.where is self._where):
+        if not self._requested and idle > self._timeout * _REQUEST_SHARE:
+            self._requested, self._status = True, None
+            self._request()
+        if (
+            idle < self._timeout
+            or self._runnable
+            or (self._reported is not None and self._reported.where is self._status)
+        ):
             return None
-        self._told = Idle(idle, self._where)
-        return self._told
+        self._reported = Idle(idle, self._status)
+        return self._reported
 
-    def _judge_stopped(self, stopped: Failed, now: float) -> Failed | None:
-        """Return the failure, once, of a process that has been stopped for the whole time: a debugger takes less."""
+    def _check_stopped(self, stopped: Failed, now: float) -> Failed | None:
+        """Return the failure, once, of a process that has been stopped for the whole time-out."""
         if self._stopped_since is None:
             self._stopped_since = now
-        if now - self._stopped_since < self._patience:
+        if now - self._stopped_since < self._timeout:
             return None
         self._stopped_since = math.inf
         return stopped
 
     def stopped(self) -> Failed | None:
-        """Return that the process is stopped, if it is."""
+        """Return the failure of a process that is stopped now, else None."""
         try:
             status = psutil.Process(self._pid).status()
         except psutil.NoSuchProcess:
@@ -110,10 +114,10 @@ class LivenessMonitor:
         if status not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
             return None
         reason = f"its process {self._pid} is stopped (SIGSTOP, or a debugger)"
-        return Failed(FailureKind.STOPPED, reason, "see who stopped it; to give it more time, raise silence_timeout")
+        return Failed(FailureKind.STOPPED, reason, "see who stopped it; to allow more time, raise heartbeat_timeout")
 
-    def _time_used(self) -> float:
-        """Return the seconds of processor time of the process and all that it has started, as long as these live."""
+    def _processor_seconds(self) -> float:
+        """Return the processor time of the process and its descendants that have not ended, in seconds."""
         total = 0.0
         try:
             leader = psutil.Process(self._pid)
@@ -124,26 +128,26 @@ class LivenessMonitor:
             pass
         return total
 
-    def _wakings(self) -> int:
-        """Return how often the main thread has waited for something and has gone on (of Linux; 0 elsewhere)."""
+    def _count_wakeups(self) -> int:
+        """Return the number of voluntary context switches of the main thread (on Linux; 0 elsewhere)."""
         try:
             return int(psutil.Process(self._pid).num_ctx_switches().voluntary) if psutil.LINUX else 0
         except psutil.NoSuchProcess:
             return 0
 
-    def _revived(self, now: float) -> Active | None:
-        was_told, self._told = self._told, None
-        self._idle_since, self._asked = now, False
-        return Active() if was_told else None
+    def _on_activity(self, now: float) -> Active | None:
+        reported, self._reported = self._reported, None
+        self._idle_since, self._requested = now, False
+        return Active() if reported else None
 
 
-def _wants_processor(pid: int) -> bool:
-    """Tell whether a thread of a process wants the processor, or waits for a disk (on Linux; elsewhere nobody tells).
+def _has_runnable_thread(pid: int) -> bool:
+    """Return whether a thread of a process is runnable, or waits for a disk (on Linux; False elsewhere).
 
-    On a host that is overloaded it may get next to nothing. Source: man 5 proc_pid_stat.
+    On an overloaded host a runnable thread may get hardly any processor time. Source: man 5 proc_pid_stat.
     """
     for path in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the thread has ended
             if path.read_text().rpartition(")")[2].split()[0] in ("R", "D"):
                 return True
     return False

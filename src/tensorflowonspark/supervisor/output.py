@@ -1,4 +1,4 @@
-"""The node's output: captured, its last lines kept, passed on line by line."""
+"""Capture of a node's output: lines are forwarded, and the last ones are kept."""
 
 import logging
 import os
@@ -15,18 +15,18 @@ from tensorflowonspark.terminal import CONSOLE
 __all__ = ["Output", "level_of"]
 
 _READ_BYTES = 64 * 1024
-_LINE_BYTES = 64 * 1024  # a longer line is passed on in pieces
+_LINE_BYTES = 64 * 1024  # a longer line is forwarded in chunks
 _TAIL_LINES = 100
-# How native code ("2026-01-01 12:00:00.1: W tensorflow/...", and newer "W0101 12:00:00.1 2905 port.cc:1] ...") and
-# Python's logging ("WARNING:root:...") mark the level of a line.
+# The level of a line of native code ("2026-01-01 12:00:00.1: W tensorflow/...", or newer "W0101 12:00:00.1 2905
+# port.cc:1] ...") or of Python's logging ("WARNING:root:...").
 _LEVEL = re.compile(r"^(?:[\d-]+ [\d:.]+: ([IWEF]) |([IWEF])\d{4} |(DEBUG|INFO|WARNING|ERROR|CRITICAL):)")
-# Native INFO is TensorFlow talking to itself, and so is what it says, as an error, on every host without a GPU.
+# Native INFO is of no interest to users, and neither are the errors that TensorFlow logs on every host without a GPU.
 _CHATTER = re.compile(r"before absl::InitializeLog|failed call to cuInit|Unable to register cu\w+ factory")
 _LETTERS = {"I": logging.DEBUG, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
 
 
 def level_of(line: str) -> int:
-    """Return the logging level that a line of output shows; a line without a mark has INFO.
+    """Return the logging level of a line of output: INFO unless the line states another.
 
     Examples
     --------
@@ -54,29 +54,29 @@ class Output:
     descriptor : int
         The reading end of the pipe that is the node's standard output and standard error.
     name : str
-        The node's name, put before each line in the executor's log.
+        The node's name, a prefix of each line in the executor's log.
     level : int
-        Lines of lower logging levels are not passed on.
+        Lines of lower logging levels are not forwarded.
     echo : bool
-        Whether lines go to this process's standard error, which is the executor's log.
-    pass_on : callable
-        Takes a tuple of lines.
+        Whether lines are also written to this process's standard error, which is the executor's log.
+    on_lines : callable
+        Called with tuples of lines, in a thread.
     """
 
     def __init__(
-        self, descriptor: int, *, name: str, level: int, echo: bool, pass_on: Callable[[tuple[str, ...]], None]
+        self, descriptor: int, *, name: str, level: int, echo: bool, on_lines: Callable[[tuple[str, ...]], None]
     ) -> None:
         self._descriptor = descriptor
         self._name = name
         self._level = level
         self._echo = echo
-        self._pass_on = pass_on
+        self._on_lines = on_lines
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def tail(self, wait_seconds: float = 0.0) -> str:
-        """Return the last lines; wait for the output's end first, but not longer than asked."""
+        """Wait at most `wait_seconds` for the end of the output; return its last lines."""
         self._thread.join(wait_seconds)
         return "\n".join(self._tail)
 
@@ -91,7 +91,7 @@ class Output:
             self._deliver([rest])
 
     def _deliver(self, raw: list[bytes]) -> None:
-        # A bar that redraws itself ends its line with "\r": what stood there last is what a reader would see.
+        # A progress bar redraws its line after "\r": the last version is the visible one.
         lines = [line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode(errors="replace") for line in raw]
         self._tail.extend(lines)
         if self._echo:
@@ -100,4 +100,4 @@ class Output:
                 CONSOLE.put(partial(sys.stderr.write, text), _log_file, 1, len(text))
         wanted = tuple(line for line in lines if level_of(line) >= self._level)
         if wanted:
-            self._pass_on(wanted)
+            self._on_lines(wanted)

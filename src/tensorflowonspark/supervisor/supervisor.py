@@ -1,32 +1,29 @@
-"""The supervisor: starts one node, watches it, reports to the driver, ends it.
+"""The supervisor: starts a node, monitors it, forwards its messages, and ends it.
 
-Threads only listen (to the task, the node, the driver, the executor's end, the node's output) and put what they hear
-into one inbox; everything is decided in one place, in one thread, in order.
+Threads receive (from the task, the node, the driver, and the ends of processes) and put events into one inbox. One
+thread handles them in order.
 """
 
+import logging
 import math
 import os
 import queue
-import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import singledispatchmethod
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
 
-import psutil
-
-from tensorflowonspark import processes, transport
+from tensorflowonspark import transport
+from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FeedComplete, FeedFailed, PartsStored, PassesEnded, StepGrant
 from tensorflowonspark.messages import (
-    HEARTBEATS_PER_TIMEOUT,
-    Contributed,
+    Connected,
+    Detach,
     Failed,
     Heartbeat,
     Lines,
@@ -34,7 +31,6 @@ from tensorflowonspark.messages import (
     Members,
     NodeReady,
     NodeStatus,
-    NoMoreFeeds,
     PortReleased,
     Probe,
     ProbeReply,
@@ -43,25 +39,25 @@ from tensorflowonspark.messages import (
     Returned,
     StatusRequest,
     Stop,
-    TensorBoardUp,
     TensorFlowImported,
+    ToDriver,
+    ToNode,
+    ToSupervisor,
 )
-from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.processes import watch_process
-from tensorflowonspark.supervisor.assignment import Connected, Detach, NodeAssignment
-from tensorflowonspark.supervisor.exit_status import explain, out_of_memory_kills
-from tensorflowonspark.supervisor.forkserver.client import ForkServer
-from tensorflowonspark.supervisor.host import LOCAL_DIRECTORIES, reserve_port
-from tensorflowonspark.supervisor.liveness import LivenessMonitor
-from tensorflowonspark.supervisor.output import Output
+from tensorflowonspark.supervisor.client import NodeAssignment
+from tensorflowonspark.supervisor.exit_status import explain
+from tensorflowonspark.supervisor.host import reserve_port
+from tensorflowonspark.supervisor.node_process import NodeProcess, has_ended
+from tensorflowonspark.supervisor.tensorboard import TensorBoard
 from tensorflowonspark.terminal import CONSOLE
 
 __all__ = ["Supervisor"]
 
+_log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
-_ANSWER_SECONDS = 0.5  # for the node to answer while the driver waits; native code may keep it from that
-_OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
-_BEAT_SECONDS = 5.0  # at most from one sign of life to the next: gRPC pings a silent peer only beside other messages
+_REPLY_SECONDS = 0.5  # for the node to reply while the driver waits; native code may keep it from that
+_HEARTBEAT_SECONDS = 5.0  # at most between heartbeats: gRPC pings a silent peer only beside other messages
 _ENDED = object()  # in the inbox: the source has ended
 
 
@@ -70,135 +66,90 @@ class Supervisor:
 
     Parameters
     ----------
-    assignment : Assignment
-        Who the node is and what it runs.
+    assignment : NodeAssignment
+        The node.
     task : Connection
-        The pipe to the Spark task; when it ends before the task has detached, so does the node.
+        The pipe to the Spark task. If it ends before the task has detached, the node is ended too.
     """
 
     def __init__(self, assignment: NodeAssignment, task: Connection) -> None:
         self._assignment = assignment
-        self._name = str(assignment.role)
         self._task: Connection | None = task
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._driver: transport.Channel | None = None
-        self._tensorboard: processes.Process | None = None
-        self._fork_server: ForkServer | None = None
-        self._private = ""
-        self._spoken = False  # the node has said how its program ended
-        self._failed = False  # by a failure, which the driver knows
+        self._tensorboard: TensorBoard | None = None
+        self._outcome_sent = False  # the program has returned or failed
+        self._failed = False  # and the driver has the reason
         self._exited = False
-        self._check: Probe | None = None  # which the driver has not got the answer to
-        self._check_until = 0.0
+        self._probe: Probe | None = None  # without a reply yet
+        self._probe_ends = 0.0
         self._stopping = False
+        self._ended = False
 
     def run(self) -> None:
-        """Run until the node is gone and nothing of it is left."""
+        """Run until the node has ended and everything is cleaned up."""
         try:
             reservation = reserve_port()
         except (OSError, OverflowError, ValueError) as error:
-            assert self._task is not None
             why = (isinstance(error, OSError) and error.strerror) or error
             reason = f"it can't have port {os.environ.get('TENSORFLOW_PORT')} ({why})"
-            self._task.send(Failed(FailureKind.LOST, reason, "unset TENSORFLOW_PORT, or place one node per host"))
+            self._refuse(reason, "unset TENSORFLOW_PORT, or place one node per host")
             return
         with reservation as self._port:
             try:
-                self._start_node()
-            except (OSError, RuntimeError) as error:  # a thread that can't be started is the latter
-                self._refuse(error)
+                self._node = NodeProcess(self._assignment, self._on_lines)
+            except (OSError, RuntimeError) as error:
+                advice = (
+                    "see the limits of the executors' user and host: room in spark.local.dir, open files (ulimit -n), "
+                    "processes (ulimit -u), memory"
+                )
+                self._refuse(f"its process can't be started ({error})", advice)
                 return
             try:
                 if self._connect(self._port.getsockname()[1]):
-                    self._listen()
+                    self._start_receivers()
                     self._loop()
             finally:
-                self._end_everything()
+                self._close()
 
-    # ---- starting
+    # ---- start
 
-    def _refuse(self, error: Exception) -> None:
-        """Report that the node's process can't be started, and leave nothing."""
-        if self._private:
-            shutil.rmtree(self._private, ignore_errors=True)
+    def _refuse(self, reason: str, advice: str) -> None:
+        """Report to the task that there will be no node."""
         assert self._task is not None
-        advice = (
-            "see the limits of the executors' user and host: room in spark.local.dir, open files (ulimit -n), "
-            "processes (ulimit -u), memory"
-        )
-        self._task.send(Failed(FailureKind.LOST, f"its process can't be started ({error})", advice))
-
-    def _start_node(self) -> None:
-        order = self._assignment
-        # Only this user can enter it, and all that the node keeps there goes with it, however it ends.
-        self._private = tempfile.mkdtemp(prefix="tfos-", dir=order.local_directory or None)
-        socket = str(Path(self._private, "feed")) if order.role in order.spec.fed else ""
-        self._memory_kills = out_of_memory_kills()
-        reading, writing = os.pipe()
-        environment = {**node_environment(os.environ, order.environment), LOCAL_DIRECTORIES: self._private}
-        environment[processes.FAMILY] = self._private
-        if order.warm and order.local_directory and not order.gpus and ForkServer.is_safe(environment):
-            self._fork_server = ForkServer(order.local_directory, order.jvm_pid, environment)
-        fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
-        self._node, self._pipe = processes.start(
-            "tensorflowonspark.node", environment, writing, leash=order.silence, private=self._private, fork=fork
-        )
-        os.close(writing)
-        self._output = Output(reading, name=self._name, level=order.level, echo=order.echo, pass_on=self._pass_lines)
-        self._pulse = LivenessMonitor(self._node.pid, order.silence, lambda: self._send_node(StatusRequest()))
-        self._pipe.send(
-            NodeSetup(
-                spec=order.spec,
-                number=order.number,
-                role=order.role,
-                host=order.host,
-                credentials=order.credentials,
-                program=order.program,
-                gpus=order.gpus,
-                feed_socket=socket,
-                local_directory=self._private,
-                hadoop=order.hadoop,
-                silence=order.silence,
-                supervisor=os.getpid(),
-                attempt=order.attempt,
-                first_feed=order.first_feed,
-            )
-        )
+        self._task.send(Failed(FailureKind.LOST, reason, advice))
 
     def _connect(self, port: int) -> bool:
-        """Reach the driver and say hello; tell the task whether that worked."""
-        order = self._assignment
+        """Register the node with the driver, report the result to the task, and return it."""
+        assignment = self._assignment
         assert self._task is not None
         try:
-            self._driver = transport.connect(order.driver, order.credentials).channel()
-            member = Member(order.number, order.role, order.host, port, order.gpus)
-            self._driver.send(Register(member, order.cluster, os.getpid(), order.jvm_pid))
+            self._driver = transport.connect(assignment.driver, assignment.credentials).channel()
+            member = Member(assignment.number, assignment.role, assignment.host, port, assignment.gpus)
+            self._driver.send(Register(member, assignment.cluster_id, os.getpid(), assignment.jvm_pid))
         except transport.ConnectionLost as error:
-            where = "{}:{}".format(*order.driver)
-            reason = f"it can't reach the driver at {where} ({error})"
-            advice = "open that address to the executors, or set spark.driver.host to one that they can reach"
-            self._task.send(Failed(FailureKind.LOST, reason, advice))
+            reason = "it can't reach the driver at {}:{} ({})".format(*assignment.driver, error)
+            self._refuse(reason, "open that address to the executors, or set spark.driver.host to one they can reach")
             return False
         try:
-            self._driver.receive()  # the driver answers a hello that it accepts
+            self._driver.receive()
         except transport.ConnectionLost as error:
-            reason = f"the driver turned it away ({error})"
-            advice = "its cluster has ended or failed already; the first failure says why"
-            self._task.send(Failed(FailureKind.LOST, reason, advice))
+            advice = "its cluster has ended or failed already; the first failure has the reason"
+            self._refuse(f"the driver rejected it ({error})", advice)
             return False
         self._task.send(Connected())
         return True
 
-    def _listen(self) -> None:
+    def _start_receivers(self) -> None:
         assert self._driver is not None
         assert self._task is not None
-        self._listen_to("task", self._task.recv)
-        self._listen_to("node", self._pipe.recv)
-        self._listen_to("driver", self._driver.receive)
+        self._receive_from("task", self._task.recv)
+        self._receive_from("node", self._node.pipe.recv)
+        self._receive_from("driver", self._driver.receive)
         Thread(target=lambda: self._inbox.put(("exit", self._node.wait())), daemon=True).start()
         watch_process(self._assignment.jvm_pid, lambda: self._inbox.put(("executor", _ENDED)))
 
-    def _listen_to(self, source: str, receive: Callable[[], Any]) -> None:
+    def _receive_from(self, source: str, receive: Callable[[], Any]) -> None:
         def pump() -> None:
             with suppress(EOFError, OSError):  # ConnectionLost is an OSError
                 while True:
@@ -210,212 +161,209 @@ class Supervisor:
     # ---- the loop
 
     def _loop(self) -> None:
-        handlers = {
-            "task": self._on_task,
+        ends: dict[str, Callable[[], None]] = {
+            "task": self._on_task_end,
             "task over": self._on_task_over,
-            "node": self._on_node,
-            "driver": self._on_driver,
-            "exit": self._on_exit,
+            "node": lambda: None,  # the exit of the process explains more
+            "driver": self._on_driver_end,
             "executor": self._on_executor_end,
-            "tensorboard": self._on_tensorboard,
         }
-        beat = min(self._assignment.silence / HEARTBEATS_PER_TIMEOUT, _BEAT_SECONDS)
-        spoke = time.monotonic()
-        going_on = True
-        while going_on:
-            try:
-                source, message = self._inbox.get(timeout=min(beat, self._pulse.interval, self._until_checked()))
-            except queue.Empty:
-                pass
-            else:
-                going_on = handlers[source](message)
-            self._look_after_node()
-            if self._check is not None and not self._until_checked():
-                self._end_check()
-            if time.monotonic() - spoke > beat:
-                spoke = time.monotonic()
-                self._tell_driver(Heartbeat())
-                self._send_node(Heartbeat())
+        interval = min(self._assignment.config.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT, _HEARTBEAT_SECONDS)
+        sent = time.monotonic()
+        while not self._ended:
+            wait = min(interval, self._node.liveness.interval, self._probe_seconds())
+            with suppress(queue.Empty):
+                source, event = self._inbox.get(timeout=wait)
+                if source == "exit":
+                    self._on_exit(event)
+                elif event is _ENDED:
+                    ends[source]()
+                else:
+                    self._on_message(source, event)
+            self._check_liveness()
+            if self._probe is not None and not self._probe_seconds():
+                self._reply_to_probe()
+            if time.monotonic() - sent > interval:
+                sent = time.monotonic()
+                self._send_driver(Heartbeat())
+                self._node.send(Heartbeat())
 
-    def _look_after_node(self) -> None:
-        """Tell the driver if the node does nothing that it could be doing."""
-        word = None if self._stopping or self._node.poll() is not None else self._pulse.look()
-        if isinstance(word, Failed):
-            self._fail(word.kind, word.reason, word.advice)
-        elif word is not None:
-            self._tell_driver(word)
+    def _check_liveness(self) -> None:
+        """Report a node that is idle, stopped, or active again."""
+        if self._stopping or not self._node.is_running:
+            return
+        change = self._node.liveness.check()
+        if isinstance(change, Failed):
+            self._fail(change.kind, change.reason, change.advice)
+        elif change is not None:
+            self._send_driver(change)
 
-    def _on_task(self, message: Any) -> bool:
-        if isinstance(message, Detach):
-            self._task = None
-        elif isinstance(message, (PartsStored, FeedFailed)):
-            self._tell_driver(message)
-        elif message is _ENDED and self._task is not None:
-            # A node that dies while it is fed ends its task too: its own end says more, and comes in a moment.
+    # ---- messages
+
+    def _on_message(self, source: str, message: Any) -> None:
+        """Handle a message, and forward it unless it is for the supervisor."""
+        self._handle(message)
+        if isinstance(message, ToSupervisor):
+            return
+        if isinstance(message, ToNode) and source == "driver":
+            self._node.send(message)
+        elif isinstance(message, ToDriver) and source in ("node", "task"):
+            self._send_driver(message)
+        else:
+            _log.error("the %s sent a %s, which has no receiver", source, type(message).__name__)
+
+    @singledispatchmethod
+    def _handle(self, message: Any) -> None:
+        if isinstance(message, ToSupervisor):
+            _log.error("a %s has no handler in the supervisor", type(message).__name__)
+
+    @_handle.register
+    def _(self, _message: Detach) -> None:
+        self._task = None
+
+    @_handle.register
+    def _(self, message: NodeStatus) -> None:
+        self._node.liveness.receive(message)
+        self._reply_to_probe()
+
+    @_handle.register
+    def _(self, _message: TensorFlowImported) -> None:
+        self._node.ensure_fork_server()
+
+    @_handle.register
+    def _(self, _message: ReleasePort) -> None:
+        self._port.close()
+        self._node.send(PortReleased())
+
+    @_handle.register
+    def _(self, message: Stop) -> None:
+        """Stop the node: by a message if its program has ended, else by SIGTERM; and at last by SIGKILL."""
+        if not self._node.is_running:
+            self._ended = True
+            return
+        self._stopping = True
+        if self._outcome_sent:
+            self._node.send(message)
+            self._node.kill_later(message.grace_seconds)
+        else:
+            self._node.signal(signal.SIGTERM, message.grace_seconds)
+
+    @_handle.register
+    def _(self, message: Probe) -> None:
+        """Check the node: it replies, or has time to; but if its process has ended the failure is sent first."""
+        if self._probe is None:
+            self._probe_ends = time.monotonic() + _REPLY_SECONDS
+        self._probe = message
+        if self._exited:
+            self._reply_to_probe()
+        self._node.send(StatusRequest())
+
+    # Of messages that are forwarded:
+
+    @_handle.register
+    def _(self, _message: Returned) -> None:
+        self._outcome_sent = True
+
+    @_handle.register
+    def _(self, _message: Failed) -> None:
+        self._outcome_sent = self._failed = True
+
+    @_handle.register
+    def _(self, message: NodeReady) -> None:
+        if self._task is not None:
+            with suppress(OSError):
+                self._task.send(message)
+
+    @_handle.register
+    def _(self, _message: Members) -> None:
+        assignment, config = self._assignment, self._assignment.config
+        if config.tensorboard and assignment.role == config.spec.chief_role:
+            copies = str(Path(self._node.private, "logs"))
+            self._tensorboard = TensorBoard(
+                config.tensorboard,
+                assignment.host,
+                copies,
+                assignment.hadoop,
+                config.heartbeat_timeout,
+                self._send_driver,
+            )
+
+    # ---- probes
+
+    def _probe_seconds(self) -> float:
+        """Return the seconds until a pending probe gets its reply."""
+        return max(0.0, self._probe_ends - time.monotonic()) if self._probe is not None else math.inf
+
+    def _reply_to_probe(self) -> None:
+        if self._probe is None:
+            return
+        if (not self._exited and has_ended(self._node.pid)) or has_ended(self._assignment.jvm_pid):
+            self._probe_ends = time.monotonic() + _REPLY_SECONDS  # the event of its end is about to come
+            return
+        probe, self._probe = self._probe, None
+        stopped = self._node.liveness.stopped()
+        if stopped is not None:
+            self._fail(stopped.kind, stopped.reason, stopped.advice)
+        self._send_driver(ProbeReply(probe.number))
+
+    # ---- ends
+
+    def _on_task_end(self) -> None:
+        if self._task is not None:
+            # A node that ends while it is fed ends its task too. Its own end explains more, and follows at once.
             later = Timer(_CAUSE_SECONDS, self._inbox.put, (("task over", _ENDED),))
             later.daemon = True
             later.start()
-        return True
 
-    def _on_task_over(self, _message: Any) -> bool:
+    def _on_task_over(self) -> None:
         self._fail(
             FailureKind.EXECUTOR_LOST,
             "the Spark task that held it was ended",
             "see why in Spark's UI or log: the DataFrame could not be computed, or someone cancelled the job",
         )
-        return False
+        self._ended = True
 
-    def _on_node(self, message: Any) -> bool:
-        if message is _ENDED:
-            return True  # the process's exit says more
-        if isinstance(message, NodeStatus):
-            self._pulse.answered(message)
-            self._end_check()
-            return True
-        if isinstance(message, TensorFlowImported):
-            if self._fork_server is not None:  # the next node on this executor need not import it any more
-                self._fork_server.ensure()
-            return True
-        if isinstance(message, ReleasePort):
-            self._port.close()
-            self._send_node(PortReleased())
-            return True
-        self._spoken = self._spoken or isinstance(message, (Returned, Failed))
-        self._failed = self._failed or isinstance(message, Failed)
-        if isinstance(message, NodeReady) and self._task is not None:
-            with suppress(OSError):
-                self._task.send(message)
-        self._tell_driver(message)
-        return True
+    def _on_driver_end(self) -> None:
+        self._ended = True
 
-    def _on_driver(self, message: Any) -> bool:
-        if message is _ENDED:
-            return False
-        if isinstance(message, Stop):
-            self._stop(message)
-        elif isinstance(message, Probe):
-            self._begin_check(message)
-        elif isinstance(message, (Members, FeedComplete, StepGrant, PassesEnded, NoMoreFeeds, Contributed)):
-            self._send_node(message)
-            if isinstance(message, Members) and self._assignment.tensorboard:
-                self._start_tensorboard()
-        return True
-
-    def _begin_check(self, check: Probe) -> None:
-        """Look whether the node is there: it answers, or has time to, but if its process has ended that comes first."""
-        if self._check is None:
-            self._check_until = time.monotonic() + _ANSWER_SECONDS
-        self._check = check
-        if self._exited:
-            self._end_check()
-        self._send_node(StatusRequest())
-
-    def _until_checked(self) -> float:
-        return max(0.0, self._check_until - time.monotonic()) if self._check is not None else math.inf
-
-    def _end_check(self) -> None:
-        if self._check is None:
-            return
-        if (not self._exited and _has_ended(self._node.pid)) or _has_ended(self._assignment.jvm_pid):
-            self._check_until = time.monotonic() + _ANSWER_SECONDS  # the thread that waits for its end is about to tell
-            return
-        check, self._check = self._check, None
-        stopped = self._pulse.stopped()
-        if stopped is not None:
-            self._fail(stopped.kind, stopped.reason, stopped.advice)
-        self._tell_driver(ProbeReply(check.number))
-
-    def _on_exit(self, exit_code: int) -> bool:
-        self._exited = True
-        if self._stopping:
-            return False
-        if not self._failed:
-            self._output.tail(_OUTPUT_SECONDS)  # the reason is often in its last lines, and they come first
-            kills = out_of_memory_kills() - self._memory_kills
-            self._fail(*explain(exit_code, kills, returned=self._spoken))
-        self._end_check()
-        return True  # the driver will say stop, or be gone
-
-    def _on_executor_end(self, _message: Any) -> bool:
+    def _on_executor_end(self) -> None:
         self._fail(
             FailureKind.EXECUTOR_LOST,
             "the executor that it ran on has ended",
             "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise "
             "spark.executor.memoryOverhead",
         )
-        return False
+        self._ended = True
 
-    def _on_tensorboard(self, message: Any) -> bool:
-        if message is not _ENDED:
-            url, problem = message
-            self._tell_driver(TensorBoardUp(url) if url else Lines((f"TensorBoard did not start: {problem}",)))
-        return True
-
-    # ---- parts of it
-
-    def _stop(self, order: Stop) -> None:
-        """End the node: by word if its program is over, by SIGTERM if it isn't, by SIGKILL if neither helps."""
-        if self._node.poll() is not None:
-            self._inbox.put(("driver", _ENDED))  # nothing to wait for
+    def _on_exit(self, exit_code: int) -> None:
+        """Report how the process ended; the supervisor stays until the driver sends `Stop` or disconnects."""
+        self._exited = True
+        if self._stopping:
+            self._ended = True
             return
-        self._stopping = True
-        if self._spoken:
-            self._send_node(order)
-        else:
-            processes.kill_group(self._node.pid, signal.SIGTERM)
-        killer = Timer(order.grace_seconds, processes.kill_group, (self._node.pid,))
-        killer.daemon = True
-        killer.start()
+        if not self._failed:
+            self._node.read_output()  # the reason is often in its last lines, which the driver gets first
+            self._fail(*explain(exit_code, self._node.memory_kills(), returned=self._outcome_sent))
+        self._reply_to_probe()
 
-    def _start_tensorboard(self) -> None:
-        order = self._assignment
-        self._tensorboard, pipe = processes.start(
-            "tensorflowonspark.supervisor.tensorboard", os.environ, leash=order.silence
-        )
-        copies = str(Path(self._private, "logs"))  # of those that TensorBoard can't read where they are
-        pipe.send((order.tensorboard, order.host, copies, order.hadoop))
-        self._listen_to("tensorboard", pipe.recv)
-
-    def _send_node(self, message: object) -> None:
-        with suppress(OSError):  # its end is noticed
-            self._pipe.send(message)
+    # ---- sending
 
     def _fail(self, kind: FailureKind, reason: str, advice: str) -> None:
-        self._tell_driver(Failed(kind, reason, advice, output=self._output.tail()))
+        self._send_driver(Failed(kind, reason, advice, output=self._node.tail()))
 
-    def _pass_lines(self, lines: tuple[str, ...]) -> None:
-        self._tell_driver(Lines(lines))
+    def _on_lines(self, lines: tuple[str, ...]) -> None:
+        self._send_driver(Lines(lines))
 
-    def _tell_driver(self, message: object) -> None:
+    def _send_driver(self, message: ToDriver) -> None:
         if self._driver is not None:
-            with suppress(transport.ConnectionLost):  # its end is heard by the listener
+            with suppress(transport.ConnectionLost):  # its end is in the inbox
                 self._driver.send(message)
 
-    def _end_everything(self) -> None:
-        processes.kill_family(self._node.pid, self._private)
-        self._node.wait()
-        self._output.tail(_OUTPUT_SECONDS)
+    def _close(self) -> None:
+        self._node.kill()
         CONSOLE.drain()
         if self._tensorboard is not None:
-            processes.kill_group(self._tensorboard.pid)
-            self._tensorboard.wait()
+            self._tensorboard.close()
         if self._driver is not None:
             self._driver.close()
-        shutil.rmtree(self._private, ignore_errors=True)  # at the end, as the leash wants it
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether a process has ended, even if the one that started it has not waited for it yet."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def node_environment(inherited: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return a node's environment: the executor's, without Spark's secrets, with our defaults and the user's wishes."""
-    environment = {name: value for name, value in inherited.items() if "SECRET" not in name}
-    environment["TF_GRPC_REUSE_PORT"] = "1"  # supervisor/host.py says why
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's native INFO and WARNING are for its developers
-    environment.update(wanted)
-    return environment
+        self._node.remove_files()

@@ -1,23 +1,71 @@
-"""TensorBoard beside the chief: a process of its own that ends with its supervisor.
+"""TensorBoard beside the chief, in a process that ends with its supervisor.
 
-Run as ``python -m tensorflowonspark.supervisor.tensorboard``, it serves a log directory and sends its URL to the
-supervisor, or the reason why there is none.
+Run as ``python -m tensorflowonspark.supervisor.tensorboard``, the module serves a log directory and sends its URL to
+the supervisor, or the reason of a failure.
 """
 
 import os
 import signal
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from threading import Thread
 
-from tensorflowonspark import storage
-from tensorflowonspark.processes import kill_group, parent_pipe
+from tensorflowonspark.messages import Lines, TensorBoardUp
+from tensorflowonspark.processes import kill_group, parent_pipe, start
 
-__all__ = ["serve"]
+__all__ = ["TensorBoard"]
 
 
-def serve(log_directory: str, host: str) -> str:
+class TensorBoard:
+    """Starts TensorBoard.
+
+    Parameters
+    ----------
+    log_directory : str
+        On any file system.
+    host : str
+        The address that it is served at.
+    copies : str
+        A local directory for copies of files that TensorBoard can't read in place.
+    hadoop : mapping
+        Hadoop's settings, for file systems.
+    orphan_timeout : float
+        Seconds after which it is killed if this process is stopped.
+    report : callable
+        Called once, in a thread, with the message for the driver.
+    """
+
+    def __init__(
+        self,
+        log_directory: str,
+        host: str,
+        copies: str,
+        hadoop: Mapping[str, str],
+        orphan_timeout: float,
+        report: Callable[[TensorBoardUp | Lines], None],
+    ) -> None:
+        self._process, self._pipe = start(
+            "tensorflowonspark.supervisor.tensorboard", os.environ, orphan_timeout=orphan_timeout
+        )
+        self._pipe.send((log_directory, host, copies, dict(hadoop)))
+        self._report = report
+        Thread(target=self._receive, daemon=True).start()
+
+    def _receive(self) -> None:
+        with suppress(EOFError, OSError):
+            url, problem = self._pipe.recv()
+            self._report(TensorBoardUp(url) if url else Lines((f"TensorBoard did not start: {problem}",)))
+
+    def close(self) -> None:
+        """End the process."""
+        kill_group(self._process.pid)
+        self._process.wait()
+
+
+def _serve(log_directory: str, host: str) -> str:
     """Start TensorBoard in this process and return its URL.
 
-    Without a port set by ``TENSORBOARD_PORT``, it takes a free one.
+    The port is ``TENSORBOARD_PORT``, or by default a free one.
     """
     from tensorboard import program
 
@@ -28,17 +76,19 @@ def serve(log_directory: str, host: str) -> str:
 
 
 def _main() -> None:
+    from tensorflowonspark import storage  # which a supervisor does not need
+
     pipe = parent_pipe()
-    log_directory, host, local, hadoop = pipe.recv()
+    log_directory, host, copies, hadoop = pipe.recv()
     storage.use(hadoop)
     try:
-        if not storage.is_local(storage.file_system(log_directory)[0]):  # TensorBoard reads files of this machine
-            storage.DirectorySync(log_directory, local)
-            log_directory = local
-        pipe.send((serve(log_directory, host), ""))
+        if not storage.is_local(storage.file_system(log_directory)[0]):  # TensorBoard reads local files only
+            storage.DirectorySync(log_directory, copies)
+            log_directory = copies
+        pipe.send((_serve(log_directory, host), ""))
         with suppress(EOFError):
-            pipe.recv()  # until the supervisor is gone
-    except (Exception, SystemExit) as error:  # TensorBoard's own errors end the process; the user wants to read them
+            pipe.recv()  # until the supervisor ends
+    except (Exception, SystemExit) as error:  # TensorBoard's own errors end the process
         pipe.send(("", f"{type(error).__name__}: {error}"))
     finally:
         kill_group(os.getpid(), signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""Spark tasks (Spark's Python workers): launch a node, feed a node. Imports no TensorFlow."""
+"""Spark tasks (in Spark's Python workers) that launch and feed nodes."""

@@ -1,179 +1,212 @@
-"""The feeding task: sends its partition to one node, in the Arrow batches that Spark made."""
+"""The feeding task: sends its partition to one node, in Spark's own Arrow batches."""
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartSummary, Split
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartRef, Split
 from tensorflowonspark.messages import NodeLost, NodeReady
 from tensorflowonspark.supervisor.host import local_directory
-from tensorflowonspark.transport.shared_file import PIECE_BYTES, SharedFileWriter, can_hand_over, open_shared
+from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter, can_share_files, open_shared
 
-__all__ = ["FeedSpec", "NodeEndpoint", "choose", "loss", "reach", "send"]
+__all__ = ["FeedSpec", "NodeEndpoint", "PartitionFeeder", "choose", "connect_to", "feed_partition", "node_lost_error"]
 
 
 @dataclass(frozen=True)
 class FeedSpec:
-    """What a task is to do with the rows that it feeds."""
+    """The part of a feed that the tasks of one job send."""
 
     feed: int
     split: Split = Split.TRAIN
     storage: CacheConfig = field(default_factory=CacheConfig)
-    validation: str = ""  # a boolean column: rows to validate on, if there is one
-    first_partition: int = 0  # what Spark's partition 0 is numbered in the feed
+    validation: str = ""  # the boolean column that marks rows to validate on; empty: there is none
+    first_partition: int = 0  # number, in the feed, of Spark's partition 0
 
 
 @dataclass(frozen=True)
 class NodeEndpoint:
-    """A node that takes rows."""
+    """The address of a node that takes rows."""
 
     number: int
     name: str
     host: str
     ready: NodeReady
-    driver: tuple[str, int] = ("", 0)  # which knows why the node is gone, if it is
+    driver: tuple[str, int] = ("", 0)  # host and port of the driver, which knows why a node is lost
 
 
-def choose(targets: tuple[NodeEndpoint, ...], partition: int) -> NodeEndpoint:
-    """Return the node that a partition goes to: one on this host if there is any, each in turn."""
-    near = [target for target in targets if Path(target.ready.feed_socket).exists()]
-    candidates = near or list(targets)
+@dataclass(frozen=True)
+class PartitionFeeder:
+    """The function of a feeding job: sends a partition to one of the nodes, and returns the parts that count.
+
+    Spark accepts the result of one attempt at each partition.
+    """
+
+    schema: ClassVar[str] = "split string, partition int, attempt long, node int"
+
+    endpoints: tuple[NodeEndpoint, ...]
+    credentials: transport.Credentials = field(repr=False)
+    spec: FeedSpec
+
+    def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Feed a partition; yield a row for each of its splits that has rows."""
+        endpoint = choose(self.endpoints, partition)
+        number = self.spec.first_partition + partition
+        for ref in feed_partition(endpoint, self.credentials, self.spec, number, attempt, batches):
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "split": [ref.split.value],
+                    "partition": pa.array([ref.partition], pa.int32()),
+                    "attempt": pa.array([ref.attempt], pa.int64()),
+                    "node": pa.array([ref.number], pa.int32()),
+                }
+            )
+
+
+def choose(endpoints: tuple[NodeEndpoint, ...], partition: int) -> NodeEndpoint:
+    """Return the node that a partition goes to: nodes on this host in turn, or all in turn if none is on this host."""
+    near = [each for each in endpoints if Path(each.ready.feed_socket).exists()]
+    candidates = near or list(endpoints)
     return candidates[partition % len(candidates)]
 
 
-def reach(target: NodeEndpoint, credentials: transport.Credentials) -> closing[transport.Connection]:
+def connect_to(endpoint: NodeEndpoint, credentials: transport.Credentials) -> closing[transport.Connection]:
     """Return a connection to a node, for a ``with`` block."""
-    return closing(transport.connect_local(target.ready.feed_socket, target.host, target.ready.feed_port, credentials))
+    ready = endpoint.ready
+    return closing(transport.connect_local(ready.feed_socket, endpoint.host, ready.feed_port, credentials))
 
 
-def loss(target: NodeEndpoint, credentials: transport.Credentials, words: str, error: Exception) -> FeedError:
-    """Return the error of a task that has lost its node: the driver knows why, and the connection's end does not.
+def node_lost_error(
+    endpoint: NodeEndpoint, credentials: transport.Credentials, message: str, error: Exception
+) -> FeedError:
+    """Return the error of a task that has lost its node, with the cause that the driver knows.
 
     Parameters
     ----------
-    target : FeedTarget
+    endpoint : NodeEndpoint
         The node.
     credentials : Credentials
         The cluster's.
-    words : str
+    message : str
         What the task could not do.
     error : Exception
-        The end of the connection, in case the driver does not know more.
+        The connection's error, which is shown if the driver knows no cause.
     """
-    cause = _cause(target, credentials) if target.driver[1] else ""
-    return FeedError(f"{words}: {cause or error}")
+    cause = _root_cause(endpoint, credentials) if endpoint.driver[1] else ""
+    return FeedError(f"{message}: {cause or error}")
 
 
-def _cause(target: NodeEndpoint, credentials: transport.Credentials) -> str:
-    """Ask the driver why a node is gone; return nothing if the node is there, or the driver is gone as well."""
-    with suppress(transport.ConnectionLost), closing(transport.connect(target.driver, credentials)) as driver:
+def _root_cause(endpoint: NodeEndpoint, credentials: transport.Credentials) -> str:
+    """Request the cause of a node's loss from the driver; return "" if the node is up, or the driver is lost too."""
+    with suppress(transport.ConnectionLost), closing(transport.connect(endpoint.driver, credentials)) as driver:
         channel = driver.channel()
-        channel.send(NodeLost(target.number))
+        channel.send(NodeLost(endpoint.number))
         return str(channel.receive().error)
     return ""
 
 
-def send(
-    target: NodeEndpoint,
+def feed_partition(
+    endpoint: NodeEndpoint,
     credentials: transport.Credentials,
-    order: FeedSpec,
+    spec: FeedSpec,
     partition: int,
     attempt: int,
     batches: Iterator[pa.RecordBatch],
-) -> tuple[PartSummary, ...]:
-    """Send a partition to a node; return what the node says it has stored, for each split that has rows.
+) -> tuple[PartRef, ...]:
+    """Send a partition to a node; return the parts that the node has stored: one for each split with rows.
 
     Raises
     ------
     FeedError
-        If the node can't be reached, or is gone before it has taken everything.
+        If the node can't be reached, or is lost before it has stored all rows.
     """
     sent: dict[Split, int] = {}
     senders: dict[Split, _Sender] = {}
-    near = Path(target.ready.feed_socket).exists() and can_hand_over()
-    with reach(target, credentials) as node:
+    near = Path(endpoint.ready.feed_socket).exists() and can_share_files()
+    with connect_to(endpoint, credentials) as node:
         try:
             for batch in batches:
-                for split, rows in _divided(batch, order, partition):
+                for split, rows in _divided(batch, spec, partition):
                     if split not in senders:
-                        header = PartHeader(order.feed, split, partition, attempt, order.storage)
-                        senders[split] = _Sender(node.put(header, rows.schema), order.storage, near)
+                        header = PartHeader(spec.feed, split, partition, attempt, spec.storage)
+                        senders[split] = _Sender(node.put(header, rows.schema), spec.storage, near)
                     senders[split].write(rows)
                     sent[split] = sent.get(split, 0) + rows.num_rows
-            parts: tuple[PartSummary, ...] = tuple(sender.finish() for sender in senders.values())
+            stored = {split: sender.finish() for split, sender in senders.items()}
         except transport.ConnectionLost as error:
-            words = f"partition {partition}: {target.name} on {target.host} did not take its rows"
-            raise loss(target, credentials, f"{words} ({sum(sent.values())} were sent)", error) from error
+            message = f"partition {partition}: {endpoint.name} on {endpoint.host} did not take its rows"
+            message = f"{message} ({sum(sent.values())} were sent)"
+            raise node_lost_error(endpoint, credentials, message, error) from error
         finally:
             for sender in senders.values():
                 sender.close()
-    for part in parts:
-        if part.rows != sent[part.split]:
+    for split, rows_stored in stored.items():
+        if rows_stored != sent[split]:
             raise FeedError(
-                f"partition {partition}: {sent[part.split]} rows were sent to {target.name}, and it counts {part.rows}"
+                f"partition {partition}: {sent[split]} rows were sent to {endpoint.name}, and it counts {rows_stored}"
             )
-    return parts
+    return tuple(PartRef(split, partition, attempt, endpoint.number) for split in stored)
 
 
 class _Sender:
-    """Sends the rows of one split: in files to a node on this host, through the stream to all others."""
+    """Sends the rows of one split: in shared files to a node on this host, in the stream to one on another."""
 
     def __init__(self, stream: transport.PutStream, storage: CacheConfig, near: bool) -> None:
         self._stream = stream
         self._near = near
         self._directory = local_directory() if storage.keep is CacheMode.DISK else None
-        self._piece: SharedFileWriter | None = None
+        self._file: SharedFileWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not self._near:
             self._stream.write(batch)
             return
-        if self._piece is not None and self._piece.bytes + batch.nbytes > PIECE_BYTES:
+        if self._file is not None and self._file.bytes + batch.nbytes > FILE_BYTES:
             self._hand_over()
-        if self._piece is None:
-            self._piece = SharedFileWriter(batch.schema, self._directory)
-        self._piece.write(batch)
+        if self._file is None:
+            self._file = SharedFileWriter(batch.schema, self._directory)
+        self._file.write(batch)
 
     def _hand_over(self) -> None:
-        if self._piece is None:
+        if self._file is None:
             return
-        piece = self._piece.finish()
-        if not self._stream.hand_over(piece):
-            # The node sees other processes than this task does, as in another container: by stream, then.
+        ref = self._file.finish()
+        if not self._stream.send_file(ref):
+            # The node can't open this process's files, as in another container: send the rows in the stream.
             self._near = False
-            for batch in open_shared(piece):
+            for batch in open_shared(ref):
                 self._stream.write(batch)
         self.close()
 
-    def finish(self) -> PartSummary:
+    def finish(self) -> int:
+        """Send the rest; return how many rows the node has stored."""
         self._hand_over()
-        part: PartSummary = self._stream.finish()
-        return part
+        return int(self._stream.finish())
 
     def close(self) -> None:
-        if self._piece is not None:
-            self._piece.close()
-            self._piece = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
-def _divided(batch: pa.RecordBatch, order: FeedSpec, partition: int) -> Iterator[tuple[Split, pa.RecordBatch]]:
-    """Yield a batch's rows by what they are for."""
-    if not order.validation:
+def _divided(batch: pa.RecordBatch, spec: FeedSpec, partition: int) -> Iterator[tuple[Split, pa.RecordBatch]]:
+    """Yield the rows of a batch, by split."""
+    if not spec.validation:
         if batch.num_rows:
-            yield order.split, batch
+            yield spec.split, batch
         return
-    chosen = batch.column(order.validation)
+    chosen = batch.column(spec.validation)
     if chosen.null_count:
         raise FeedError(
-            f"partition {partition}: the column {order.validation!r}, which says what to validate on, is null"
+            f"partition {partition}: the column {spec.validation!r}, which marks the rows to validate on, is null"
         )
-    rest = batch.select([name for name in batch.schema.names if name != order.validation])
+    rest = batch.select([name for name in batch.schema.names if name != spec.validation])
     for split, mask in ((Split.TRAIN, pc.invert(chosen)), (Split.VALIDATION, chosen)):
         rows = rest.filter(mask)
         if rows.num_rows:

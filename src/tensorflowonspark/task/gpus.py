@@ -1,4 +1,4 @@
-"""GPU assignment: those that Spark gave to the task, or those that no process uses."""
+"""GPUs of a task: those that Spark has assigned, or those that no process uses."""
 
 import csv
 import subprocess
@@ -17,8 +17,8 @@ def task_gpus(resources: Mapping[str, Any]) -> tuple[str, ...]:
     Parameters
     ----------
     resources : mapping
-        ``TaskContext.resources()``. Where Spark's resource scheduling knows no GPUs, ``nvidia-smi`` tells those of the
-        host on which no process computes.
+        ``TaskContext.resources()``. If Spark does not schedule GPUs, the result is the GPUs of the host without a
+        process, by ``nvidia-smi``.
     """
     if "gpu" in resources:
         return tuple(resources["gpu"].addresses)
@@ -26,12 +26,12 @@ def task_gpus(resources: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def all_gpus() -> tuple[str, ...]:
-    """Return the indices of this host's GPUs, by ``nvidia-smi``; none where there is no such."""
+    """Return the indices of this host's GPUs, by ``nvidia-smi``; none without that program."""
     return tuple(row[0] for row in _nvidia_smi("--query-gpu=index"))
 
 
 def free_gpus() -> tuple[str, ...]:
-    """Return the indices of this host's GPUs that run no process, by ``nvidia-smi``; none where there is no such."""
+    """Return the indices of this host's GPUs that run no process, by ``nvidia-smi``; none without that program."""
     gpus = _nvidia_smi("--query-gpu=index,uuid")
     busy = {row[0] for row in _nvidia_smi("--query-compute-apps=gpu_uuid")}
     return tuple(index for index, uuid in gpus if uuid not in busy)
@@ -39,8 +39,8 @@ def free_gpus() -> tuple[str, ...]:
 
 def _nvidia_smi(query: str) -> list[list[str]]:
     try:
-        answer = subprocess.run(
-            ["nvidia-smi", query, "--format=csv,noheader"],  # noqa: S607 - wherever the host has it
+        result = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader"],  # noqa: S607 - found by PATH
             capture_output=True,
             text=True,
             timeout=_NVIDIA_SMI_SECONDS,
@@ -48,17 +48,17 @@ def _nvidia_smi(query: str) -> list[list[str]]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    return [[cell.strip() for cell in row] for row in csv.reader(StringIO(answer.stdout)) if row]
+    return [[cell.strip() for cell in row] for row in csv.reader(StringIO(result.stdout)) if row]
 
 
 def divide(nodes: Sequence[tuple[str, tuple[str, ...]]]) -> list[tuple[str, ...]]:
-    """Return each node's GPUs, so that no two nodes of a host share one where there are enough.
+    """Return each node's GPUs; two nodes of a host share one only if it has too few.
 
     Parameters
     ----------
     nodes : sequence of (host, GPUs)
-        What each node was offered. Offers on one host that don't overlap are left as they are; those that do (each
-        node was shown all free GPUs, or Spark gave fractions of them) are put together and divided evenly.
+        The GPUs offered to each node. Offers on one host that do not overlap are unchanged. Offers that overlap (each
+        node has found all free GPUs, or Spark has assigned fractions of GPUs) are united and divided evenly.
 
     Examples
     --------
@@ -67,15 +67,15 @@ def divide(nodes: Sequence[tuple[str, tuple[str, ...]]]) -> list[tuple[str, ...]
     """
     result: list[tuple[str, ...]] = [()] * len(nodes)
     for host in {host for host, _ in nodes}:
-        here = [number for number, (each, offer) in enumerate(nodes) if each == host and offer]
-        offers = [nodes[number][1] for number in here]
+        local = [number for number, (each, offer) in enumerate(nodes) if each == host and offer]
+        offers = [nodes[number][1] for number in local]
         union = sorted({gpu for offer in offers for gpu in offer}, key=lambda gpu: (len(gpu), gpu))
         overlap = sum(map(len, offers)) > len(union)
-        for place, number in enumerate(here):
+        for position, number in enumerate(local):
             if not overlap:
-                result[number] = offers[place]
-            elif len(union) >= len(here):
-                result[number] = tuple(union[place :: len(here)])
+                result[number] = offers[position]
+            elif len(union) >= len(local):
+                result[number] = tuple(union[position :: len(local)])
             else:
-                result[number] = (union[place % len(union)],)
+                result[number] = (union[position % len(union)],)
     return result

@@ -1,20 +1,20 @@
-"""The connections of a cluster: Arrow Flight with a token. The only folder that opens or accepts one.
+"""Connections between the processes of a cluster, over Arrow Flight with a token.
 
-Three things travel here. A *channel* (Flight's ``DoExchange``) carries pickled messages both ways, for as long as both
-ends live: its end is how either side learns that the other is gone. A *stream* (``DoPut``) carries the Arrow batches
-of one partition to a node and is answered when all of it has been taken; one that ends without its end mark was
-broken off and does not count. On one host the batches need not travel: files that hold them are handed over instead
-(`handover`). A *dialogue* (``DoExchange`` with a header) sends batches and gets one back for each.
+A *channel* (Flight's ``DoExchange``) carries pickled messages in both directions while both ends are alive; its end
+signals the loss of the other side. A *stream* (``DoPut``) carries the Arrow batches of one partition to a node, which
+replies when it has stored all of them; a stream without its end mark was interrupted and does not count. On one host
+the batches are passed as files (`shared_file`). An *exchange* (``DoExchange`` with a header) sends batches and receives
+one for each.
 
-Nothing is read from a peer before it has shown the cluster's token, so that unpickling is safe. On a Unix socket that
-is checked by the server, whose directory keeps other users out; on a TCP port by a gate before the server, or the
-port speaks TLS and both sides show the cluster's certificate.
+No message of a peer is read before it has shown the cluster's token, so that unpickling is safe. On a Unix socket the
+server checks the token, and the socket's directory excludes other users. On a TCP port an `auth_proxy` checks it, or
+the port uses TLS and both sides present the cluster's certificate.
 """
 
 from tensorflowonspark.transport.channel import Channel, Packed
-from tensorflowonspark.transport.connection import Connection, Dialogue, PutStream, connect, connect_local
+from tensorflowonspark.transport.connection import Connection, Exchange, PutStream, connect, connect_local
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
-from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, reachable
+from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, short_path
 from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "Connection",
     "ConnectionLost",
     "Credentials",
-    "Dialogue",
+    "Exchange",
     "Mapped",
     "Packed",
     "PutStream",
@@ -32,6 +32,6 @@ __all__ = [
     "connect",
     "connect_local",
     "new_credentials",
-    "reachable",
+    "short_path",
     "spark_wants_tls",
 ]

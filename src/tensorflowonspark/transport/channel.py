@@ -1,4 +1,4 @@
-"""A two-way stream of messages, whose end tells either side that the other is gone."""
+"""Two-way streams of messages; the end of a stream signals the loss of the other side."""
 
 import threading
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, packed, told, unpacked
+from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, pack, peer_error, unpack
 
 __all__ = ["Channel", "Packed"]
 
 
 class Packed:
-    """A message to many, which is pickled once and not for each: that all know of all takes the most time then.
+    """A message to many receivers that is pickled once: for the list of all nodes that dominates the start-up time.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ class Packed:
     """
 
     def __init__(self, message: object) -> None:
-        self.data = packed(message, MESSAGE_BYTES)
+        self.data = pack(message, MESSAGE_BYTES)
 
 
 class Channel:
@@ -32,25 +32,25 @@ class Channel:
     """
 
     def __init__(
-        self, reader: Any, writer: Any, hang_up: Callable[[], None], finish: Callable[[], None] = lambda: None
+        self, reader: Any, writer: Any, close_stream: Callable[[], None], finish: Callable[[], None] = lambda: None
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._hang_up = hang_up
+        self._close_stream = close_stream
         self._finish = finish
         self._lock = threading.Lock()
 
     def send(self, message: object) -> None:
-        """Send one message, or what is in a `Packed`.
+        """Send a message, or the content of a `Packed`.
 
         Raises
         ------
         ConnectionLost
-            If the channel is closed, on whichever side.
+            If either side has closed the channel.
         ValueError
-            If the message is too large for one.
+            If the message is too large.
         """
-        data = message.data if isinstance(message, Packed) else packed(message, MESSAGE_BYTES)
+        data = message.data if isinstance(message, Packed) else pack(message, MESSAGE_BYTES)
         with self._lock:
             # Writing to a stream whose call has ended crashes the process: hence the lock and the check.
             if self._writer is None:
@@ -58,15 +58,15 @@ class Channel:
             try:
                 self._writer.write_metadata(data)
             except (pa.ArrowException, OSError) as error:
-                raise ConnectionLost(told(error)) from error
+                raise ConnectionLost(peer_error(error)) from error
 
     def receive(self) -> Any:
-        """Return the next message; wait for it if need be.
+        """Wait for the next message and return it.
 
         Raises
         ------
         ConnectionLost
-            If the other side closed the channel, is gone, or sent what is no message.
+            If the other side has closed the channel, has ended, or sent invalid data.
         """
         try:
             data = self._reader.read_chunk().app_metadata
@@ -75,18 +75,18 @@ class Channel:
             raise ConnectionLost("the other side closed the channel") from None
         except (pa.ArrowException, OSError) as error:
             self._end()
-            raise ConnectionLost(told(error)) from error
-        return unpacked(data, MESSAGE_BYTES)
+            raise ConnectionLost(peer_error(error)) from error
+        return unpack(data, MESSAGE_BYTES)
 
     def _end(self) -> None:
-        """Finish a call that has ended: Arrow does so with the last reference, and then warns on standard error."""
+        """Finish a call that has ended: Arrow would do so with its last reference, and warn on standard error."""
         with self._lock, suppress(pa.ArrowException, OSError):
             self._writer = None
             self._finish()
 
     def close(self) -> None:
-        """Say that no more will be sent; the other side's ``receive`` ends."""
+        """Close the channel, which ends ``receive`` on the other side."""
         with self._lock:
             if self._writer is not None:
                 self._writer = None
-                self._hang_up()
+                self._close_stream()

@@ -1,4 +1,4 @@
-"""Connections to a server: channels, uploads and dialogues."""
+"""Client side of a connection: channels, streams and exchanges."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,47 +20,47 @@ from tensorflowonspark.transport.wire import (
     bearer,
     connection_errors,
     location,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 
-__all__ = ["Connection", "Dialogue", "PutStream", "connect", "connect_local"]
+__all__ = ["Connection", "Exchange", "PutStream", "connect", "connect_local"]
 
-# gRPC asks a silent peer for a sign of life: a host that vanished without closing its connections is noticed. How long
-# it waits for the answer has two settings, of which newer versions take one and older ones the other.
+# gRPC pings a silent peer, which detects a host that vanished without closing its connections. The time-out of the
+# reply has two names: one for newer versions of gRPC and one for older ones.
 _KEEPALIVE = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
 ]
-_PIECE_BYTES = 64 << 20  # of one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
+_BATCH_BYTES = 64 << 20  # in one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
 
 
 class PutStream:
-    """The sending end of one partition's batches."""
+    """The sending end of a stream of one partition's batches."""
 
     def __init__(self, client: flight.FlightClient, header: object, schema: pa.Schema, token: str) -> None:
-        descriptor = flight.FlightDescriptor.for_command(packed(header, HEADER_BYTES))
+        descriptor = flight.FlightDescriptor.for_command(pack(header, HEADER_BYTES))
         with connection_errors():
             self._writer, self._answers = client.do_put(descriptor, schema, _options(token))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Send a batch, in pieces that are small enough for a message; waits when the receiver is behind."""
+        """Send a batch, split into messages; wait while the receiver is behind."""
         with connection_errors():
-            for piece in _pieces(batch):
+            for piece in _split(batch):
                 self._writer.write_batch(piece)
 
-    def hand_over(self, piece: FileRef) -> bool:
-        """Hand over a file; return whether the receiver could open it. Waits until it has."""
+    def send_file(self, piece: FileRef) -> bool:
+        """Pass a file and wait for the reply; return whether the receiver could open the file."""
         with connection_errors():
-            self._writer.write_metadata(packed(piece, HEADER_BYTES))
+            self._writer.write_metadata(pack(piece, HEADER_BYTES))
             answer = self._answers.read()
         if answer is None:
             self._raise_refusal()
         return bool(answer.to_pybytes() == TAKEN)
 
     def finish(self) -> Any:
-        """Mark the end, wait until everything was taken, and return the receiver's answer."""
+        """Send the end mark and wait until all rows are stored; return the receiver's reply."""
         with connection_errors():
             self._writer.write_metadata(END_MARK)
             self._writer.done_writing()
@@ -68,42 +68,41 @@ class PutStream:
         if answer is None:
             self._raise_refusal()
         with connection_errors():
-            result = unpacked(answer.to_pybytes(), MESSAGE_BYTES)
+            result = unpack(answer.to_pybytes(), MESSAGE_BYTES)
             self._writer.close()
             return result
 
     def _raise_refusal(self) -> NoReturn:
         with connection_errors():
             self._writer.close()  # raises what the receiver raised
-        raise ConnectionLost("the receiver ended without an answer")
+        raise ConnectionLost("the receiver ended without a reply")
 
 
-class Dialogue:
-    """The asking end of a dialogue: a batch goes out, a batch comes back.
+class Exchange:
+    """The client end of an exchange, which sends a batch and receives one.
 
-    It takes turns, and never writes before it has read: two ends that both write, each to one that does not read,
-    would wait for each other for ever.
+    Sending and receiving alternate: two ends that both wrote without reading would wait for each other for ever.
     """
 
     def __init__(self, client: flight.FlightClient, header: object, schema: pa.Schema, token: str) -> None:
-        descriptor = flight.FlightDescriptor.for_command(packed(header, HEADER_BYTES))
+        descriptor = flight.FlightDescriptor.for_command(pack(header, HEADER_BYTES))
         with connection_errors():
             self._writer, self._reader = client.do_exchange(descriptor, _options(token))
             self._writer.begin(schema)
 
-    def ask(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Send a batch, in pieces that are small enough for a message; yield what comes back for each."""
-        for piece in _pieces(batch):
+    def request(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Send a batch, split into messages; yield the reply to each."""
+        for piece in _split(batch):
             with connection_errors():
                 self._writer.write_batch(piece)
                 try:
                     answer = self._reader.read_chunk().data
                 except StopIteration:
-                    raise ConnectionLost("the other side ended without an answer") from None
+                    raise ConnectionLost("the other side ended without a reply") from None
             yield answer
 
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Say that nothing more will be asked; yield what the other side had still to say."""
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """End the requests; yield the batches that the other side still sends."""
         with connection_errors():
             self._writer.done_writing()
         while True:
@@ -117,14 +116,14 @@ class Dialogue:
             self._writer.close()
 
     def close(self) -> None:
-        """Say that nothing more will be asked."""
+        """End the exchange."""
         with connection_errors():
             self._writer.done_writing()
             self._writer.close()
 
 
 class Connection:
-    """A connection to a server; it is made by the first call on it."""
+    """A connection to a server, which is established by the first call."""
 
     def __init__(self, address: str | tuple[str, int], credentials: Credentials) -> None:
         self._token = credentials.token
@@ -151,9 +150,9 @@ class Connection:
         """Open a stream for one partition."""
         return PutStream(self._client, header, schema, self._token)
 
-    def dialogue(self, header: object, schema: pa.Schema) -> Dialogue:
-        """Open a dialogue about batches of a schema."""
-        return Dialogue(self._client, header, schema, self._token)
+    def exchange(self, header: object, schema: pa.Schema) -> Exchange:
+        """Open an exchange for batches of a schema."""
+        return Exchange(self._client, header, schema, self._token)
 
     def close(self) -> None:
         """Close the connection."""
@@ -166,19 +165,19 @@ def connect(address: str | tuple[str, int], credentials: Credentials) -> Connect
 
 
 def connect_local(socket: str, host: str, port: int, credentials: Credentials) -> Connection:
-    """Return a connection to a node: through its Unix socket if that is on this host, and else over TCP."""
+    """Return a connection to a node: to its Unix socket if it is on this host, otherwise over TCP."""
     return Connection(socket if socket and Path(socket).exists() else (host, port), credentials)
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in pieces that are small enough for a message.
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch as slices that are small enough for a message.
 
     Examples
     --------
-    >>> [piece.num_rows for piece in _pieces(pa.record_batch({"x": range(5)}))]
+    >>> [piece.num_rows for piece in _split(pa.record_batch({"x": range(5)}))]
     [5]
     """
-    rows = max(1, batch.num_rows * _PIECE_BYTES // max(1, batch.nbytes))
+    rows = max(1, batch.num_rows * _BATCH_BYTES // max(1, batch.nbytes))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 

@@ -1,4 +1,4 @@
-"""Credentials of a cluster's own processes: a token, and with TLS a certificate."""
+"""Credentials of a cluster's processes: a token, and with TLS a certificate."""
 
 import json
 import secrets
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["CERTIFIED_NAME", "Credentials", "new_credentials", "spark_wants_tls"]
 
 _TOKEN_BYTES = 32
-# The addresses of the nodes aren't known when the certificate is made; clients expect this name in place of them.
+# The nodes' addresses are unknown when the certificate is made, so clients expect this name instead.
 CERTIFIED_NAME = "tensorflowonspark"
-_CLOCKS_DIFFER = timedelta(days=1)
-_LIFETIME = timedelta(days=3650)  # longer than any cluster: the key is gone with it
-# Settings with which a user of Spark asks that what its processes say to each other is encrypted.
+_CLOCK_SKEW = timedelta(days=1)
+_LIFETIME = timedelta(days=3650)  # longer than any cluster, with which the key is lost
+# Settings of Spark that encrypt the connections between its processes.
 _SPARK_SETTINGS = (
     "spark.ssl.enabled",
     "spark.ssl.rpc.enabled",
@@ -29,23 +29,23 @@ _SPARK_SETTINGS = (
 
 @dataclass(frozen=True)
 class Credentials:
-    """The secrets of one cluster, made in its driver; whoever has them belongs to it.
+    """The secrets of one cluster, made in its driver: a process that has them is a member.
 
-    They go to Spark's tasks with their orders, and from there through pipes: never by a command line, an environment
-    or a log, and so no ``repr`` shows them.
+    They travel to Spark's tasks with the launch plan, and from there through pipes: never in a command line, an
+    environment or a log, so no ``repr`` shows them.
     """
 
     token: str = field(repr=False)
-    certificate: str = field(default="", repr=False)  # PEM; empty: connections over TCP are not encrypted
+    certificate: str = field(default="", repr=False)  # PEM; empty if TCP connections are not encrypted
     key: str = field(default="", repr=False)  # PEM, the certificate's
 
     def to_text(self) -> str:
-        """Return them as text, for a file that nobody else can read."""
+        """Return the credentials as text, for a file that only this user can read."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> "Credentials":
-        """Return what `to_text` made a text of.
+        """Return the credentials in a text of `to_text`.
 
         Examples
         --------
@@ -57,12 +57,12 @@ class Credentials:
 
 
 def new_credentials(*, tls: bool = False) -> Credentials:
-    """Return fresh credentials for one cluster.
+    """Return new credentials for one cluster.
 
     Raises
     ------
     EnvironmentNotReady
-        If TLS is wanted, and what makes certificates is not installed.
+        If `tls` is true and the cryptography package is not installed.
 
     Examples
     --------
@@ -74,15 +74,15 @@ def new_credentials(*, tls: bool = False) -> Credentials:
 
 
 def spark_wants_tls(spark: "SparkSession") -> bool:
-    """Whether a session's settings ask for encrypted connections.
+    """Return whether a session's settings request encrypted connections.
 
-    ``spark.authenticate`` alone does not, and ``spark.io.encryption.enabled`` is about Spark's disks.
+    ``spark.authenticate`` alone does not, and ``spark.io.encryption.enabled`` concerns Spark's disks.
     """
     return any((spark.conf.get(name, "false") or "").strip().lower() == "true" for name in _SPARK_SETTINGS)
 
 
 def _self_signed() -> tuple[str, str]:
-    """Return a certificate that is its own authority, and its key: servers and clients show the same."""
+    """Return a self-signed certificate, which servers and clients both present, and its key."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -101,7 +101,7 @@ def _self_signed() -> tuple[str, str]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + _LIFETIME)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(CERTIFIED_NAME)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -1,4 +1,4 @@
-"""Servers, which read nothing from a peer before it has shown the token; Unix sockets."""
+"""Servers, which accept messages only from peers that have shown the token, and their Unix sockets."""
 
 import ctypes
 import hmac
@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tensorflowonspark.errors import error_text
-from tensorflowonspark.transport.auth_proxy import AuthProxy, HandshakeDone, TokenShown
+from tensorflowonspark.transport.auth_proxy import AuthProxy, TlsAuthentication, TokenAuthentication
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.shared_file import FileRef, open_shared
@@ -27,26 +27,26 @@ from tensorflowonspark.transport.wire import (
     END_MARK,
     HEADER_BYTES,
     MESSAGE_BYTES,
-    NOT_REACHED,
+    NOT_OPENED,
     TAKEN,
     TOKEN_HEADER,
     ConnectionLost,
     bearer,
     location,
-    packed,
-    unpacked,
+    pack,
+    unpack,
 )
 
-__all__ = ["ChannelHandler", "DialogueHandler", "HiddenSocket", "Mapped", "PutHandler", "Server", "reachable"]
+__all__ = ["ChannelHandler", "ExchangeHandler", "Mapped", "PutHandler", "Server", "UnlinkedSocket", "short_path"]
 
 _PATH_BYTES = 107  # sockaddr_un.sun_path without its terminating zero, man 7 unix
 
 
-def reachable(socket: Path) -> str:
-    """Return a path for a socket that is short enough for one.
+def short_path(socket: Path) -> str:
+    """Return a path of a socket that is short enough for the kernel.
 
-    The kernel takes 107 bytes, and Spark's local directories are deeper. On Linux a directory that this process has
-    open is reached through ``/proc``, by this user alone, for as long as this process lives.
+    The limit is 107 bytes, and paths in Spark's local directories are longer. On Linux the path leads through ``/proc``
+    to a directory that this process has open; it is valid for this user until this process ends.
     """
     if len(os.fsencode(socket)) <= _PATH_BYTES or sys.platform != "linux":
         return str(socket)
@@ -54,18 +54,18 @@ def reachable(socket: Path) -> str:
     return f"/proc/{os.getpid()}/fd/{descriptor}/{socket.name}"
 
 
-class HiddenSocket:
-    """A socket that only this process can reach: it loses its name as soon as somebody listens on it.
+class UnlinkedSocket:
+    """A socket that only this process can reach: its path is removed once a server listens on it.
 
     Parameters
     ----------
     directory : str
-        Where it has a name until then; one that goes with this process, if there is any. By default the system's own.
+        For its path until then, preferably one that is removed with this process; by default the system's.
 
     Attributes
     ----------
     path : str
-        Where to listen.
+        The path to listen on.
     """
 
     def __init__(self, directory: str = "") -> None:
@@ -75,15 +75,15 @@ class HiddenSocket:
         self._socket = -1
 
     def hide(self) -> str:
-        """Take the name away, now that somebody listens; return the path by which this process still reaches it."""
+        """Remove the path; return one by which only this process reaches the socket."""
         self._socket = os.open(self.path, os.O_PATH)
         self._remove()
         return f"/proc/self/fd/{self._socket}"
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the socket's descriptors."""
         if self._socket < 0:
-            self._remove()  # nobody has listened
+            self._remove()  # no server has listened
         else:
             os.close(self._socket)
         os.close(self._entry)
@@ -96,41 +96,42 @@ class HiddenSocket:
 _CLOSING_SECONDS = 2.0
 _servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
 _ERROR_BYTES, _ELLIPSIS = 5000, 8
-_INSIDE = ("127.0.0.1", 0)  # where a server with TLS listens, behind its gate
+_LOOPBACK = ("127.0.0.1", 0)  # a server with TLS listens here, behind its proxy
 
 PutHandler = Callable[[Any, pa.Schema, Iterator["pa.RecordBatch | Mapped"]], Any]
-DialogueHandler = Callable[[Any, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+ExchangeHandler = Callable[[Any, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ChannelHandler = Callable[["Channel"], None]
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """Batches that were handed over in a file."""
+    """Batches in a file that the sender has passed."""
 
     batches: list[pa.RecordBatch]
     size: int  # of the file
 
 
 class Server(flight.FlightServerBase):
-    """Listens on one address, a Unix socket's path or a host and port, from its making until ``close``.
+    """Listens on a Unix socket's path, or a host and port, until ``close``.
 
-    A Unix socket is protected by its directory and the token; a port by an `AuthProxy`, which lets nobody reach
-    the server before it has shown the token or, with TLS, finished the handshake (both sides show the certificate).
+    A Unix socket is protected by its directory and the token. A port is protected by an `AuthProxy`, through which a
+    peer reaches the server only after it has shown the token or, with TLS, finished the handshake, in which both sides
+    present the certificate.
 
     Parameters
     ----------
     address : str or (str, int)
-        Path, or host and port; port 0 takes a free one.
+        Path, or host and port; port 0 selects a free one.
     credentials : Credentials
-        What a peer must show.
+        Those that a peer must show.
     directory : str
-        Where files may be for a moment; one that goes with this process, if there is any.
+        For temporary files, preferably one that is removed with this process.
     on_channel : callable, optional
-        Called with each new channel, in a thread of its own; the channel ends when it returns.
+        Called with each new channel, in a separate thread; the channel ends when it returns.
     on_put : callable, optional
-        Called with the header, schema and batches of each stream; what it returns is the answer.
-    on_dialogue : callable, optional
-        Called with the header and batches of each dialogue; it yields a batch for each.
+        Called with the header, schema and batches of each stream; returns the reply.
+    on_exchange : callable, optional
+        Called with the header and batches of each exchange; yields a batch for each.
     """
 
     def __init__(
@@ -141,21 +142,21 @@ class Server(flight.FlightServerBase):
         directory: str = "",
         on_channel: ChannelHandler | None = None,
         on_put: PutHandler | None = None,
-        on_dialogue: DialogueHandler | None = None,
+        on_exchange: ExchangeHandler | None = None,
     ) -> None:
         _servers.add(self)
-        self._gate: AuthProxy | None = None
-        self._hidden: HiddenSocket | None = None
+        self._proxy: AuthProxy | None = None
+        self._socket: UnlinkedSocket | None = None
         try:
             self._listen(address, credentials, directory)
         except BaseException:
-            for each in (self._gate, self._hidden):
+            for each in (self._proxy, self._socket):
                 if each is not None:
                     each.close()
             raise
         self._on_channel = on_channel
         self._on_put = on_put
-        self._on_dialogue = on_dialogue
+        self._on_exchange = on_exchange
 
     def _listen(self, address: str | tuple[str, int], credentials: Credentials, directory: str) -> None:
         checks = {"token": _TokenCheck(credentials.token)}
@@ -163,32 +164,32 @@ class Server(flight.FlightServerBase):
             super().__init__(location(address), middleware=checks)
         elif credentials.certificate:
             own = credentials.certificate.encode()
-            self._gate = AuthProxy(address, partial(HandshakeDone, credentials.certificate))
-            # Flight has TLS on ports only: this one is reached from this host, and asks for the certificate as well.
+            self._proxy = AuthProxy(address, partial(TlsAuthentication, credentials.certificate))
+            # Flight supports TLS on ports only. Only this host reaches this one, which requires the certificate too.
             super().__init__(
-                location(_INSIDE, tls=True),
+                location(_LOOPBACK, tls=True),
                 tls_certificates=[(own, credentials.key.encode())],
                 verify_client=True,
                 root_certificates=own,
                 middleware=checks,
             )
-            self._gate.open((_INSIDE[0], int(super().port)))
+            self._proxy.open((_LOOPBACK[0], int(super().port)))
         else:
-            self._gate = AuthProxy(address, partial(TokenShown, credentials.token))
-            self._hidden = HiddenSocket(directory)
-            super().__init__(location(self._hidden.path), middleware=checks)
-            self._gate.open(self._hidden.hide())
+            self._proxy = AuthProxy(address, partial(TokenAuthentication, credentials.token))
+            self._socket = UnlinkedSocket(directory)
+            super().__init__(location(self._socket.path), middleware=checks)
+            self._proxy.open(self._socket.hide())
 
     @property
     def port(self) -> int:
         """The TCP port."""
-        return self._gate.port if self._gate is not None else int(super().port)
+        return self._proxy.port if self._proxy is not None else int(super().port)
 
     def do_exchange(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Serve one channel or dialogue (called by Flight)."""
+        """Serve one channel or exchange (called by Flight)."""
         with _errors_to_peer():
             if descriptor.command:
-                self._converse(unpacked(descriptor.command, HEADER_BYTES), reader, writer)
+                self._serve_exchange(unpack(descriptor.command, HEADER_BYTES), reader, writer)
                 return
             if self._on_channel is None:
                 raise flight.FlightUnauthorizedError("this server has no channels")
@@ -198,42 +199,42 @@ class Server(flight.FlightServerBase):
             finally:
                 channel.close()
 
-    def _converse(self, header: Any, reader: Any, writer: Any) -> None:
-        if self._on_dialogue is None:
-            raise flight.FlightUnauthorizedError("this server answers nothing")
+    def _serve_exchange(self, header: Any, reader: Any, writer: Any) -> None:
+        if self._on_exchange is None:
+            raise flight.FlightUnauthorizedError("this server answers no exchanges")
         begun = False
-        for answer in self._on_dialogue(header, (chunk.data for chunk in reader)):
+        for answer in self._on_exchange(header, (chunk.data for chunk in reader)):
             if not begun:
                 writer.begin(answer.schema)
                 begun = True
             writer.write_batch(answer)
 
     def do_put(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Take one partition's batches (called by Flight)."""
+        """Receive the batches of one partition (called by Flight)."""
         if self._on_put is None:
-            raise flight.FlightUnauthorizedError("this server takes no rows")
+            raise flight.FlightUnauthorizedError("this server accepts no rows")
         with _errors_to_peer():
             answer = self._on_put(
-                unpacked(descriptor.command, HEADER_BYTES), reader.schema, _until_end_mark(reader, writer)
+                unpack(descriptor.command, HEADER_BYTES), reader.schema, _until_end_mark(reader, writer)
             )
-            writer.write(packed(answer, MESSAGE_BYTES))
+            writer.write(pack(answer, MESSAGE_BYTES))
 
     def close(self) -> None:
-        """Stop listening; calls that don't end are given up after two seconds, never waited for."""
-        if self._gate is not None:
-            self._gate.close()
+        """Stop listening; abandon calls that do not end within two seconds."""
+        if self._proxy is not None:
+            self._proxy.close()
         closer = threading.Thread(target=self.shutdown, daemon=True)
         closer.start()
         closer.join(_CLOSING_SECONDS)
-        if self._hidden is not None:
-            self._hidden.close()
+        if self._socket is not None:
+            self._socket.close()
 
 
 @contextmanager
 def _errors_to_peer() -> Iterator[None]:
-    """Send what is raised as a text that is short enough: gRPC drops the call's answer for one of more than 8 kB.
+    """Send an exception to the peer as a short text: gRPC drops a call's answer if its error exceeds 8 kB.
 
-    An exception of Flight's own goes without the traceback that Flight adds to all others, several times over.
+    Flight's own exceptions are sent without the traceback that Flight appends, several times, to all others.
     """
     try:
         yield
@@ -241,7 +242,7 @@ def _errors_to_peer() -> Iterator[None]:
         raise
     except Exception as error:
         text = error_text(error, _ERROR_BYTES)
-        while (size := len(quote(text))) > _ERROR_BYTES:  # as it is sent
+        while (size := len(quote(text))) > _ERROR_BYTES:  # its form on the wire
             text = f"{text[: len(text) * _ERROR_BYTES // size - _ELLIPSIS]} ..."
         raise flight.FlightServerError(text) from error
 
@@ -255,11 +256,11 @@ class _TokenCheck(flight.ServerMiddlewareFactory):
     def start_call(self, _info: Any, headers: dict[str, list[str]]) -> None:
         shown = headers.get(TOKEN_HEADER, [""])[0].encode()
         if not hmac.compare_digest(shown, self._expected):
-            raise flight.FlightUnauthenticatedError("this cluster does not know you")
+            raise flight.FlightUnauthenticatedError("the token is not that of this cluster")
 
 
 def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mapped]:
-    """Yield the batches of a stream, and the files that are handed over; raise if it breaks off."""
+    """Yield the batches and files of a stream; raise `ConnectionLost` if it ends without its end mark."""
     while True:
         try:
             chunk = reader.read_chunk()
@@ -268,28 +269,28 @@ def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mappe
         if chunk.data is not None:
             yield chunk.data
         elif chunk.app_metadata is not None:
-            word = chunk.app_metadata.to_pybytes()
-            if word == END_MARK:
+            message = chunk.app_metadata.to_pybytes()
+            if message == END_MARK:
                 return
-            piece = unpacked(word, HEADER_BYTES)
+            piece = unpack(message, HEADER_BYTES)
             if not isinstance(piece, FileRef):
-                raise ConnectionLost(f"the sender said {type(piece).__name__} where a file was to be handed over")
+                raise ConnectionLost(f"the sender sent a {type(piece).__name__} instead of a file")
             try:
                 mapped = [Mapped(open_shared(piece), piece.size)]
             except OSError:
-                writer.write(NOT_REACHED)
+                writer.write(NOT_OPENED)
                 continue
-            yield mapped.pop()  # and keep no hold of it here: it may be let go while the next is waited for
-            writer.write(TAKEN)  # the receiver has put it where it belongs, and the sender may go on
+            yield mapped.pop()  # without a reference here: the receiver may free it before the next one arrives
+            writer.write(TAKEN)  # the receiver has stored it, and the sender may continue
 
 
-def _leave_to_parent() -> None:
-    """Keep a forked child from ending the servers of its parent, as it would where it ends: it waits for ever there."""
+def _detach_from_parent() -> None:
+    """Detach the parent's servers in a forked child, which would wait for ever when it shuts them down at its end."""
     for server in list(_servers):
         for reference in weakref.getweakrefs(server):
             if isinstance(reference.__callback__, weakref.finalize):
                 reference.__callback__.detach()  # pyarrow's own, which shuts the server down
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # nor is it taken down with its last reference
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # so that its last reference does not shut it down either
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(after_in_child=_detach_from_parent)

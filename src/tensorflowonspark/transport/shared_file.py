@@ -1,9 +1,9 @@
-"""Rows passed to another process on the same host without a copy, in an unnamed file that both have open.
+"""Unnamed files that pass rows to another process on the same host.
 
-A row that goes through a socket is copied four times: into the kernel, out of it, into one piece, and to where it is
-kept. Here the sender writes Arrow's stream format into a file, on disk or in memory, that no directory knows; the
-receiver opens it through the sender's process (``/proc/<pid>/fd``, which Linux allows to the same user), and maps it.
-That is one copy. The file is gone with the last process that has it open or mapped, whatever it dies of.
+A row that is sent through a socket is copied four times: into the kernel, out of it, into contiguous memory, and into
+the cache. With a file it is copied once: the sender writes Arrow's stream format to an unnamed file, on disk or in
+memory, and the receiver opens the file through the sender's process (``/proc/<pid>/fd``, which Linux allows to the same
+user) and maps it. The kernel frees the file with the last process that has it open or mapped, however that ends.
 """
 
 import errno
@@ -22,24 +22,24 @@ import pyarrow as pa
 from tensorflowonspark.errors import FeedError
 
 __all__ = [
-    "PIECE_BYTES",
+    "FILE_BYTES",
     "FileRef",
     "SharedFileWriter",
     "allow_files",
     "allow_many_files",
-    "can_hand_over",
+    "can_share_files",
     "disk_errors",
     "map_file",
     "open_shared",
 ]
 
-# Enough that a word between the processes costs nothing beside it, and little enough to be counted against a bound.
-PIECE_BYTES = 32 << 20
+# Of one file: large enough that its message costs nothing in comparison, and small enough for cache limits.
+FILE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class FileRef:
-    """Where to find a file that a process has open; device and inode tell whether it is the one that was meant."""
+    """An open file of a process; device and inode identify it."""
 
     pid: int
     descriptor: int
@@ -48,20 +48,20 @@ class FileRef:
     size: int
 
 
-def can_hand_over() -> bool:
-    """Whether this system has what it takes: Linux does."""
+def can_share_files() -> bool:
+    """Return whether this system supports shared files: Linux does."""
     return hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
 
 
 class SharedFileWriter:
-    """Writes batches into a nameless file.
+    """Writes batches to an unnamed file.
 
     Parameters
     ----------
     schema : pyarrow.Schema
         Of the batches.
     directory : str or None
-        On whose disk it is; None for one in memory.
+        On the disk of this directory; None for a file in memory.
 
     Examples
     --------
@@ -73,12 +73,12 @@ class SharedFileWriter:
     """
 
     def __init__(self, schema: pa.Schema, directory: str | None) -> None:
-        self._where = "memory" if directory is None else directory or tempfile.gettempdir()
-        with disk_errors(self._where):
+        self._place = "memory" if directory is None else directory or tempfile.gettempdir()
+        with disk_errors(self._place):
             self._file: IO[bytes] = (
                 os.fdopen(os.memfd_create("tensorflowonspark"), "w+b")
                 if directory is None
-                else tempfile.TemporaryFile(dir=directory or None)  # noqa: SIM115 - closed when it was handed over
+                else tempfile.TemporaryFile(dir=directory or None)  # noqa: SIM115 - closed when the receiver has opened it
             )
             self._writer = pa.ipc.new_stream(pa.PythonFile(self._file, "w"), schema)
         self.bytes = 0
@@ -89,23 +89,23 @@ class SharedFileWriter:
         Raises
         ------
         FeedError
-            If there is no room for it.
+            If the disk or the memory is full.
         """
-        with disk_errors(self._where):
+        with disk_errors(self._place):
             self._writer.write_batch(batch)
         self.bytes += batch.nbytes
 
     def finish(self) -> FileRef:
-        """Return what another process needs to open it; it must stay open here until then."""
-        with disk_errors(self._where):
+        """Return the reference for another process; the file must stay open here until that has opened it."""
+        with disk_errors(self._place):
             self._writer.close()
             self._file.flush()
         found = os.fstat(self._file.fileno())
         return FileRef(os.getpid(), self._file.fileno(), found.st_dev, found.st_ino, found.st_size)
 
     def close(self) -> None:
-        """Let go of it; a process that has mapped it keeps it."""
-        with suppress(OSError):  # it is closed all the same; what was not written is missed by nobody any more
+        """Close the file; it stays mapped in other processes."""
+        with suppress(OSError):  # the file is closed nevertheless, and its contents are no longer needed
             self._file.close()
 
 
@@ -115,27 +115,27 @@ def open_shared(piece: FileRef) -> list[pa.RecordBatch]:
     Raises
     ------
     OSError
-        If it can't be opened, as where the other process is in another container, or is none that was handed over.
+        If it can't be opened, as in another container, or is not the referenced file.
     """
-    # Without waiting, as the open of a pipe would.
+    # O_NONBLOCK: to open a pipe would wait.
     descriptor = os.open(f"/proc/{int(piece.pid)}/fd/{int(piece.descriptor)}", os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if (found.st_dev, found.st_ino, found.st_size) != (piece.device, piece.inode, piece.size):
-            raise FileNotFoundError(f"process {piece.pid} is another one here")
+            raise FileNotFoundError(f"process {piece.pid} is a different one here")
         if not stat.S_ISREG(found.st_mode) or found.st_nlink:
-            raise FileNotFoundError(f"file {piece.descriptor} of process {piece.pid} is not one without a name")
+            raise FileNotFoundError(f"file {piece.descriptor} of process {piece.pid} is not an unnamed file")
         mapped = map_file(file)
     return list(pa.ipc.open_stream(mapped))
 
 
 def map_file(file: IO[bytes]) -> pa.Buffer:
-    """Return a file's bytes, mapped; the mapping keeps no descriptor open, so there may be more than of open files.
+    """Return the mapped contents of a file; the mapping needs no file descriptor.
 
     Raises
     ------
     FeedError
-        If the kernel maps no more.
+        If the kernel refuses another mapping.
     """
     try:
         with pa.memory_map(f"/proc/self/fd/{file.fileno()}") as mapped:
@@ -151,7 +151,7 @@ def map_file(file: IO[bytes]) -> pa.Buffer:
 
 @contextmanager
 def disk_errors(directory: str) -> Iterator[None]:
-    """Turn a failure to write rows to a directory into a `FeedError` that names it, and what can be done.
+    """Convert a failure to write rows to a directory to a `FeedError` with the directory and the remedy.
 
     Examples
     --------
@@ -176,16 +176,16 @@ _ADVICE = {
     errno.EFBIG: "allow this process larger files (ulimit -f)",
     errno.EROFS: "set spark.local.dir to a disk that can be written",
     errno.EACCES: "set spark.local.dir to a directory that the executors may write",
-    errno.ENOENT: "its directory is gone: set spark.local.dir to one that nothing cleans up",
+    errno.ENOENT: "its directory is gone: set spark.local.dir to one that is not cleaned up",
 }
 
 
 def allow_files(more: int) -> bool:
-    """Let this process open so many files more than it has; return whether the system allows that."""
+    """Raise the limit of open files for `more` files than are open now; return whether the system allows that."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         needed = len(list(Path("/proc/self/fd").iterdir())) + more
-    except OSError:  # not even this one can be opened any more
+    except OSError:  # the limit is reached already
         needed = allowed + more
     if allowed == resource.RLIM_INFINITY or needed <= allowed:
         return True
@@ -196,7 +196,7 @@ def allow_files(more: int) -> bool:
 
 
 def allow_many_files() -> None:
-    """Let this process have as many files open as the system allows: each connection of a peer is one."""
+    """Raise the limit of open files to the system's maximum: each connection of a peer is one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

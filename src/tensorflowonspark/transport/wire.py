@@ -1,4 +1,4 @@
-"""Wire format shared by both ends of a connection: addresses, messages and their bounds, errors."""
+"""Wire format of connections: addresses, messages and their size limits, errors."""
 
 import pickle
 import re
@@ -10,49 +10,49 @@ __all__ = [
     "END_MARK",
     "HEADER_BYTES",
     "MESSAGE_BYTES",
-    "NOT_REACHED",
+    "NOT_OPENED",
     "TAKEN",
     "TOKEN_HEADER",
     "ConnectionLost",
     "bearer",
     "connection_errors",
     "location",
-    "packed",
-    "told",
-    "unpacked",
+    "pack",
+    "peer_error",
+    "unpack",
 ]
 
 END_MARK = b"end of partition"
-TAKEN, NOT_REACHED = b"taken", b"not reached"  # a file that was handed over
+TAKEN, NOT_OPENED = b"taken", b"not opened"  # replies to a file
 TOKEN_HEADER = "authorization"  # noqa: S105 - a header's name
-# Of a message on a channel: the largest is what a user's program returned, as a trained model with its weights. Each
-# process on its way to the driver holds it, and gRPC takes none above 2 GiB.
+# Limit of a message on a channel: the largest is a program's result, such as a trained model with its weights. Each
+# process on its path to the driver holds it in memory, and gRPC accepts none above 2 GiB.
 MESSAGE_BYTES = 1 << 30
-HEADER_BYTES = 16 << 20  # of what is said before rows are sent: the largest is a schema of many thousand columns
+HEADER_BYTES = 16 << 20  # limit of a header: the largest has a schema of many thousand columns
 
 
 class ConnectionLost(ConnectionError):
-    """The peer is gone, or refused."""
+    """The peer has ended, or has refused the call."""
 
 
 class connection_errors:  # noqa: N801 - reads as a function where it is used
-    """Turn Flight's errors into ours."""
+    """Convert Flight's errors to `ConnectionLost`."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _kind: Any, error: BaseException | None, _traceback: Any) -> None:
         if isinstance(error, (pa.ArrowException, OSError)) and not isinstance(error, ConnectionLost):
-            raise ConnectionLost(told(error)) from error
+            raise ConnectionLost(peer_error(error)) from error
 
 
-def packed(message: object, limit: int) -> bytes:
-    """Return a message as it is sent.
+def pack(message: object, limit: int) -> bytes:
+    """Return the serialized form of a message.
 
     Raises
     ------
     ValueError
-        If it is larger than the other side would take.
+        If it exceeds the limit of the receiver.
     """
     data = pickle.dumps(message)
     if len(data) > limit:
@@ -60,41 +60,41 @@ def packed(message: object, limit: int) -> bytes:
     return data
 
 
-def unpacked(data: Any, limit: int) -> Any:
-    """Return the message that came as these bytes, from a peer that has shown the token.
+def unpack(data: Any, limit: int) -> Any:
+    """Return the message in some bytes of a peer that has shown the token.
 
     Raises
     ------
     ConnectionLost
-        If they are none, or too many.
+        If they are missing, too many, or not a message.
     """
     if data is None or len(data) > limit:
-        raise ConnectionLost(_too_large("what the other side sent", 0 if data is None else len(data), limit))
+        raise ConnectionLost(_too_large("a message of the other side", 0 if data is None else len(data), limit))
     try:
         return pickle.loads(data)
-    except Exception as error:  # unpickling raises whatever the bytes make it do
+    except Exception as error:  # unpickling may raise anything
         raise ConnectionLost(
-            f"the other side sent {len(data)} bytes that are no message ({type(error).__name__}): both must run the "
+            f"the other side sent {len(data)} bytes that are not a message ({type(error).__name__}): both must run the "
             "same version of tensorflowonspark"
         ) from error
 
 
 def _too_large(what: str, size: int, limit: int) -> str:
-    return f"{what} has {size} bytes, and a message has between 1 and {limit}"
+    return f"{what} has {size} bytes, outside of 1 to {limit}"
 
 
-def told(error: BaseException) -> str:
-    """Return what the other side said, without the two libraries' own accounts of how it got here."""
+def peer_error(error: BaseException) -> str:
+    """Return the other side's error text, without the details that Flight and gRPC append."""
     return re.split(r"\.? (?:Detail|gRPC client debug context):", str(error), maxsplit=1)[0].strip()
 
 
 def bearer(token: str) -> bytes:
-    """Return the value of the header that shows a token."""
+    """Return the value of the header that carries a token."""
     return f"Bearer {token}".encode()
 
 
 def location(address: str | tuple[str, int], *, tls: bool = False) -> str:
-    """Return what Flight calls a Unix socket's path, or a host and port."""
+    """Return the Flight location of a Unix socket's path, or of a host and port."""
     if isinstance(address, str):
         return f"grpc+unix://{address}"
     host, port = address

@@ -1,6 +1,7 @@
-"""The names of TensorFlowOnSpark 2.x, and nothing but translation onto what this project does.
+"""Programs of TensorFlowOnSpark 2.x: a translation of its public names to this project's.
 
-Programs import them as ``tensorflowonspark.TFCluster`` and so on: the package ``tensorflowonspark`` adds this folder to
-its path. So the modules here bear their names of 2.x, import each other by relative imports, and import everything else
-of the project by its full name; those that begin with an underscore are for the others here.
+``names`` holds the modules that programs import (``tensorflowonspark.TFCluster`` and eleven others), this package their
+internals. The package ``tensorflowonspark`` adds the folder ``names`` to its ``__path__``, so the modules there have no
+other name. They import each other by relative imports and all else by its full name. No other part of the project
+imports this package.
 """

@@ -83,7 +83,7 @@ class Endless:
 
 
 @pytest.mark.usefixtures("unchecked_frames")
-@pytest.mark.parametrize("cache", ["memory", "none"])
+@pytest.mark.parametrize("cache", ["memory", None])
 @pytest.mark.parametrize(
     ("program", "words"),
     [(raises, RAISED), (is_killed, "its process was ended by SIGKILL"), (one_loses_the_other, RAISED)],
@@ -110,16 +110,16 @@ def test_a_node_fails_while_threads_ask_it(monkeypatch, end, words):
     schema = pa.schema([("double", pa.int64())]).serialize().to_pybytes()
 
     def ask(cluster):
-        targets = node_endpoints(cluster.nodes[:1], cluster.address)
-        for _ in _infer_partition(targets, cluster.credentials, [], schema, repeat(BATCH)):
+        targets = node_endpoints(cluster._monitor.nodes[:1], cluster._address)
+        for _ in _infer_partition(targets, cluster._credentials, [], schema, repeat(BATCH)):
             pass
 
     for _ in range(ROUNDS):
         with pytest.raises(tfos.NodeError), local_cluster(serves_and(end), random.uniform(0.2, 0.8)) as cluster:
-            wait_for(lambda: cluster.nodes[0].answering)
+            wait_for(lambda: cluster._monitor.nodes[0].answering)
             with ThreadPoolExecutor(4) as tasks:
                 errors = [task.exception(60) for task in [tasks.submit(ask, cluster) for _ in range(4)]]
-            cluster.check()
+            cluster._check()
         for error in errors:
             assert isinstance(error, tfos.FeedError)
             assert words in str(error)
@@ -153,12 +153,12 @@ def write(frame):
     ("program", "cache", "words"),
     [
         (raises, "disk", RAISED),
-        (raises, "none", RAISED),
-        (reads_and_raises, "none", RAISED),
+        (raises, None, RAISED),
+        (reads_and_raises, None, RAISED),
         (is_killed, "disk", "its process was ended by SIGKILL"),
-        (is_killed, "none", "its process was ended by SIGKILL"),
+        (is_killed, None, "its process was ended by SIGKILL"),
         (one_loses_the_other, "disk", RAISED),
-        (one_loses_the_other, "none", RAISED),
+        (one_loses_the_other, None, RAISED),
     ],
 )
 def test_a_node_fails_while_it_is_fed(spark, program, cache, words):
@@ -206,7 +206,7 @@ def test_a_dataframe_that_fails(spark):
 def test_rows_that_a_held_task_can_not_feed(spark):
     frame = spark.range(100).select("id", f.when(f.col("id") < 90, f.col("id") > 50).alias("flag"))
     for _ in range(ROUNDS):
-        with pytest.raises(tfos.FeedError, match="the column 'flag', which says what to validate on, is null"):
+        with pytest.raises(tfos.FeedError, match="the column 'flag', which marks the rows to validate on, is null"):
             tfos.run(spark, lambda args, ctx: ctx.feed().rows, data=frame, validation="flag", num_workers=2)
 
 
@@ -261,7 +261,7 @@ def test_a_node_that_is_stopped_while_it_is_fed():
     stopped = []
 
     def stop():
-        wait_for(lambda: cluster._life.feeding)
+        wait_for(lambda: cluster._attempt._job)
         time.sleep(0.5)
         stopped.append(node_of(cluster, 0).send_signal(signal.SIGSTOP))
 
@@ -271,4 +271,4 @@ def test_a_node_that_is_stopped_while_it_is_fed():
         cluster.train([Slow() for _ in range(4)], cache="memory")
         assert cluster.join() == {"worker:0": (1, 1_200_000)}
     assert stopped
-    assert time.monotonic() - begin < 115  # below silence_timeout
+    assert time.monotonic() - begin < 115  # below heartbeat_timeout

@@ -34,7 +34,7 @@ def fails(spark, program, **settings):
 
 @pytest.mark.parametrize("silence", [0, -1, "soon"])
 def test_a_time_that_can_not_be_right_is_refused(spark, silence):
-    with pytest.raises(tfos.SpecError, match="silence_timeout=.*expected seconds above 0"):
+    with pytest.raises(tfos.SpecError, match="heartbeat_timeout=.*expected seconds above 0"):
         tfos.Cluster(spark, lambda args, ctx: None, heartbeat_timeout=silence)
 
 
@@ -79,10 +79,10 @@ def test_a_node_that_is_stopped_while_it_waits():
 
     with pytest.raises(tfos.NodeError, match="worker:0 on .* is stopped") as caught:
         with local_cluster(program, heartbeat_timeout=1.0) as cluster:
-            wait_for(lambda: cluster.nodes[0].idle)
+            wait_for(lambda: cluster._monitor.nodes[0].idle)
             node_of(cluster, 0).send_signal(signal.SIGSTOP)
             wait_for(lambda: cluster._monitor.failure(), seconds=1.0 + _MARGIN_SECONDS)
-            cluster.check()
+            cluster._check()
     assert caught.value.cause == "stopped"
 
 
@@ -255,7 +255,7 @@ def test_a_network_that_drops_packets_between_two_nodes(spark, monkeypatch):
         begun = Path(directory, "begun")
         with tfos.Cluster(spark, program, str(begun), num_workers=2, heartbeat_timeout=_SILENCE_SECONDS) as cluster:
             while not begun.exists():
-                cluster.check()
+                cluster._check()
                 time.sleep(0.1)
             for proxy in proxies:
                 proxy.drops = True

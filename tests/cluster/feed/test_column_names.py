@@ -34,7 +34,7 @@ def test_feeds_and_inference(spark):
     data, flag = frame(spark), "held.out"
     with tfos.Cluster(spark, program, NAMES) as cluster:
         cluster.train(data.withColumn(flag, f.col("1st") % 3 == 0), validation=flag)
-        cluster.train(data, cache="none")
+        cluster.train(data, cache=None)
         cluster.train(data.where("`1st` < 9"), validation=data.where("`1st` >= 9"))
         answers = cluster.inference(data, "`su.m` double", keep=["a.b", "V"]).collect()
         assert sorted(row[2] for row in answers) == [sum(NAMES.index(n) + row for n in NAMES) for row in range(ROWS)]

@@ -17,7 +17,7 @@ from tests.support.programs import all_ids, read, small_frame
 
 
 @pytest.mark.smoke("local", "standalone")
-@pytest.mark.parametrize("cache", ["disk", "memory", "none"])
+@pytest.mark.parametrize("cache", ["disk", "memory", None])
 def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         cluster.train(small_frame(spark, [50, 3, 0, 40]), cache=cache)
@@ -29,7 +29,7 @@ def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
 @pytest.mark.masters("local")
 def test_feeds_of_all_kinds_follow_each_other_on_one_cluster(spark):
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
-        for cache in ("none", "disk", None, "memory"):
+        for cache in (None, "disk", None, "memory"):
             cluster.train(spark.range(0, 100, 1, 5), cache=cache)
         results = cluster.join()
     for feed in range(4):
@@ -65,10 +65,16 @@ def test_rows_to_validate_on_come_apart(spark, way):
 
 
 @pytest.mark.masters("local")
-def test_a_held_stage_feeds_rows_to_validate_on_too(spark):
+@pytest.mark.parametrize("given", ["column", "frame"])
+def test_a_held_stage_feeds_rows_to_validate_on_too(spark, given):
     frame = spark.range(100).withColumn("held_out", f.col("id") % 10 == 0)
-    results = tfos.run(spark, read_both, num_workers=2, data=frame, validation="held_out")
+    if given == "column":
+        results = tfos.run(spark, read_both, num_workers=2, data=frame, validation="held_out")
+    else:
+        train, validation = (frame.where(each).drop("held_out") for each in ("not held_out", "held_out"))
+        results = tfos.run(spark, read_both, num_workers=2, data=train, validation=validation)
     assert sorted(sum((each["validation"] for each in results.values()), [])) == list(range(0, 100, 10))
+    assert sorted(sum((each["train"] for each in results.values()), [])) == [i for i in range(100) if i % 10]
 
 
 @pytest.mark.masters("local")
@@ -122,7 +128,7 @@ def test_every_type_of_spark_arrives(spark):
 
 
 @pytest.mark.masters("local")
-@pytest.mark.parametrize("cache", ["disk", "none"])
+@pytest.mark.parametrize("cache", ["disk", None])
 def test_a_row_that_does_not_fit_is_named_with_its_partition_and_value(spark, cache):
     frame = spark.range(0, 40, 1, 2).select(f.when(f.col("id") != 25, f.col("id")).alias("age"))
     with pytest.raises(tfos.NodeError, match="column 'age' holds .* row 5 of partition 1") as caught:
@@ -144,7 +150,7 @@ def test_a_program_that_has_enough_ends_the_spark_job_at_once(spark):
 
     endless = slowly(spark.range(0, 1_000_000, 1, 1000))
     with tfos.Cluster(spark, program) as cluster:
-        cluster.train(endless, cache="none")
+        cluster.train(endless, cache=None)
         had_enough = cluster.join()["worker:0"]
         # However long the machine took to bring the program up; the whole job takes minutes.
         assert time.time() - had_enough < 20
@@ -174,7 +180,7 @@ def test_a_program_that_does_not_read_is_named(spark):
 
     with pytest.raises(tfos.FeedError, match="no progress for 2 s") as caught:
         with tfos.Cluster(spark, program, num_workers=2) as cluster:
-            cluster.train(spark.range(0, 100_000, 1, 8), cache="none", cache_limit="100k", timeout=2)
+            cluster.train(spark.range(0, 100_000, 1, 8), cache=None, cache_limit="100k", timeout=2)
     for words in ("worker:0 on", "worker:1 on", "received", "its program has not begun to read them", "tasks"):
         assert words in str(caught.value)
 
@@ -184,7 +190,7 @@ def test_a_stream_goes_on_beside_a_worker_that_gets_nothing(spark):
     # Both partitions go to the same node (their numbers are even): the other one must not hold it up.
     frame = small_frame(spark, [400, 0, 400, 0])
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
-        cluster.train(frame, cache="none", cache_limit="1k", timeout=30)
+        cluster.train(frame, cache=None, cache_limit="1k", timeout=30)
         results = cluster.join()
     assert all_ids(results) == list(range(800))
 
@@ -201,7 +207,7 @@ def test_a_node_that_dies_in_a_stream_is_named_at_once(spark):
         pytest.raises(tfos.NodeError, match=r"worker:1 on .* SIGKILL"),
         tfos.Cluster(spark, program, num_workers=2) as cluster,
     ):
-        cluster.train(spark.range(0, 1_000_000, 1, 20), cache="none")
+        cluster.train(spark.range(0, 1_000_000, 1, 20), cache=None)
     assert time.monotonic() - started < 60
 
 
@@ -223,7 +229,7 @@ def test_a_task_that_spark_repeats_brings_no_row_of_a_stream_twice(spark, tmp_pa
     try:
         frame = spark.range(0, 1000, 1, 4).mapInArrow(fails_once, "id long")
         with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
-            cluster.train(frame, cache="none")
+            cluster.train(frame, cache=None)
             results = cluster.join()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -245,7 +251,7 @@ def test_memory_is_bounded_while_much_more_passes(spark):
 
     frame = spark.range(0, 200_000, 1, 40).select(f.array(*[f.col("id").cast("float")] * 200).alias("x"))  # 160 MB
     with tfos.Cluster(spark, program) as cluster:
-        cluster.train(frame, cache="none", cache_limit="16m")
+        cluster.train(frame, cache=None, cache_limit="16m")
         rows, most = cluster.join()["worker:0"]
     assert rows == 200_000
     assert most < 80 << 20  # the bound, the pieces on their way, and the block that is handed out
@@ -274,7 +280,7 @@ def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     monkeypatch.setattr(session, "feed_targets", far)
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         assert {node.host for node in cluster.nodes} == {"127.0.0.1", "127.0.0.2"}
-        for cache in ("disk", "none"):
+        for cache in ("disk", None):
             cluster.train(spark.range(0, 1000, 1, 4), cache=cache)
         results = cluster.join()
     assert all_ids(results, 0) == all_ids(results, 1) == list(range(1000))

@@ -22,7 +22,7 @@ def answer(args, ctx):
 def test_train_train_then_infer_on_one_living_cluster(spark):
     with tfos.Cluster(spark, answer) as cluster:
         cluster.train(spark.range(10))
-        cluster.train(spark.range(10), cache="none")
+        cluster.train(spark.range(10), cache=None)
         asked = small_frame(spark, [40, 0, 30, 5])
         rows = cluster.inference(asked, "more long, node int").collect()
         again = cluster.inference(asked, "more long, node int", keep=["id"])
@@ -96,7 +96,7 @@ def test_what_can_not_be_asked_is_refused_at_once(spark):
         with pytest.raises(tfos.FeedError, match="column 'm' has type map"):
             cluster.inference(frame, "y long")
         later = cluster.inference(spark.range(3), "y long")
-    with pytest.raises(Exception, match="only while the cluster lives"):
+    with pytest.raises(Exception, match="only while the cluster runs"):
         later.collect()
     with pytest.raises(tfos.ClusterError, match="not running"):
         cluster.inference(spark.range(3), "y long")
@@ -121,7 +121,7 @@ def _sleeps(args, ctx):
     ("program", "words"),
     [
         (_returns, "it has returned. Call ctx.serve before the program returns"),
-        (_waits_for_rows, "it waits for rows that nobody feeds. Call ctx.serve before the program asks for them"),
+        (_waits_for_rows, "it waits for rows, and none are fed. Call ctx.serve before the program asks for them"),
         (_sleeps, r"after 2 s \(timeout\) it waits at:\n.*time.sleep\(3600\)"),
     ],
 )

@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from tensorflowonspark import processes
-from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.messages import Member, Members, NodeReady, Returned, Stop, TensorFlowImported
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
-from tensorflowonspark.supervisor.supervisor import node_environment
+from tensorflowonspark.supervisor.node_process import node_environment
 from tests.support.processes import is_fork_server
 from tests.support.programs import wait_for
 
@@ -88,14 +88,14 @@ class Node:
         self._output, writing = os.pipe()
         self.process, self._pipe = processes.start(
             "tensorflowonspark.node",
-            {**server._outfit.environment},
+            {**server._properties.environment},
             writing,
             fork=partial(server.fork, output=writing),
         )
         os.close(writing)
         spec = ClusterSpec(num_workers=1)
         order = cloudpickle.dumps((program, None))
-        setup = NodeSetup(spec, 0, spec.roles[0], "127.0.0.1", "token", order, (), "", str(directory))
+        setup = NodeSetup(ClusterConfig(spec, order), 0, "127.0.0.1", "token", local_directory=str(directory))
         self._pipe.send(setup)
         assert isinstance(self._pipe.recv(), NodeReady)
         self._pipe.send(Members((Member(0, spec.roles[0], "127.0.0.1", 1),)))
@@ -145,7 +145,7 @@ def describe(args, ctx):
 
 @pytest.mark.smoke
 def test_a_forked_node_is_like_a_fresh_one(shared):
-    cold = Node(ForkServer("/nowhere", 1, shared.fork_server()._outfit.environment), describe)
+    cold = Node(ForkServer("/nowhere", 1, shared.fork_server()._properties.environment), describe)
     warm = [Node(shared.fork_server(), describe) for _ in range(2)]
     assert [cold.forked, *(node.forked for node in warm)] == [False, True, True]
     fresh, *forked = (node.result() for node in (cold, *warm))
@@ -180,7 +180,7 @@ def test_a_node_that_wants_another_environment_starts_afresh_and_says_so_for_deb
     node = Node(shared.fork_server(TF_CPP_MIN_LOG_LEVEL="1"), lambda args, ctx: "tensorflow" in sys.modules)
     assert not node.forked
     assert not node.result()
-    assert node.output().startswith("DEBUG:tensorflowonspark:started afresh, since the node wants another environment")
+    assert node.output().startswith("DEBUG:tensorflowonspark:started with exec: its environment differs")
     assert node.stop() == 0
 
 
@@ -276,7 +276,7 @@ def test_it_ends_when_no_cluster_has_been_there_for_long(executor):
     )
     supervisor = subprocess.Popen(
         [sys.executable, "-c", program, str(executor.directory), str(executor.process.pid)],
-        env=executor.fork_server()._outfit.environment,
+        env=executor.fork_server()._properties.environment,
         stdin=subprocess.PIPE,
     )
     wait_for(executor.sockets, _IMPORT_SECONDS)

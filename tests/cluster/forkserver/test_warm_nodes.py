@@ -146,7 +146,7 @@ def test_nodes_die_with_their_supervisors(spark, warm):
 @pytest.mark.masters("local")
 def test_a_fork_server_that_is_killed_does_not_disturb_a_training(spark, warm):
     def kill_in_the_third_epoch(cluster):
-        node = cluster.nodes[1]
+        node = cluster._monitor.nodes[1]
         while node.progress is None or node.progress.epoch < 2:
             time.sleep(0.01)
         warm.kill()
@@ -172,7 +172,7 @@ def test_a_node_whose_fork_server_died_first_is_still_missed(spark, warm):
         time.sleep(0.5)
         node.kill()
         cluster.join()
-    assert caught.value.reason == "its process ended, after the fork server that would have told how"
+    assert caught.value.reason == "its process ended after its fork server, which would have received its exit code"
 
 
 @pytest.mark.masters("local")
@@ -186,7 +186,7 @@ def test_a_fork_server_that_is_stopped(spark, warm):
             cluster.join()
         finally:
             warm.send_signal(signal.SIGCONT)
-    assert caught.value.reason == "its process ended, after the fork server that would have told how"
+    assert caught.value.reason == "its process ended after its fork server, which would have received its exit code"
 
 
 _DRIVER = """

@@ -127,7 +127,7 @@ def feed_after_feed(args, ctx):
 def test_streams_workers_without_rows_and_what_is_refused(spark):
     given = rows()
     with tfos.Cluster(spark, feed_after_feed, num_workers=2) as cluster:
-        cluster.train(spark.createDataFrame(given).repartition(3), cache="none")
+        cluster.train(spark.createDataFrame(given).repartition(3), cache=None)
         cluster.train(spark.createDataFrame(given[3:4]))
         one, two = cluster.join().values()
     assert one == two

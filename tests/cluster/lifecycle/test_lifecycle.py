@@ -104,7 +104,7 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
 
     job = SparkJob(spark, "occupies all slots", busy.collect, lambda: None)
     wait_for(lambda: job.tasks()[1] == 4)
-    with pytest.raises(tfos.StartError, match=r"worker:0 \(no word from it.*other jobs may hold the slots"):
+    with pytest.raises(tfos.StartError, match=r"worker:0 \(not connected.*other jobs may hold the slots"):
         tfos.Cluster(spark, where, num_workers=2, start_timeout=2.0).start()
     job.cancel()
     job.wait(20)

@@ -125,9 +125,9 @@ def test_each_row_is_trained_once_per_epoch(spark):
     environment = {"TF_USE_LEGACY_KERAS": "1"}  # so that `fit` is tf_keras's; the loop imports Keras 3
     with tfos.Cluster(spark, coordinated(chief), **SIZES, env=environment) as cluster:
         cluster.train(small_frame(spark, [300, 20, 40]), validation=small_frame(spark, [9]))
-        rows = [cluster.nodes[number].progress.rows for number in WORKERS]
+        rows = [cluster._monitor.nodes[number].progress.rows for number in WORKERS]
         # Worker 1 gets the partitions with odd numbers, and has long nothing to do while the other one is full.
-        cluster.train(small_frame(spark, [200, 0, 33, 0, 70, 0, 8, 0, 1, 40]), cache="none", cache_limit=1000)
+        cluster.train(small_frame(spark, [200, 0, 33, 0, 70, 0, 8, 0, 1, 40]), cache=None, cache_limit=1000)
         cluster.train(small_frame(spark, [100, 60]))
         (kept, streamed), *validated, trained, (history, *iterations), rest = cluster.join()["chief:0"]
 
@@ -204,7 +204,7 @@ def test_workers_are_killed_while_rows_stream(spark, tmp_path, caplog):
             yield batch
 
     def kill_one():
-        wait_for(lambda: cluster.nodes[WORKERS[0]].progress)
+        wait_for(lambda: cluster._monitor.nodes[WORKERS[0]].progress)
         kill(cluster, WORKERS[0])
         Path(killed).touch()
 
@@ -215,7 +215,7 @@ def test_workers_are_killed_while_rows_stream(spark, tmp_path, caplog):
         tfos.Cluster(spark, coordinated(chief), str(tmp_path), **SIZES) as cluster,
     ):
         Thread(target=kill_one, daemon=True).start()
-        cluster.train(frame.mapInArrow(half_of_it_late, frame.schema), cache="none")
+        cluster.train(frame.mapInArrow(half_of_it_late, frame.schema), cache=None)
         ids = [int(each) for each in (tmp_path / "ids").read_text().split()]
         kill(cluster, WORKERS[1])
         cluster.train(frame)
@@ -259,7 +259,7 @@ def test_columns_of_all_kinds_and_one_that_can_not_be_read(spark, tmp_path):
     ):
         cluster.train(spark.sql(sql.format(99)).fillna(5))  # for one worker there is nothing
         assert ast.literal_eval(read.read_text()) == (b"99", [[1, 99]], [5.0], "float32")
-        cluster.train(spark.sql(sql.format(0)), cache="none")
+        cluster.train(spark.sql(sql.format(0)), cache=None)
     assert caught.value.node == "chief:0"
     assert caught.value.reason.startswith("its program raised FeedError: column 'x' holds 10 nulls, the first in row")
 
@@ -274,7 +274,7 @@ def test_workers_that_read_their_own_rows_need_no_coordinator(spark):
 
     with tfos.Cluster(spark, program, **SIZES) as cluster:
         cluster.train(spark.range(0, 40, 1, 2))
-        cluster.train(spark.range(0, 40, 1, 2), cache="none")
+        cluster.train(spark.range(0, 40, 1, 2), cache=None)
         results = cluster.join()
     for number in range(2):
         assert sorted(results["worker:0"][number] + results["worker:1"][number]) == list(range(40))

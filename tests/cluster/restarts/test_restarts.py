@@ -189,7 +189,7 @@ def test_a_stream_comes_again_as_a_whole_or_not_at_all(spark, tmp_path):
 
     def train(directory):
         with tfos.Cluster(spark, program, directory, num_workers=2, restarts=1) as cluster:
-            cluster.train(spark.range(0, 100, 1, 4), cache="none")
+            cluster.train(spark.range(0, 100, 1, 4), cache=None)
             return sum(cluster.shutdown().values())
 
     assert train("") == 100

@@ -23,7 +23,7 @@ _PARENT = """
 
     private = tempfile.mkdtemp()
     sleep = lambda pipe: subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, start_new_session=True)
-    process, _ = processes.start("", os.environ, leash=0.4, private=private, fork=sleep)
+    process, _ = processes.start("", os.environ, orphan_timeout=0.4, private=private, fork=sleep)
     if {done}:
         processes.kill_group(process.pid)
         process.wait()
@@ -87,7 +87,7 @@ _FAMILY = """
             [sys.executable, "-c", node], env=environment, stdout=subprocess.PIPE, start_new_session=True, text=True
         )
 
-    process, _ = processes.start("", environment, leash=0.4, private=private, fork=start)
+    process, _ = processes.start("", environment, orphan_timeout=0.4, private=private, fork=start)
     found = int(process.stdout.readline())
     print(json.dumps([process.pid, found, private]), flush=True)
     if {ends}:

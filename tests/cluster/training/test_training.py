@@ -65,7 +65,7 @@ def test_fit_on_a_stream_with_rows_to_validate_on(spark):
 
     frame = small_frame(spark, [100, 30, 0, 7])
     with tfos.Cluster(spark, program, num_workers=2) as cluster:
-        cluster.train(frame, validation=small_frame(spark, [40, 3]), cache="none")
+        cluster.train(frame, validation=small_frame(spark, [40, 3]), cache=None)
         assert_same_model(cluster.join())
 
 
@@ -255,7 +255,7 @@ def test_a_node_that_is_killed_in_training(spark):
     killed = []
 
     def kill_in_the_third_epoch(cluster):
-        node = cluster.nodes[1]
+        node = cluster._monitor.nodes[1]
         while node.progress is None or node.progress.epoch < 2:
             time.sleep(0.05)
         killed.append(time.monotonic())

@@ -36,10 +36,10 @@ def program(args, ctx):
 
 with tfos.Cluster(spark, program, workers=2, tls=True, log_level="DEBUG") as cluster:
     cluster.train(spark.range(0, 100, 1, 4))
-    print(cluster, vars(cluster), vars(cluster._life), cluster.settings, cluster.nodes)
+    print(cluster, vars(cluster), vars(cluster._attempt), cluster._config, cluster.nodes)
     data = cluster.inference(spark.range(10), "same long")
     print(data._jdf.queryExecution().toString())
-    known = cluster.credentials
+    known = cluster._credentials
     secrets = [known.token, *known.key.strip().splitlines()[1:-1]]
     for process in psutil.process_iter():
         try:
@@ -95,7 +95,7 @@ def test_only_the_user_can_enter_where_sockets_are(spark):
 @pytest.mark.parametrize("tls", [False, True])
 def test_what_listens_listens_where_it_is_needed(spark, tls):
     with tfos.Cluster(spark, lambda args, ctx: list(ctx.feeds()) and None, num_workers=2, tls=tls) as cluster:
-        ours = {cluster.address[1]}
+        ours = {cluster._address[1]}
         for process in [psutil.Process(), *(psutil.Process(node.pid) for node in cluster.nodes)]:
             for each in [process, *process.children(recursive=True)]:
                 if each.name() == "java":
@@ -116,7 +116,7 @@ def test_a_whole_cluster_with_tls(spark):
         return rows
 
     with tfos.Cluster(spark, program, num_workers=2, tls=True) as cluster:
-        assert cluster.credentials.certificate.startswith("-----BEGIN CERTIFICATE")
+        assert cluster._credentials.certificate.startswith("-----BEGIN CERTIFICATE")
         cluster.train(spark.range(0, 1000, 1, 1))  # one worker gives half of it to the other
         assert sum(cluster.join().values()) == 1000
         assert [row.tenfold for row in cluster.inference(spark.range(3), "tenfold long").collect()] == [0, 2, 4]

@@ -1,4 +1,4 @@
-"""Clusters of 2.x that end with their test, whatever it came to."""
+"""Fixtures that start clusters of 2.x and end them with their test."""
 
 import pickle
 from pathlib import Path
@@ -10,7 +10,7 @@ from tensorflowonspark import TFCluster
 
 @pytest.fixture
 def start():
-    """`TFCluster.run`; a test that fails leaves no cluster behind."""
+    """Return `TFCluster.run`; the clusters end with the test."""
     clusters = []
 
     def started(spark, *arguments, **settings):
@@ -19,13 +19,13 @@ def start():
 
     yield started
     for cluster in clusters:
-        cluster._cluster._life.abort()
+        cluster._cluster._attempt.abort()
         cluster.server.close()
 
 
 @pytest.fixture
 def run(start):
-    """What starts a cluster whose programs write to files what they return."""
+    """Return a function that starts a cluster whose programs write their results to files."""
 
     def started(spark, program, directory, nodes=1, ps=0, **settings):
         def writing(args, ctx):

@@ -1,4 +1,4 @@
-"""A stream of Spark Streaming as an endless feed, and its end by a word from outside."""
+"""Streams of Spark Streaming as endless feeds, and requests from outside to stop them."""
 
 import os
 import stat
@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark import TFCluster, reservation, transport
-from tensorflowonspark.messages import StopRequested
+from tensorflowonspark import TFCluster, reservation
 
 
 @pytest.fixture
@@ -65,27 +64,44 @@ def test_a_stream_is_fed_until_somebody_asks_for_its_end(start, spark, tmp_path,
 
 @pytest.mark.smoke
 @pytest.mark.masters("local")
-def test_only_who_has_the_key_stops_a_stream(start, spark, tmp_path, home):
+def test_only_the_user_of_the_driver_stops_a_stream(start, spark, tmp_path, home):
     cluster = start(spark, program, str(tmp_path), 1, 0, input_mode=TFCluster.InputMode.SPARK)
     address = cluster.cluster_meta["server_addr"]
-    (key,) = (home / ".tensorflowonspark").iterdir()
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
-    assert key.stat().st_uid == os.getuid()
-    stranger = transport.connect(address, transport.Credentials("guessed"))
-    with pytest.raises(transport.ConnectionLost):
-        channel = stranger.channel()
-        channel.send(StopRequested())
-        channel.receive()
-    stranger.close()
+    (file,) = (home / ".tensorflowonspark").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert file.stat().st_uid == os.getuid()
     assert not cluster.server.done
     with pytest.raises(
         tfos.ClusterError, match="no cluster of yours listens at nowhere:1 .*address that the driver logs"
     ):
         reservation.Client(("nowhere", 1))
+    late = reservation.Client(address)
     cluster.server.stop()
     assert cluster.server.done
     cluster.shutdown()
+    with pytest.raises(tfos.ClusterError, match="does not answer: its cluster has ended"):
+        late.request_stop()
+    late.close()
+
+
+def test_the_file_of_a_driver_that_was_killed_is_no_running_cluster(home):
+    directory = home / ".tensorflowonspark"
+    directory.mkdir()
+    (directory / "h1-4000").write_bytes(b"")
+    client = reservation.Client(("h1", 4000))
+    with pytest.raises(tfos.ClusterError, match=r"the driver at \('h1', 4000\) does not answer"):
+        client.request_stop()
+    client.close()
+    switch = reservation.StopSwitch(("h1", 4000))  # which replaces the file
+    assert not switch.done
+    client = reservation.Client(("h1", 4000))
+    client.request_stop()
+    client.close()
+    assert switch.done
+    switch.close()
+    assert switch.done
+    assert not list(directory.iterdir())
 
 
 @pytest.mark.masters("local")

@@ -1,12 +1,4 @@
-"""What users of TensorFlowOnSpark 2.x reported, and what happens now.
-
-Some of it is tested elsewhere. In this folder: feeding that hangs, errors that come late, an export that races the
-shutdown, epochs that end early and too few slots in test_tfcluster.py; imports in test_names.py; the reservation's
-socket in test_dstreams.py; hosts whose names begin alike in test_helpers.py; nulls, arrays and schemas of files in
-test_dfutil.py; columns of a model in test_pipeline.py; Keras 3 in test_programs.py. Beside it: a node that is out of
-memory in test_failures.py, validation data in test_feeds.py, HDFS without libhdfs in storage/, a training that goes
-on in test_resuming.py.
-"""
+"""Faults that users of 2.x reported and no other test of this folder covers."""
 
 import os
 import pickle
@@ -127,7 +119,7 @@ def test_rows_go_to_those_who_still_read(run, spark, tmp_path):
     cluster = run(spark, program, tmp_path, 2, input_mode=SPARK)
     cluster.train(spark.sparkContext.parallelize(range(40), 4), 1)
     end = time.monotonic() + 20
-    while not cluster._cluster.nodes[0].returned and time.monotonic() < end:
+    while not cluster._cluster._fed[0].returned and time.monotonic() < end:
         time.sleep(0.1)
     cluster.train(spark.sparkContext.parallelize(range(100, 140), 4), 1)
     cluster.shutdown()

@@ -1,4 +1,4 @@
-"""Programs for TensorFlowOnSpark 2.x run unchanged: each one by spark-submit, as its users ran it."""
+"""Unchanged programs of 2.x, each run by spark-submit."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""``TFCluster``: what reaches the programs, what comes back, how it ends."""
+"""``TFCluster``: contexts, feeds, inference and shutdown."""
 
 import datetime
 import decimal

@@ -1,4 +1,4 @@
-"""DataFrames to TFRecord files and back, by the names of 2.x."""
+"""``dfutil`` with Spark: DataFrames to TFRecord files and back."""
 
 import base64
 import datetime

@@ -83,7 +83,7 @@ def test_problems_of_the_stage_are_told():
 
 def test_missing_nodes_are_named():
     backend = ScriptedBackend(lambda node: None)
-    with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(no word from it"):
+    with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(not connected"):
         cluster_on(backend, num_workers=2, start_timeout=0.5).start()
     assert backend.nodes[0].stopped.wait(5)
 
@@ -102,7 +102,7 @@ def test_a_cluster_that_was_not_started_has_nothing_to_wait_for():
 
 def test_a_supervisor_that_falls_silent_is_given_up():
     with (
-        pytest.raises(tfos.NodeError, match=r"has not been heard for 0\.5 s"),
+        pytest.raises(tfos.NodeError, match=r"no heartbeat of its supervisor for 0\.5 s"),
         cluster_on(ScriptedBackend(lambda node: None), heartbeat_timeout=0.5) as cluster,
     ):
         cluster.join()
@@ -112,11 +112,11 @@ def test_a_restart_takes_the_workers_that_there_are_then():
     sizes = []
 
     def dies_once(node):
-        sizes.append(len(node.plan.spec.roles))
-        if node.plan.attempt == 0:
+        sizes.append(len(node.plan.config.spec.roles))
+        if node.plan.config.attempt == 0:
             backend.slots = 1
             node.send(Failed(FailureKind.EXECUTOR_LOST, "the executor is gone"))
-        node.send(Returned(pickle.dumps(node.plan.attempt)))
+        node.send(Returned(pickle.dumps(node.plan.config.attempt)))
 
     backend = ScriptedBackend(dies_once, returns(3), returns(3))
     with cluster_on(backend, num_workers=(1, 3), restarts=1) as cluster:
@@ -139,8 +139,8 @@ def test_output_that_can_not_be_shown_does_no_harm():
         flush = write
 
     cluster = cluster_on(ScriptedBackend(script))
-    cluster._life.watcher._stream = ClosedPipe()
-    cluster._life.watcher._logger = logging.Logger("of its own")
+    cluster._attempt.console._stream = ClosedPipe()
+    cluster._attempt.console._logger = logging.Logger("of its own")
     with cluster:
         assert cluster.join() == {"worker:0": 1}
 
@@ -165,12 +165,12 @@ def test_a_second_supervisor_for_a_node_is_turned_away():
     other = ScriptedNode(backend.plan, 0, lambda node: None)
     assert other.stopped.wait(5)
     assert other.received == []
-    cluster._life.abort()
+    cluster._attempt.abort()
 
 
 def _hello(plan, number=0, role=None, cluster=None):
-    member = Member(number, role or plan.spec.roles[0], "here", 1)
-    return Register(member, plan.cluster if cluster is None else cluster, 1, 1)
+    member = Member(number, role or plan.config.spec.roles[0], "here", 1)
+    return Register(member, plan.cluster_id if cluster is None else cluster, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def _hello(plan, number=0, role=None, cluster=None):
         lambda plan: _hello(plan, number=-1),
         lambda plan: _hello(plan, number="0"),
         lambda plan: _hello(plan, role=Role(Job.PS, 0)),
-        lambda plan: Register(None, plan.cluster, 1, 1),
+        lambda plan: Register(None, plan.cluster_id, 1, 1),
         lambda plan: "no hello at all",
         _hello,  # word for word the one that was let in
     ],
@@ -195,5 +195,5 @@ def test_a_hello_that_is_not_awaited_is_turned_away(word):
     with pytest.raises(transport.ConnectionLost, match="^the other side closed the channel$"):
         channel.receive()
     assert cluster.nodes[0].host == "here"
-    cluster.check()
-    cluster._life.abort()
+    cluster._check()
+    cluster._attempt.abort()

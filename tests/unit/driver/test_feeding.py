@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from tensorflowonspark.columns.summary import ColumnSummary
-from tensorflowonspark.driver.feed.job import check_frame, contents
-from tensorflowonspark.driver.feed.manifest import plan_moves
+from tensorflowonspark.driver.feed.job import check_frame
+from tensorflowonspark.driver.feed.manifest import build_manifests, plan_moves
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import Move, PartSummary, Split
 from tensorflowonspark.messages import NodeReady
@@ -77,7 +77,7 @@ def test_a_feed_is_described_to_each_node():
     targets = [
         NodeEndpoint(number, f"worker:{number}", "here", NodeReady(f"socket-{number}", number)) for number in (0, 1)
     ]
-    found = contents(parts, targets, readers=[7])
+    found = build_manifests(parts, targets, readers=[7])
     assert found[0].parts == ((1, 11),)
     assert found[1].parts == ((0, 10),)
     assert found[7].parts == ()

@@ -3,6 +3,7 @@
 import pickle
 import time
 from contextlib import closing
+from threading import Event
 
 import pytest
 
@@ -32,16 +33,21 @@ from tensorflowonspark.messages import (
     Serving,
     Stop,
 )
-from tensorflowonspark.task.feeder import NodeEndpoint, loss
+from tensorflowonspark.task.feeder import NodeEndpoint, node_lost_error
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns
 
 pytestmark = pytest.mark.usefixtures("unchecked_frames")
 
 
-def feeds_once(rows):
+def feeds_once(rows, *parts):
+    """Return a node that reports parts as stored, and returns those that count."""
+
     def script(node):
         node.send(FeedWanted(0))
+        node.feeding.wait(5)
+        for each in parts:
+            node.send(PartsStored(0, (each,)))
         seal = node.wait_for(FeedComplete)
         assert seal.train.rows == rows
         node.send(Returned(pickle.dumps(seal.train.parts)))
@@ -54,17 +60,69 @@ def part(partition, number, rows, attempt=1):
 
 
 class Row:
-    def __init__(self, *parts):
-        self.parts = pickle.dumps(parts)
+    """A row of a feeding job's result: a part that counts."""
+
+    def __init__(self, part):
+        self.split, self.node = part.split.value, part.number
+        self.partition, self.attempt = part.partition, part.attempt
 
 
 def test_a_feed_is_sealed_with_what_counts():
-    job = ScriptedJob([Row(part(0, 0, 5, attempt=7)), Row(part(1, 1, 3)), Row(part(2, 0, 2))])
-    backend = ScriptedBackend(feeds_once({0: 7, 1: 3}), feeds_once({0: 7, 1: 3}), feed=job)
+    parts = part(0, 0, 5, attempt=7), part(1, 1, 3), part(2, 0, 2)
+    repeated = part(0, 0, 5, attempt=6), part(1, 0, 3, attempt=2)  # Spark has accepted other attempts
+    backend = ScriptedBackend(
+        feeds_once({0: 7, 1: 3}, repeated[0], parts[0], repeated[1], parts[2]),
+        feeds_once({0: 7, 1: 3}, parts[1]),
+        feed=ScriptedJob([Row(each) for each in parts]),
+    )
     with cluster_on(backend, num_workers=2) as cluster:
         cluster.train("frame", rebalance=False)
         assert cluster.join() == {"worker:0": ((0, 7), (2, 1)), "worker:1": ((1, 1),)}
-    assert [target.name for target in backend.targets] == ["worker:0", "worker:1"]
+    assert [target.name for target in backend.endpoints] == ["worker:0", "worker:1"]
+
+
+def test_reports_may_come_after_the_jobs_result():
+    stored = part(0, 0, 5)
+
+    def script(node):
+        node.send(FeedWanted(0))
+        node.feeding.wait(5)
+        time.sleep(0.3)
+        assert not any(isinstance(message, FeedComplete) for message in node.received)
+        node.send(PartsStored(0, (stored,)))
+        node.send(Returned(pickle.dumps(node.wait_for(FeedComplete).train.parts)))
+
+    with cluster_on(ScriptedBackend(script, feed=ScriptedJob([Row(stored)]))) as cluster:
+        cluster.train("frame")
+        assert cluster.join() == {"worker:0": ((0, 1),)}
+
+
+def test_a_report_that_never_comes_is_a_time_out():
+    backend = ScriptedBackend(lambda node: node.send(FeedWanted(0)), feed=ScriptedJob([Row(part(0, 0, 5))]))
+    with pytest.raises(tfos.FeedError, match=r"no progress for 1\.5 s"), cluster_on(backend) as cluster:
+        cluster.train("frame", timeout=1.5)
+
+
+def test_a_worker_lost_before_its_report_keeps_no_one_waiting():
+    """Asynchronous workers go on without one that dies; what it had stored is lost with it."""
+    parts = part(0, 2, 5), part(1, 3, 3)
+
+    def serves(node):
+        node.send(Serving())
+        node.feeding.wait(5)
+        if node.number == 2:
+            node.send(Failed(FailureKind.KILLED, "killed"))
+        else:
+            node.send(PartsStored(0, (parts[1],)))
+
+    def chief(node):
+        node.send(FeedWanted(0))
+        node.send(Returned(pickle.dumps(node.wait_for(FeedComplete).train.rows)))
+
+    backend = ScriptedBackend(lambda node: None, chief, serves, serves, feed=ScriptedJob([Row(each) for each in parts]))
+    with cluster_on(backend, num_workers=2, num_ps=1, chief=True) as cluster:
+        cluster.train("frame")
+        assert cluster.join() == {"chief:0": {3: 3}}
 
 
 def test_a_feed_ends_when_all_programs_have():
@@ -118,10 +176,10 @@ def streams(batch_rows, rows=None, taken=None):
 
 
 def test_the_workers_of_a_stream_take_as_many_steps():
-    job = ScriptedJob([Row(part(0, 0, 10)), Row(part(1, 1, 25)), Row()])
+    job = ScriptedJob([Row(part(0, 0, 10)), Row(part(1, 1, 25))])
     backend = ScriptedBackend(streams(10, 10), streams(10, 25), feed=job)
     with cluster_on(backend, num_workers=2) as cluster:
-        cluster.train("frame", cache="none")
+        cluster.train("frame", cache=None)
         results = cluster.join()
     for number, rows in ((0, [10, 0, 0]), (1, [10, 10, 5])):
         words = results[f"worker:{number}"]
@@ -134,15 +192,15 @@ def test_a_stream_that_spark_can_not_compute_ends_in_the_programs_too():
     backend = ScriptedBackend(streams(10, 10), feed=ScriptedJob(error=RuntimeError("ValueError: no good")))
     cluster = cluster_on(backend).start()
     with pytest.raises(tfos.FeedError, match="no good"):
-        cluster.train("frame", cache="none")
+        cluster.train("frame", cache=None)
     backend.nodes[0].wait_until_received(lambda message: "no good" in getattr(message, "failed", ""))
-    cluster._life.abort()
+    cluster._attempt.abort()
 
 
 def test_a_feed_that_stands_still_says_who_waits_for_whom():
     backend = ScriptedBackend(streams(10, 30, taken=20), feed=ScriptedJob([Row(part(0, 0, 30))]))
     with pytest.raises(tfos.FeedError) as caught, cluster_on(backend) as cluster:
-        cluster.train("frame", cache="none", timeout=1.5)
+        cluster.train("frame", cache=None, timeout=1.5)
     for words in ("no progress for 1.5 s", "1 of 4 are done and 2 are running", "received 30 rows", "has taken 20"):
         assert words in str(caught.value)
 
@@ -153,6 +211,7 @@ def test_the_time_out_counts_from_the_last_progress():
         for count in range(8):
             time.sleep(0.5)
             node.send(RowsReceived(0, count))
+        node.send(PartsStored(0, (part(0, 0, 30),)))
         backend.feeding.ended = True
         backend.wake()
         node.send(Returned(pickle.dumps(len(node.wait_for(FeedComplete).train.parts))))
@@ -181,7 +240,7 @@ def test_a_worker_that_is_full_is_not_left_waiting():
 
     backend = ScriptedBackend(script, script, feed=ScriptedJob(ended=False))
     with cluster_on(backend, num_workers=2) as cluster:
-        cluster.train("frame", cache="none")
+        cluster.train("frame", cache=None)
         assert cluster.join() == {"worker:0": ((3, 10),), "worker:1": ((3, 0),)}
 
 
@@ -191,7 +250,7 @@ def test_a_worker_that_is_full_is_not_left_waiting():
         ({"cache": "tape"}, "cache='tape'"),
         ({"cache_limit": "much"}, "cache_limit='much'"),
         ({"timeout": 0}, "timeout=0"),
-        ({"cache": "none", "validation": "flag"}, "must be a DataFrame of their own"),
+        ({"cache": None, "validation": "flag"}, "must be a DataFrame of their own"),
     ],
 )
 def test_bad_settings_of_a_feed_are_refused(settings, words):
@@ -209,10 +268,19 @@ def test_programs_that_wait_for_a_feed_are_told_that_none_comes():
 
 
 def test_after_a_feed_that_failed_the_next_one_arrives():
-    backend = ScriptedBackend(feeds_once({0: 3}), feed=ScriptedJob(error=RuntimeError("broken")))
+    def script(node):
+        node.wait_for(Probe)
+        failed.wait(5)
+        feeds_once({0: 3}, part(0, 0, 3))(node)
+
+    failed = Event()
+    backend = ScriptedBackend(script, feed=ScriptedJob(error=RuntimeError("broken")))
     with cluster_on(backend) as cluster:
         with pytest.raises(tfos.FeedError, match="broken"):
             cluster.train("frame")
+        for node in backend.nodes:
+            node.feeding.clear()
+        failed.set()
         backend.feeding = ScriptedJob([Row(part(0, 0, 3))])
         cluster.train("frame")
         assert cluster.join() == {"worker:0": ((0, 1),)}
@@ -256,17 +324,17 @@ def test_a_task_that_has_lost_its_node_learns_why():
         channel = driver.channel()
         channel.send(NodeLost(0))
         assert channel.receive().error.startswith("worker:0 on here failed: the cause")
-    cluster._life.abort()
+    cluster._attempt.abort()
 
 
 def test_a_task_that_has_lost_a_node_which_is_there_learns_nothing():
     backend = ScriptedBackend(lambda node: None)
     cluster = cluster_on(backend).start()
     target = NodeEndpoint(0, "worker:0", "here", NodeReady(), backend.plan.driver)
-    error = loss(target, backend.plan.credentials, "rows did not go", ConnectionError("reset by peer"))
+    error = node_lost_error(target, backend.plan.credentials, "rows did not go", ConnectionError("reset by peer"))
     assert str(error) == "rows did not go: reset by peer"
-    cluster.check()
-    cluster._life.abort()
+    cluster._check()
+    cluster._attempt.abort()
 
 
 def test_workers_that_serve_are_fed_only_beside_a_chief():
@@ -274,4 +342,4 @@ def test_workers_that_serve_are_fed_only_beside_a_chief():
     cluster = cluster_on(backend).start()
     with pytest.raises(tfos.FeedError, match="worker:0 serves a ParameterServerStrategy .* chief=True"):
         cluster.train("frame")
-    cluster._life.abort()
+    cluster._attempt.abort()

@@ -30,7 +30,7 @@ def refused(act):
         sys.exit(5 if "is a forked child of the driver" in str(error) else 6)
 
 with cluster_on(backend) as cluster:
-    calls = [cluster.check, cluster.join, cluster.shutdown, lambda: cluster.inference(None, "")]
+    calls = [cluster._check, cluster.join, cluster.shutdown, lambda: cluster.inference(None, "")]
     left = child(lambda: sys.exit(0)) or child(lambda: None)
     if not left:
         for call in calls:

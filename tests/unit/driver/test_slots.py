@@ -10,7 +10,7 @@ from tensorflowonspark.driver.spark import resources
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.driver.spark.resources import find_slots
 from tensorflowonspark.errors import SlotsError, StartError
-from tensorflowonspark.supervisor.host import given_address, known_address
+from tensorflowonspark.supervisor.host import advertised_address, configured_address
 
 
 class Application:
@@ -44,7 +44,7 @@ class Application:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A second is a tenth of one."""
-    for name in ("_SETTLING_SECONDS", "_MORE_SECONDS", "_LOOK_SECONDS", "_FIRST_REPORT_SECONDS", "_REPORT_SECONDS"):
+    for name in ("_SETTLING_SECONDS", "_MORE_SECONDS", "_CHECK_SECONDS", "_FIRST_REPORT_SECONDS", "_REPORT_SECONDS"):
         monkeypatch.setattr(resources, name, getattr(resources, name) / 10)
 
 
@@ -113,13 +113,13 @@ def test_a_node_is_where_spark_says(monkeypatch):
     for name in ("SPARK_EXECUTOR_POD_IP", "SPARK_LOCAL_IP"):
         monkeypatch.delenv(name, raising=False)
     command = ["java", "-cp", "x", "KubernetesExecutorBackend", "--hostname", "127.0.0.7", "--cores", "1"]
-    assert (given_address(), known_address(command)) == ("", "127.0.0.7")
-    assert known_address([*command[:5], "localhost"]) == ""  # as Debian's own name of a host
-    assert known_address([*command[:5], "no.such.host.invalid"]) == ""
-    assert known_address(command[:4]) == ""
+    assert (configured_address(), advertised_address(command)) == ("", "127.0.0.7")
+    assert advertised_address([*command[:5], "localhost"]) == ""  # as Debian's own name of a host
+    assert advertised_address([*command[:5], "no.such.host.invalid"]) == ""
+    assert advertised_address(command[:4]) == ""
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    assert given_address() == "127.0.0.1"
+    assert configured_address() == "127.0.0.1"
     monkeypatch.setenv("SPARK_EXECUTOR_POD_IP", "10.1.0.7")
-    assert given_address() == "10.1.0.7"
+    assert configured_address() == "10.1.0.7"
     monkeypatch.setenv("SPARK_EXECUTOR_POD_IP", "0.0.0.0")
-    assert given_address() == "127.0.0.1"
+    assert configured_address() == "127.0.0.1"

@@ -24,10 +24,10 @@ class Workers:
             plan.open(number, rows)
 
     def hear(self):
-        for number, word in self.plan.words().items():
-            self.parts[number] += word.parts
-            self.steps[number] += [real for count, real in word.steps or () for _ in range(count)]
-            if word.end:
+        for number, grant in self.plan.grants().items():
+            self.parts[number] += grant.parts
+            self.steps[number] += [real for count, real in grant.steps or () for _ in range(count)]
+            if grant.end:
                 self.ended.add(number)
 
 
@@ -76,9 +76,9 @@ def test_nothing_is_told_before_all_programs_read():
     plan = StepScheduler([0, 1], 0)
     plan.open(0, 5)
     plan.store(part(0, 0, 10))
-    assert plan.words() == {}
+    assert plan.grants() == {}
     plan.open(1, 5)
-    assert plan.words()[0].parts == ((0, 1),)
+    assert plan.grants()[0].parts == ((0, 1),)
 
 
 def test_full_steps_are_told_as_soon_as_all_have_rows():
@@ -120,8 +120,8 @@ def test_a_worker_that_is_done_holds_up_nobody():
 def test_workers_that_train_for_themselves_get_parts_and_no_steps():
     plan = StepScheduler([0, 1], 0, shared_steps=False)
     plan.store(part(0, 0, 20))
-    assert [(number, word.parts, word.steps) for number, word in plan.words().items()] == [(0, ((0, 1),), None)]
+    assert [(number, grant.parts, grant.steps) for number, grant in plan.grants().items()] == [(0, ((0, 1),), None)]
     plan.press(1)
-    assert plan.words()[1].flush
+    assert plan.grants()[1].flush
     plan.finish()
-    assert all(word.end and word.flush for word in plan.words().values())
+    assert all(grant.end and grant.flush for grant in plan.grants().values())

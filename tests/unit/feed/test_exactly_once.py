@@ -41,10 +41,10 @@ def assert_exactly_once(results, total, epochs):
 )
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any),
-    num_workers=st.integers(1, 3),
+    workers=st.integers(1, 3),
     batch_size=st.integers(3, 50),
     epochs=st.integers(1, 3),
-    cache=st.sampled_from(["disk", "memory", "none"]),
+    cache=st.sampled_from(["disk", "memory", None]),
     limit=st.sampled_from([None, 1, 2000]),
     slots=st.integers(1, 3),
     shuffle=st.booleans(),
@@ -54,13 +54,13 @@ def assert_exactly_once(results, total, epochs):
     ),
 )
 def test_two_hundred_draws(  # noqa: PLR0913, PLR0917 - what is drawn
-    sizes, workers, batch_size, epochs, cache, limit, slots, shuffle, rebalance, mishaps
+    sizes, num_workers, batch_size, epochs, cache, limit, slots, shuffle, rebalance, mishaps
 ):
-    epochs = 1 if cache == "none" else epochs
+    epochs = 1 if cache is None else epochs
     args = {"batch_size": batch_size, "epochs": epochs, "shuffle": shuffle}
-    with cluster_in_process(read, args, slots=slots, mishaps=mishaps, num_workers=workers) as cluster:
+    with cluster_in_process(read, args, slots=slots, mishaps=mishaps, num_workers=num_workers) as cluster:
         # A bound holds what is kept, and would refuse it; a stream goes on with however little.
-        bound = limit if cache == "none" else None
+        bound = limit if cache is None else None
         for _ in range(2):
             cluster.train(partitions_of(sizes), cache=cache, cache_limit=bound, rebalance=rebalance, timeout=20)
         results = cluster.join()

@@ -82,9 +82,9 @@ def test_one_has_a_lock_or_several_share_it(tmp_path):
 def test_it_is_removed_unless_another_has_taken_its_place(tmp_path):
     path = Rendezvous.of(str(tmp_path), 7)
     home = Rendezvous(path, make=True)
-    assert home.is_there()
+    assert home.exists()
     path.rename(tmp_path / "away")
-    assert not home.is_there()
+    assert not home.exists()
     path.mkdir()
     home.remove()
     assert path.exists()

@@ -141,4 +141,12 @@ def test_rows_of_a_feed_that_is_over_are_let_go(cache, told):
     summary = cache.store(header(1), SCHEMA, batches([1, 2]))
     assert summary.rows == 2  # the sender is to go on with those of other nodes
     assert cache._parts == {}
-    assert not [message for message in told if isinstance(message, PartsStored)]
+    reported = [part for message in told if isinstance(message, PartsStored) for part in message.parts]
+    assert [part.partition for part in reported] == [0, 1]  # the driver waits for a report of every part that counts
+
+
+def test_rows_of_a_stream_that_is_over_are_not_reported(cache, told):
+    cache.drop(0)
+    cache.store(header(storage=CacheConfig(CacheMode.NONE)), SCHEMA, batches([1, 2]))
+    assert cache._parts == {}
+    assert told == []

@@ -37,8 +37,8 @@ def test_the_driver_knows_who_keeps_whom_waiting():
     shared = Collectives(lambda number, message: sent.append((number, message.sender)))
     hung = Failed(FailureKind.HUNG, "its program stands still")
     assert shared.receive(workers[0], Contribution(0, "A.adapt"), workers) is None
-    assert "without A.adapt, for which worker:0 waits" in shared.explained(workers[1], hung).reason
-    assert shared.explained(workers[0], hung) == hung
+    assert "without A.adapt, for which worker:0 waits" in shared.explain(workers[1], hung).reason
+    assert shared.explain(workers[0], hung) == hung
     workers[1].feed_wanted = 0  # it has not asked for more than the others have
     assert shared.receive(workers[1], FeedWanted(0), workers) is None
     for each in workers[1:]:

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tensorflowonspark.driver.feed.job import contents
+from tensorflowonspark.driver.feed.manifest import build_manifests
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import PartHeader, Split
 from tensorflowonspark.messages import NodeReady
@@ -24,7 +24,7 @@ def feed_of(directory, *batches, report=lambda progress: None):
         cache.store(PartHeader(0, Split.TRAIN, number, 1), batch.schema, iter([batch]))
         for number, batch in enumerate(batches)
     ]
-    described = contents(parts, [TARGET])[0]
+    described = build_manifests(parts, [TARGET])[0]
     return Feed(described, cache.shard(0, Split.TRAIN, described.parts), [0], 0, report)
 
 
@@ -114,7 +114,9 @@ def test_rows_that_fill_up_weigh_minus_zero(tmp_path):
     cache = Cache(str(tmp_path), 0, lambda message: None)
     batch = numbered(5)
     part = cache.store(PartHeader(0, Split.TRAIN, 0, 1), batch.schema, iter([batch]))
-    described = contents([part], [TARGET, NodeEndpoint(1, "worker:1", "here", NodeReady("socket", 1))], rebalance=False)
+    described = build_manifests(
+        [part], [TARGET, NodeEndpoint(1, "worker:1", "here", NodeReady("socket", 1))], rebalance=False
+    )
     for number, real in ((0, 5), (1, 0)):
         shard = cache.shard(0, Split.TRAIN, described[0].parts if number == 0 else ())
         elements = list(Feed(described[number], shard, [0, 1], number, lambda progress: None).batches(4)())

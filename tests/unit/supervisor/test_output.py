@@ -29,7 +29,7 @@ def test_levels_of_lines(line, level):
 def read(data, level=logging.INFO, pieces=1):
     reading, writing = os.pipe()
     passed = []
-    output = Output(reading, name="worker:0", level=level, echo=False, pass_on=passed.extend)
+    output = Output(reading, name="worker:0", level=level, echo=False, on_lines=passed.extend)
     size = -(-len(data) // pieces)
     for start in range(0, len(data), size):
         os.write(writing, data[start : start + size])
@@ -71,7 +71,7 @@ def test_a_log_that_nobody_reads_stops_nothing(monkeypatch):
         monkeypatch.setattr("sys.stderr", log)
         reading, node = os.pipe()
         passed = []
-        output = Output(reading, name="worker:0", level=logging.INFO, echo=True, pass_on=passed.extend)
+        output = Output(reading, name="worker:0", level=logging.INFO, echo=True, on_lines=passed.extend)
         lines = [f"{number:06}{'.' * 90}" for number in range(30_000)]
         with open(node, "w") as file:
             file.write("\n".join(lines))

@@ -5,9 +5,9 @@ from multiprocessing import Pipe
 
 import pytest
 
-from tensorflowonspark.config import ClusterSpec, Job, Role
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.messages import Failed
-from tensorflowonspark.supervisor.assignment import NodeAssignment
+from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.supervisor import Supervisor
 from tensorflowonspark.transport import new_credentials
 
@@ -28,26 +28,15 @@ def test_what_keeps_a_node_from_starting_is_reported(problem, tmp_path, monkeypa
 
         ours, theirs = (Connection(each.detach()) for each in socket.socketpair())
     assignment = NodeAssignment(
-        cluster="one",
+        config=ClusterConfig(ClusterSpec(num_workers=1), b"", warm_nodes=False),
+        cluster_id="one",
         credentials=new_credentials(),
         driver=("127.0.0.1", 1),
-        spec=ClusterSpec(num_workers=1),
         number=0,
-        role=Role(Job.WORKER, 0),
         host="127.0.0.1",
         jvm_pid=os.getpid(),
-        program=b"",
-        gpus=(),
-        environment={},
-        hadoop={},
         local_directory=str(tmp_path),
-        silence=30,
-        attempt=0,
-        first_feed=0,
-        level=20,
         echo=False,
-        tensorboard="",
-        warm=False,
     )
     Supervisor(assignment, theirs).run()
     message = ours.recv()

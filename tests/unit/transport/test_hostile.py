@@ -27,7 +27,7 @@ class Guarded:
         self.known = [new_credentials(), new_credentials(), new_credentials(tls=True)]
         self.addresses = []
         for address, known in zip([f"{directory}/socket", ("127.0.0.1", 0), ("127.0.0.1", 0)], self.known, strict=True):
-            server = Server(address, known, on_channel=self.channel, on_put=self.put, on_dialogue=self.dialogue)
+            server = Server(address, known, on_channel=self.channel, on_put=self.put, on_exchange=self.dialogue)
             self.servers.append(server)
             self.addresses.append(address if isinstance(address, str) else ("127.0.0.1", server.port))
 
@@ -139,7 +139,7 @@ def test_more_strangers_than_the_gate_lets_wait_keep_nobody_out(guarded, way, sa
 
 @pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
 def test_who_says_nothing_is_not_waited_for(guarded, monkeypatch, way):
-    monkeypatch.setattr("tensorflowonspark.transport.auth_proxy._STRANGER_SECONDS", 0.3)
+    monkeypatch.setattr("tensorflowonspark.transport.auth_proxy._AUTHENTICATION_SECONDS", 0.3)
     with hostile.connected(guarded.addresses[way]) as silent:
         silent.settimeout(5)
         assert _hung_up(silent)
@@ -148,12 +148,12 @@ def test_who_says_nothing_is_not_waited_for(guarded, monkeypatch, way):
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_handshake_without_the_certificate_lets_nobody_in(guarded, monkeypatch, version):
     """However much of its own part of the handshake a stranger has done, and whatever ciphers it asks for."""
-    monkeypatch.setattr("tensorflowonspark.transport.auth_proxy._STRANGER_SECONDS", 1.0)
+    monkeypatch.setattr("tensorflowonspark.transport.auth_proxy._AUTHENTICATION_SECONDS", 1.0)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     context.minimum_version = context.maximum_version = version
-    gate = guarded.servers[2]._gate
+    gate = guarded.servers[2]._proxy
     with hostile.connected(guarded.addresses[2]) as peer:
         peer.settimeout(5)
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -163,8 +163,8 @@ def test_a_handshake_without_the_certificate_lets_nobody_in(guarded, monkeypatch
         peer.sendall(outgoing.read())
         time.sleep(0.3)  # and the answer to the server's part is not sent
         assert len(peer.recv(10_000)) > 300
-        assert len(gate._strangers) == 1
-        assert not gate._guests
+        assert len(gate._unauthenticated) == 1
+        assert not gate._authenticated
         assert _hung_up(peer)
     guarded.answer()
 
@@ -188,7 +188,7 @@ def test_a_message_that_is_too_large_is_refused_by_both_sides(guarded, monkeypat
     for module in ("channel", "server", "connection"):
         monkeypatch.setattr(f"tensorflowonspark.transport.{module}.MESSAGE_BYTES", 1000)
     channel = connect(guarded.addresses[1], guarded.known[1]).channel()
-    with pytest.raises(ValueError, match="str has 1018 bytes, and a message has between 1 and 1000"):
+    with pytest.raises(ValueError, match="str has 1018 bytes, outside of 1 to 1000"):
         channel.send("x" * 1000)
     channel._writer.write_metadata(pickle.dumps("x" * 1000))
     with pytest.raises(ConnectionLost, match="what the other side sent has 1018 bytes"):

@@ -4,21 +4,20 @@ import sys
 
 import pytest
 
-from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.errors import EnvironmentNotReady
 from tensorflowonspark.messages import NodeReady
 from tensorflowonspark.node.driver_link import NodeSetup
-from tensorflowonspark.supervisor.assignment import NodeAssignment
+from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
 from tensorflowonspark.transport import Credentials, new_credentials, spark_wants_tls
 
 
 def test_no_word_of_ours_shows_it():
     known = Credentials("the-token", "the-certificate", "the-key")
-    spec = ClusterSpec(num_workers=1)
-    role = spec.roles[0]
-    order = NodeAssignment("c", known, ("h", 1), spec, 0, role, "h", 1, b"")
-    setup = NodeSetup(spec, 0, role, "h", known, b"", (), "", "")
+    config = ClusterConfig(ClusterSpec(num_workers=1), b"")
+    order = NodeAssignment(config, "c", known, ("h", 1), 0, "h", 1)
+    setup = NodeSetup(config, 0, "h", known)
     target = NodeEndpoint(0, "worker:0", "h", NodeReady())
     for each in (known, order, setup, (target, known, FeedSpec(0))):
         for word in ("the-token", "the-certificate", "the-key"):

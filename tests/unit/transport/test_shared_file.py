@@ -39,20 +39,20 @@ def test_a_nameless_file_is_opened(on_disk, tmp_path):
     writer.write(batch)
     piece = writer.finish()
     assert open_shared(piece) == [batch]
-    with pytest.raises(OSError, match="is another one here"):
+    with pytest.raises(OSError, match="is a different one here"):
         open_shared(replace(piece, size=piece.size + 1))
     writer.close()
 
 
 def test_a_file_with_a_name_is_not_opened(tmp_path):
     (tmp_path / "key").write_text("private")
-    with open(tmp_path / "key") as file, pytest.raises(OSError, match="is not one without a name"):
+    with open(tmp_path / "key") as file, pytest.raises(OSError, match="is not an unnamed file"):
         open_shared(_of(file.fileno()))
 
 
 def test_a_pipe_is_not_waited_for():
     reading, writing = os.pipe()
-    with pytest.raises(OSError, match="is not one without a name"):
+    with pytest.raises(OSError, match="is not an unnamed file"):
         open_shared(_of(reading))
     os.close(reading)
     os.close(writing)

@@ -51,7 +51,7 @@ def test_without_the_token_nothing_is_read(address, credentials, shown):
     seen = []
     server = Server(address, credentials, on_channel=lambda channel: seen.append(channel.receive()))
     stranger = Credentials(shown, credentials.certificate, credentials.key)
-    with pytest.raises(ConnectionLost, match="does not know you"):
+    with pytest.raises(ConnectionLost, match="not that of this cluster"):
         connect(_reached(server, address), stranger).channel().receive()
     with pytest.raises(ConnectionLost):
         connect(_reached(server, address), stranger).put("header", pa.schema([("x", pa.int64())])).finish()
@@ -240,7 +240,7 @@ def deeply(depth, error):
     ],
     ids=["50 MB", "not ASCII", "control characters", "KeyError", "without a text"],
 )
-@pytest.mark.parametrize("kind", ["put", "dialogue"])
+@pytest.mark.parametrize("kind", ["put", "exchange"])
 def test_an_error_of_any_length_reaches_the_peer(error, words, kind):
     """gRPC would drop it, and speak of metadata that exceed a limit."""
 
@@ -254,7 +254,7 @@ def test_an_error_of_any_length_reaches_the_peer(error, words, kind):
         yield
 
     known = new_credentials()
-    server = Server(("127.0.0.1", 0), known, on_put=put, on_dialogue=answer)
+    server = Server(("127.0.0.1", 0), known, on_put=put, on_exchange=answer)
     peer = connect(("127.0.0.1", server.port), known)
     batch = pa.record_batch({"x": [1]})
     with pytest.raises(ConnectionLost, match=words) as caught:
@@ -263,7 +263,7 @@ def test_an_error_of_any_length_reaches_the_peer(error, words, kind):
             stream.write(batch)
             stream.finish()
         else:
-            list(peer.dialogue("header", batch.schema).ask(batch))
+            list(peer.exchange("header", batch.schema).request(batch))
     assert len(str(caught.value)) < 8000
     peer.close()
     server.close()

@@ -61,7 +61,7 @@ def test_a_partition_without_rows():
 def test_many_and_long_records(monkeypatch):
     """Pieces that are encoded and decoded at once end somewhere within them."""
     monkeypatch.setattr(dfutil, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(dfutil, "_PIECE_BYTES", 5000)
+    monkeypatch.setattr(dfutil, "_TARGET_BYTES", 5000)
     rows = [Row(i=n, b=bytearray(n)) for n in range(200)]
     pairs = dfutil.toTFExample([("i", "bigint"), ("b", "binary")])(iter(rows))
     assert dfutil.fromTFExample(pairs, ["b"]) == [Row(b=row.b, i=row.i) for row in rows]

@@ -85,7 +85,7 @@ def test_whether_tensorflow_sees_a_gpu():
 
 @pytest.fixture
 def gpus(tmp_path, monkeypatch):
-    """Put a command nvidia-smi on the PATH that knows four GPUs; return what says which of them are in use."""
+    """Put an nvidia-smi that lists four GPUs on the PATH; return a function that sets those in use."""
     script, busy = tmp_path / "nvidia-smi", tmp_path / "busy"
     script.write_text(
         "#!/bin/sh\ncase $1 in\n"
@@ -105,18 +105,18 @@ def gpus(tmp_path, monkeypatch):
 
 @pytest.fixture
 def visible(monkeypatch):
-    """Return what makes `single_node_env` prepare a new process, and tells which GPUs that sees."""
+    """Return a function that calls `single_node_env` as in a new process and returns its visible GPUs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "what was there before")
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
 
     def prepared(*arguments, **named):
-        util._chosen.cache_clear()
+        util._choose.cache_clear()
         util.single_node_env(*arguments, **named)
         assert "TF_CONFIG" not in os.environ
         return os.environ["CUDA_VISIBLE_DEVICES"]
 
     yield prepared
-    util._chosen.cache_clear()
+    util._choose.cache_clear()
 
 
 def test_free_gpus_by_position(gpus):

@@ -1,4 +1,4 @@
-"""What a `DataFeed` hands out, without Spark: batches, partitions, answers, ends."""
+"""``DataFeed`` without Spark: batches, partitions, results and ends of feeds."""
 
 import pickle
 import threading
@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark import TFNode
-from tensorflowonspark._inlet import Inlet, RowsHeader
-from tensorflowonspark._pickles import in_batches
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.v2.inlet import Inlet, RowsHeader
+from tensorflowonspark.v2.pickled_rows import in_batches
 
 
 class FakeFeed:
@@ -33,7 +33,7 @@ class FakeContext:
         self.asked = 0
         self._lock = threading.Lock()
 
-    def answer_with(self, answerer):
+    def serve_batches(self, answerer):
         self.answerer = answerer
 
     def feeds(self):
@@ -130,7 +130,7 @@ def asked(inlet, rows, *, blocks=2, timeout=5.0):
 
 def serving(program):
     inlet = Inlet(FakeContext([]), ["input"])
-    inlet._pumping = True  # no feed, and so no end of it
+    inlet._receiving = True  # no feed, and so no end of it
     threading.Thread(target=program, args=(TFNode.DataFeed(inlet, train_mode=False),), daemon=True).start()
     return inlet
 

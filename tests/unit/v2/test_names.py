@@ -1,6 +1,7 @@
-"""The names of 2.x: all are there, and those that can't be translated say what stands in their place."""
+"""The public names of 2.x: all exist, have one identity, and name a replacement if they are gone."""
 
 import importlib
+import pickle
 import subprocess
 import sys
 import warnings
@@ -8,7 +9,8 @@ import warnings
 import pytest
 
 import tensorflowonspark
-from tensorflowonspark import TFNode, TFSparkNode, _old
+from tensorflowonspark import TFNode, TFSparkNode
+from tensorflowonspark.v2 import deprecation
 
 MODULES = [
     "TFCluster",
@@ -38,6 +40,23 @@ def test_all_modules_are_imported_as_they_were():
         ]
     )
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_each_module_has_one_identity(name):
+    module = importlib.import_module(f"tensorflowonspark.{name}")
+    assert module.__name__ == module.__spec__.name == f"tensorflowonspark.{name}"
+    assert getattr(tensorflowonspark, name) is module
+    for other in ("v2", "v2.names"):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(f"tensorflowonspark.{other}.{name}")
+    files = [each.__name__ for each in list(sys.modules.values()) if getattr(each, "__file__", "") == module.__file__]
+    assert files == [module.__name__]
+    for public in module.__all__:
+        value = getattr(module, public)
+        if isinstance(value, type):  # stands where pickles look for it
+            assert getattr(importlib.import_module(value.__module__), value.__name__) is value
+            assert pickle.loads(pickle.dumps(value)) is value
 
 
 def test_what_they_have_in_common_with_the_package_is_not_hidden():
@@ -70,10 +89,10 @@ def test_internals_name_what_to_use(module, name):
 
 
 def test_one_warning_shows_the_new_way(monkeypatch):
-    monkeypatch.setattr(_old, "_shown", set())
+    monkeypatch.setattr(deprecation, "_warned", set())
 
     def old_name():
-        _old.show_new_way("old_name", "new_name()")
+        deprecation.warn_deprecated("old_name", "new_name()")
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

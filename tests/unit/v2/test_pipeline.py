@@ -57,8 +57,8 @@ def test_arguments_are_the_same_whatever_they_come_from(known):
 
 
 def test_arguments_are_read_on_nodes_without_spark():
-    program = "import sys, tensorflowonspark._namespace; print('pyspark' in sys.modules)"
-    assert Namespace.__module__ == "tensorflowonspark._namespace"
+    program = "import sys, tensorflowonspark.v2.program; print('pyspark' in sys.modules)"
+    assert Namespace.__module__ == "tensorflowonspark.v2.program"
     assert (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
     )

@@ -1,4 +1,4 @@
-"""Inference on the nodes of a running cluster: a Spark job whose tasks send rows and receive results."""
+"""Inference on the nodes of a running cluster, by Spark tasks that send rows and receive results."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -8,60 +8,61 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.columns import arrow_type, check_schema, map_in_arrow, parse_schema
-from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import InferenceHeader
-from tensorflowonspark.task.feeder import NodeEndpoint, choose, loss, reach
+from tensorflowonspark.task.feeder import NodeEndpoint, choose, connect_to, node_lost_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["infer", "wait_for_answers"]
+    from tensorflowonspark.driver.monitor import Monitor
+
+__all__ = ["infer", "wait_until_served"]
 
 
-def wait_for_answers(monitor: Monitor, seconds: float) -> list[Node]:
-    """Return the nodes that answer, when all programs have called ``ctx.serve``.
+def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
+    """Wait until all programs have called ``ctx.serve``; return their nodes.
 
     Raises
     ------
     FeedError
-        If a program never will, or has not in time; it names the node, and what its program does instead.
+        If a program can't call it any more, or has not in time; the error names the node and the state of its program.
     NodeError
         If a node failed.
     """
 
     def decided() -> bool:
-        silent = [node for node in monitor.fed() if not node.answering]
-        return not silent or any(_why_never(node, monitor.feed) for node in silent)
+        missing = [node for node in monitor.fed() if not node.answering]
+        return not missing or any(_why_never(node, monitor.feed) for node in missing)
 
     monitor.wait(decided, seconds)
     with monitor.changed:
-        silent = [node for node in monitor.fed() if not node.answering]
-        if not silent:
+        missing = [node for node in monitor.fed() if not node.answering]
+        if not missing:
             return monitor.fed()
-        never = {node.number: _why_never(node, monitor.feed) for node in silent}
-        node = next((each for each in silent if never[each.number]), silent[0])
+        never = {node.number: _why_never(node, monitor.feed) for node in missing}
+        node = next((each for each in missing if never[each.number]), missing[0])
         raise FeedError(
             f"the program of {node.role} on {node.host} has not called ctx.serve(function), which answers inference: "
-            + (never[node.number] or f"after {seconds:g} s (timeout) it {_at(node)}")
+            + (never[node.number] or f"after {seconds:g} s (timeout) it {_activity(node)}")
         )
 
 
 def _why_never(node: Node, feed: int | None) -> str:
-    """Return why a program will not come to ``ctx.serve``, and what to do; empty if it still may."""
+    """Return why a program will not call ``ctx.serve``, and the remedy; empty if it still may."""
     if node.returned:
         return "it has returned. Call ctx.serve before the program returns"
     if node.serving:
         return "it serves a ParameterServerStrategy (ctx.join_server). Infer with a cluster of workers"
     if node.waits_for_feed and feed is None:
-        return "it waits for rows that nobody feeds. Call ctx.serve before the program asks for them, or cluster.train"
+        return "it waits for rows, and none are fed. Call ctx.serve before the program asks for them, or cluster.train"
     return ""
 
 
-def _at(node: Node) -> str:
-    """Return what a program does, as far as the driver knows."""
+def _activity(node: Node) -> str:
+    """Return a description of the program's activity, as far as the driver knows it."""
     if node.idle is not None and node.idle.where is not None:
         return f"waits at:\n{node.idle.where.stack.rstrip()}"
     if node.progress is not None:
@@ -73,40 +74,40 @@ def _at(node: Node) -> str:
 def infer(
     data: "DataFrame",
     schema: "str | StructType",
-    targets: tuple[NodeEndpoint, ...],
+    endpoints: tuple[NodeEndpoint, ...],
     credentials: transport.Credentials,
     keep: Sequence[str] | None,
 ) -> "DataFrame":
-    """Return the DataFrame of the results, computed when Spark comes to it.
+    """Return the DataFrame of the results, which Spark computes when it needs it.
 
     Parameters
     ----------
     data : DataFrame
-        The rows that are sent.
+        The rows to send.
     schema : str or StructType
         The columns of the results.
-    targets : tuple of FeedTarget
-        The nodes that answer.
+    endpoints : tuple of NodeEndpoint
+        The nodes that serve.
     credentials : Credentials
         The cluster's.
     keep : sequence of str or None
-        Which columns of `data` come before the results; None for all.
+        The columns of `data` that stand before the results; None for all.
 
     Raises
     ------
     FeedError
         If rows can't be sent.
     SpecError
-        If the schema is none, or names a column twice.
+        If the schema is not one, or names a column twice.
     """
     from pyspark.sql.types import StructType
 
     check_schema(data.schema)
     results = parse_schema(schema, data)
     kept = list(data.columns) if keep is None else list(keep)
-    strangers = [name for name in kept if name not in data.columns]
-    if strangers:
-        raise SpecError(f"keep={kept}: there is no column {strangers[0]!r}; the DataFrame has {data.columns}")
+    unknown = [name for name in kept if name not in data.columns]
+    if unknown:
+        raise SpecError(f"keep={kept}: there is no column {unknown[0]!r}; the DataFrame has {data.columns}")
     double = [name for name in results.names if name in kept]
     if double:
         raise SpecError(
@@ -115,7 +116,7 @@ def infer(
         )
     whole = StructType([*(data.schema[name] for name in kept), *results.fields])
     arrow = _arrow_schema(results).serialize().to_pybytes()
-    return map_in_arrow(data, partial(_infer_partition, targets, credentials, kept, arrow), whole)
+    return map_in_arrow(data, partial(_infer_partition, endpoints, credentials, kept, arrow), whole)
 
 
 def _arrow_schema(schema: "StructType") -> pa.Schema:
@@ -129,37 +130,39 @@ def _arrow_schema(schema: "StructType") -> pa.Schema:
 
 
 def _infer_partition(
-    targets: tuple[NodeEndpoint, ...],
+    endpoints: tuple[NodeEndpoint, ...],
     credentials: transport.Credentials,
     kept: list[str],
     schema: bytes,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Run in a Spark task: send rows to a node, yield what comes back."""
+    """Send the rows of a Spark task to a node; yield its results."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
     assert task is not None
     partition = task.partitionId()
-    target = choose(targets, partition)
+    endpoint = choose(endpoints, partition)
     asked = answered = 0
-    with reach(target, credentials) as node:
-        dialogue: transport.Dialogue | None = None
+    with connect_to(endpoint, credentials) as node:
+        exchange: transport.Exchange | None = None
         try:
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                dialogue = dialogue or node.dialogue(InferenceHeader(partition, schema), batch.schema)
+                exchange = exchange or node.exchange(InferenceHeader(partition, schema), batch.schema)
                 asked += batch.num_rows
-                results = pa.Table.from_batches(dialogue.ask(batch)).combine_chunks().to_batches()[0]
+                results = pa.Table.from_batches(exchange.request(batch)).combine_chunks().to_batches()[0]
                 answered += results.num_rows
                 if answered != asked:
-                    raise FeedError(f"partition {partition}: {asked} rows went to {target.name}, {answered} came back")
+                    raise FeedError(
+                        f"partition {partition}: {asked} rows went to {endpoint.name}, {answered} came back"
+                    )
                 columns = [*(batch.column(name) for name in kept), *results.columns]
                 yield pa.RecordBatch.from_arrays(columns, [*kept, *results.schema.names])
-            if dialogue is not None:
-                dialogue.close()
+            if exchange is not None:
+                exchange.close()
         except transport.ConnectionLost as error:
-            words = f"partition {partition}: {target.name} on {target.host} did not answer after {answered} rows"
-            note = "results can be computed only while the cluster lives, inside its with block"
-            raise loss(target, credentials, f"{words} ({note})", error) from error
+            message = f"partition {partition}: {endpoint.name} on {endpoint.host} did not answer after {answered} rows"
+            note = "results can be computed only while the cluster runs, inside its with block"
+            raise node_lost_error(endpoint, credentials, f"{message} ({note})", error) from error

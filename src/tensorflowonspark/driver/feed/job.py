@@ -1,51 +1,78 @@
-"""The Spark job that feeds a DataFrame, and its result.
+"""The feeding job: what may be fed, to which nodes, and which parts count in the end.
 
-Spark may run a task twice, or a second one beside a slow one. A node keeps each attempt apart, and the job's result
-has exactly one row for each partition: the attempt that counts. What else was sent is dropped.
+Spark may run a task twice, or a second one beside a slow one. A node keeps each attempt apart and reports it to the
+driver. The job's result names exactly one attempt for each partition with rows: the one that counts.
 """
 
-import pickle
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from tensorflowonspark.columns import check_schema, map_in_arrow, merge, require_frame
-from tensorflowonspark.driver.feed.manifest import plan_moves
+from tensorflowonspark.columns import check_schema, require_frame
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause, not_computed
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.jobs import first_cause, not_computed
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import CacheConfig, Move, PartSummary, SplitManifest
-from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, choose, send
-from tensorflowonspark.transport import Credentials
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartRef, Split
+from tensorflowonspark.task.feeder import NodeEndpoint
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-    from tensorflowonspark.driver.spark.backend import Job
+    from tensorflowonspark.driver.spark.jobs import Job
 
-__all__ = [
-    "check_frame",
-    "contents",
-    "fed_parts",
-    "feed_job",
-    "node_endpoints",
-]
+__all__ = ["FeedRequest", "accepted_parts", "check_frame", "node_endpoints"]
 
-_RESULT_SCHEMA = "parts binary"
+
+@dataclass(frozen=True)
+class FeedRequest:
+    """A feed as the user's program asks for it; `Cluster.train` documents the options."""
+
+    data: "DataFrame | BatchRDD | None"  # None: the data of a held stage over Spark Connect, which only its tasks see
+    validation: "DataFrame | str | None" = None  # rows of their own, or a boolean column of `data`
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    rebalance: bool = True
+    timeout: float = 600.0  # seconds
+    independent_workers: bool = False  # they take no steps together
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the programs take the rows as they arrive, once."""
+        return self.cache.keep is CacheMode.NONE
+
+    @property
+    def validation_column(self) -> str:
+        """The boolean column that marks the rows to validate on; empty if there is none."""
+        return self.validation if isinstance(self.validation, str) else ""
+
+    @property
+    def unit(self) -> str:
+        """The unit in which rows are counted, for error messages."""
+        return self.data.unit if isinstance(self.data, BatchRDD) else "rows"
+
+    @property
+    def read_with(self) -> str:
+        """The function by which programs read the feed, for error messages."""
+        return self.data.read_with if isinstance(self.data, BatchRDD) else "ctx.dataset"
 
 
 def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None) -> None:
-    """Refuse what can't be fed, before anything is started.
+    """Raise if the data can't be fed, before anything starts.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The rows to train on.
+    validation : DataFrame or str, optional
+        The rows to validate on, or the boolean column of `frame` that marks them.
 
     Raises
     ------
     FeedError
-        If a DataFrame has no column, or one of a type that no tensor can hold; or if what is to validate on is not a
-        DataFrame with the same columns, or a boolean column.
+        If a DataFrame has no column, or one of a type that no tensor can hold; if the validation data has other
+        columns; or if the validation column does not exist or is not boolean.
     SpecError
-        If one is no DataFrame.
+        If either is neither a DataFrame nor, for `validation`, a column's name.
     """
     require_frame(frame, "data")
     check_schema(frame.schema)
@@ -68,40 +95,12 @@ def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None)
 
 
 def node_endpoints(nodes: Sequence[Node], driver: tuple[str, int] = ("", 0)) -> tuple[NodeEndpoint, ...]:
-    """Return where nodes take rows, and where the driver is asked why one is gone."""
+    """Return the endpoints of nodes; tasks ask the driver at its address for the cause when a node is lost."""
     return tuple(NodeEndpoint(node.number, str(node.role), node.host, node.ready, driver) for node in nodes)
 
 
-def feed_job(
-    spark: "SparkSession",
-    frame: "DataFrame",
-    targets: tuple[NodeEndpoint, ...],
-    credentials: Credentials,
-    order: FeedSpec,
-    on_end: Callable[[], None],
-) -> SparkJob:
-    """Start the job that feeds a DataFrame to the targets."""
-    sent = map_in_arrow(frame, partial(_feed_partition, targets, credentials, order), _RESULT_SCHEMA)
-    description = f"feed {order.feed} ({order.split.value}) of {len(targets)} nodes"
-    return SparkJob(spark, description, sent.collect, on_end)
-
-
-def _feed_partition(
-    targets: tuple[NodeEndpoint, ...], credentials: Credentials, order: FeedSpec, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Run in a Spark task: send its partition to a node."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    assert task is not None
-    partition = task.partitionId()
-    target = choose(targets, partition)
-    parts = send(target, credentials, order, order.first_partition + partition, task.taskAttemptId(), batches)
-    yield pa.RecordBatch.from_pydict({"parts": pa.array([pickle.dumps(parts)], pa.binary())})
-
-
-def fed_parts(job: "Job") -> list[PartSummary]:
-    """Return the parts that count, from the job's result.
+def accepted_parts(job: "Job") -> list[PartRef]:
+    """Return the parts that count, from the result of a feeding job.
 
     Raises
     ------
@@ -110,55 +109,4 @@ def fed_parts(job: "Job") -> list[PartSummary]:
     """
     if job.error is not None:
         raise not_computed(first_cause(job.error)) from job.error
-    return [part for row in job.result for part in pickle.loads(bytes(row.parts))]
-
-
-def contents(
-    parts: Sequence[PartSummary],
-    targets: Sequence[NodeEndpoint],
-    storage: CacheConfig = CacheConfig(),  # noqa: B008 - frozen
-    rebalance: bool = True,
-    readers: Sequence[int] = (),
-) -> dict[int, SplitManifest]:
-    """Return, for each node, what a split holds as a whole, and which parts and moves concern that node.
-
-    Parameters
-    ----------
-    parts : sequence of PartSummary
-        One for each partition that has rows.
-    targets : sequence of FeedTarget
-        The nodes that are fed.
-    storage : Storage
-        How rows that are moved are kept.
-    rebalance : bool
-        Whether nodes with many rows give some to those with few.
-    readers : sequence of int
-        Nodes that are not fed, and want to know nevertheless.
-    """
-    ordered = sorted(parts, key=lambda part: part.partition)
-    rows = {target.number: sum(part.rows for part in parts if part.number == target.number) for target in targets}
-    columns = merge(part.columns for part in ordered)
-    schema = next((part.schema for part in ordered if part.schema), b"")
-    moves = _moves(rows, targets, storage) if rebalance else []
-    for move in moves:
-        rows[move.giver] -= move.rows
-        rows[move.taker] += move.rows
-    return {
-        number: SplitManifest(
-            rows,
-            tuple((part.partition, part.attempt) for part in ordered if part.number == number),
-            columns,
-            schema,
-            tuple(move for move in moves if number in (move.giver, move.taker)),
-        )
-        for number in (*rows, *readers)
-    }
-
-
-def _moves(rows: dict[int, int], targets: Sequence[NodeEndpoint], storage: CacheConfig) -> list[Move]:
-    homes = {target.number: target for target in targets}
-    return [
-        Move(giver, taker, count, homes[taker].host, ready.feed_socket, ready.feed_port, storage)
-        for giver, taker, count in plan_moves(rows)
-        if (ready := homes[taker].ready)
-    ]
+    return [PartRef(Split(row.split), row.partition, row.attempt, row.node) for row in job.result]

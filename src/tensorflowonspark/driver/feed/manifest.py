@@ -1,20 +1,80 @@
-"""Rebalancing of skewed shards: which node gives how many rows to which."""
+"""Split manifests: what each node has of a feed, and the moves that balance skewed shards."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-__all__ = ["plan_moves"]
+from tensorflowonspark.columns import merge
+from tensorflowonspark.feed_messages import CacheConfig, Move, PartSummary, SplitManifest
+from tensorflowonspark.task.feeder import NodeEndpoint
 
-# Rows move only where it saves steps: partitions of equal size by Spark's measure differ by some percent.
+__all__ = ["build_manifests", "plan_moves"]
+
+# Partitions of equal size by Spark's measure differ by some percent. Moving rows must save steps to be worth it.
 _TOLERANCE = 1.05
 
 
+def build_manifests(
+    parts: Sequence[PartSummary],
+    endpoints: Sequence[NodeEndpoint],
+    cache: CacheConfig = CacheConfig(),  # noqa: B008 - frozen
+    rebalance: bool = True,
+    readers: Sequence[int] = (),
+) -> dict[int, SplitManifest]:
+    """Return the manifest of one split for each node: the totals, and the parts and moves of that node.
+
+    Parameters
+    ----------
+    parts : sequence of PartSummary
+        The parts that count: one for each partition with rows.
+    endpoints : sequence of NodeEndpoint
+        The nodes that are fed.
+    cache : CacheConfig
+        Where the takers keep rows that move.
+    rebalance : bool
+        Whether nodes with many rows give some to nodes with few.
+    readers : sequence of int
+        Numbers of nodes that are not fed but need the totals.
+
+    Returns
+    -------
+    dict of int to SplitManifest
+        By node number.
+    """
+    ordered = sorted(parts, key=lambda part: part.partition)
+    rows = {each.number: sum(part.rows for part in parts if part.number == each.number) for each in endpoints}
+    columns = merge(part.columns for part in ordered)
+    schema = next((part.schema for part in ordered if part.schema), b"")
+    moves = _moves(rows, endpoints, cache) if rebalance else []
+    for move in moves:
+        rows[move.giver] -= move.rows
+        rows[move.taker] += move.rows
+    return {
+        number: SplitManifest(
+            rows,
+            tuple((part.partition, part.attempt) for part in ordered if part.number == number),
+            columns,
+            schema,
+            tuple(move for move in moves if number in (move.giver, move.taker)),
+        )
+        for number in (*rows, *readers)
+    }
+
+
+def _moves(rows: dict[int, int], endpoints: Sequence[NodeEndpoint], cache: CacheConfig) -> list[Move]:
+    by_number = {each.number: each for each in endpoints}
+    return [
+        Move(giver, taker, count, by_number[taker].host, ready.feed_socket, ready.feed_port, cache)
+        for giver, taker, count in plan_moves(rows)
+        if (ready := by_number[taker].ready)
+    ]
+
+
 def plan_moves(rows: Mapping[int, int]) -> list[tuple[int, int, int]]:
-    """Return the moves (giver, taker, rows) after which all nodes have as many rows, or one more.
+    """Return the moves (giver, taker, rows) after which the row counts of all nodes differ by at most one.
 
     Parameters
     ----------
     rows : mapping of int to int
-        How many rows each node has.
+        Number of rows by node number.
 
     Examples
     --------
@@ -26,7 +86,7 @@ def plan_moves(rows: Mapping[int, int]) -> list[tuple[int, int, int]]:
     total, nodes = sum(rows.values()), len(rows)
     if max(rows.values(), default=0) <= _TOLERANCE * total / max(1, nodes):
         return []
-    # The nodes with most rows keep what can't be divided.
+    # The nodes with the most rows keep the remainder of the division.
     ordered = sorted(rows, key=lambda node: -rows[node])
     share = {node: total // nodes + (place < total % nodes) for place, node in enumerate(ordered)}
     lacking = {node: share[node] - rows[node] for node in sorted(rows) if rows[node] < share[node]}

@@ -1,9 +1,9 @@
-"""Step scheduler of a streamed feed: each partition's rows once, and as many steps for all workers.
+"""Step scheduler of a streamed feed: each partition counts once, and all workers take equally many steps.
 
-Nodes say what has come to them; this says which of it counts. A partition counts once, whichever attempt was the first
-to arrive whole, on whatever node. From the rows that count follow the steps that all workers can take, without their
-asking each other: full ones while every worker has a batch; and ones that are filled up only if no full one is
-possible, and the stream is over, or pauses, or a worker holds as much as it may, so that waiting would never end.
+A partition counts by the attempt that is first to arrive as a whole, on whichever node. The rows that count determine
+the steps that all workers can take, without communication between them: full steps while every worker has a batch;
+padded steps only if no full one is possible and the stream ends, or pauses, or the buffer of a worker is full, so that
+no further rows would arrive.
 """
 
 from collections import deque
@@ -14,20 +14,20 @@ from tensorflowonspark.feed_messages import PartSummary, StepGrant
 
 __all__ = ["StepScheduler"]
 
-_IN_HAND_BATCHES = 3  # that were taken and not trained on yet: two prefetched, and that of the step
+_IN_HAND_BATCHES = 3  # taken and not yet trained on: two prefetched, and that of the current step
 
 
 @dataclass
 class _Worker:
     batch_rows: int = 0  # 0 until its program has begun to read
     rows: int = 0  # that count
-    granted: int = 0  # of these, those that are part of a step
+    granted: int = 0  # of these, the rows of granted steps
     taken: int = 0  # by its program
     pressed: bool = False
     starved: bool = False
-    parts: list[tuple[int, int]] = field(default_factory=list)  # that count and that it was not told of yet
+    parts: list[tuple[int, int]] = field(default_factory=list)  # that count and are not sent yet
     dropped: list[tuple[int, int]] = field(default_factory=list)
-    held: deque[tuple[int, int]] = field(default_factory=deque)  # (partition, rows), in the order of taking
+    held: deque[tuple[int, int]] = field(default_factory=deque)  # (partition, rows), in the order of consumption
 
     @property
     def left(self) -> int:
@@ -35,7 +35,7 @@ class _Worker:
 
 
 class StepScheduler:
-    """Decides, for all workers together; knows neither Spark nor a connection.
+    """Schedules the steps of all workers; independent of Spark and of connections.
 
     Parameters
     ----------
@@ -44,19 +44,19 @@ class StepScheduler:
     feed : int
         The feed's number.
     shared_steps : bool
-        Whether all must take as many steps; False where each trains for itself.
+        Whether all take equally many steps; False if each trains independently.
 
     Examples
     --------
     >>> from tensorflowonspark.feed_messages import Split
-    >>> plan = StepScheduler([0, 1], 0)
+    >>> scheduler = StepScheduler([0, 1], 0)
     >>> for number in (0, 1):
-    ...     plan.open(number, batch_rows=4)
-    ...     _ = plan.store(PartSummary(Split.TRAIN, number, 1, number, rows=4 + 4 * number))
-    >>> plan.words()[1].steps
+    ...     scheduler.open(number, batch_rows=4)
+    ...     _ = scheduler.store(PartSummary(Split.TRAIN, number, 1, number, rows=4 + 4 * number))
+    >>> scheduler.grants()[1].steps
     ((1, 4),)
-    >>> plan.finish()
-    >>> plan.words()[0].steps
+    >>> scheduler.finish()
+    >>> scheduler.grants()[0].steps
     ((1, 0),)
     """
 
@@ -65,18 +65,18 @@ class StepScheduler:
         self._feed = feed
         self._shared = shared_steps and len(numbers) > 1
         self._counted: dict[int, PartSummary] = {}  # by partition, since the last pause
-        self._first_partition = 0  # those below came before the last pause
+        self._first_partition = 0  # those with lower numbers are from before the last pause
         self._flush = False
         self._finished = False
 
-    # ---- what happens
+    # ---- events
 
     def open(self, number: int, batch_rows: int) -> None:
-        """Note that a worker's program has begun to read, so many rows per step."""
+        """Note that a worker's program has begun to read, with so many rows per step."""
         self._workers[number].batch_rows = batch_rows
 
     def store(self, part: PartSummary) -> bool:
-        """Note that a part is whole on its node; return whether it counts."""
+        """Note that a part is complete on its node; return whether it counts."""
         worker = self._workers.get(part.number)
         if worker is None:
             return False
@@ -90,12 +90,12 @@ class StepScheduler:
         return True
 
     def press(self, number: int) -> None:
-        """Note that a worker holds as much as it may, a task waits to send more, and its program waits for rows too."""
+        """Note that the buffer of a worker is full, and that its program waits for rows all the same."""
         if number in self._workers:
             self._workers[number].pressed = True
 
     def starve(self, number: int) -> None:
-        """Note that a step of a worker that trains for itself has been waiting for rows."""
+        """Note that a step of an independent worker has been waiting for rows."""
         if number in self._workers:
             self._workers[number].starved = True
 
@@ -106,28 +106,28 @@ class StepScheduler:
 
     @property
     def shared(self) -> bool:
-        """Whether all workers take as many steps."""
+        """Whether all workers take equally many steps."""
         return self._shared
 
-    def part_company(self) -> None:
-        """Note that each worker trains for itself."""
+    def make_independent(self) -> None:
+        """Note that each worker trains independently."""
         self._shared = False
 
     def leave(self, number: int) -> None:
-        """Note that a worker takes no more."""
+        """Note that a worker takes no more rows."""
         self._workers.pop(number, None)
 
     def pause(self, next_partition: int) -> None:
-        """Note that all partitions that were computed together have come; the next ones are numbered from here on."""
+        """Note that all partitions of one DataFrame have arrived; the next ones have numbers from here on."""
         self._flush = True
         self._first_partition = next_partition
         self._counted.clear()
 
     def finish(self) -> None:
-        """Note that nothing more will come."""
+        """Note that no more rows will arrive."""
         self._flush = self._finished = True
 
-    # ---- what follows
+    # ---- results
 
     @property
     def partitions(self) -> set[int]:
@@ -145,7 +145,7 @@ class StepScheduler:
         return all(worker.taken >= worker.rows for worker in self._workers.values())
 
     def held(self, number: int) -> tuple[list[int], int]:
-        """Return which partitions a worker's program is not through with, and how many rows of them are left."""
+        """Return the partitions that a worker's program has not trained on completely, and the number of rows left."""
         worker = self._workers[number]
         left = worker.rows - worker.taken + _IN_HAND_BATCHES * worker.batch_rows
         held = sum(rows for _, rows in worker.held)
@@ -153,26 +153,26 @@ class StepScheduler:
             held -= worker.held.popleft()[1]
         return [partition for partition, rows in worker.held if rows], min(held, left)
 
-    def words(self) -> dict[int, StepGrant]:
-        """Return what to tell each node now; what was told once is not told again."""
+    def grants(self) -> dict[int, StepGrant]:
+        """Return the new grant of each node that has one."""
         if not self._shared:
-            words = {number: self._word(worker, None) for number, worker in self._workers.items()}
+            grants = {number: self._grant(worker, None) for number, worker in self._workers.items()}
             for worker in self._workers.values():
                 worker.pressed = worker.starved = False
         elif all(worker.batch_rows for worker in self._workers.values()):
             steps = self._next_steps()
-            words = {number: self._word(worker, steps[number]) for number, worker in self._workers.items()}
+            grants = {number: self._grant(worker, steps[number]) for number, worker in self._workers.items()}
         else:
             return {}
         self._flush = False
-        return {number: word for number, word in words.items() if word is not None}
+        return {number: grant for number, grant in grants.items() if grant is not None}
 
-    def _word(self, worker: _Worker, steps: list[tuple[int, int]] | None) -> StepGrant | None:
+    def _grant(self, worker: _Worker, steps: list[tuple[int, int]] | None) -> StepGrant | None:
         flush = self._flush or (worker.pressed and steps is None)
         fill = worker.starved and not self.all_taken
         if not (worker.parts or worker.dropped or steps or flush or fill):
             return None
-        word = StepGrant(
+        grant = StepGrant(
             self._feed,
             tuple(worker.parts),
             tuple(worker.dropped),
@@ -182,20 +182,20 @@ class StepScheduler:
             self._finished,
         )
         worker.parts, worker.dropped = [], []
-        return word
+        return grant
 
     def _next_steps(self) -> dict[int, list[tuple[int, int]]]:
-        """Return the next steps, as (how many, rows of each), by worker."""
+        """Return the next steps of each worker, as pairs of a number of steps and the rows of each."""
         steps: dict[int, list[tuple[int, int]]] = {number: [] for number in self._workers}
-        while count := self._possible():
+        while count := self._count_possible():
             for number, worker in self._workers.items():
                 real = min(worker.batch_rows, worker.left)
                 steps[number].append((count, real))
                 worker.granted += count * real
         return steps
 
-    def _possible(self) -> int:
-        """Return how many steps of one kind are possible next."""
+    def _count_possible(self) -> int:
+        """Return how many steps of one kind, full or padded, are possible next."""
         workers = self._workers.values()
         full = min((worker.left // worker.batch_rows for worker in workers), default=0)
         pressed = [worker for worker in workers if worker.pressed and worker.left]
@@ -203,6 +203,6 @@ class StepScheduler:
             worker.pressed = False
         if full or not (self._flush or pressed):
             return full
-        # Steps that are filled up: as many at once as those that have rows at all have full batches of.
+        # Padded steps: as many at once as every worker with rows has full batches.
         holding = [worker.left // worker.batch_rows for worker in workers if worker.left]
         return max(1, min(holding)) if holding and (self._flush or not full) else 0

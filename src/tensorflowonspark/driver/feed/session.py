@@ -1,25 +1,24 @@
-"""A feed session: one feed, from ``cluster.train`` until the programs are done with it.
+"""Feed sessions: one feed, from its request until the programs are done with it.
 
-A feed that is *kept* is sealed when all of it has come: then the rows of each node are known, and the programs begin.
-(One that streams is in `streamrun`.)
+A session does what all feeds have in common: it runs the jobs, waits for the nodes' reports, and fails when nothing
+progresses. Its strategy decides when the programs get the rows: `CachedFeed` and `HeldFeed` when all have arrived,
+`StreamedFeed` as they arrive.
 """
 
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tensorflowonspark.driver.attempt import ClusterAttempt
-from tensorflowonspark.driver.feed.job import contents, fed_parts, node_endpoints
+from tensorflowonspark.driver.feed.job import FeedRequest, accepted_parts, node_endpoints
+from tensorflowonspark.driver.feed.manifest import build_manifests
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.jobs import not_computed
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import (
-    Backpressure,
     CacheConfig,
-    CacheMode,
     FeedComplete,
-    InputStarved,
+    FeedReport,
+    PartRef,
     PartsStored,
     PartSummary,
     PassEnded,
@@ -28,32 +27,40 @@ from tensorflowonspark.feed_messages import (
     RowsReceived,
     Split,
     SplitManifest,
-    StreamOpened,
 )
-from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
+from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, PartitionFeeder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tensorflowonspark.driver.spark.backend import Job
+    from tensorflowonspark.driver.attempt import ClusterAttempt
+    from tensorflowonspark.driver.spark.jobs import Job
 
-__all__ = ["PARTITIONS_PER_BATCH", "FeedSession", "FeedSettings", "ProgressTimeout"]
+__all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "FeedSession", "FeedStrategy", "HeldFeed", "ProgressTimeout"]
 
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0  # between two checks for progress
 _NAMED_PARTITIONS = 8  # more are counted
-_ABOUT_A_FEED = (PassEnded, Backpressure, RowsReceived, InputStarved, PartsStored, StreamOpened, RowsConsumed)
-# The partitions of a stream's DataFrames are numbered on from one to the next, with room for more than Spark can run.
+# The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20
 
 
-@dataclass(frozen=True)
-class FeedSettings:
-    """How a feed is to be; `Cluster.train` says what each means."""
+class FeedStrategy(Protocol):
+    """When the programs get the rows of a feed."""
 
-    storage: CacheConfig = field(default_factory=CacheConfig)
-    rebalance: bool = True
-    timeout: float = 600.0
-    apart: bool = False  # workers take no steps together, and what is fed are lists of rows (programs of 2.x)
+    def feed(self, data: "DataFrame | None") -> None:
+        """Feed the rows to train on, and send the programs what they need to read them."""
+
+    def on_message(self, node: Node, message: Any) -> None:
+        """Process a message about this feed (called under the monitor's lock)."""
+
+    def rows_received(self, node: Node) -> int:
+        """Return how many rows are known to have reached a node, apart from those that it reports itself."""
+
+    def describe(self, node: Node) -> str:
+        """Return what becomes of the rows that a node has received, for errors."""
+
+    def advice(self) -> str:
+        """Return what explains a lack of progress, for errors; empty if nothing does."""
 
 
 class FeedSession:
@@ -61,232 +68,306 @@ class FeedSession:
 
     Parameters
     ----------
-    life : Lifetime
-        The cluster's.
-    feed : int
+    attempt : ClusterAttempt
+        The cluster's current attempt.
+    number : int
         The feed's number.
-    settings : FeedSettings
-        How it is to be.
+    request : FeedRequest
+        What is fed, and how.
+    strategy : callable
+        Returns the `FeedStrategy` of a session.
+
+    Attributes
+    ----------
+    strategy : FeedStrategy
+        What decides when the programs get the rows.
+    validation : dict of int to SplitManifest
+        The rows to validate on, by node; empty if there are none.
+    consumed : dict of int to int
+        How many rows the program of each node has taken.
     """
 
-    def __init__(self, life: ClusterAttempt, feed: int, settings: FeedSettings) -> None:
-        self._life = life
-        self._monitor = life.monitor
-        self._feed = feed
-        self._settings = settings
-        self._targets: tuple[NodeEndpoint, ...] = ()
+    def __init__(
+        self,
+        attempt: "ClusterAttempt",
+        number: int,
+        request: FeedRequest,
+        strategy: Callable[["FeedSession"], FeedStrategy],
+    ) -> None:
+        self.number = number
+        self.request = request
+        self.monitor = attempt.monitor
+        self.validation: dict[int, SplitManifest] = {}
+        self.consumed: dict[int, int] = {}
+        self._attempt = attempt
+        self._endpoints: tuple[NodeEndpoint, ...] = ()
         self._received: dict[int, int] = {}
-        self._taken: dict[int, int] = {}
-        self._validation: dict[int, SplitManifest] = {}
-        self._passes: dict[tuple[int, Split], int] = {}  # that a node has ended
-        self._passes_told: dict[Split, int] = {}
+        self._stored: dict[PartRef, PartSummary] = {}  # as the nodes report them; not those of a stream
+        self._passes: dict[tuple[int, Split], int] = {}  # ended passes, by node and split
+        self._passes_sent: dict[Split, int] = {}
         self._job: Job | None = None
-        self._patience = ProgressTimeout(settings.timeout, self._marks, self._story)
-        self._monitor.on_feed = self._hear
-        self._monitor.feed = feed
+        self.strategy = strategy(self)
+        self.timeout = ProgressTimeout(request.timeout, self._progress, self._describe)
+        self.monitor.begin_feed(number, self._on_message)
 
-    # ---- what it does
-
-    def train(self, data: "DataFrame", validation: "DataFrame | str | None") -> None:
-        """Feed, and return when the programs are done with it."""
+    def run(self) -> None:
+        """Feed the rows; return when the programs are done with them."""
         try:
-            column = validation if isinstance(validation, str) else ""
-            if validation is not None and not column:
-                self._validation = self._contents(self._gather(validation, Split.VALIDATION), Split.VALIDATION)
-            self._feed_rows(data, column)
-            self._monitor.wait(lambda: self.is_over)
+            self.timeout.restart()
+            self._feed_validation(self.request.validation)
+            self.strategy.feed(self.request.data)
         finally:
             self.close()
 
-    def _feed_rows(self, data: "DataFrame", validation_column: str) -> None:
-        """Feed the rows to train on, and tell the programs of them."""
-        parts = self._gather(data, Split.TRAIN, validation_column)
-        if validation_column:
-            self._validation = self._contents(parts, Split.VALIDATION)
-        self.seal(self._contents(parts, Split.TRAIN))
-
-    def _gather(self, data: "DataFrame", split: Split, validation_column: str = "") -> list[PartSummary]:
-        """Feed rows that are kept; return the parts that count."""
-        # Rows to validate on are passed over several times, also beside a stream.
-        kept = self._settings.storage
-        storage = CacheConfig() if split is Split.VALIDATION and kept.keep is CacheMode.NONE else kept
-        return self._send(data, FeedSpec(self._feed, split, storage, validation_column))
-
-    def _send(self, data: "DataFrame", order: FeedSpec) -> list[PartSummary]:
-        """Run the job; once more, to those that are left, if it failed since a node was lost that they can do without.
-
-        Of a stream's partitions those that have come to count are dropped when they come again.
-        """
-        while True:
-            self._start(data, order)
-            self._wait(lambda: self._job_ended() or self.is_over)
-            try:
-                return self._job_parts()
-            except FeedError:
-                if not any(self._monitor.nodes[target.number].lost for target in self._targets):
-                    raise
-
-    def seal(self, train: dict[int, SplitManifest]) -> None:
-        """Tell the programs that all rows have come."""
-        for number, split in train.items():
-            self._hold(number, [partition for partition, _ in split.parts], split.rows.get(number, 0))
-            self._monitor.tell(number, FeedComplete(self._feed, split, self._validation.get(number)))
-
-    def seal_held(self, validation_column: str) -> None:
-        """Seal what the tasks of a held stage have fed, each to its own node."""
-        try:
-            self._wait(lambda: all(node.stored is not None for node in self._fed) or bool(self._held_failures()))
-            if self._held_failures():
-                self._raise_cause()
-                raise not_computed(self._held_failures()[0])
-            parts = [part for node in self._fed for part in node.stored or ()]
-            if validation_column:
-                self._validation = self._contents(parts, Split.VALIDATION)
-            self.seal(self._contents(parts, Split.TRAIN))
-        finally:
-            self.close()
-
-    def _held_failures(self) -> list[str]:
-        return [node.feed_failed for node in self._fed if node.feed_failed]
+    def _feed_validation(self, data: "DataFrame | str | None") -> None:
+        if data is None or isinstance(data, str):
+            return
+        # The programs pass over these rows several times, also beside a stream.
+        cache = CacheConfig() if self.request.is_streamed else self.request.cache
+        parts = self.collect(self.send(data, FeedSpec(self.number, Split.VALIDATION, cache)))
+        self.validation = self.manifests(parts, Split.VALIDATION)
 
     def close(self) -> None:
-        """End what is still going on of it."""
-        self._monitor.on_feed = self._monitor.feed = None
-        for node in self._monitor.nodes:
-            node.holds = ""
+        """End what still goes on of this feed."""
+        self.monitor.end_feed()
         if self._job is not None:
             self._job.cancel()
-        self._life.feeding = None
-        self._life.watcher.close()
+        self._attempt.release_job()
+        self._attempt.console.close()
 
-    # ---- parts of it
+    # ---- for strategies
+
+    def send(self, data: "DataFrame", spec: FeedSpec) -> list[PartRef]:
+        """Run a feeding job; return the parts that count.
+
+        If it fails since a node is lost that the others can do without, it runs once more with the nodes that are left:
+        a partition counts once, whichever job has fed it.
+
+        Raises
+        ------
+        FeedError
+            If Spark can't compute the data, or nothing progresses.
+        NodeError
+            If a node fails.
+        """
+        while True:
+            job = self._submit(data, spec)
+            self.wait(lambda job=job: job.ended or self.is_over)  # type: ignore[misc]
+            try:
+                return self._accepted(job)
+            except FeedError:
+                if not any(self.monitor.nodes[each.number].lost for each in self._endpoints):
+                    raise
+
+    def _submit(self, data: "DataFrame", spec: FeedSpec) -> "Job":
+        # Independent workers may return while others still read.
+        nodes = [node for node in self.fed if not node.returned] or self.fed
+        self._endpoints = node_endpoints(nodes, self._attempt.address)
+        feeder = PartitionFeeder(self._endpoints, self._attempt.credentials, spec)
+        description = f"feed {spec.feed} ({spec.split.value}) of {len(nodes)} nodes"
+        self._job = self._attempt.backend.submit(feeder, data, description, on_end=self.monitor.wake)
+        self._attempt.hold_job(self._job)
+        return self._job
+
+    def _accepted(self, job: "Job") -> list[PartRef]:
+        if self.is_over:
+            return []  # the programs were done before all rows arrived
+        if job.error is not None:
+            self.raise_root_cause()
+        return accepted_parts(job)
+
+    def collect(self, refs: Sequence[PartRef]) -> list[PartSummary]:
+        """Wait for the nodes' reports of parts; return the summaries.
+
+        The job's result and the reports take different paths, and either may be first. A node that is lost reports
+        nothing more; the parts that it has not reported are left out.
+        """
+
+        def missing() -> bool:
+            return any(ref not in self._stored and not self.monitor.nodes[ref.number].lost for ref in refs)
+
+        self.wait(lambda: self.is_over or not missing())
+        return [self._stored[ref] for ref in refs if ref in self._stored]
+
+    def manifests(self, parts: Sequence[PartSummary], split: Split) -> dict[int, SplitManifest]:
+        """Return the manifest of a split for each node that reads it."""
+        fed = self.fed
+        readers = [node.number for node in self.readers if node not in fed]
+        # Workers of parameter servers train asynchronously and need no even shards; when one of them dies the others
+        # go on, which they could not in the midst of a move.
+        rebalance = self.request.rebalance and not self.monitor.spec.num_ps
+        own = [part for part in parts if part.split is split]
+        return build_manifests(own, node_endpoints(fed), self.request.cache, rebalance, readers)
+
+    def complete(self, parts: Sequence[PartSummary]) -> None:
+        """Send the programs what has arrived, which is all."""
+        if self.request.validation_column:
+            self.validation = self.manifests(parts, Split.VALIDATION)
+        for number, split in self.manifests(parts, Split.TRAIN).items():
+            self.note_held(number, [partition for partition, _ in split.parts], split.rows.get(number, 0))
+            self.monitor.send(number, FeedComplete(self.number, split, self.validation.get(number)))
+
+    def note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
+        """Note which rows a node holds: they are named if it is lost."""
+        self.monitor.nodes[number].holds = _describe_rows(partitions, self.number, rows)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Wait for a condition.
+
+        Raises
+        ------
+        FeedError
+            If nothing progresses for as long as the request allows.
+        NodeError
+            If a node fails.
+        """
+        while not self.monitor.wait(until, _CHECK_SECONDS):
+            self.timeout.check()
+
+    def wait_until_over(self) -> None:
+        """Wait until the programs are done with the feed, however long that takes."""
+        self.monitor.wait(lambda: self.is_over)
+
+    def raise_root_cause(self) -> None:
+        """Raise the failure of a node, if there is one: tasks fail with the node that they feed, and know less."""
+        cause = self.monitor.find_cause()
+        if cause is not None:
+            raise cause
 
     @property
-    def _fed(self) -> list[Node]:
-        return self._monitor.fed()
+    def fed(self) -> list[Node]:
+        """The nodes that are fed and not lost."""
+        return self.monitor.fed()
 
     @property
-    def _readers(self) -> list[Node]:
-        """The nodes that are told what is in the feed: a chief that is not fed may read it for workers that serve."""
-        fed = self._fed
+    def readers(self) -> list[Node]:
+        """The nodes that need the manifests: those that are fed, and a chief that reads for workers that serve."""
+        fed = self.fed
         return fed if self._chief in fed else [*fed, self._chief]
 
     @property
     def _chief(self) -> Node:
-        spec = self._monitor.spec
-        return self._monitor.nodes[spec.roles.index(spec.chief_role)]
-
-    def _start(self, data: "DataFrame", order: FeedSpec) -> None:
-        # Where workers have no steps together, one may have returned while others still read.
-        self._targets = node_endpoints(
-            [node for node in self._fed if not node.returned] or self._fed, self._life.address
-        )
-        self._job = self._life.feeding = self._life.backend.feed(
-            data, self._targets, self._life.credentials, order, on_end=self._monitor.wake
-        )
-
-    def _job_ended(self) -> bool:
-        return self._job is not None and self._job.ended
-
-    def _job_parts(self) -> list[PartSummary]:
-        job = self._job
-        assert job is not None
-        if self.is_over:
-            return []  # the programs were done before the rows were all there
-        if job.error is not None:
-            self._raise_cause()
-        return fed_parts(job)
-
-    def _raise_cause(self) -> None:
-        """Raise the failure of a node, if there is one: it ends the tasks that feed the node too, and explains more."""
-        cause = self._monitor.find_cause()
-        if cause is not None:
-            raise cause
-
-    def _contents(self, parts: list[PartSummary], split: Split) -> dict[int, SplitManifest]:
-        own = [part for part in parts if part.split is split]
-        fed = self._fed
-        readers = [node.number for node in self._readers if node not in fed]
-        # Workers of parameter servers train asynchronously: they need no even shards, and the others go on when one of
-        # them dies, which in the midst of a move they could not.
-        rebalance = self._settings.rebalance and not self._monitor.spec.num_ps
-        return contents(own, node_endpoints(fed), self._settings.storage, rebalance, readers)
-
-    def _hold(self, number: int, partitions: list[int], rows: int) -> None:
-        self._monitor.nodes[number].holds = _in_words(partitions, self._feed, rows)
+        spec = self.monitor.spec
+        return self.monitor.nodes[spec.roles.index(spec.chief_role)]
 
     @property
     def is_over(self) -> bool:
-        """Whether all programs are done with this feed: they have returned, or ask for the next."""
-        return all(self._is_done(node) for node in self._monitor.readers())
+        """Whether all programs are done with this feed: they have returned, or ask for the next one."""
+        return all(self.is_done(node) for node in self.monitor.readers())
 
-    def _is_done(self, node: Node) -> bool:
-        return node.returned or node.feed_wanted > self._feed
+    def is_done(self, node: Node) -> bool:
+        """Whether the program of a node is done with this feed."""
+        return node.returned or node.feed_wanted > self.number
 
-    def _wait(self, until: Callable[[], bool]) -> None:
-        while not self._monitor.wait(until, _LOOK_SECONDS):
-            self._patience.look()
+    # ---- messages of the nodes (under the monitor's lock)
 
-    # ---- what the nodes say (under the monitor's lock)
-
-    def _hear(self, node: Node, message: Any) -> None:
-        if self._is_late(message):
-            return
-        if isinstance(message, RowsReceived):
+    def _on_message(self, node: Node, message: Any) -> None:
+        if isinstance(message, FeedReport) and message.feed != self.number:
+            return  # a late one, of a feed that is over
+        if isinstance(message, PartsStored):
+            self._stored.update((part.ref, part) for part in message.parts if not self._is_streamed(part.split))
+        elif isinstance(message, RowsReceived):
             self._received[node.number] = message.rows
         elif isinstance(message, RowsConsumed):
-            self._taken[node.number] = message.rows
+            self.consumed[node.number] = message.rows
         elif isinstance(message, PassEnded):
             ended = node.number, message.split
             self._passes[ended] = self._passes.get(ended, 0) + 1
-        self._tell_of_passes()
+        self._report_passes()
+        self.strategy.on_message(node, message)
 
-    def _is_late(self, message: Any) -> bool:
-        """Whether it is a word on a feed that is over."""
-        return isinstance(message, _ABOUT_A_FEED) and message.feed != self._feed
+    def _is_streamed(self, split: Split) -> bool:
+        return self.request.is_streamed and split is Split.TRAIN
 
-    def _tell_of_passes(self) -> None:
-        """Tell the chief how many passes all workers have ended that are left."""
+    def _report_passes(self) -> None:
+        """Send the chief how many passes all remaining workers have ended."""
         for split in Split:
-            count = min((self._passes.get((node.number, split), 0) for node in self._fed), default=0)
-            if count > self._passes_told.get(split, 0):
-                self._passes_told[split] = count
-                self._monitor.tell(self._chief.number, PassesEnded(self._feed, split, count))
+            count = min((self._passes.get((node.number, split), 0) for node in self.fed), default=0)
+            if count > self._passes_sent.get(split, 0):
+                self._passes_sent[split] = count
+                self.monitor.send(self._chief.number, PassesEnded(self.number, split, count))
 
-    # ---- how far it is
+    # ---- progress
 
-    def _marks(self) -> Any:
+    def _progress(self) -> Hashable:
         tasks = self._job.tasks() if self._job is not None else ()
-        wanted = tuple((node.feed_wanted, node.returned, node.serving) for node in self._monitor.nodes)
-        return tuple(self._received.items()), tuple(self._taken.items()), tasks, wanted
+        programs = tuple((node.feed_wanted, node.returned, node.serving) for node in self.monitor.nodes)
+        return tuple(self._received.items()), tuple(self.consumed.items()), len(self._stored), tasks, programs
 
-    def _story(self) -> str:
-        """Return who waits for whom."""
-        told = []
+    def rows_received(self, node: Node) -> int:
+        """Return how many rows have reached a node, as far as the driver knows."""
+        return max(self._received.get(node.number, 0), self.strategy.rows_received(node))
+
+    def _describe(self) -> str:
+        """Return which process waits for which."""
+        parts = []
         if self._job is not None:
             done, running, total = self._job.tasks()
-            told.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
-        for node in self._fed:
-            received = self._came(node)
-            unit = "lists of rows" if self._settings.apart else "rows"
-            told.append(f"{node.role} on {node.host} has received {received:,} {unit}{self._what_of_them(node)}")
-        return "; ".join(told) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
+            parts.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
+        for node in self.fed:
+            received = f"{node.role} on {node.host} has received {self.rows_received(node):,} {self.request.unit}"
+            parts.append(received + self.strategy.describe(node))
+        text = "; ".join(parts) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
+        advice = self.strategy.advice()
+        return f"{text}. {advice}" if advice else text
 
-    def _came(self, node: Node) -> int:
-        """Return how many rows a node has received, as far as it has told."""
-        return self._received.get(node.number, 0)
 
-    def _what_of_them(self, _node: Node) -> str:
-        """Return what has become of the rows that a node has received."""
+class _CompleteFeed:
+    """What feeds have in common whose programs begin when all rows have arrived."""
+
+    def __init__(self, session: FeedSession) -> None:
+        self._session = session
+
+    def on_message(self, node: Node, message: Any) -> None:
+        """Do nothing: the session notes what it needs."""
+
+    def rows_received(self, _node: Node) -> int:
+        """Return 0: what a node has received it reports itself."""
+        return 0
+
+    def describe(self, _node: Node) -> str:
+        """Return that a node waits for the other rows."""
         return " and waits for the rest"
 
+    def advice(self) -> str:
+        """Return no advice."""
+        return ""
 
-def _in_words(partitions: Sequence[int], feed: int, rows: int) -> str:
-    """Return which rows a node holds.
+
+class CachedFeed(_CompleteFeed):
+    """Rows that the nodes keep, sent by a Spark job."""
+
+    def feed(self, data: "DataFrame | None") -> None:
+        """Run the job, complete the feed, and wait until the programs are done with it."""
+        assert data is not None
+        session = self._session
+        spec = FeedSpec(session.number, Split.TRAIN, session.request.cache, session.request.validation_column)
+        session.complete(session.collect(session.send(data, spec)))
+        session.wait_until_over()
+
+
+class HeldFeed(_CompleteFeed):
+    """Rows that the nodes keep, sent by the tasks that hold the nodes, each to its own."""
+
+    def feed(self, _data: "DataFrame | None") -> None:
+        """Wait for the tasks, and complete the feed; `Cluster.join` waits for the programs."""
+        session = self._session
+        session.wait(lambda: bool(self._failures()) or all(node.fed_parts is not None for node in session.fed))
+        if self._failures():
+            session.raise_root_cause()
+            raise not_computed(self._failures()[0])
+        session.complete(session.collect([ref for node in session.fed for ref in node.fed_parts or ()]))
+
+    def _failures(self) -> list[str]:
+        return [node.feed_failed for node in self._session.fed if node.feed_failed]
+
+
+def _describe_rows(partitions: Sequence[int], feed: int, rows: int) -> str:
+    """Return a description of the rows that a node holds.
 
     Examples
     --------
-    >>> _in_words([1, 3], 0, 2000)
+    >>> _describe_rows([1, 3], 0, 2000)
     'partitions 1 and 3 of feed 0 (2,000 rows)'
     """
     if not rows:
@@ -301,50 +382,50 @@ def _in_words(partitions: Sequence[int], feed: int, rows: int) -> str:
 
 
 class ProgressTimeout:
-    """Raises when nothing has moved for too long.
+    """A time-out that counts from the last progress.
 
     Parameters
     ----------
     seconds : float
-        How long is too long.
-    marks : callable
-        Returns how far everything is; any change of it is progress.
-    story : callable
-        Returns who waits for whom, for the error.
+        Seconds without progress after which `check` raises.
+    progress : callable
+        Returns the state of everything that may progress; any change of it is progress.
+    describe : callable
+        Returns which process waits for which, for the error.
 
     Raises
     ------
     SpecError
-        If `seconds` is no time.
+        If `seconds` is not above 0.
 
     Examples
     --------
-    >>> patience = ProgressTimeout(0.01, marks=lambda: (5, 3), story=lambda: "worker:0 has taken 3 of 5 rows")
+    >>> timeout = ProgressTimeout(0.01, progress=lambda: (5, 3), describe=lambda: "worker:0 has taken 3 of 5 rows")
     >>> time.sleep(0.02)
-    >>> patience.look()
+    >>> timeout.check()
     Traceback (most recent call last):
         ...
     tensorflowonspark.errors.FeedError: the feed has made no progress for 0.01 s (timeout): worker:0 has taken 3 of 5 \
 rows
     """
 
-    def __init__(self, seconds: float, marks: Callable[[], Hashable], story: Callable[[], str]) -> None:
+    def __init__(self, seconds: float, progress: Callable[[], Hashable], describe: Callable[[], str]) -> None:
         if not isinstance(seconds, (int, float)) or not seconds > 0:
             raise SpecError(f"timeout={seconds!r}: expected seconds above 0 without any progress")
         self._seconds = seconds
-        self._marks = marks
-        self._story = story
-        self.begin()
+        self._progress = progress
+        self._describe = describe
+        self.restart()
 
-    def begin(self) -> None:
-        """Start counting anew."""
-        self._last = self._marks()
+    def restart(self) -> None:
+        """Count from now on."""
+        self._last = self._progress()
         self._since = time.monotonic()
 
-    def look(self) -> None:
-        """Raise `FeedError` if it has been too long."""
-        now = self._marks()
+    def check(self) -> None:
+        """Raise `FeedError` if there has been no progress for too long."""
+        now = self._progress()
         if now != self._last:
             self._last, self._since = now, time.monotonic()
         elif time.monotonic() - self._since > self._seconds:
-            raise FeedError(f"the feed has made no progress for {self._seconds:g} s (timeout): {self._story()}")
+            raise FeedError(f"the feed has made no progress for {self._seconds:g} s (timeout): {self._describe()}")

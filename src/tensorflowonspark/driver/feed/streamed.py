@@ -1,19 +1,20 @@
-"""Streamed feeds: rows that are passed on as they come, scheduled by a `StepScheduler`."""
+"""Streamed feeds: the programs take the rows as they arrive, in the steps that a `StepScheduler` grants."""
 
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.feed.scheduler import StepScheduler
-from tensorflowonspark.driver.feed.session import PARTITIONS_PER_BATCH, FeedSession, FeedSettings
+from tensorflowonspark.driver.feed.session import PARTITIONS_PER_BATCH, FeedSession
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
     Backpressure,
     FeedComplete,
     InputStarved,
+    PartRef,
     PartsStored,
     PartSummary,
     RowsConsumed,
+    Split,
     SplitManifest,
     StepGrant,
     StreamOpened,
@@ -26,118 +27,130 @@ if TYPE_CHECKING:
 __all__ = ["StreamedFeed"]
 
 
-class StreamedFeed(FeedSession):
-    """Streams rows to the nodes of a cluster: one DataFrame, or one after the other as one feed."""
+class StreamedFeed:
+    """Rows that the programs take as they arrive: of one DataFrame, or of several in sequence as one feed.
 
-    def __init__(self, life: ClusterAttempt, feed: int, settings: FeedSettings) -> None:
-        super().__init__(life, feed, settings)
+    Parameters
+    ----------
+    session : FeedSession
+        The session that it belongs to.
+
+    Attributes
+    ----------
+    session : FeedSession
+        The same.
+    """
+
+    def __init__(self, session: FeedSession) -> None:
+        self.session = session
+        self._monitor = session.monitor
         self._reading: set[int] = set()  # nodes whose programs have begun to read
-        self._opened = False  # the programs know what is in it
-        self._plan = StepScheduler([node.number for node in self._fed], feed)
+        self._opened = False  # the programs know the feed's columns
+        self._scheduler = StepScheduler([node.number for node in session.fed], session.number)
 
-    def _feed_rows(self, data: "DataFrame", validation_column: str) -> None:
-        assert not validation_column  # which `Cluster.train` refuses: rows to validate on are kept
+    def feed(self, data: "DataFrame | None") -> None:
+        """Stream one DataFrame, and wait until the programs are done with it."""
+        assert data is not None
         self.feed_batch(data, 0, last=True)
+        self.session.wait_until_over()
 
     def feed_batch(self, data: "DataFrame", first_partition: int, *, last: bool = False) -> None:
         """Stream a DataFrame; return when the programs have taken all its rows."""
-        plan = self._plan
+        session, scheduler = self.session, self._scheduler
         try:
-            self._patience.begin()
-            parts = self._send(
-                data, FeedSpec(self._feed, storage=self._settings.storage, first_partition=first_partition)
-            )
-            # The nodes tell of their parts themselves, and Spark's word may come before theirs.
-            self._wait(lambda: self._alive(parts) <= plan.partitions or self.is_over)
+            session.timeout.restart()
+            spec = FeedSpec(session.number, storage=session.request.cache, first_partition=first_partition)
+            accepted = session.send(data, spec)
+            # The nodes report their parts themselves, and the job's result may be first.
+            session.wait(lambda: self._partitions_to_come(accepted) <= scheduler.partitions or session.is_over)
         except FeedError as error:
-            self._monitor.send_all(StepGrant(self._feed, end=True, failed=str(error)))
+            self._monitor.send_all(StepGrant(session.number, end=True, failed=str(error)))
             raise
         with self._monitor.changed:
             if last:
-                # Told at once: workers of asynchronous training that are through need not wait for the others.
-                self._open_stream(None)
-                plan.finish()
+                # At once: asynchronous workers that have taken all their rows need not wait for the others.
+                self._open(None)
+                scheduler.finish()
             else:
-                plan.pause(first_partition + PARTITIONS_PER_BATCH)
-            self._speak()
-        self._wait(lambda: self.is_over or plan.all_taken)
+                scheduler.pause(first_partition + PARTITIONS_PER_BATCH)
+            self._grant()
+        session.wait(lambda: session.is_over or scheduler.all_taken)
 
     def end_stream(self) -> None:
-        """Tell the programs that nothing more comes, and wait until they are done."""
+        """Send the programs the end of the feed, and wait until they are done with it."""
         with self._monitor.changed:
-            self._open_stream(None)
-            self._plan.finish()
-            self._speak()
-        self._monitor.wait(lambda: self.is_over)
+            self._open(None)
+            self._scheduler.finish()
+            self._grant()
+        self.session.wait_until_over()
 
-    def _alive(self, parts: list[PartSummary]) -> set[int]:
-        """Return the partitions of those parts whose nodes are neither lost nor done with the feed."""
+    def _partitions_to_come(self, accepted: list[PartRef]) -> set[int]:
+        """Return the partitions on nodes that are neither lost nor done with the feed."""
         nodes = self._monitor.nodes
-        gone = {node.number for node in nodes if node.lost or self._is_done(node)}
-        return {part.partition for part in parts if part.number not in gone}
+        gone = {node.number for node in nodes if node.lost or self.session.is_done(node)}
+        return {ref.partition for ref in accepted if ref.number not in gone}
 
-    def _hear(self, node: Node, message: Any) -> None:
-        super()._hear(node, message)
-        if not self._is_late(message):
-            self._go_on(self._plan, node, message)
-
-    def _go_on(self, plan: StepScheduler, node: Node, message: Any) -> None:
-        """Follow a stream."""
+    def on_message(self, node: Node, message: Any) -> None:
+        """Schedule the next steps."""
+        scheduler = self._scheduler
         if isinstance(message, StreamOpened):
             self._reading.add(node.number)
             if message.batch_rows is None:
-                plan.part_company()
+                scheduler.make_independent()
             else:
-                plan.open(node.number, message.batch_rows)
+                scheduler.open(node.number, message.batch_rows)
         elif isinstance(message, PartsStored):
             for part in message.parts:
-                if plan.store(part) and part.rows:
-                    self._open_stream(part)
+                if part.split is Split.TRAIN and scheduler.store(part) and part.rows:
+                    self._open(part)
         elif isinstance(message, Backpressure):
-            plan.press(node.number)
+            scheduler.press(node.number)
         elif isinstance(message, InputStarved):
-            plan.starve(node.number)
+            scheduler.starve(node.number)
         elif isinstance(message, RowsConsumed):
-            plan.take(node.number, message.rows)
-        self._speak()
-        if node.number in plan.rows:
-            self._hold(node.number, *plan.held(node.number))
+            scheduler.take(node.number, message.rows)
+        self._grant()
+        if node.number in scheduler.rows:
+            self.session.note_held(node.number, *scheduler.held(node.number))
 
-    def _open_stream(self, first: PartSummary | None) -> None:
-        """Tell the programs what comes, as the first rows show it."""
+    def _open(self, first: PartSummary | None) -> None:
+        """Send the programs the feed's columns, as its first rows have them."""
         if self._opened:
             return
         self._opened = True
-        rows = dict.fromkeys((node.number for node in self._fed), 0)
+        rows = dict.fromkeys((node.number for node in self.session.fed), 0)
         train = SplitManifest(rows, columns=first.columns, schema=first.schema) if first else SplitManifest(rows)
-        for node in self._readers:
-            validation = self._validation.get(node.number)
-            self._monitor.tell(node.number, FeedComplete(self._feed, train, validation, streams=True))
+        for node in self.session.readers:
+            validation = self.session.validation.get(node.number)
+            self._monitor.send(node.number, FeedComplete(self.session.number, train, validation, streams=True))
 
-    def _speak(self) -> None:
+    def _grant(self) -> None:
+        """Send each node its next steps."""
         for node in self._monitor.nodes:
-            if node.lost or self._is_done(node):
-                self._plan.leave(node.number)
-            elif node.serving and node.number in self._plan.rows:
-                self._plan.part_company()
-        for number, word in self._plan.words().items():
-            self._monitor.tell(number, word)
+            if node.lost or self.session.is_done(node):
+                self._scheduler.leave(node.number)
+            elif node.serving and node.number in self._scheduler.rows:
+                self._scheduler.make_independent()
+        for number, grant in self._scheduler.grants().items():
+            self._monitor.send(number, grant)
 
-    def _came(self, node: Node) -> int:
-        return max(super()._came(node), self._plan.rows.get(node.number, 0))
+    def rows_received(self, node: Node) -> int:
+        """Return how many rows of a node count so far."""
+        return self._scheduler.rows.get(node.number, 0)
 
-    def _what_of_them(self, node: Node) -> str:
+    def describe(self, node: Node) -> str:
+        """Return how many rows the program of a node has taken."""
         if node.number not in self._reading:
-            reading = "ctx.get_data_feed" if self._settings.apart else "ctx.dataset"
-            return f", and its program has not begun to read them ({reading})"
-        return f", of which its program has taken {self._taken.get(node.number, 0):,}"
+            return f", and its program has not begun to read them ({self.session.request.read_with})"
+        return f", of which its program has taken {self.session.consumed.get(node.number, 0):,}"
 
-    def _story(self) -> str:
-        fed = self._fed
-        dry = [str(each.role) for each in fed if self._came(each) <= self._taken.get(each.number, 0)]
-        if self._plan.shared or not 0 < len(dry) < len(fed):
-            return super()._story()
+    def advice(self) -> str:
+        """Return which workers have run out of rows, if the others may wait for them in a step."""
+        fed, consumed = self.session.fed, self.session.consumed
+        dry = [str(each.role) for each in fed if self.session.rows_received(each) <= consumed.get(each.number, 0)]
+        if self._scheduler.shared or not 0 < len(dry) < len(fed):
+            return ""
         return (
-            f"{super()._story()}. {', '.join(dry)} has no rows left: if the workers train in step, the others wait for "
-            "it; let all take as many steps and call terminate() then, or use ctx.dataset, whose steps are even"
+            f"{', '.join(dry)} has no rows left: if the workers train in step, the others wait for it; let all take as "
+            "many steps and call terminate() then, or use ctx.dataset, whose steps are even"
         )

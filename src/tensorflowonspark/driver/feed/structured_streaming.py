@@ -1,7 +1,7 @@
-"""Streaming DataFrames as endless feeds: Spark's micro-batches, one after the other.
+"""Streaming DataFrames as endless feeds of Spark's micro-batches.
 
 A micro-batch is acknowledged (Spark commits it to the query's checkpoint) when the programs have taken all its rows.
-What was not acknowledged comes again when a query starts anew from the same checkpoint.
+One that was not is fed again when a query starts anew from the same checkpoint.
 """
 
 import logging
@@ -22,28 +22,39 @@ if TYPE_CHECKING:
 __all__ = ["StreamingFeed"]
 
 _log = logging.getLogger(__name__)
-_COMMIT_SECONDS = 10.0  # for Spark to write down that a micro-batch is done
-_LOOK_SECONDS = 0.2
+_COMMIT_SECONDS = 10.0  # for Spark to commit a micro-batch
+_CHECK_SECONDS = 0.2
 
 
 class StreamingFeed:
-    """What ``cluster.train_stream`` returns: a feed that goes on until it is stopped.
+    """A feed that continues until it is stopped; `Cluster.train_stream` returns it.
 
     Attributes
     ----------
     query : pyspark.sql.streaming.StreamingQuery
         Spark's own handle, for progress and metrics; end it with `stop`.
+
+    Examples
+    --------
+    >>> import tensorflowonspark as tfos
+    >>> def program(ctx):
+    ...     return sum(len(batch["value"]) for batch in ctx.feed().batches(10)())
+    >>> with tfos.Cluster(spark, program) as cluster:
+    ...     feed = cluster.train_stream(spark.readStream.format("rate").load())
+    ...     feed.query.isActive
+    ...     feed.stop()
+    True
     """
 
     def __init__(
         self,
         data: "DataFrame",
-        run: StreamedFeed,
-        checkpoint: str,
+        stream: StreamedFeed,
+        checkpoint: str | None,
         trigger: Mapping[str, Any],
         on_end: Callable[[], None],
     ) -> None:
-        self._run = run
+        self._stream = stream
         self._on_end = on_end
         self._between = Lock()  # held while a micro-batch is fed
         self._ending = Lock()
@@ -63,31 +74,31 @@ class StreamingFeed:
     def _feed_batch(self, frame: "DataFrame", batch: int) -> None:
         """Feed one micro-batch (called by Spark, one at a time); raising leaves it unacknowledged."""
         with self._between:
-            if self._stopping or self._run.is_over:
+            if self._stopping or self._stream.session.is_over:
                 raise FeedError("the feed has been stopped")
             try:
-                self._run.feed_batch(frame, self._batches * PARTITIONS_PER_BATCH)
+                self._stream.feed_batch(frame, self._batches * PARTITIONS_PER_BATCH)
             except BaseException as error:
                 self._error = error
                 raise
             self._batches += 1
-            if self._run.is_over:
+            if self._stream.session.is_over:
                 raise FeedError("the programs have ended before the end of a micro-batch")
             self._acknowledged = batch
 
     def _watch(self) -> None:
         """End the feed when its query ends, or the programs do."""
         while not self._ended:
-            if self._run.is_over or not self.query.isActive:
-                with suppress(Exception):  # whoever waits gets it
+            if self._stream.session.is_over or not self.query.isActive:
+                with suppress(Exception):  # `wait` and `stop` raise it
                     self.stop()
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
 
     def stop(self) -> None:
-        """Finish the micro-batch that is being fed, end the query, and wait until the programs are done with the feed.
+        """Finish the current micro-batch, end the query, and wait until the programs are done with the feed.
 
-        Nothing that Spark holds for processed is lost: all of it has been taken by the programs.
+        The programs have then taken all rows that Spark's checkpoint counts as processed.
 
         Raises
         ------
@@ -107,30 +118,34 @@ class StreamingFeed:
                 self.query.stop()
         try:
             if self._error is None:
-                self._run.end_stream()
+                self._stream.end_stream()
         except ClusterError as error:
             self._error = error
         finally:
             self._ended = True
-            self._run.close()
             self._on_end()
 
     def _wait_for_commit(self) -> None:
-        """Let Spark write down the last micro-batch: one that was taken must not come again."""
+        """Wait until Spark has committed the last micro-batch, so that it is not fed again."""
         end = time.monotonic() + _COMMIT_SECONDS
         while self.query.isActive and time.monotonic() < end:
             last = self.query.lastProgress
             if self._acknowledged < 0 or (last is not None and last["batchId"] >= self._acknowledged):
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the feed has ended, by `stop` or since its query or the programs have; return whether it has.
+        """Wait until the feed has ended: by `stop`, or with its query or the programs.
 
         Parameters
         ----------
         timeout : float, optional
             Seconds after which to return anyway.
+
+        Returns
+        -------
+        bool
+            Whether the feed has ended.
 
         Raises
         ------
@@ -139,13 +154,13 @@ class StreamingFeed:
         """
         end = None if timeout is None else time.monotonic() + timeout
         while not self._ended and (end is None or time.monotonic() < end):
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
         self._raise()
         return self._ended
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
-        failed = self.query.exception() if self._ended and not self._run.is_over else None
+        failed = self.query.exception() if self._ended and not self._stream.session.is_over else None
         if failed is not None and not self._stopping:
             raise FeedError(f"the streaming query failed: {failed}") from failed

@@ -1,26 +1,27 @@
-"""The cluster's interface to Spark: slots, an address, a stage that launches nodes, jobs that feed them.
+"""The driver's interface to Spark: slots, an address to listen at, the stage that launches nodes, jobs on partitions.
 
-This is the seam between the driver's logic and Spark: tests put a backend without Spark here.
+It knows nothing of feeds. Tests replace it by a backend without Spark.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tensorflowonspark.driver.feed.job import feed_job
-from tensorflowonspark.driver.spark.jobs import SparkJob, SparkStage
+from tensorflowonspark.columns import map_in_arrow
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.jobs import Job, PartitionFunction, SparkJob, SparkStage, Stage, run_in_task
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
 from tensorflowonspark.driver.spark.resources import find_slots, listen
-from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import hadoop_settings
-from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
 from tensorflowonspark.task.launch import LaunchPlan
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Backend", "Job", "SparkBackend", "Stage", "is_remote"]
+__all__ = ["Backend", "SparkBackend", "is_remote"]
 
 
 def is_remote(spark: "SparkSession") -> bool:
@@ -28,31 +29,8 @@ def is_remote(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-class Job(Protocol):
-    """Something that runs in the background; `SparkJob` says what each name means."""
-
-    ended: bool
-    result: Any
-    error: BaseException | None
-
-    def tasks(self) -> tuple[int, int, int]: ...  # noqa: D102
-    def cancel(self) -> None: ...  # noqa: D102
-    def wait(self, seconds: float) -> None: ...  # noqa: D102
-
-
-class Stage(Protocol):
-    """What places the nodes of a plan; `SparkStage` says what each name means."""
-
-    @property
-    def ended(self) -> bool: ...  # noqa: D102
-    def problems(self) -> list[str]: ...  # noqa: D102
-    def data_problem(self) -> FeedError | None: ...  # noqa: D102
-    def cancel(self) -> None: ...  # noqa: D102
-    def wait(self, seconds: float) -> None: ...  # noqa: D102
-
-
 class Backend(Protocol):
-    """What carries a cluster; `SparkBackend` says what each method does."""
+    """Where the nodes of a cluster run; `SparkBackend` documents the methods."""
 
     @property
     def shares_terminal(self) -> bool: ...  # noqa: D102
@@ -63,13 +41,8 @@ class Backend(Protocol):
         self, credentials: Credentials, on_channel: ChannelHandler
     ) -> tuple[Server, tuple[str, int]]: ...
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
-    def feed(  # noqa: D102
-        self,
-        data: "DataFrame",
-        targets: tuple[NodeEndpoint, ...],
-        credentials: Credentials,
-        order: FeedSpec,
-        on_end: Callable[[], None],
+    def submit(  # noqa: D102
+        self, function: PartitionFunction, data: "DataFrame | BatchRDD", description: str, on_end: Callable[[], None]
     ) -> Job: ...
 
 
@@ -81,7 +54,7 @@ class SparkBackend:
     spark : SparkSession
         Its session.
     own_nodes : int
-        How many nodes, from the first one on, run beside the driver, and need no slots.
+        The number of nodes, from the first one on, that run on the driver's machine and need no slots.
 
     Raises
     ------
@@ -101,7 +74,7 @@ class SparkBackend:
         return str(self._spark.sparkContext.master).startswith("local[")
 
     def hadoop_settings(self) -> dict[str, str]:
-        """Return what the nodes are to reach file systems with."""
+        """Return the settings by which the nodes reach file systems."""
         return hadoop_settings(self._spark)
 
     def wants_tls(self) -> bool:
@@ -109,16 +82,21 @@ class SparkBackend:
         return spark_wants_tls(self._spark)
 
     def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int:
-        """Wait for task slots for so many nodes; return for how many there are some, or raise `SlotsError`.
+        """Wait for task slots; return the number of nodes that have one.
 
         Parameters
         ----------
         needed, wanted : int
             The least and the most nodes.
         timeout : float
-            Seconds to wait for executors that are to come.
+            Seconds to wait for executors that have not registered yet.
         had : int
-            For how many nodes there were slots before an executor was lost.
+            The number of nodes that had slots before an executor was lost.
+
+        Raises
+        ------
+        SlotsError
+            If there are fewer than needed.
         """
         if is_remote(self._spark):
             raise SpecError(
@@ -133,19 +111,28 @@ class SparkBackend:
         return listen(self._spark.sparkContext, credentials, on_channel)
 
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
-        """Start the stage that places the nodes."""
+        """Start the stage that launches the nodes."""
         if not self._own_nodes:
             return SparkStage(self._spark, plan, data, on_end)
-        stage = SparkStage(self._spark, replace(plan, first=self._own_nodes), data, on_end)
+        stage = SparkStage(self._spark, replace(plan, first_node=self._own_nodes), data, on_end)
         return LocalNodes(plan, range(self._own_nodes), stage)
 
-    def feed(
-        self,
-        data: "DataFrame",
-        targets: tuple[NodeEndpoint, ...],
-        credentials: Credentials,
-        order: FeedSpec,
-        on_end: Callable[[], None],
+    def submit(
+        self, function: PartitionFunction, data: "DataFrame | BatchRDD", description: str, on_end: Callable[[], None]
     ) -> SparkJob:
-        """Start a job that feeds a DataFrame to the targets."""
-        return feed_job(self._spark, data, targets, credentials, order, on_end)
+        """Start a job that applies a function to each partition of its data, and collects the rows it returns.
+
+        Parameters
+        ----------
+        function : PartitionFunction
+            What the tasks run.
+        data : DataFrame or BatchRDD
+            Its rows are given to the function.
+        description : str
+            The job's name in Spark's UI.
+        on_end : callable
+            Called when the job has ended.
+        """
+        task = partial(run_in_task, function)
+        rows: Any = data.map_in_arrow(task) if isinstance(data, BatchRDD) else map_in_arrow(data, task, function.schema)
+        return SparkJob(self._spark, description, rows.collect, on_end)

@@ -1,4 +1,4 @@
-"""Spark jobs: run in the background, named in Spark's UI, cancelled when they are no longer wanted."""
+"""Spark jobs and the barrier stage: run in the background, named in Spark's UI, cancelled when no longer needed."""
 
 import logging
 import re
@@ -7,40 +7,90 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION
 from tensorflowonspark.errors import ClusterError, FeedError
-from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, place
+from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SparkJob", "SparkStage", "first_cause", "not_computed", "stage_error"]
+__all__ = [
+    "Job",
+    "PartitionFunction",
+    "SparkJob",
+    "SparkStage",
+    "Stage",
+    "first_cause",
+    "not_computed",
+    "run_in_task",
+    "stage_error",
+]
 
+_log = logging.getLogger(__name__)
+_CANCEL_SECONDS = 0.2  # between two requests to cancel a job that Spark may not have known at the first
 
-# What to look for in the message of a failed job, best first: our own error, another Python error at a traceback's
-# end, the last of Java's causes.
-_FED = re.compile(r"^ *tensorflowonspark\.errors\.FeedError: (.+)$", re.MULTILINE)
-
-
+# Matched against the message of a failed job, best first: our own error, another Python error at the end of a
+# traceback, the last of Java's causes.
+_FEED_ERROR = re.compile(r"^ *tensorflowonspark\.errors\.FeedError: (.+)$", re.MULTILINE)
 _PYTHON_ERROR = re.compile(r"^ *((?:\w+\.)*(?!Py4J|Python)\w+(?:Error|Exception): .+)$", re.MULTILINE)
-
-
 _JAVA_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
-
-
 _JAVA_ERROR = re.compile(r"^: (.+)$", re.MULTILINE)  # below "An error occurred while calling o151.collectToPython."
 
 
+class Job(Protocol):
+    """A job that runs in the background; `SparkJob` documents the members."""
+
+    ended: bool
+    result: Any
+    error: BaseException | None
+
+    def tasks(self) -> tuple[int, int, int]: ...  # noqa: D102
+    def cancel(self) -> None: ...  # noqa: D102
+    def wait(self, seconds: float) -> None: ...  # noqa: D102
+
+
+class Stage(Protocol):
+    """The stage that launches the nodes of a plan; `SparkStage` documents the members."""
+
+    @property
+    def ended(self) -> bool: ...  # noqa: D102
+    def problems(self) -> list[str]: ...  # noqa: D102
+    def data_problem(self) -> FeedError | None: ...  # noqa: D102
+    def cancel(self) -> None: ...  # noqa: D102
+    def wait(self, seconds: float) -> None: ...  # noqa: D102
+
+
+class PartitionFunction(Protocol):
+    """A function of the number of a partition, that of the attempt at it, and its rows; it returns rows of `schema`."""
+
+    @property
+    def schema(self) -> str: ...  # noqa: D102
+    def __call__(  # noqa: D102
+        self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]: ...
+
+
+def run_in_task(function: PartitionFunction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Apply a function to the partition of this Spark task."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    return function(task.partitionId(), task.taskAttemptId(), batches)
+
+
 def not_computed(why: str) -> FeedError:
-    """Return the error of a DataFrame that Spark could not compute, or that could not be fed."""
+    """Return the error for a DataFrame that Spark could not compute, or that could not be fed."""
     return FeedError(f"Spark could not compute and feed the DataFrame: {why}")
 
 
 def first_cause(error: BaseException) -> str:
-    r"""Return the line of Spark's long message that says what happened.
+    r"""Return the line of Spark's long message that names the cause.
 
     Examples
     --------
@@ -50,30 +100,35 @@ def first_cause(error: BaseException) -> str:
     'a.b.SparkException: Job 3 cancelled'
     """
     text = str(error)
-    for pattern in (_FED, _PYTHON_ERROR, _JAVA_CAUSE, _JAVA_ERROR):
+    for pattern in (_FEED_ERROR, _PYTHON_ERROR, _JAVA_CAUSE, _JAVA_ERROR):
         found = pattern.findall(text)
         if found:
             return str(found[-1]).strip()
     return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
-_log = logging.getLogger(__name__)
-_AGAIN_SECONDS = 0.2
-
-
 class SparkJob:
-    """Runs an action that starts Spark jobs in a thread of its own.
+    """Runs an action that starts Spark jobs, in a separate thread.
 
     Parameters
     ----------
     spark : SparkSession
         Where it runs.
     description : str
-        What Spark's UI calls it.
+        Its name in Spark's UI.
     action : callable
         Starts the jobs and returns their result.
     on_end : callable
-        Called, in that thread, when the action has ended in whatever way.
+        Called in that thread when the action has ended, with or without an error.
+
+    Attributes
+    ----------
+    ended : bool
+        Whether the action has ended.
+    result : object
+        What the action has returned.
+    error : BaseException or None
+        What the action has raised.
     """
 
     def __init__(
@@ -98,16 +153,16 @@ class SparkJob:
             self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
             if not self._cancelled:
                 self.result = self._action()
-        except BaseException as error:  # whoever waits for the job raises it
+        except BaseException as error:  # raised where the job is waited for
             self.error = error
         finally:
             self.ended = True
             self._on_end()
 
     def tasks(self) -> tuple[int, int, int]:
-        """Return how many of its Spark tasks are done, are running, and there are in all, as far as is known."""
+        """Return how many Spark tasks are done, how many are running, and how many are known in all."""
         done = running = total = 0
-        with suppress(Exception):  # the application or its JVM is gone: whoever waits will learn it otherwise
+        with suppress(Exception):  # the application or its JVM has ended, which the job's own error shows
             tracker = self._context.statusTracker()
             for job in tracker.getJobIdsForGroup(self._group):
                 found = tracker.getJobInfo(job)
@@ -119,16 +174,16 @@ class SparkJob:
         return done, running, total
 
     def cancel(self) -> None:
-        """End its Spark jobs, now; `wait` sees to it that they do end."""
+        """Cancel its Spark jobs; `wait` repeats that until they have ended."""
         if not self._cancelled:
             self._cancelled = True
             self._cancel_group()
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, but not longer than asked."""
+        """Wait at most so many seconds for its end."""
         end = time.monotonic() + seconds
         while self._thread.is_alive() and time.monotonic() < end:
-            self._thread.join(_AGAIN_SECONDS)
+            self._thread.join(_CANCEL_SECONDS)
             if self._cancelled:
                 self._cancel_group()  # a job that Spark did not know yet when it was cancelled
 
@@ -137,21 +192,21 @@ class SparkJob:
             return
         try:
             self._context.cancelJobGroup(self._group)
-        except Exception as error:  # the application or its JVM is gone, and the jobs with it
+        except Exception as error:  # the application or its JVM has ended, and the jobs with it
             _log.debug("cancelling %r: %s", self._description, error)
 
 
 class SparkStage:
-    """The stage on a Spark cluster.
+    """The barrier stage that launches the nodes of a plan, one in each task.
 
     Parameters
     ----------
     spark : SparkSession
         Where it runs.
-    plan : Plan
-        What its tasks do.
+    plan : LaunchPlan
+        What its tasks launch.
     data : DataFrame or None
-        What a held stage feeds: it is divided evenly over the nodes.
+        The rows that a held stage feeds, divided evenly over its tasks.
     on_end : callable
         Called when it has ended.
     """
@@ -159,12 +214,12 @@ class SparkStage:
     def __init__(
         self, spark: "SparkSession", plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]
     ) -> None:
-        size = len(plan.spec.roles) - plan.first
+        size = len(plan.config.spec.roles) - plan.first_node
         frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
-        placed = map_in_arrow(frame, partial(place, plan), PROBLEM_SCHEMA, barrier=True)
+        placed = map_in_arrow(frame, partial(launch_node, plan), PROBLEM_SCHEMA, barrier=True)
         self._plan = plan
         self._feeds = data is not None
-        self._job = SparkJob(spark, f"TensorFlow cluster of {plan.spec}", placed.collect, on_end)
+        self._job = SparkJob(spark, f"TensorFlow cluster of {plan.config.spec}", placed.collect, on_end)
 
     @property
     def ended(self) -> bool:
@@ -172,24 +227,24 @@ class SparkStage:
         return self._job.ended
 
     def problems(self) -> list[str]:
-        """Return why nodes could not be placed, once it has ended; empty if all were."""
+        """Return, once it has ended, why nodes could not be launched; an empty list if all were."""
         if self._job.error is not None:
             return [str(stage_error(self._job.error, feeds=False))]
-        return [f"{self._plan.spec.roles[row.node]} on {row.host}: {row.problem}" for row in self._rows()]
+        return [f"{self._plan.config.spec.roles[row.node]} on {row.host}: {row.problem}" for row in self._rows()]
 
     def data_problem(self) -> FeedError | None:
-        """Return that Spark could not compute the rows which the stage feeds, if that is why it failed."""
+        """Return the error of the rows that the stage feeds, if it has failed because Spark could not compute them."""
         if self._job.error is None:
             return None
         error = stage_error(self._job.error, self._feeds)
         return error if isinstance(error, FeedError) else None
 
     def cancel(self) -> None:
-        """End its tasks now."""
+        """Cancel its tasks."""
         self._job.cancel()
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, but not longer than asked."""
+        """Wait at most so many seconds for its end."""
         self._job.wait(seconds)
 
     def _rows(self) -> Iterator[Any]:
@@ -197,15 +252,15 @@ class SparkStage:
 
 
 def stage_error(error: BaseException, feeds: bool) -> ClusterError:
-    """Return the error of a stage that Spark could not run.
+    """Return the error for a stage that Spark could not run.
 
     Parameters
     ----------
     error : BaseException
         What Spark raised.
     feeds : bool
-        Whether the stage's tasks feed rows. Our own part of a task returns what fails: so it is the rows, or the start
-        of Python, or of a barrier stage at all.
+        Whether the stage's tasks feed rows. The launching part of a task returns its failures; what Spark raises comes
+        from the rows, or from starting Python or the barrier stage itself.
     """
     text = str(error)
     if "No module named 'tensorflowonspark'" in text:

@@ -1,4 +1,4 @@
-"""Parameter servers on the driver's own machine, which take no slots."""
+"""Nodes on the driver's machine, which take no slots: parameter servers."""
 
 import os
 from collections.abc import Sequence
@@ -9,71 +9,71 @@ from threading import Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.messages import Failed
+from tensorflowonspark.driver.spark.jobs import Stage
+from tensorflowonspark.messages import Detach, Failed
 from tensorflowonspark.processes import Process
-from tensorflowonspark.supervisor.assignment import Detach
-from tensorflowonspark.task.launch import LaunchPlan, next_word, start_supervisor
+from tensorflowonspark.supervisor.client import receive_reply, start_supervisor
+from tensorflowonspark.task.launch import LaunchPlan
 
 if TYPE_CHECKING:
-    from tensorflowonspark.driver.spark.backend import Stage
     from tensorflowonspark.errors import FeedError
 
 __all__ = ["LocalNodes"]
 
 
 class LocalNodes:
-    """Some nodes beside a stage that places the others.
+    """A stage that launches some nodes on the driver's machine, and the others by another stage.
 
-    They are supervised as any node is, and end with this process, whatever it ends of.
+    They are supervised like any node, and end with this process, however it ends.
 
     Parameters
     ----------
-    plan : Plan
-        What is to run.
+    plan : LaunchPlan
+        The nodes.
     numbers : sequence of int
-        The nodes that run here.
+        The numbers of those on the driver's machine.
     stage : Stage
-        What places the others.
+        The stage of the others.
     """
 
     def __init__(self, plan: LaunchPlan, numbers: Sequence[int], stage: "Stage") -> None:
-        self._plan = replace(plan, echo=False)  # this process shows the nodes' lines already
+        self._plan = replace(plan, echo=False)  # this process already shows the nodes' output
         self._stage = stage
         self._problems: list[str] = []
         self._processes: list[Process] = []
         for number in numbers:
-            process, pipe = start_supervisor(self._plan, number, plan.driver[0], os.getpid())
+            process, pipe = start_supervisor(self._plan.assignment(number, plan.driver[0], os.getpid()))
             self._processes.append(process)
-            Thread(target=self._see_off, args=(number, pipe), daemon=True).start()
+            Thread(target=self._detach, args=(number, pipe), daemon=True).start()
 
-    def _see_off(self, number: int, pipe: Connection) -> None:
-        """Hear whether a supervisor has reached the driver; from then on the two talk to each other."""
-        answer = next_word(pipe)
+    def _detach(self, number: int, pipe: Connection) -> None:
+        """Wait until a supervisor has connected to the driver, and detach it; note its problem if it has not."""
+        answer = receive_reply(pipe)
         if isinstance(answer, Failed):
-            role = self._plan.spec.roles[number]
+            role = self._plan.config.spec.roles[number]
             self._problems.append(f"{role} on the driver's machine: {answer.reason}; {answer.advice}")
         else:
             pipe.send(Detach())
 
     @property
     def ended(self) -> bool:
-        """Whether the stage has; nodes here are awaited as all others are."""
+        """Whether the other stage has ended; the driver waits for local nodes as for all others."""
         return self._stage.ended
 
     def problems(self) -> list[str]:
-        """Return why nodes could not be placed."""
+        """Return why nodes could not be launched."""
         return [*self._problems, *self._stage.problems()]
 
     def data_problem(self) -> "FeedError | None":
-        """Return that Spark could not compute what the stage feeds, if that is why it failed."""
+        """Return the error of the rows that the other stage feeds, if it has failed because of it."""
         return self._stage.data_problem()
 
     def cancel(self) -> None:
-        """End the stage; the nodes here hear from the driver themselves."""
+        """Cancel the other stage; the driver's monitor stops the local nodes."""
         self._stage.cancel()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end of the stage and of the processes here, but not longer than asked."""
+        """Wait at most so many seconds for the end of the other stage and of the local processes."""
         end = monotonic() + seconds
         self._stage.wait(seconds)
         for process in self._processes:

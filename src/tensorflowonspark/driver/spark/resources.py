@@ -1,8 +1,8 @@
 """Spark's resources: task slots, and the address at which the driver listens.
 
-Executors come when the cluster manager has started them: a pod whose image is pulled takes minutes, and so may the
-replacement of one that was lost. What the application has asked for is in its settings; where nothing says that more
-executors are to come, too few slots are an error some seconds after the last one has registered.
+Executors register when the cluster manager has started them: a pod whose image is pulled takes minutes, and so may the
+replacement of a lost executor. The application's settings show how many executors it has requested. If no more are
+expected, too few slots are an error some seconds after the last executor has registered.
 """
 
 import logging
@@ -21,11 +21,10 @@ __all__ = ["DYNAMIC_ALLOCATION", "count_slots", "find_slots", "listen"]
 
 _log = logging.getLogger(__name__)
 
-# Executors that were asked for at the application's start register within this time of each other, on a host that may
-# be busy.
+# Executors that were requested at the application's start register within this time of each other, even on a busy host.
 _SETTLING_SECONDS = 8.0
-_MORE_SECONDS = 3.0  # for more than are needed, where those that are needed are there
-_LOOK_SECONDS = 0.1
+_MORE_SECONDS = 3.0  # for more slots than are needed
+_CHECK_SECONDS = 0.1
 _FIRST_REPORT_SECONDS, _REPORT_SECONDS = 5.0, 15.0
 
 DYNAMIC_ALLOCATION = (
@@ -35,29 +34,29 @@ DYNAMIC_ALLOCATION = (
 
 
 def count_slots(context: "SparkContext") -> int:
-    """Return how many tasks with the default resources can run at the same time on the executors there are now."""
-    scala = context._jsc.sc()  # Spark tells this to no public API; its own check of barrier stages asks here too
+    """Return how many tasks with the default resources the present executors can run at the same time."""
+    scala = context._jsc.sc()  # no public API has this number; Spark's own check of barrier stages uses the same call
     return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
 
 
 def find_slots(context: "SparkContext", needed: int, wanted: int, timeout: float, had: int = 0) -> int:
-    """Wait until the application has the slots that are wanted, or at least those needed; return how many.
+    """Wait until the application has the wanted slots, or at least those needed; return their number.
 
     Parameters
     ----------
     context : SparkContext
         The application.
     needed, wanted : int
-        The least and the most slots.
+        The fewest and the most slots.
     timeout : float
-        Seconds to wait for executors that the cluster manager was asked for.
+        Seconds to wait for executors that were requested from the cluster manager.
     had : int
-        How many slots the application had before it lost an executor, which the cluster manager replaces.
+        The number of slots before an executor was lost, which the cluster manager replaces.
 
     Raises
     ------
     SlotsError
-        If there are too few, and no more are to come; or none has come in time.
+        If there are too few, and no more are expected or none has registered in time.
     StartError
         If Spark allocates executors dynamically.
     """
@@ -75,12 +74,12 @@ def find_slots(context: "SparkContext", needed: int, wanted: int, timeout: float
         if available >= wanted:
             break
         if available >= needed:
-            patience = 0.0 if request.is_local else _MORE_SECONDS
+            settling = 0.0 if request.is_local else _MORE_SECONDS
         elif request.is_local:
-            patience = 0.0
+            settling = 0.0
         else:
-            patience = timeout if needed <= awaited or not available else _SETTLING_SECONDS
-        if now - since > patience or now - begin > timeout:
+            settling = timeout if needed <= awaited or not available else _SETTLING_SECONDS
+        if now - since > settling or now - begin > timeout:
             if available >= needed:
                 break
             raise SlotsError(needed, available, request.advice(context, now - begin, needed <= awaited))
@@ -90,24 +89,24 @@ def find_slots(context: "SparkContext", needed: int, wanted: int, timeout: float
                 "waiting for task slots: %d of %d are there, %s; up to %g s more (start_timeout)",
                 *(available, needed, request.progress(context), timeout - (now - begin)),
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_CHECK_SECONDS)
     return min(available, wanted)
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What an application has asked its cluster manager for, as far as its settings say.
+    """The executors that an application has requested from its cluster manager, according to its settings.
 
     Parameters
     ----------
     master : str
         The cluster manager.
     executors : int or None
-        How many executors, where that is a fixed number.
+        The number of executors, if it is fixed.
     cores : int or None
-        How many cores each has.
+        The number of cores of each.
     slots : int
-        The task slots of all of them; 0 if nothing says how many there are to be.
+        The task slots of all of them; 0 if their number is not known.
     dynamic : bool
         Whether Spark allocates executors dynamically.
     """
@@ -143,14 +142,14 @@ class _Request:
         return _is_local(self.master)
 
     def progress(self, context: "SparkContext") -> str:
-        """Return how many executors were asked for, and how many have registered."""
+        """Return a description of the requested and the registered executors."""
         registered = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is among them
         asked = "as many executors as it gives" if self.executors is None else f"{self.executors} executors"
         cores = f" of {self.cores} cores" if self.cores and self.executors is not None else ""
         return f"{self.master} was asked for {asked}{cores}, and {registered} have registered"
 
     def advice(self, context: "SparkContext", waited: float, awaited: bool) -> str:
-        """Return what came of the request, and what can be done."""
+        """Return the outcome of the request, and the remedy."""
         if self.is_local:
             return "ask for a larger master, as in local[4], or for fewer nodes"
         what = f"{self.progress(context)} within {waited:.0f} s"
@@ -181,7 +180,7 @@ def _number(conf: "SparkConf", name: str, default: int | None) -> int | None:
 def listen(
     context: "SparkContext", credentials: Credentials, on_channel: ChannelHandler
 ) -> tuple[Server, tuple[str, int]]:
-    """Start the driver's server; return it with the address that executors call.
+    """Start the driver's server; return it with the address at which executors reach it.
 
     The address is Spark's own (``spark.driver.host``), at which executors reach the driver anyway;
     ``TFOS_SERVER_HOST`` and ``TFOS_SERVER_PORT`` (a port, or a range like ``4000-4010``) override it.

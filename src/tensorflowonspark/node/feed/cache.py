@@ -59,11 +59,28 @@ class Cache:
         self._rooms: dict[int, _Room] = {}
         self._over = -1  # feeds up to this one are no longer wanted
 
-    def store(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | Mapped]) -> PartSummary:
-        """Keep a part, sent or handed over; it counts as stored only when all of it came."""
+    def store(
+        self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | Mapped], *, report: bool = True
+    ) -> PartSummary:
+        """Keep a part, sent or handed over; it counts as stored only when all of it came.
+
+        Parameters
+        ----------
+        header : PartHeader
+            Which part it is.
+        schema : pa.Schema
+            Its columns.
+        items : iterator of pa.RecordBatch or Mapped
+            Its rows.
+        report : bool
+            Whether the driver learns of it by a `PartsStored`.
+        """
         if header.feed <= self._over:
-            return self._drained(header, schema, items)
-        streams = header.storage.keep is CacheMode.NONE and header.split is Split.TRAIN
+            drained = self._drained(header, schema, items)
+            if report and not header.streams:
+                self._tell(PartsStored(header.feed, (drained,)))
+            return drained
+        streams = header.streams
         room = self._room(header)
         if streams:
             self._wait_for_room(header.feed, room)
@@ -91,10 +108,11 @@ class Cache:
         with self._changed:
             if header.feed <= self._over:
                 part.release()
-                return told
-            self._parts[header.feed, header.split, header.partition, header.attempt] = part
-            self._changed.notify_all()
-        if streams:
+            else:
+                self._parts[header.feed, header.split, header.partition, header.attempt] = part
+                self._changed.notify_all()
+            wanted = header.feed > self._over
+        if report and (wanted or not streams):
             self._tell(PartsStored(header.feed, (told,)))
         return told
 
@@ -235,7 +253,7 @@ class _Part:
         other = "cache='disk'" if self._storage.keep is CacheMode.MEMORY else "a disk with more room in spark.local.dir"
         return (
             f"the rows that this node was fed are more than cache_limit allows ({limit:,} bytes): raise it, use "
-            f"{other} or more workers, feed fewer columns, or pass over the rows just once with cache='none'"
+            f"{other} or more workers, feed fewer columns, or pass over the rows once with cache=None"
         )
 
     def _spill(self, schema: pa.Schema) -> None:

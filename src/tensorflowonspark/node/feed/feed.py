@@ -209,10 +209,10 @@ class Feed:
         Raises
         ------
         FeedError
-            If the rows are kept (``cluster.train`` without ``cache="none"``), or were passed over before.
+            If the rows are kept (``cluster.train`` with a ``cache``), or were passed over before.
         """
         if isinstance(self._source, Shard):
-            raise FeedError("partitions() is for rows that come once: feed them with cache='none', or use batches()")
+            raise FeedError("partitions() is for rows that come once: feed them with cache=None, or use batches()")
         return _reported(self._source.partitions())
 
     def begin_at(self, epoch: int, step: int) -> bool:

@@ -46,13 +46,13 @@ class Feeds:
         self._receiver = receiver
         numbers = {role: number for number, role in enumerate(setup.spec.roles)}
         self._numbers = [numbers[role] for role in setup.spec.fed]
-        self._asked = setup.first_feed
+        self._asked = setup.config.first_feed
         self._open: Feed | None = None  # the last one that the program was given
         self._reported = 0.0
         self._giving = Condition()
         self._given: set[int] = set()  # feeds of which this node's rows for others have gone
         if receiver is not None:
-            link.follow_seals(self._give)
+            link.follow_feeds(self._give)
 
     def _give(self, seal: FeedComplete) -> None:
         """Send what other nodes are to have of this one's rows (in a thread of its own)."""
@@ -75,12 +75,12 @@ class Feeds:
         spec = self._setup.spec
         if self._setup.role not in (*spec.fed, spec.chief_role):
             raise FeedError(f"{self._setup.role} is not fed: rows go to {', '.join(map(str, spec.fed))}")
-        if self._asked > self._setup.first_feed and self._receiver is not None:
+        if self._asked > self._setup.config.first_feed and self._receiver is not None:
             self._receiver.cache.drop(self._asked - 1)
         number, self._asked = self._asked, self._asked + 1
         self._link.in_epoch = False
         self._link.send(FeedWanted(number))
-        seal = self._link.wait_for_seal(number)
+        seal = self._link.wait_for_feed(number)
         if seal is None:
             return None
         return CoordinatedFeed(seal, self._link.passes) if self._receiver is None else self.open(seal)
@@ -88,12 +88,12 @@ class Feeds:
     @property
     def first(self) -> int:
         """The number of the first feed that the program gets: after a restart, the one of the last checkpoint."""
-        return self._setup.first_feed
+        return self._setup.config.first_feed
 
     @property
     def current(self) -> int:
         """The number of the feed that the program has; before the first one, that of this."""
-        return max(self._asked - 1, self._setup.first_feed)
+        return max(self._asked - 1, self._setup.config.first_feed)
 
     def begin_at(self, epoch: int, step: int) -> bool:
         """Have the passes over the current feed begin in the midst; return whether that can be."""
@@ -104,7 +104,7 @@ class Feeds:
         assert self._receiver is not None
         if number:
             self._receiver.cache.drop(number - 1)
-        seal = self._link.wait_for_seal(number)
+        seal = self._link.wait_for_feed(number)
         if seal is None:
             raise FeedError(f"there is no feed {number}")
         return self.open(seal)
@@ -124,7 +124,7 @@ class Feeds:
         rows = Stream(
             seal.feed,
             self._receiver.cache,
-            partial(self._link.wait_for_confirmed, seal.feed),
+            partial(self._link.wait_for_grant, seal.feed),
             self._link.send,
             self._report,
         )

@@ -103,10 +103,11 @@ class FileFeeds:
                 raise
         listed = "\n".join(f"{piece.name} {piece.size}" for piece in pieces)
         self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts))
-        return self.feeds.open(self.link.wait_for_own(feed))
+        return self.feeds.open(self.link.wait_for_file_feed(feed))
 
     def _store(self, feed: int, number: int, piece: FileSplit, schema: pa.Schema, storage: CacheConfig) -> PartSummary:
-        return self.cache.store(PartHeader(feed, Split.TRAIN, number, 0, storage), schema, piece.batches())
+        header = PartHeader(feed, Split.TRAIN, number, 0, storage)
+        return self.cache.store(header, schema, piece.batches(), report=False)  # `FilesRead` reports all of them
 
 
 def shares(sizes: Sequence[int], workers: int) -> list[list[int]]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import InferenceHeader, PartHeader, PartSummary
+from tensorflowonspark.feed_messages import InferenceHeader, PartHeader
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.inference import InferenceServer
@@ -29,14 +29,14 @@ class FeedServer:
     def __init__(self, setup: NodeSetup, tell: Callable[[object], None]) -> None:
         self.cache = Cache(setup.local_directory, setup.number, tell)
         self.answerer: InferenceServer | None = None
-        self.socket = transport.reachable(Path(setup.feed_socket))
-        self._near = transport.Server(self.socket, setup.credentials, on_put=self._take, on_dialogue=self._answer)
+        self.socket = transport.short_path(Path(setup.feed_socket))
+        self._near = transport.Server(self.socket, setup.credentials, on_put=self._take, on_exchange=self._answer)
         self._far = transport.Server(
             (setup.host, 0),
             setup.credentials,
             directory=setup.local_directory,
             on_put=self._take,
-            on_dialogue=self._answer,
+            on_exchange=self._answer,
         )
 
     @property
@@ -44,11 +44,10 @@ class FeedServer:
         """The TCP port."""
         return int(self._far.port)
 
-    def _take(
-        self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]
-    ) -> PartSummary:
+    def _take(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]) -> int:
+        """Store a part; return its number of rows, by which the sender checks that all have arrived."""
         _require(PartHeader, header)
-        return self.cache.store(header, schema, items)
+        return self.cache.store(header, schema, items, report=not header.is_move).rows
 
     def _answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _require(InferenceHeader, header)

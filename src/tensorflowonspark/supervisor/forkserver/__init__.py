@@ -1,5 +1,5 @@
-"""The fork server: a process per executor that has imported TensorFlow, and forks nodes.
+"""Fork servers: a process per executor that has imported TensorFlow and forks nodes.
 
-One runs beside each executor, once a node there has imported TensorFlow by itself. The nodes of later clusters, and
-those that are started again, are forked from it, and so have TensorFlow from their first moment on.
+It is started when a node of the executor has imported TensorFlow. Nodes of later clusters and of restarts are forked
+from it, and so start with TensorFlow imported.
 """

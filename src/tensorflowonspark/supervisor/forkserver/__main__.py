@@ -1,4 +1,4 @@
-"""Entry point of a fork server, and of the nodes that are forked from it."""
+"""Entry point of a fork server and of its forked nodes."""
 
 import os
 import sys
@@ -9,20 +9,20 @@ from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperti
 from tensorflowonspark.supervisor.forkserver.preload import preload, why_unsafe
 from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvous
 
-_KNOWN_THREADS = 2  # the main one, and the one that watches the executor
+_KNOWN_THREADS = 2  # the main thread, and the one that watches the executor
 
 
 def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
-    """Be the fork server of an executor; return True in each node that has been forked."""
-    outfit, search = ImportProperties(dict(os.environ)), list(sys.path)
-    home = Rendezvous(path, make=True)
-    lock = home.lock(SERVER)
-    if lock is None:  # another one was faster
+    """Run the fork server of an executor; return True in each forked node."""
+    properties, search_path = ImportProperties(dict(os.environ)), list(sys.path)
+    rendezvous = Rendezvous(path, make=True)
+    lock = rendezvous.lock(SERVER)
+    if lock is None:  # another process was faster
         return False
-    home.hide()
+    rendezvous.hide()
 
     def end() -> None:
-        home.remove()
+        rendezvous.remove()
         os._exit(0)
 
     watch_process(executor, end)
@@ -32,13 +32,13 @@ def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
     except ImportError:
         usable = False
     if not usable:
-        home.remove()
+        rendezvous.remove()
         return False
     from tensorflowonspark.supervisor.forkserver.server import (
         Server,  # which imports what a node does, and so comes last
     )
 
-    return Server(home, lock, outfit, search, idle_seconds).run()
+    return Server(rendezvous, lock, properties, search_path, idle_seconds).run()
 
 
 if __name__ == "__main__":

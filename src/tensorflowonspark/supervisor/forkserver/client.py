@@ -1,6 +1,6 @@
-"""Client of the executor's fork server: a node that is forked instead of started with ``exec``.
+"""Client of the executor's fork server, which forks a node instead of starting it with ``exec``.
 
-Whatever goes wrong here means that the node starts as any other does, and nobody has waited for long.
+After any failure here the node is started with ``exec``, without a long wait.
 """
 
 import json
@@ -22,24 +22,24 @@ from tensorflowonspark.supervisor.forkserver.rendezvous import GO, SERVER, USERS
 
 __all__ = ["ForkServer", "ForkedProcess"]
 
-_ANSWER_SECONDS = 1.0  # for the server to answer: it takes milliseconds, or something is wrong with it
-_IDLE_SECONDS = 600.0  # without a cluster on the executor, after which the memory of its server is given back
+_REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds
+_IDLE_SECONDS = 600.0  # without a cluster on the executor, after which its server ends
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 class ForkServer:
-    """An executor's fork server, whether or not it is there yet.
+    """The fork server of an executor, whether or not it is running.
 
     Parameters
     ----------
     local_directory : str
-        Where Spark keeps temporary files on this executor.
+        Spark's directory for temporary files on this executor.
     executor_pid : int
-        The executor's process, with which the server ends.
+        The pid of the executor, with which the server ends.
     environment : mapping
         The whole environment of this supervisor's node.
     idle_seconds : float
-        Without a cluster on the executor, after which the server ends.
+        Seconds without a cluster on the executor after which the server ends.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class ForkServer:
     ) -> None:
         self._path = Rendezvous.of(local_directory, executor_pid)
         self._executor_pid = executor_pid
-        self._outfit = ImportProperties(dict(environment))
+        self._properties = ImportProperties(dict(environment))
         self._idle_seconds = idle_seconds
-        self._share: int | None = None  # says, for as long as this process lives, that the server is wanted
+        self._share: int | None = None  # a shared lock, by which the server is in use until this process ends
 
     @staticmethod
     def is_safe(environment: Mapping[str, str]) -> bool:
-        """Tell whether nodes may be forked: GPUs' drivers don't allow it, and neither do Keras's other backends."""
+        """Return whether nodes may be forked: drivers of GPUs and Keras's other backends do not allow it."""
         return (
             sys.platform == "linux"
             and environment.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
@@ -65,74 +65,74 @@ class ForkServer:
         )
 
     def fork(self, pipe: int, output: int) -> "ForkedProcess | None":
-        """Return a new node; None if there is no server, or it can't fork one that is like a fresh process.
+        """Return a new node; None without a server, or if the server can't fork a node like this one.
 
         Parameters
         ----------
         pipe : int
-            The descriptor that the node finds in its arguments (`children.parent_pipe`).
+            The file descriptor in the node's arguments (`processes.parent_pipe`).
         output : int
-            Where its output goes.
+            The file descriptor for its output.
         """
         try:
-            connection = self._connected()
+            connection = self._connect()
         except OSError:
             return None
         process = None
         with suppress(OSError, ValueError):
-            answers = connection.makefile("rb")
-            answer = self._ask(connection, answers, [pipe, output])
-            if "pid" in answer:
+            replies = connection.makefile("rb")
+            reply = self._request(connection, replies, [pipe, output])
+            if "pid" in reply:
                 connection.sendall(GO)
-                process = ForkedProcess(answer["pid"], connection, answers)
-            elif "refusal" in answer:
-                os.write(output, f"DEBUG:tensorflowonspark:started afresh, since {answer['refusal']}\n".encode())
+                process = ForkedProcess(reply["pid"], connection, replies)
+            elif "refusal" in reply:
+                os.write(output, f"DEBUG:tensorflowonspark:started with exec: {reply['refusal']}\n".encode())
         if process is None:
             connection.close()
         return process
 
     def ensure(self) -> None:
-        """See to it that there is a server for nodes like this one: start it, unless there is one."""
+        """Start a server for nodes like this one, unless there is one."""
         with suppress(OSError, ValueError):
-            home = Rendezvous(self._path, make=True)
+            rendezvous = Rendezvous(self._path, make=True)
             try:
-                self._note(home)
-                if self._is_free(home):
+                self._share_use(rendezvous)
+                if self._is_free(rendezvous):
                     self._start()
             finally:
-                home.close()
+                rendezvous.close()
 
-    def _connected(self) -> socket.socket:
-        home = Rendezvous(self._path, make=False)
+    def _connect(self) -> socket.socket:
+        rendezvous = Rendezvous(self._path, make=False)
         try:
-            connection = home.connect(_ANSWER_SECONDS)
-            self._note(home)
+            connection = rendezvous.connect(_REPLY_SECONDS)
+            self._share_use(rendezvous)
             return connection
         finally:
-            home.close()
+            rendezvous.close()
 
-    def _note(self, home: Rendezvous) -> None:
+    def _share_use(self, rendezvous: Rendezvous) -> None:
         if self._share is None:
-            self._share = home.share(USERS)
+            self._share = rendezvous.share(USERS)
 
-    def _ask(self, connection: socket.socket, answers: Any, descriptors: Sequence[int]) -> dict[str, Any]:
+    def _request(self, connection: socket.socket, replies: Any, descriptors: Sequence[int]) -> dict[str, Any]:
         socket.send_fds(connection, [b"\0"], descriptors)
-        connection.sendall(json.dumps(asdict(self._outfit)).encode() + b"\n")
-        answer = json.loads(answers.readline())
-        return answer if isinstance(answer, dict) else {}
+        connection.sendall(json.dumps(asdict(self._properties)).encode() + b"\n")
+        reply = json.loads(replies.readline())
+        return reply if isinstance(reply, dict) else {}
 
-    def _is_free(self, home: Rendezvous) -> bool:
-        """Tell whether no server is there; one with another outfit makes room."""
-        lock = home.lock(SERVER)
+    def _is_free(self, rendezvous: Rendezvous) -> bool:
+        """Return whether there is no server; one with other properties ends."""
+        lock = rendezvous.lock(SERVER)
         if lock is None:
-            with suppress(FileNotFoundError, ConnectionRefusedError), home.connect(_ANSWER_SECONDS) as connection:
-                return bool(self._ask(connection, connection.makefile("rb"), []).get("refusal"))
+            with suppress(FileNotFoundError, ConnectionRefusedError), rendezvous.connect(_REPLY_SECONDS) as connection:
+                return bool(self._request(connection, connection.makefile("rb"), []).get("refusal"))
             return False  # it is importing
         os.close(lock)
         return True
 
     def _start(self) -> None:
-        environment = {name: value for name, value in self._outfit.environment.items() if name != processes.FAMILY}
+        environment = {name: value for name, value in self._properties.environment.items() if name != processes.FAMILY}
         process, pipe = processes.start("tensorflowonspark.supervisor.forkserver", environment, subprocess.DEVNULL)
         pipe.send((self._path, self._executor_pid, self._idle_seconds))
         pipe.close()
@@ -140,27 +140,28 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """A process that a fork server has forked, as ``subprocess`` shows those of its own.
+    """A process that a fork server has forked, with the interface of ``subprocess.Popen``.
 
     Parameters
     ----------
     pid : int
-        Its pid, which is also its group's.
+        The pid, which is also that of its process group.
     connection : socket
-        Over which the server tells its end; if the server dies first, the exit code is `children.UNKNOWN_EXIT`.
-    answers : file
-        What is read from the connection.
+        The connection on which the server reports the exit code; if the server ends first, the exit code is
+        `processes.UNKNOWN_EXIT`.
+    replies : file
+        The connection's file for reading.
     """
 
-    def __init__(self, pid: int, connection: socket.socket, answers: Any) -> None:
+    def __init__(self, pid: int, connection: socket.socket, replies: Any) -> None:
         self.pid = pid
         self._connection = connection
-        self._answers = answers
+        self._replies = replies
         self._exit_code: int | None = None
         self._ended = Event()
         connection.settimeout(None)
-        Thread(target=self._listen, daemon=True).start()
-        watch_process(pid, self._hang_up)
+        Thread(target=self._receive, daemon=True).start()
+        watch_process(pid, self._stop_waiting)
 
     def poll(self) -> int | None:
         """Return the exit code; None while it runs."""
@@ -173,15 +174,15 @@ class ForkedProcess:
         assert self._exit_code is not None
         return self._exit_code
 
-    def _hang_up(self) -> None:
-        """Wait no longer for the exit code of a process that has ended: a server that is stopped sends none."""
-        if not self._ended.wait(_ANSWER_SECONDS):
-            with suppress(OSError):  # it has ended meanwhile
+    def _stop_waiting(self) -> None:
+        """Stop waiting for the exit code of a process that has ended: a stopped server sends none."""
+        if not self._ended.wait(_REPLY_SECONDS):
+            with suppress(OSError):  # it has just ended
                 self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         try:
-            self._exit_code = int(json.loads(self._answers.readline())["exit"])
+            self._exit_code = int(json.loads(self._replies.readline())["exit"])
         except (OSError, ValueError):
             wait_for_end(self.pid)
             self._exit_code = processes.UNKNOWN_EXIT

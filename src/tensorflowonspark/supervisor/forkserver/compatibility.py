@@ -1,4 +1,4 @@
-"""Properties fixed at import time. A node is forked only from a server whose properties match."""
+"""Properties that are fixed at import time: a node is forked only from a server whose properties match."""
 
 import importlib
 import os
@@ -9,21 +9,21 @@ from importlib.machinery import PathFinder
 
 __all__ = ["ImportProperties", "shadowed"]
 
-# Names that Python, TensorFlow, Keras, NumPy and the libraries below them read when they are started or imported. What
-# else they read, they read when it is used, and see a forked node's own.
+# Variables that Python, TensorFlow, Keras, NumPy and their libraries read when they are started or imported. They read
+# others at the time of use, and then get those of the forked node.
 _PREFIXES = (
     *("ABSL_", "ARROW_", "AUTOGRAPH_", "BLIS_", "CUDA_", "DNNL_", "GLIBC_", "GOMP_", "GOTO_", "GRPC_", "HDF5_"),
     *("HIP_", "HSA_", "KERAS_", "KMP_", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NPY_", "NUMPY_", "NVIDIA_", "OMP_"),
     *("ONEDNN_", "OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "SCIPY_", "SKLEARN_", "TF_", "TPU_", "XLA_"),
 )
 _NAMES = {"HOME", "LANG", "TZ"}
-# TensorFlow reads these when its runtime starts; Spark tells its Python workers something with the others.
+# TensorFlow reads the first two when its runtime starts; Spark sets the others for its Python workers.
 _LATER = ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "PYTHON_UDF_", "PYTHON_DAEMON_", "PYTHON_WORKER_")
 
 
 @dataclass(frozen=True)
 class ImportProperties:
-    """What a process was started with, as far as its imports depend on it.
+    """The properties of a process on which its imports depend.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class ImportProperties:
     directory: str = field(default_factory=os.getcwd)
 
     def fits(self, other: "ImportProperties") -> bool:
-        """Tell whether the imports of a process with the other outfit would have been the same."""
+        """Return whether a process with the other properties would have imported the same."""
         return (self.python, self.directory) == (other.python, other.directory) and _read_at_import(
             self.environment
         ) == _read_at_import(other.environment)
@@ -62,13 +62,13 @@ def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def shadowed() -> list[str]:
-    """Return the modules that are imported already but would now be found elsewhere: the user has shipped others."""
+    """Return the imported modules that would now be found at another path, since the user has shipped others."""
     importlib.invalidate_caches()
     found = []
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
         if "." not in name and spec is not None and spec.has_location:
-            now = PathFinder.find_spec(name)
-            if now is not None and now.has_location and now.origin != spec.origin:
+            current = PathFinder.find_spec(name)
+            if current is not None and current.has_location and current.origin != spec.origin:
                 found.append(name)
     return found

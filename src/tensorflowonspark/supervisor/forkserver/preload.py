@@ -11,36 +11,36 @@ from tensorflowonspark.keras import repairing_modules
 
 __all__ = ["preload", "why_unsafe"]
 
-_NICENESS = 5  # the programs that run meanwhile come first
-# The node's own modules, of which the data sets import TensorFlow, and TensorFlow Keras.
+_NICENESS = 5  # running programs have priority
+# Modules of a node; that of the data sets imports TensorFlow, which imports Keras.
 _MODULES = (
     "pyarrow.flight",
     "tensorflowonspark.node.main",
     "tensorflowonspark.node.feed.dataset",
     "tensorflowonspark.keras.resuming",
 )
-_OTHER_RUNTIMES = ("jax", "torch")  # Keras's other backends have threads of their own, and warn of every fork
+_OTHER_RUNTIMES = ("jax", "torch")  # Keras's other backends start threads, and warn of every fork
 
 
 def preload() -> None:
-    """Import all that nodes need.
+    """Import the modules that nodes need.
 
     Raises
     ------
     ImportError
-        If TensorFlow is not there, or anything else fails.
+        If TensorFlow is not installed, or an import fails.
     """
     failures: list[BaseException] = []
 
     def load() -> None:
-        # A thread of its own is slowed down, since who is not root can't take that back for the process.
+        # In a separate thread, since a process without root privileges can't undo a lower priority.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
-            # What Keras's hooks would import next in each node. They need Keras itself, which may be another one.
+            # And what the import hooks for Keras would import in each node; these depend on the version of Keras.
             for name in (*_MODULES, *repairing_modules()):
                 importlib.import_module(name)
-            _ = importlib.import_module("tensorflow").keras.layers  # Keras 3 or tf_keras, as the environment says
-        except BaseException as error:  # some libraries leave with SystemExit
+            _ = importlib.import_module("tensorflow").keras.layers  # Keras 3 or tf_keras, by the environment
+        except BaseException as error:  # some libraries raise SystemExit
             failures.append(error)
 
     thread = threading.Thread(target=load)
@@ -49,16 +49,16 @@ def preload() -> None:
     if failures:
         raise ImportError(str(failures[0])) from failures[0]
     gc.collect()
-    gc.freeze()  # else the first collection in each node would write to, and so copy, all of it
+    gc.freeze()  # the first collection in a node would otherwise write to all pages, and so copy them
 
 
 def why_unsafe(own_threads: int) -> str:
-    """Return why this process may not fork; empty if it may.
+    """Return the reason why this process may not fork; empty if it may.
 
     Parameters
     ----------
     own_threads : int
-        How many threads of Python's are known, and hold no locks.
+        Number of Python threads that are known to hold no locks.
     """
     if threading.active_count() > own_threads:
         return f"threads are running: {threading.enumerate()}"

@@ -1,4 +1,4 @@
-"""The directory in which an executor's fork server is found, private to one user."""
+"""The private directory with the socket and the locks of an executor's fork server."""
 
 import fcntl
 import os
@@ -11,9 +11,9 @@ from pathlib import Path
 
 __all__ = ["GO", "SERVER", "USERS", "Rendezvous", "is_free", "is_own_peer", "take"]
 
-GO = b"g"  # the word without which a forked process ends at once
-SERVER = "server"  # the lock of the one process that listens
-USERS = "users"  # the lock that all share who may want a node
+GO = b"g"  # confirms a forked process, which otherwise ends at once
+SERVER = "server"  # the lock of the process that listens
+USERS = "users"  # the lock that possible clients share
 
 _SOCKET = "socket"
 _PEER = struct.Struct("3i")  # struct ucred of man 7 unix: pid, uid, gid
@@ -22,20 +22,20 @@ _PEER = struct.Struct("3i")  # struct ucred of man 7 unix: pid, uid, gid
 class Rendezvous:
     """The directory of a fork server, with its socket and its locks.
 
-    It is used through a descriptor, so that what was looked at when it was opened is what is used, and its path may be
-    longer than that of a socket.
+    It is accessed through a file descriptor, so that it is the directory that was verified when it was opened, and its
+    path may be longer than a socket's.
 
     Parameters
     ----------
     path : Path
         The directory.
     make : bool
-        Whether to make it if it isn't there.
+        Whether to create a missing directory.
 
     Raises
     ------
     OSError
-        If it is not there, or belongs to somebody else, or others may look into it.
+        If it is missing, belongs to another user, or is accessible to others.
     """
 
     def __init__(self, path: Path, *, make: bool) -> None:
@@ -47,22 +47,22 @@ class Rendezvous:
         found = os.fstat(self._descriptor)
         if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
             self.close()
-            raise PermissionError(f"{path} is not this user's alone")
+            raise PermissionError(f"{path} is accessible to other users")
 
     @classmethod
     def of(cls, local_directory: str, executor_pid: int) -> Path:
-        """Return where the fork server of an executor is found."""
+        """Return the path for an executor."""
         return Path(local_directory) / f"tfos-warm-{executor_pid}"
 
-    def is_there(self) -> bool:
-        """Tell whether the directory is still found under its name: Spark removes it with the application."""
+    def exists(self) -> bool:
+        """Return whether the directory still has its path: Spark removes it with the application."""
         try:
             return os.path.samestat(self._path.lstat(), os.fstat(self._descriptor))
         except OSError:
             return False
 
     def lock(self, name: str) -> int | None:
-        """Return a descriptor that holds a lock until it is closed; None if another process has it or shares it."""
+        """Return a file descriptor that holds a lock until it is closed; None if another process holds or shares it."""
         descriptor = self.open(name)
         if take(descriptor):
             return descriptor
@@ -70,53 +70,53 @@ class Rendezvous:
         return None
 
     def share(self, name: str) -> int:
-        """Return a descriptor that shares a lock until it is closed, or its process ends."""
+        """Return a file descriptor that shares a lock until it is closed."""
         descriptor = self.open(name)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         return descriptor
 
     def open(self, name: str) -> int:
-        """Return a descriptor of the file that a lock is on; it is made if need be."""
+        """Return a file descriptor of a lock's file, which is created if it is missing."""
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor)
 
     def listen(self) -> socket.socket:
-        """Return a socket that listens here."""
+        """Return a listening socket."""
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self._address)
         listener.listen()
         return listener
 
     def connect(self, seconds: float) -> socket.socket:
-        """Return a connection to who listens here, with a time-out.
+        """Return a connection to the server, with a time-out.
 
         Raises
         ------
         OSError
-            If nobody does, or it is another user's process.
+            If there is no server, or it is another user's process.
         """
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(seconds)
         try:
             connection.connect(self._address)
             if not is_own_peer(connection):
-                raise PermissionError(f"what listens in {self._path} is another user's")
+                raise PermissionError(f"the server in {self._path} belongs to another user")
         except OSError:
             connection.close()
             raise
         return connection
 
     def hide(self) -> None:
-        """Remove the socket, so that nobody connects any more; who was killed has left one behind."""
+        """Remove the socket, also one that a killed server has left."""
         with suppress(FileNotFoundError):
             os.unlink(_SOCKET, dir_fd=self._descriptor)
 
     def remove(self) -> None:
-        """Remove the directory, if it is still this one."""
-        if self.is_there():
+        """Remove the directory, unless another one has its path."""
+        if self.exists():
             shutil.rmtree(self._path, ignore_errors=True)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file descriptor."""
         os.close(self._descriptor)
 
     @property
@@ -125,7 +125,7 @@ class Rendezvous:
 
 
 def take(descriptor: int) -> bool:
-    """Take the lock on an open file, and tell whether that worked."""
+    """Try to take the lock on an open file; return whether it succeeded."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -134,7 +134,7 @@ def take(descriptor: int) -> bool:
 
 
 def is_free(descriptor: int) -> bool:
-    """Tell whether no other process has, or shares, the lock on an open file."""
+    """Return whether no other process holds or shares the lock on an open file."""
     free = take(descriptor)
     if free:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -142,6 +142,6 @@ def is_free(descriptor: int) -> bool:
 
 
 def is_own_peer(connection: socket.socket) -> bool:
-    """Tell whether the other end of a Unix socket is a process of this user."""
+    """Return whether the other end of a Unix socket is a process of this user."""
     _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return bool(user == os.getuid())

@@ -1,85 +1,92 @@
-"""The fork server: forks a node on request, and reports how it ended.
+"""The fork server: forks nodes on request, and reports their exit codes.
 
-One thread does that, beside one that watches the executor; TensorFlow's runtime is never started here. What goes over a
-connection: the node's descriptors, and a line with the outfit that it is to have; back, the node's pid, or why there is
-none; ``GO``, without which the node ends before it has touched anything; back, in the end, its exit code.
+It has one thread, beside one that watches the executor, and never starts TensorFlow's runtime. On a connection the
+client sends the node's file descriptors and a line with its properties; the server replies with the node's pid or a
+refusal; the client sends ``GO``, without which the node ends before it has any effect; and the server sends the node's
+exit code.
 """
 
 import json
+import multiprocessing
 import os
 import select
 import signal
 import socket
+import sys
+import tempfile
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from tensorflowonspark.node import main
-from tensorflowonspark.supervisor.forkserver.child_reset import reset_child
+from tensorflowonspark.processes import FAMILY, process_name
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties, shadowed
 from tensorflowonspark.supervisor.forkserver.rendezvous import GO, USERS, Rendezvous, is_free, is_own_peer
 
 __all__ = ["Server"]
 
-_ASK_SECONDS = 1.0  # for who has connected to say what it wants
-_LOOK_SECONDS = 1.0  # between looks at whether the server is still wanted
+_REQUEST_SECONDS = 1.0  # for a client's request
+_CHECK_SECONDS = 1.0  # between checks whether the server is still in use
 _DESCRIPTORS = 2  # the node's pipe, its output
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A node that somebody waits for."""
+    """A request for a node."""
 
     connection: socket.socket
     descriptors: list[int]
-    outfit: ImportProperties
+    properties: ImportProperties
 
 
 class Server:
-    """Listens from its making on.
+    """Forks nodes; it listens from its creation on.
 
     Parameters
     ----------
-    home : Home
-        Where it is found.
+    rendezvous : Rendezvous
+        The directory with its socket and locks.
     lock : int
-        The descriptor by which this process is the only server there.
-    outfit : Outfit
-        What this process was started with.
+        The file descriptor with the lock of the server.
+    properties : ImportProperties
+        Those of this process.
     path : list of str
-        What ``sys.path`` was then.
+        ``sys.path`` at its start.
     idle_seconds : float
-        Without a cluster on this executor, after which it ends.
+        Seconds without a cluster on this executor after which it ends.
     """
 
     def __init__(
-        self, home: Rendezvous, lock: int, outfit: ImportProperties, path: list[str], idle_seconds: float
+        self, rendezvous: Rendezvous, lock: int, properties: ImportProperties, path: list[str], idle_seconds: float
     ) -> None:
-        self._home = home
+        self._rendezvous = rendezvous
         self._lock = lock
-        self._outfit = outfit
+        self._properties = properties
         self._path = path
         self._idle_seconds = idle_seconds
-        # Imports set variables too, and the nodes' own imports would have done the same.
+        # Variables that imports have set, as the nodes' own imports would.
         self._set_by_imports = {
-            name: value for name, value in os.environ.items() if outfit.environment.get(name) != value
+            name: value for name, value in os.environ.items() if properties.environment.get(name) != value
         }
-        self._nodes: dict[int, socket.socket] = {}  # by pid, who is to hear of the end
-        self._users = home.open(USERS)
+        self._nodes: dict[int, socket.socket] = {}  # by pid, for the exit code
+        self._users = rendezvous.open(USERS)
         self._used = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno())
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler there must be, for the byte that wakes the loop
-        self._listener: socket.socket | None = home.listen()
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler no byte would wake the loop
+        self._listener: socket.socket | None = rendezvous.listen()
 
     def run(self) -> bool:
-        """Serve; return True in each node that has been forked, and False when the server is no longer wanted."""
+        """Serve until the server is no longer used and return False; return True in each forked node."""
         while self._listener or self._nodes:
             listening = [self._listener] if self._listener else []
-            ready, _, _ = select.select([self._woken, *listening], [], [], _LOOK_SECONDS)
+            ready, _, _ = select.select([self._woken, *listening], [], [], _CHECK_SECONDS)
             if self._woken in ready:
                 self._woken.recv(4096)
                 self._reap()
@@ -88,65 +95,65 @@ class Server:
                 if request and not self._fork(request):
                     self._become_node(request)
                     return True
-            self._look_around()
+            self._check_use()
         return False
 
     def _accept(self, listener: socket.socket) -> _Request | None:
-        """Hear what somebody wants; return the request for a node, if it is one that can be forked."""
+        """Receive a request; return it if the node can be forked, else send the refusal."""
         connection, _ = listener.accept()
-        connection.settimeout(_ASK_SECONDS)
+        connection.settimeout(_REQUEST_SECONDS)
         descriptors: list[int] = []
         with suppress(OSError, ValueError, TypeError, KeyError):
             if is_own_peer(connection):
                 _, descriptors, _, _ = socket.recv_fds(connection, 1, _DESCRIPTORS)
-                outfit = ImportProperties(**json.loads(connection.makefile("rb").readline()))
-                refusal = self._refusal(outfit)
+                properties = ImportProperties(**json.loads(connection.makefile("rb").readline()))
+                refusal = self._refusal(properties)
                 if not refusal and len(descriptors) == _DESCRIPTORS:
-                    return _Request(connection, descriptors, outfit)
-                _say(connection, {"refusal": refusal})
+                    return _Request(connection, descriptors, properties)
+                _reply(connection, {"refusal": refusal})
                 if refusal and not descriptors:
                     self._retire()
         _close(connection, descriptors)
         return None
 
-    def _refusal(self, outfit: ImportProperties) -> str:
-        if not outfit.fits(self._outfit):
-            return "the node wants another environment than the fork server has"
+    def _refusal(self, properties: ImportProperties) -> str:
+        if not properties.fits(self._properties):
+            return "its environment differs from the fork server's"
         others = shadowed()
-        return f"there are other modules now than the fork server has: {', '.join(others)}" if others else ""
+        return f"these modules differ from the fork server's: {', '.join(others)}" if others else ""
 
     def _fork(self, request: _Request) -> int:
-        """Fork; return the child's pid in the server, and 0 in the child."""
+        """Fork; return the child's pid, or 0 in the child."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python 3.12 warns of native threads, which are known here
+            warnings.simplefilter("ignore")  # Python 3.12 warns of native threads, which are safe here
             pid = os.fork()
         if pid:
             self._nodes[pid] = request.connection
-            _say(request.connection, {"pid": pid})
+            _reply(request.connection, {"pid": pid})
             for descriptor in request.descriptors:
                 os.close(descriptor)
         return pid
 
     def _become_node(self, request: _Request) -> None:
-        """Leave all of the server's behind (in a child)."""
+        """Close the server's resources in a child, and wait for its confirmation."""
         assert self._listener is not None
         signal.set_wakeup_fd(-1)
         for each in (self._listener, self._woken, self._waker, *self._nodes.values()):
             each.close()
-        self._home.close()
+        self._rendezvous.close()
         for descriptor in (self._lock, self._users):
             os.close(descriptor)
         try:
-            wanted = request.connection.recv(1) == GO
+            confirmed = request.connection.recv(1) == GO
         except OSError:
-            wanted = False
-        if not wanted:  # who asked has gone another way meanwhile
+            confirmed = False
+        if not confirmed:  # the client has started the node with exec
             os._exit(0)
         request.connection.close()
         pipe, output = request.descriptors
         program = str(Path(main.__file__).with_name("__main__.py"))
-        reset_child(
-            {**request.outfit.environment, **self._set_by_imports},
+        _reset_child(
+            {**request.properties.environment, **self._set_by_imports},
             [program, str(pipe)],
             self._path,
             output,
@@ -156,35 +163,67 @@ class Server:
         for pid, connection in list(self._nodes.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                _say(connection, {"exit": os.waitstatus_to_exitcode(status)})
+                _reply(connection, {"exit": os.waitstatus_to_exitcode(status)})
                 connection.close()
                 del self._nodes[pid]
 
-    def _look_around(self) -> None:
-        """Retire if the application is gone, or nothing has been wanted for long."""
+    def _check_use(self) -> None:
+        """Retire if the application has ended, or no client has used the server for the idle time."""
         if self._listener is None:
             return
         if self._nodes or not is_free(self._users):
             self._used = time.monotonic()
-        if not self._home.is_there() or time.monotonic() - self._used > self._idle_seconds:
-            self._home.remove()
+        if not self._rendezvous.exists() or time.monotonic() - self._used > self._idle_seconds:
+            self._rendezvous.remove()
             self._retire()
 
     def _retire(self) -> None:
-        """Make room for another server; what is left is to wait for the ends of the nodes."""
+        """Free the place for another server; this one waits for the ends of its nodes."""
         if self._listener is not None:
-            self._home.hide()
+            self._rendezvous.hide()
             self._listener.close()
             self._listener = None
             os.close(self._lock)
 
 
-def _say(connection: socket.socket, answer: dict[str, str | int]) -> None:
-    with suppress(OSError):  # who asked is gone
-        connection.sendall(json.dumps(answer).encode() + b"\n")
+def _reply(connection: socket.socket, reply: dict[str, str | int]) -> None:
+    with suppress(OSError):  # the client has ended
+        connection.sendall(json.dumps(reply).encode() + b"\n")
 
 
 def _close(connection: socket.socket, descriptors: list[int]) -> None:
     connection.close()
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def _reset_child(environment: Mapping[str, str], arguments: Sequence[str], path: Sequence[str], output: int) -> None:
+    """Reset a forked process to the state of one that was started with ``exec``.
+
+    Parameters
+    ----------
+    environment : mapping
+        The whole environment.
+    arguments : sequence of str
+        The new ``sys.argv``.
+    path : sequence of str
+        The new ``sys.path``.
+    output : int
+        The file descriptor for standard output and standard error; it is closed.
+    """
+    os.setsid()
+    # The process name identifies the node's family; the command line stays that of the fork server.
+    Path("/proc/self/comm").write_text(process_name(environment.get(FAMILY, "tfos-node")))
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    sys.argv[:] = arguments
+    sys.path[:] = path
+    tempfile.tempdir = None  # depends on the environment
+    np.random.seed()  # `random` does so by itself
+    multiprocessing.current_process().authkey = os.urandom(32)

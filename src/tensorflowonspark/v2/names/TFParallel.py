@@ -1,12 +1,13 @@
-"""The same function on each of some nodes, which have nothing to do with each other."""
+"""Independent nodes that run the same function."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.run import run as run_nodes
+from tensorflowonspark.v2.deprecation import warn_deprecated
+from tensorflowonspark.v2.program import Program, session_of
 
-from ._old import show_new_way
-from ._program import Program, run_alone, session_of
+from .TFSparkNode import run_alone
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -17,7 +18,7 @@ __all__ = ["run"]
 def run(
     sc: "SparkContext", map_fn: Callable[[Any, Any], Any], tf_args: Any, num_executors: int, use_barrier: bool = True
 ) -> None:
-    """Run a function on nodes of their own; return when it has returned on all of them.
+    """Run a function on independent nodes; return when it has returned on all of them.
 
     Parameters
     ----------
@@ -26,11 +27,11 @@ def run(
     map_fn : callable
         ``map_fn(args, ctx)``: ``ctx.executor_id`` counts from 0 to ``ctx.num_workers`` - 1.
     tf_args : object
-        Its first argument; a list also becomes ``sys.argv`` there.
+        The first argument of `map_fn`; a list also becomes ``sys.argv`` on the nodes.
     num_executors : int
-        How many nodes.
+        Number of nodes.
     use_barrier : bool
-        Not needed any more: the nodes always start together, or not at all.
+        Ignored: all nodes start, or none.
 
     Raises
     ------
@@ -40,5 +41,5 @@ def run(
         If the function failed on a node.
     """
     del use_barrier
-    show_new_way("TFParallel.run", "tensorflowonspark.run(spark, function, args, workers=...)")
+    warn_deprecated("TFParallel.run", "tensorflowonspark.run(spark, function, args, num_workers=...)")
     run_nodes(session_of(sc), run_alone, Program(map_fn, tf_args), num_workers=num_executors)

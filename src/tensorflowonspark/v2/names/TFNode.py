@@ -1,4 +1,4 @@
-"""What programs of 2.x call on a node: paths, and the rows that Spark feeds."""
+"""Functions for programs on a node: paths, and the rows that Spark feeds."""
 
 from collections import deque
 from typing import Any
@@ -6,10 +6,9 @@ from typing import Any
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras.provenance import report_read
-
-from ._inbox import END, END_OF_PARTITION, Block, Question
-from ._inlet import Inlet
-from ._old import gone
+from tensorflowonspark.v2.deprecation import removed
+from tensorflowonspark.v2.inbox import END, END_OF_PARTITION, Block, PendingResults
+from tensorflowonspark.v2.inlet import Inlet
 
 __all__ = [
     "DataFeed",
@@ -29,9 +28,9 @@ def hdfs_path(ctx: Any, path: str) -> str:
     Parameters
     ----------
     ctx : TFNodeContext
-        Knows that file system (``ctx.defaultFS``) and the working directory (``ctx.working_dir``).
+        Has that file system (``ctx.defaultFS``) and the working directory (``ctx.working_dir``).
     path : str
-        Absolute, or relative to the user's home on HDFS, and elsewhere to the working directory.
+        Absolute; or relative to the user's home on HDFS, and to the working directory elsewhere.
 
     Examples
     --------
@@ -55,15 +54,15 @@ class DataFeed:
     mgr : Inlet
         ``ctx.mgr``.
     train_mode : bool
-        Whether batches are filled up across partitions; without it each ends with its partition at the latest, so that
-        the results are those of its rows.
+        Whether a batch continues across partitions; otherwise it ends at the latest with its partition, so that its
+        results belong to one partition.
     qname_in : str
         The queue, as in ``cluster.train(rdd, qname=...)``.
     qname_out : str
-        Not used: results go back to the partition that they answer.
+        Ignored: results return to the partition of their rows.
     input_mapping : dict, optional
-        Names of tensors by column. Batches are then dicts of lists by tensor; values of a row belong to the columns in
-        the order of their names.
+        Tensor names by column. Batches are then dicts of lists by tensor; the values of a row belong to the columns
+        sorted by name.
 
     Raises
     ------
@@ -91,23 +90,28 @@ class DataFeed:
         self.input_tensors = [tensor for _, tensor in sorted((input_mapping or {}).items())]
         self.done_feeding = False
         self._inbox = mgr.inbox(qname_in)
-        self._rows: deque[Any] = deque()  # of the block in hand
-        self._question: Question | None = None
-        self._open: deque[tuple[Question | None, int]] = deque()  # rows that were handed out and have no results
+        self._rows: deque[Any] = deque()  # of the current block
+        self._pending: PendingResults | None = None  # of the current block
+        self._unanswered: deque[tuple[PendingResults, int]] = deque()  # numbers of rows without results, in order
 
     def next_batch(self, batch_size: int) -> Any:
-        """Return the next rows as they were fed; wait for them.
+        """Wait for the next rows and return them as they were fed.
 
         Parameters
         ----------
         batch_size : int
-            How many. There are fewer, or none, at the end of the feed; and at the end of a partition where the feed was
-            made with ``train_mode=False``.
+            Number of rows. The batch is smaller, or empty, at the end of the feed; and, with ``train_mode=False``, at
+            the end of a partition.
 
         Returns
         -------
         list or dict
             Rows; or, with `input_mapping`, lists of values by tensor.
+
+        Raises
+        ------
+        FeedError
+            If the feed failed.
         """
         report_read()
         rows: list[Any] = []
@@ -116,7 +120,7 @@ class DataFeed:
                 break
             taken = min(batch_size - len(rows), len(self._rows))
             rows += [self._rows.popleft() for _ in range(taken)]
-            self._note(taken)
+            self._record(taken)
         if not self.input_tensors:
             return rows
         tensors: dict[str, list[Any]] = {tensor: [] for tensor in self.input_tensors}
@@ -126,11 +130,11 @@ class DataFeed:
         return tensors
 
     def _next_block(self, rows: list[Any]) -> bool:
-        """Take what is next; return whether the batch goes on."""
+        """Take the next item of the queue; return whether the batch continues."""
         item = self._inbox.get()
         if isinstance(item, Block):
             self._rows.extend(item.rows)
-            self._question = item.question
+            self._pending = item.pending
         elif item is END_OF_PARTITION:
             return self.train_mode or not rows
         else:
@@ -139,45 +143,49 @@ class DataFeed:
                 raise item
         return True
 
-    def _note(self, taken: int) -> None:
-        if self._question is not None:
-            self._open.append((self._question, taken))
+    def _record(self, taken: int) -> None:
+        if self._pending is not None:
+            self._unanswered.append((self._pending, taken))
         if not self._rows:
             self._inbox.done()
 
     def should_stop(self) -> bool:
-        """Whether the feed has ended: the cluster is being shut down, and all rows were handed out."""
+        """Return whether the feed has ended: the cluster shuts down, and the program has all rows."""
         return self.done_feeding
 
     def batch_results(self, results: list[Any]) -> None:
-        """Give the results of rows that were handed out, one for each, in their order.
+        """Return results to Spark: one for each row of the batches so far, in their order.
+
+        Parameters
+        ----------
+        results : list
+            Results of the oldest rows that have none.
 
         Raises
         ------
         FeedError
-            If there are more than rows.
+            If there are more results than such rows.
         """
         left = list(results)
-        waiting = sum(rows for _, rows in self._open)
+        waiting = sum(rows for _, rows in self._unanswered)
         if len(left) > waiting:
             raise FeedError(f"batch_results was given {len(left)} results, and {waiting} rows wait for one")
         while left:
-            question, rows = self._open.popleft()
+            pending, rows = self._unanswered.popleft()
             if len(left) < rows:
-                self._open.appendleft((question, rows - len(left)))
-            if question is not None:
-                question.answer(left[:rows])
+                self._unanswered.appendleft((pending, rows - len(left)))
+            pending.add(left[:rows])
             left = left[rows:]
 
     def terminate(self) -> None:
-        """Let go all rows that are left and may still come; the jobs that feed end at once."""
+        """Drop all remaining and further rows; feeding jobs end at once."""
         self.done_feeding = True
         self._rows.clear()
         self.mgr.terminate()
 
 
-start_cluster_server = gone("TFNode.start_cluster_server", "a tf.distribute strategy, which reads TF_CONFIG,")
-export_saved_model = gone("TFNode.export_saved_model", "compat.export_saved_model(model, export_dir, is_chief)")
-next_batch = gone("TFNode.next_batch", "ctx.get_data_feed().next_batch(n)")
-batch_results = gone("TFNode.batch_results", "ctx.get_data_feed(train_mode=False).batch_results(results)")
-terminate = gone("TFNode.terminate", "ctx.get_data_feed().terminate()")
+start_cluster_server = removed("TFNode.start_cluster_server", "a tf.distribute strategy, which reads TF_CONFIG,")
+export_saved_model = removed("TFNode.export_saved_model", "compat.export_saved_model(model, export_dir, is_chief)")
+next_batch = removed("TFNode.next_batch", "ctx.get_data_feed().next_batch(n)")
+batch_results = removed("TFNode.batch_results", "ctx.get_data_feed(train_mode=False).batch_results(results)")
+terminate = removed("TFNode.terminate", "ctx.get_data_feed().terminate()")

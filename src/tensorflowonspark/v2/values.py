@@ -1,4 +1,4 @@
-"""The values of Spark's rows as Arrow arrays, by the names of their types: in a task there is no JVM to ask."""
+"""Conversion of the values of Spark's rows to Arrow arrays, by the names of their types."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["arrow_types", "as_batch", "each_of"]
+__all__ = ["arrow_types", "as_batch", "map_values"]
 
 _ARROW = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), pa.int64()),
@@ -24,18 +24,23 @@ _ARROW = {
     "vector": pa.list_(pa.float64()),
 }
 _CONVERTED: dict[str, Callable[[Any], Any]] = {
-    "timestamp": datetime.astimezone,  # Spark gives rows the local time, without saying so
+    "timestamp": datetime.astimezone,  # rows have naive timestamps in local time
     "vector": lambda vector: vector.toArray(),
 }
 
 
 def arrow_types(dtypes: Sequence[tuple[str, str]]) -> list[pa.DataType]:
-    """Return Arrow's types for columns, of which Spark tells the names and types.
+    """Return the Arrow types of columns.
+
+    Parameters
+    ----------
+    dtypes : sequence of (str, str)
+        Names and Spark types of the columns: ``df.dtypes``.
 
     Raises
     ------
     SpecError
-        If an Example can't have one of them.
+        If an Example can't hold a column.
 
     Examples
     --------
@@ -43,10 +48,10 @@ def arrow_types(dtypes: Sequence[tuple[str, str]]) -> list[pa.DataType]:
     [DataType(int64), ListType(list<item: string>), Decimal128Type(decimal128(5, 2))]
     """
     types = [_arrow_type(kind) for _, kind in dtypes]
-    wrong = [f"{name!r} ({kind})" for (name, kind), found in zip(dtypes, types, strict=True) if found is None]
-    if wrong:
+    unsupported = [f"{name!r} ({kind})" for (name, kind), found in zip(dtypes, types, strict=True) if found is None]
+    if unsupported:
         raise SpecError(
-            f"an Example can't have the column {', '.join(wrong)}: it holds numbers, booleans, dates and times, "
+            f"an Example can't have the column {', '.join(unsupported)}: it holds numbers, booleans, dates and times, "
             "decimals, texts, bytes and vectors, and arrays of them"
         )
     return types
@@ -66,15 +71,24 @@ def _arrow_type(kind: str) -> pa.DataType | None:
 def as_batch(
     rows: Sequence[Sequence[Any]], dtypes: Sequence[tuple[str, str]], types: Sequence[pa.DataType]
 ) -> pa.RecordBatch:
-    """Return rows, of which there is at least one, as a batch; `types` are those of `arrow_types`.
+    """Return rows as a record batch.
+
+    Parameters
+    ----------
+    rows : sequence of Row or of sequences
+        At least one row.
+    dtypes : sequence of (str, str)
+        Names and Spark types of the columns.
+    types : sequence of pyarrow.DataType
+        The result of `arrow_types` for `dtypes`.
 
     Raises
     ------
     SpecError
-        If a value is none of its column's type.
+        If a value does not have its column's type.
     """
     names = [name for name, _ in dtypes]
-    fields = getattr(rows[0], "__fields__", names)  # a Row knows where its columns are, others have them in this order
+    fields = getattr(rows[0], "__fields__", names)  # the order of a Row's columns may differ
     arrays = []
     for (name, kind), arrow in zip(dtypes, types, strict=True):
         values = list(map(itemgetter(fields.index(name)), rows))
@@ -86,15 +100,15 @@ def as_batch(
 
 
 def _converted(values: list[Any], kind: str) -> list[Any]:
-    """Return values as Arrow takes them."""
+    """Return values in a form that Arrow accepts."""
     inner = re.sub(r"array<(.*)>", r"\1", kind)
     if (convert := _CONVERTED.get(inner)) is None:
         return values
-    return [each_of(convert, value, nested=inner != kind) for value in values]
+    return [map_values(convert, value, nested=inner != kind) for value in values]
 
 
-def each_of(function: Callable[[Any], Any], value: Any, nested: bool) -> Any:
-    """Apply a function to a value that may be null, or to all that are in it."""
+def map_values(function: Callable[[Any], Any], value: Any, nested: bool) -> Any:
+    """Apply a function to a value that may be null, or to each element of a list."""
     if value is None:
         return None
-    return [each_of(function, each, nested=False) for each in value] if nested else function(value)
+    return [map_values(function, each, nested=False) for each in value] if nested else function(value)

@@ -1,4 +1,4 @@
-"""What differs from one TensorFlow to the next, for programs that were written for TensorFlowOnSpark 2.x."""
+"""Functions that hide differences between versions of TensorFlow."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark import storage
 from tensorflowonspark.node.checkpoint.export import export, is_of, save
 from tensorflowonspark.supervisor.host import local_directory
-
-from ._old import show_new_way
+from tensorflowonspark.v2.deprecation import warn_deprecated
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -16,24 +15,24 @@ __all__ = ["disable_auto_shard", "export_saved_model", "is_gpu_available"]
 
 
 def export_saved_model(model: Any, export_dir: str, is_chief: bool = False) -> None:
-    """Write a trained model as a SavedModel; the chief does. Call it on all workers.
+    """Write a trained model as a SavedModel. Call it on all workers; the chief writes.
 
-    A model of Keras 2 (``tf_keras``) keeps the names of its layers in its signature, and can be loaded again with
-    ``load_model``; one of Keras 3 becomes what its ``export`` makes of it.
+    A model of Keras 2 (``tf_keras``) keeps the names of its layers in its signature, and ``load_model`` can load it;
+    a model of Keras 3 is written by its own ``export``.
 
     Parameters
     ----------
     model : keras.Model, tf_keras.Model or tf.Module
-        What to write.
+        The model.
     export_dir : str
-        A path, or a URL of any file system. What stood there is replaced, when the new model is complete.
+        A path, or a URL of any file system. An existing model is replaced when the new one is complete.
     is_chief : bool
-        Whether this process is the chief, or the only one. The others write nothing, or what is removed at once: to
-        save a model that is not of Keras 3, TensorFlow reads some variables from all workers together.
+        Whether this process is the chief, or the only one. The others write nothing, or a copy that is removed at
+        once: to save a model that is not of Keras 3, TensorFlow reads some variables from all workers together.
     """
-    show_new_way("compat.export_saved_model", "ctx.export(model, path) in a program of tensorflowonspark.Cluster")
+    warn_deprecated("compat.export_saved_model", "ctx.export(model, path) in a program of tensorflowonspark.Cluster")
     if "pyspark" in sys.modules:
-        storage.use_session()  # the driver has one; a node has been told its settings
+        storage.use_session()  # in the driver; a node has received its settings
     export(model, export_dir, is_chief, local_directory() or None, _save)
 
 
@@ -45,12 +44,12 @@ def _save(model: Any, path: str) -> None:
 
 
 def disable_auto_shard(options: "tf.data.Options") -> None:
-    """Let every worker read all files of a dataset, where ``tf.distribute`` would give each of them some.
+    """Make every worker read all files of a dataset, which ``tf.distribute`` would divide among them.
 
     Parameters
     ----------
     options : tf.data.Options
-        What ``dataset.with_options`` gets; it is changed.
+        The argument of ``dataset.with_options``; it is modified.
     """
     import tensorflow as tf
 

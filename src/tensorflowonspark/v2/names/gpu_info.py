@@ -1,4 +1,4 @@
-"""Which GPUs of a host a process may take."""
+"""Free GPUs of a host."""
 
 import random
 import time
@@ -13,11 +13,11 @@ AS_STRING = "string"
 AS_LIST = "list"
 MAX_RETRIES = 3
 
-_PAUSE_SECONDS = 5  # what used a GPU is often a process of the last job, which is just ending
+_PAUSE_SECONDS = 5  # a busy GPU is often used by a process of the last job that is just ending
 
 
 def is_gpu_available() -> bool:
-    """Return whether this host has a GPU, used or not, by ``nvidia-smi``."""
+    """Return whether ``nvidia-smi`` lists a GPU on this host, free or busy."""
     return bool(all_gpus())
 
 
@@ -27,17 +27,23 @@ def get_gpus(num_gpu: int = 1, worker_index: int = -1, format: str = AS_STRING) 
     Parameters
     ----------
     num_gpu : int
-        How many.
+        Number of GPUs.
     worker_index : int
-        The position among the processes of this host that take as many, from 0. Each position has its own GPUs, counted
-        over all and not over the free ones: which are free depends on who has come first. By default any will do.
+        The position, from 0, among the processes of this host that each take `num_gpu` GPUs. Each position has its own
+        GPUs, counted over all and not over the free ones, since these depend on the order of the processes. -1 takes
+        any GPUs.
     format : {"string", "list"}
         ``"0,1"`` as in ``CUDA_VISIBLE_DEVICES``, or ``["0", "1"]``.
+
+    Returns
+    -------
+    str or list of str
+        The indices.
 
     Raises
     ------
     EnvironmentNotReady
-        If there are not so many, or they stay in use.
+        If the host has too few GPUs, or too few become free.
     SpecError
         If `format` is neither.
     """
@@ -45,28 +51,28 @@ def get_gpus(num_gpu: int = 1, worker_index: int = -1, format: str = AS_STRING) 
         raise SpecError(f"format={format!r}: expected {AS_STRING!r} or {AS_LIST!r}")
     gpus = all_gpus()
     if worker_index < 0:
-        found = take(num_gpu, random.sample(gpus, len(gpus)))  # others that look at the same time take others
+        found = take(num_gpu, random.sample(gpus, len(gpus)))  # concurrent processes take different ones
     else:
         found = take(num_gpu, gpus[worker_index * num_gpu :][:num_gpu], f"worker_index={worker_index}")
     return found if format == AS_LIST else ",".join(found)
 
 
 def take(num_gpu: int, own: Sequence[str], whose: str = "") -> list[str]:
-    """Return the first free ones of some GPUs.
+    """Return the first free GPUs of some.
 
     Parameters
     ----------
     num_gpu : int
-        How many.
+        Number of GPUs.
     own : sequence of str
-        The indices of those that nobody else is to take.
+        The indices to choose from.
     whose : str
-        Whose these are, if they are not all of the host.
+        The owner of these GPUs, if they are not all of the host, for the error message.
 
     Raises
     ------
     EnvironmentNotReady
-        If there are not so many, or they stay in use.
+        If the host has too few GPUs, or too few become free.
     """
     free: set[str] = set()
     for attempt in range(MAX_RETRIES if len(own) >= num_gpu else 1):
@@ -76,9 +82,9 @@ def take(num_gpu: int, own: Sequence[str], whose: str = "") -> list[str]:
         found = [gpu for gpu in own if gpu in free]
         if len(found) >= num_gpu:
             return sorted(found[:num_gpu], key=lambda gpu: (len(gpu), gpu))
-    of_own = f", of which {_named(own)} are for {whose}" if whose else ""
+    share = f", of which {_named(own)} are for {whose}" if whose else ""
     raise EnvironmentNotReady(
-        f"{num_gpu} free GPUs are wanted, and this host has {len(all_gpus())}{of_own}; free are {_named(sorted(free))} "
+        f"{num_gpu} free GPUs are wanted, and this host has {len(all_gpus())}{share}; free are {_named(sorted(free))} "
         "(nvidia-smi shows what uses the others): ask for fewer, run fewer nodes on a host, or let Spark give GPUs to "
         "tasks (spark.task.resource.gpu.amount)"
     )

@@ -1,4 +1,4 @@
-"""What can be set on the estimator and the model, by the names of 2.x."""
+"""Params of `TFEstimator` and `TFModel`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,9 +6,7 @@ from typing import Any
 from pyspark.ml.param import Param, Params, TypeConverters
 
 from tensorflowonspark.errors import SpecError
-
-from ._mode import InputMode
-from ._namespace import Namespace
+from tensorflowonspark.v2.program import InputMode, Namespace
 
 __all__ = [
     "HasBatchSize", "HasClusterSize", "HasEpochs", "HasExportDir", "HasGraceSecs", "HasInputMapping", "HasInputMode",
@@ -20,11 +18,11 @@ _INT, _TEXT, _BOOLEAN = TypeConverters.toInt, TypeConverters.toString, TypeConve
 
 
 class TFTypeConverters:
-    """Converters beside Spark ML's own."""
+    """Type converters that Spark ML lacks."""
 
     @staticmethod
     def toDict(value: Any) -> dict[Any, Any]:
-        """Return a mapping as a dict; Spark ML makes an error of the TypeError, which names the param."""
+        """Return a mapping as a dict; Spark ML converts the TypeError to an error that names the param."""
         if not isinstance(value, Mapping):
             raise TypeError(f"could not convert {value!r} to a dict, as in {{'column': 'tensor'}}")
         return dict(value)
@@ -50,7 +48,7 @@ def _accessors(name: str, title: str) -> tuple[Any, Any]:
 
 
 class TFParams(Params):
-    """What a stage was given: params, and the arguments of its program.
+    """The params of a stage, and the arguments of its program.
 
     Attributes
     ----------
@@ -61,9 +59,9 @@ class TFParams(Params):
     args: Any = None
 
     def merge_args_params(self) -> Namespace:
-        """Return the arguments and all params' values.
+        """Return the arguments and the values of all params.
 
-        A param that was set takes precedence over an argument of its name, and that over the param's default.
+        A param that was set has precedence over an argument of its name, and the argument over the param's default.
         """
         merged = Namespace({} if self.args is None else self.args)
         for param in self.params:
@@ -72,7 +70,7 @@ class TFParams(Params):
         return merged
 
     def _is_given(self, name: str) -> bool:
-        """Whether a value was set, or is among the arguments."""
+        """Return whether a param was set, or is among the arguments."""
         return bool(self.isSet(name)) or name in Namespace({} if self.args is None else self.args)
 
 
@@ -98,30 +96,30 @@ class HasEpochs(Params):
 
 
 class HasExportDir(Params):
-    """Where the SavedModel is."""
+    """Directory of the SavedModel."""
 
-    export_dir = _param("export_dir", "directory of the SavedModel that training exports, and TFModel applies", _TEXT)
+    export_dir = _param("export_dir", "directory of the SavedModel that training exports and TFModel applies", _TEXT)
     setExportDir, getExportDir = _accessors("export_dir", "ExportDir")
 
 
 class HasGraceSecs(Params):
-    """How long the nodes have after the last row."""
+    """Time for the nodes after the last row."""
 
-    grace_secs = _param("grace_secs", "seconds that the nodes have after the last row, as to export a model", _INT)
+    grace_secs = _param("grace_secs", "seconds for the nodes after the last row, as to export a model", _INT)
     setGraceSecs, getGraceSecs = _accessors("grace_secs", "GraceSecs")
 
 
 class HasInputMapping(Params):
-    """Which column goes into which tensor."""
+    """Input tensors by column."""
 
     input_mapping = _param("input_mapping", "input tensor by column", TFTypeConverters.toDict)
     setInputMapping, getInputMapping = _accessors("input_mapping", "InputMapping")
 
 
 class HasInputMode(Params):
-    """Who reads the data; with an estimator that is always Spark."""
+    """Reader of the data: with an estimator always Spark."""
 
-    input_mode = _param("input_mode", "who reads the data: 1 for Spark, which feeds it", _INT)
+    input_mode = _param("input_mode", "reader of the data: 1 for Spark, which feeds it", _INT)
     _setInputMode, getInputMode = _accessors("input_mode", "InputMode")
 
     def setInputMode(self, value: int) -> Any:
@@ -130,7 +128,7 @@ class HasInputMode(Params):
         Raises
         ------
         SpecError
-            For `InputMode.TENSORFLOW`: an estimator feeds the rows of the DataFrame that it is given.
+            For `InputMode.TENSORFLOW`: an estimator feeds the rows of its DataFrame.
         """
         if value == InputMode.TENSORFLOW:
             raise SpecError(
@@ -141,14 +139,14 @@ class HasInputMode(Params):
 
 
 class HasMasterNode(Params):
-    """What the first worker is called."""
+    """Role of the first worker."""
 
     master_node = _param("master_node", "role of the worker that exports: 'chief' or 'master'; None for none", _TEXT)
     setMasterNode, getMasterNode = _accessors("master_node", "MasterNode")
 
 
 class HasModelDir(Params):
-    """Where the checkpoints are."""
+    """Directory of the checkpoints."""
 
     model_dir = _param("model_dir", "directory of the training's checkpoints", _TEXT)
     setModelDir, getModelDir = _accessors("model_dir", "ModelDir")
@@ -164,30 +162,30 @@ class HasNumPS(Params):
 
 
 class HasOutputMapping(Params):
-    """Which tensor goes into which column."""
+    """Columns by output tensor."""
 
     output_mapping = _param("output_mapping", "column by output tensor", TFTypeConverters.toDict)
     setOutputMapping, getOutputMapping = _accessors("output_mapping", "OutputMapping")
 
 
 class HasProtocol(Params):
-    """How the nodes talk to each other; only the program looks at it."""
+    """Network protocol of the nodes; only the program uses it."""
 
     protocol = _param("protocol", "network protocol of TensorFlow; for the program only", _TEXT)
     setProtocol, getProtocol = _accessors("protocol", "Protocol")
 
 
 class HasReaders(Params):
-    """Readers of a queue; only the program looks at it."""
+    """Readers of a queue; only the program uses it."""
 
     readers = _param("readers", "threads that read; for the program only", _INT)
     setReaders, getReaders = _accessors("readers", "Readers")
 
 
 class HasSteps(Params):
-    """Steps of the training; only the program looks at it."""
+    """Steps of the training; only the program uses it."""
 
-    steps = _param("steps", "steps of the training at the most; for the program only", _INT)
+    steps = _param("steps", "steps of the training at most; for the program only", _INT)
     setSteps, getSteps = _accessors("steps", "Steps")
 
 
@@ -199,21 +197,21 @@ class HasTensorboard(Params):
 
 
 class HasTFRecordDir(Params):
-    """Where TFRecord files are; only the program looks at it."""
+    """Directory of TFRecord files; only the program uses it."""
 
     tfrecord_dir = _param("tfrecord_dir", "directory of TFRecord files; for the program only", _TEXT)
     setTFRecordDir, getTFRecordDir = _accessors("tfrecord_dir", "TFRecordDir")
 
 
 class HasSignatureDefKey(Params):
-    """Which signature of a SavedModel is applied."""
+    """Signature of the SavedModel."""
 
     signature_def_key = _param("signature_def_key", "signature of the SavedModel; 'serving_default' if none", _TEXT)
     setSignatureDefKey, getSignatureDefKey = _accessors("signature_def_key", "SignatureDefKey")
 
 
 class HasTagSet(Params):
-    """Which graph of a SavedModel is applied."""
+    """Tags of the SavedModel's graph."""
 
-    tag_set = _param("tag_set", "tags of the SavedModel's graph, with commas between them; 'serve' if none", _TEXT)
+    tag_set = _param("tag_set", "tags of the SavedModel's graph, separated by commas; 'serve' if none", _TEXT)
     setTagSet, getTagSet = _accessors("tag_set", "TagSet")

@@ -1,8 +1,9 @@
 """Clusters over Spark Connect, whose client executors can't reach: the first task acts as the driver.
 
-One barrier stage does all: its tasks learn from the first one where that listens (`allGather`), and then place, feed
-and hold their nodes as they always do. The first task watches all of them meanwhile. What the programs returned, or
-the error, comes back as rows of the stage's result. If the client dies, Spark ends the stage, and with it everything.
+The whole cluster is one barrier stage. The first task sends the others the address at which it listens (`allGather`);
+then all launch, feed and hold their nodes as in any held cluster, while the first task also runs the driver's part.
+The results of the programs, or the error, return as rows of the stage's result. If the client dies, Spark ends the
+stage, and with it everything.
 """
 
 import pickle
@@ -18,13 +19,15 @@ import cloudpickle
 import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
-from tensorflowonspark.driver.attempt import ClusterConfig
+from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
+from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.supervisor.host import local_directory
-from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, own_address, place
+from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
 
 if TYPE_CHECKING:
@@ -37,33 +40,44 @@ _PIECE_BYTES = 1 << 20  # of the outcome, in a row: Spark Connect bounds its mes
 
 
 @dataclass(frozen=True)
-class _Errand:
-    """What the stage is to do."""
+class _RemoteRun:
+    """The cluster that the stage runs."""
 
-    settings: ClusterConfig
+    config: ClusterConfig
     tls: bool  # whether Spark's settings ask for it
     hadoop: dict[str, str] = field(repr=False)
-    feeds: bool
-    validation: str
+    feed: FeedRequest | None  # without the data, which is the tasks' input
 
 
-def run_remotely(
-    spark: "SparkSession", settings: ClusterConfig, data: "DataFrame | None", validation: str
-) -> dict[str, Any]:
+def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest | None) -> dict[str, Any]:
     """Run a cluster to its end; return what its programs returned, by the node's name.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        A session of Spark Connect.
+    config : ClusterConfig
+        The cluster's configuration.
+    feed : FeedRequest or None
+        What the tasks feed to their nodes.
 
     Raises
     ------
     ClusterError
         As `run` does.
     """
-    size = len(settings.spec.roles)
-    frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
-    errand = _Errand(settings, spark_wants_tls(spark), hadoop_settings(spark), data is not None, validation)
-    placed = map_in_arrow(frame, partial(_task, errand), _SCHEMA, barrier=True)
-    rows = _collected(spark, placed, data is not None)
+    size = len(config.spec.roles)
+    if feed is None:
+        frame = spark.range(0, size, 1, size)
+    else:
+        assert feed.data is not None
+        assert not isinstance(feed.data, BatchRDD)  # `Cluster.train` alone takes one
+        frame, feed = feed.data.repartition(size), replace(feed, data=None)
+    remote = _RemoteRun(config, spark_wants_tls(spark), hadoop_settings(spark), feed)
+    launched = map_in_arrow(frame, partial(_task, remote), _SCHEMA, barrier=True)
+    rows = _collected(spark, launched, feed is not None)
     pieces = [bytes(row.outcome) for row in rows if row.outcome is not None]
-    problems = [f"{settings.spec.roles[row.node]} on {row.host}: {row.problem}" for row in rows if row.outcome is None]
+    problems = [f"{config.spec.roles[row.node]} on {row.host}: {row.problem}" for row in rows if row.outcome is None]
     if problems:
         raise StartError("the cluster did not come up:\n" + "\n".join(f"  {problem}" for problem in problems))
     if not pieces:
@@ -75,7 +89,7 @@ def run_remotely(
 
 
 def _collected(spark: "SparkSession", frame: "DataFrame", feeds: bool) -> list[Any]:
-    """Return the stage's rows; if the wait for them is broken off, so is the stage."""
+    """Return the rows of the stage; if the wait for them is interrupted, cancel the stage."""
     tag = f"tensorflowonspark-{uuid.uuid4().hex}"
     spark.addTag(tag)
     try:
@@ -92,36 +106,36 @@ def _collected(spark: "SparkSession", frame: "DataFrame", feeds: bool) -> list[A
 # ---- in the tasks
 
 
-class _OwnTasks:
-    """What carries the cluster, seen from its first task: the tasks of this very stage.
+class _StageBackend:
+    """A backend in the first task: the nodes run in the tasks of the same stage.
 
     Parameters
     ----------
     host : str
         This executor's address.
     hadoop : dict
-        What the client knows of file systems.
+        The client's settings of file systems.
     tls : bool
         Whether Spark's settings ask for encrypted connections.
     """
 
-    shares_terminal = False  # what the nodes print goes to the executors' log
+    shares_terminal = False  # the nodes' output goes to the executors' log
 
     def __init__(self, host: str, hadoop: dict[str, str], tls: bool) -> None:
         self._host = host
         self._hadoop = hadoop
         self._tls = tls
-        self.plans: SimpleQueue[LaunchPlan | None] = SimpleQueue()  # where the task takes its plan from
-        self.problem_here = ""
+        self.plans: SimpleQueue[LaunchPlan | None] = SimpleQueue()  # for the task; None: there is no plan
+        self._problem = ""
         self.ended = False
         self.on_end: Callable[[], None] = lambda: None
 
     def hadoop_settings(self) -> dict[str, str]:
-        """Return what the nodes are to reach file systems with."""
+        """Return the settings by which the nodes reach file systems."""
         return self._hadoop
 
     def find_slots(self, _needed: int, wanted: int, _timeout: float, had: int = 0) -> int:  # noqa: ARG002
-        """Return that there are slots: all tasks run already."""
+        """Return the wanted number: all tasks run already."""
         return wanted
 
     def wants_tls(self) -> bool:
@@ -133,27 +147,27 @@ class _OwnTasks:
         server = Server((self._host, 0), credentials, directory=local_directory(), on_channel=on_channel)
         return server, (self._host, int(server.port))
 
-    def place(self, plan: LaunchPlan, _data: Any, on_end: Callable[[], None]) -> "_OwnTasks":
+    def place(self, plan: LaunchPlan, _data: Any, on_end: Callable[[], None]) -> "_StageBackend":
         """Give the tasks their plan."""
         self.on_end = on_end
         self.plans.put(plan)
         return self
 
-    def feed(self, *_: Any, **__: Any) -> Any:
-        """Refuse: there is no driver that could start a job."""
+    def submit(self, *_: Any, **__: Any) -> Any:
+        """Raise: no process of this cluster can start a job."""
         raise NotImplementedError
 
     def problems(self) -> list[str]:
-        """Return why this task's own node could not be placed; those of others are in the stage's result."""
-        return [self.problem_here] if self.problem_here else []
+        """Return why this task could not launch its node; the problems of other tasks are in the stage's result."""
+        return [self._problem] if self._problem else []
 
     def end(self, problem: str) -> None:
-        """Note that this task is done with its own node."""
-        self.problem_here, self.ended = problem, True
+        """Note that this task has launched its node, or failed to."""
+        self._problem, self.ended = problem, True
         self.on_end()
 
     def data_problem(self) -> None:
-        """Return nothing: the client sees why Spark fails."""
+        """Return None: the client receives Spark's error."""
 
     def cancel(self) -> None:
         """Do nothing: the tasks end with their nodes."""
@@ -162,52 +176,53 @@ class _OwnTasks:
         """Do nothing: the tasks end with their nodes."""
 
 
-def _task(errand: _Errand, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Place a node; in the first task, be the driver as well."""
+def _task(remote: _RemoteRun, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Launch a node; in the first task, run the driver's part as well."""
     from pyspark import BarrierTaskContext
 
     task = BarrierTaskContext.get()
     if task.partitionId():
-        plan = _heard(task.allGather("")[0], errand)
+        plan = _unpacked(task.allGather("")[0], remote)
         if plan is not None:
-            yield from map(_with_outcome, place(plan, batches))
+            yield from map(_with_outcome, launch_node(plan, batches))
         return
-    carrier = _OwnTasks(own_address(task), errand.hadoop, errand.tls)
+    backend = _StageBackend(own_address(task), remote.hadoop, remote.tls)
     outcomes: SimpleQueue[bytes] = SimpleQueue()
-    Thread(target=lambda: outcomes.put(_outcome(errand, carrier)), daemon=True).start()
-    plan = carrier.plans.get()
-    task.allGather(_told(plan))
-    problems = list(place(plan, batches)) if plan is not None else []
-    carrier.end("its task could not place it" if problems else "")
+    Thread(target=lambda: outcomes.put(_outcome(remote, backend)), daemon=True).start()
+    plan = backend.plans.get()
+    task.allGather(_packed(plan))
+    problems = list(launch_node(plan, batches)) if plan is not None else []
+    backend.end("its task could not launch it" if problems else "")
     outcome = outcomes.get()
     yield from map(_with_outcome, problems)
     for start in range(0, len(outcome), _PIECE_BYTES):
         yield _row(None, None, None, outcome[start : start + _PIECE_BYTES])
 
 
-def _outcome(errand: _Errand, carrier: _OwnTasks) -> bytes:
-    """Lead the cluster to its end; return, pickled, what its programs returned, or the error."""
-    cluster = Cluster.carried_by(carrier, errand.settings)
+def _outcome(remote: _RemoteRun, backend: _StageBackend) -> bytes:
+    """Run the cluster to its end; return the pickled results of its programs, or the error."""
+    cluster = Cluster._on_backend(backend, remote.config)
     try:
-        if errand.feeds:
-            cluster.hold_and_feed(None, errand.validation)
-        else:
-            cluster.start()
+        cluster._start(remote.feed)
         return bytes(cloudpickle.dumps(cluster.shutdown()))
     except BaseException as error:
         return bytes(cloudpickle.dumps(error))
     finally:
-        carrier.plans.put(None)  # if there was none, none will come
+        backend.plans.put(None)  # for a task that still waits for a plan
 
 
-def _told(plan: LaunchPlan | None) -> str:
-    """Return a plan as the first task tells it to the others: without the program, which they have."""
-    return pickle.dumps(None if plan is None else replace(plan, program=b"")).hex()
+def _packed(plan: LaunchPlan | None) -> str:
+    """Return a plan as the first task sends it to the others: without the program, which they have."""
+    return pickle.dumps(None if plan is None else _with_program(plan, b"")).hex()
 
 
-def _heard(told: str, errand: _Errand) -> LaunchPlan | None:
-    plan: LaunchPlan | None = pickle.loads(bytes.fromhex(told))
-    return None if plan is None else replace(plan, program=errand.settings.program)
+def _unpacked(text: str, remote: _RemoteRun) -> LaunchPlan | None:
+    plan: LaunchPlan | None = pickle.loads(bytes.fromhex(text))
+    return None if plan is None else _with_program(plan, remote.config.program)
+
+
+def _with_program(plan: LaunchPlan, program: bytes) -> LaunchPlan:
+    return replace(plan, config=replace(plan.config, program=program))
 
 
 def _with_outcome(problem: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,7 +1,4 @@
-"""Where rows reach the program of a node: from the feeds of ``train``, and from the tasks of ``inference``.
-
-Programs know it as ``ctx.mgr``, and do nothing with it but to give it to a `DataFeed`.
-"""
+"""The entry of rows to a node's program: the feeds of ``train`` and the tasks of ``inference``."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -13,8 +10,7 @@ import pyarrow as pa
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import InferenceHeader
-
-from ._inbox import END, END_OF_PARTITION, Block, Inbox, Question
+from tensorflowonspark.v2.inbox import END, END_OF_PARTITION, Block, Inbox, PendingResults
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
@@ -24,71 +20,71 @@ __all__ = ["Inlet", "RowsHeader"]
 
 @dataclass(frozen=True)
 class RowsHeader(InferenceHeader):
-    """What a task says before it sends the rows of a partition to be answered."""
+    """The header of a partition's rows that a task sends for inference."""
 
     queue: str = "input"
     timeout: float = 600.0  # seconds without progress
 
 
 class Inlet:
-    """The queues of one node.
+    """The queues of one node, which programs know as ``ctx.mgr`` and pass to `DataFeed`.
 
     Parameters
     ----------
     context : Context
-        The node.
+        The node's context.
     queues : sequence of str
-        Their names.
+        The names of the queues.
     """
 
     def __init__(self, context: "Context", queues: Sequence[str]) -> None:
         self._context = context
         self._inboxes = {name: Inbox() for name in queues}
-        self._turns = {name: Lock() for name in queues}  # one partition is asked about after the other
+        self._turns = {name: Lock() for name in queues}  # one partition at a time is answered
         self._state = Lock()
-        self._pumping = False
+        self._receiving = False
         self._in_feed = False
-        context.answer_with(self)
+        context.serve_batches(self)
 
     def inbox(self, name: str) -> Inbox:
-        """Return a queue; rows of feeds begin to come.
+        """Return a queue, and start to receive feeds.
 
         Raises
         ------
         FeedError
-            If there is none of that name.
+            If no queue has that name.
         """
         if name not in self._inboxes:
             raise FeedError(f"there is no queue {name!r}; TFCluster.run was given queues={list(self._inboxes)}")
         with self._state:
-            if not self._pumping:
-                self._pumping = True
-                Thread(target=self._pump, daemon=True).start()
+            if not self._receiving:
+                self._receiving = True
+                Thread(target=self._receive_feeds, daemon=True).start()
         return self._inboxes[name]
 
-    # ---- rows to train on
+    # ---- training
 
-    def _pump(self) -> None:
-        """Bring the rows of one feed after the other; a feed is over when the program has been handed all of them."""
+    def _receive_feeds(self) -> None:
+        """Put the rows of all feeds into the queues; a feed is over when the program has taken all its rows."""
         try:
             for feed in self._context.feeds():
                 with self._state:
                     if self._is_closed:
                         continue
                     self._in_feed = True
-                self._bring(feed)
+                self._receive(feed)
                 with self._state:
                     if not self._in_feed:
-                        return  # another thread asks for the feeds to come
+                        return  # another thread requests the further feeds
                     self._in_feed = False
             last: Any = END
-        except Exception as error:  # it is the program's, at its next batch
+        except Exception as error:  # the program's next batch raises it
             last = error
         for inbox in self._inboxes.values():
             inbox.put(last)
 
-    def _bring(self, feed: Any) -> None:
-        """Put a feed's rows where they belong, as long as they are wanted."""
+    def _receive(self, feed: Any) -> None:
+        """Put a feed's rows into its queues until these are closed."""
         used: set[str] = set()
         try:
             for batches in feed.partitions():
@@ -96,12 +92,12 @@ class Inlet:
                     (name,) = batch.schema.names
                     used.add(name)
                     if not all(self._inboxes[name].put(Block(_unpickled(each))) for each in batch.column(0)):
-                        return  # the program has enough
-                    self._inboxes[name].wait_until_taken()  # what the driver is told of is in the program's hands
+                        return
+                    self._inboxes[name].wait_until_taken()  # the node reports rows when the program has them
                 for name in used:
                     self._inboxes[name].put(END_OF_PARTITION)
         except Exception:
-            if not self._is_closed:  # else the rows were dropped under this thread's hands
+            if not self._is_closed:  # else another thread has ended this feed meanwhile
                 raise
 
     @property
@@ -109,51 +105,57 @@ class Inlet:
         return any(inbox.is_closed for inbox in self._inboxes.values())
 
     def terminate(self) -> None:
-        """Let go what is left, and all that may still come; the feeding job of the driver need not wait."""
-        self._end("its program called terminate()")
+        """Drop the remaining rows of this feed and all further feeds; the driver ends the feeding job."""
+        self._close_queues("its program called terminate()")
 
     def close(self) -> None:
-        """Note that the program has returned."""
-        self._end("its program has returned")
+        """Close the queues: the program has returned."""
+        self._close_queues("its program has returned")
 
-    def _end(self, reason: str) -> None:
+    def _close_queues(self, reason: str) -> None:
         with self._state:
             in_feed, self._in_feed = self._in_feed, False
             for inbox in self._inboxes.values():
                 inbox.close(reason)
         if in_feed:
-            Thread(target=self._decline, daemon=True).start()
+            Thread(target=self._skip_feeds, daemon=True).start()
 
-    def _decline(self) -> None:
-        """Ask for all feeds to come, and take nothing of them."""
+    def _skip_feeds(self) -> None:
+        """Request all further feeds without reading them."""
         for _ in self._context.feeds():
             pass
 
-    # ---- rows to be answered
+    # ---- inference
 
     def answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Hand a partition's rows to the program; yield, for each batch and at the end, the results there are."""
+        """Pass a partition's rows to the program; yield the available results for each batch and the rest at the end.
+
+        Raises
+        ------
+        FeedError
+            If no queue has the header's name, or results are missing.
+        """
         assert isinstance(header, RowsHeader)
         if header.queue not in self._inboxes:
             raise FeedError(f"there is no queue {header.queue!r}; there are {list(self._inboxes)}")
         inbox = self._inboxes[header.queue]
-        question = Question()
+        pending = PendingResults()
         with self._turns[header.queue]:
             try:
                 for batch in batches:
                     for each in batch.column(0):
                         rows = _unpickled(each)
-                        question.ask(len(rows))
-                        inbox.put(Block(rows, question), header.timeout)
-                    yield _pickled(question.take())
+                        pending.expect(len(rows))
+                        inbox.put(Block(rows, pending), header.timeout)
+                    yield _pickled(pending.take())
             finally:
                 inbox.put(END_OF_PARTITION)
-        question.wait(header.timeout)
-        yield _pickled(question.take())
+        pending.wait(header.timeout)
+        yield _pickled(pending.take())
 
 
 def _unpickled(rows: pa.BinaryScalar) -> list[Any]:
-    """Return the rows of a pickled list, as pyspark would."""
+    """Return the rows of a pickled list, unpickled as pyspark does."""
     return list(pickle.loads(rows.as_buffer(), encoding="bytes"))
 
 

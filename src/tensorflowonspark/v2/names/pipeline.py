@@ -1,6 +1,6 @@
-"""Stages of Spark ML by the names of 2.x: an estimator that feeds a training function, and a model of a SavedModel.
+"""Stages of Spark ML: an estimator that feeds a training function, and a model that applies a SavedModel.
 
-A program of 2.x runs with them as it is. For a new one there are `KerasEstimator` and `KerasModel` in `ml`.
+New programs use `KerasEstimator` and `KerasModel` in ``tensorflowonspark.ml``.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,9 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.distribution import distribute
 from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_saved_model
 from tensorflowonspark.ml.predict import PredictPlan, with_results
-
-from . import TFCluster
-from ._mapping import fed_columns, given_columns, taken_columns
-from ._mode import InputMode
-from ._namespace import Namespace
-from ._old import show_new_way
-from ._params import (
+from tensorflowonspark.v2.deprecation import warn_deprecated
+from tensorflowonspark.v2.mapping import fed_columns, input_columns, output_columns
+from tensorflowonspark.v2.params import (
     HasBatchSize,
     HasClusterSize,
     HasEpochs,
@@ -42,6 +38,9 @@ from ._params import (
     TFParams,
     TFTypeConverters,
 )
+from tensorflowonspark.v2.program import InputMode, Namespace
+
+from . import TFCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,22 +52,22 @@ __all__ = [
     "TFTypeConverters",
 ]  # fmt: skip
 
-_SIGNATURE, _TAGS = "serving_default", "serve"  # what Keras and TensorFlow export for serving
+_SIGNATURE, _TAGS = "serving_default", "serve"  # the defaults of Keras and TensorFlow
 
 
 class TFModel(
     TFParams, HasInputMapping, HasOutputMapping, HasBatchSize, HasModelDir, HasExportDir, HasSignatureDefKey, HasTagSet,
     Model,
 ):  # fmt: skip
-    """Applies a SavedModel to the rows of a DataFrame, and returns what it gives.
+    """A model that applies a SavedModel to the rows of a DataFrame.
 
-    ``transform`` returns the columns of `output_mapping`, and no others, sorted by the names of their tensors. Each has
-    its tensor's type: float32 becomes ``float``, several of them in a row ``array<float>``, strings ``binary``.
+    ``transform`` returns only the columns of `output_mapping`, sorted by the names of their tensors. Each has its
+    tensor's type: float32 becomes ``float``, or ``array<float>`` if a row has several; strings become ``binary``.
 
     Parameters
     ----------
     tf_args : dict, list, argparse.Namespace or Namespace
-        Arguments of the program; a param of the same name that was not set has its value from here.
+        Arguments of the program; a param that was not set takes its value from the argument of its name.
 
     Examples
     --------
@@ -79,7 +78,7 @@ class TFModel(
 
     def __init__(self, tf_args: Any) -> None:
         super().__init__()
-        show_new_way("TFModel", "tensorflowonspark.ml.KerasModel.from_saved_model(path)")
+        warn_deprecated("TFModel", "tensorflowonspark.ml.KerasModel.from_saved_model(path)")
         self.args = Namespace(tf_args)
         self._setDefault(
             input_mapping={}, output_mapping={}, batch_size=100, model_dir=None, export_dir=None,
@@ -90,26 +89,26 @@ class TFModel(
         args = self.merge_args_params()
         fed_columns(dataset, args.input_mapping)  # before TensorFlow is loaded
         bundle = _saved_model(args)
-        frame, taken = taken_columns(dataset, args.input_mapping, bundle.inputs)
-        outputs, types = given_columns(args.output_mapping, bundle.outputs)
+        frame, taken = input_columns(dataset, args.input_mapping, bundle.inputs)
+        outputs, types = output_columns(args.output_mapping, bundle.outputs)
         plan = PredictPlan(
             model=distribute(dataset.sparkSession, bundle),
             taken=taken,
             outputs=outputs,
             types=tuple(types.items()),
-            # The default of 2.x is small for most models, and makes no difference to the results.
+            # The default of 2.x is too small for most models, and the results do not depend on it.
             batch_rows=args.batch_size if self._is_given("batch_size") else None,
         )
         return with_results(plan, frame, keep=())
 
 
 def _saved_model(args: Namespace) -> ModelBundle:
-    """Return what `export_dir` holds.
+    """Return the SavedModel in `export_dir`.
 
     Raises
     ------
     SpecError
-        If there is no such directory, or no such signature or tags in it.
+        If there is no such directory, or it has no such signature or tags.
     """
     if not args.export_dir:
         reason = (
@@ -119,8 +118,8 @@ def _saved_model(args: Namespace) -> ModelBundle:
             else "no model is given"
         )
         raise SpecError(
-            f"{reason}: export a SavedModel, as by compat.export_saved_model(model, export_dir), and say "
-            "setExportDir(export_dir)"
+            f"{reason}: export a SavedModel, as by compat.export_saved_model(model, export_dir), and "
+            "call setExportDir(export_dir)"
         )
     tags = [tag.strip() for tag in (args.tag_set or _TAGS).split(",")]
     return fetch_saved_model(args.export_dir, args.signature_def_key or _SIGNATURE, tags)
@@ -131,27 +130,27 @@ class TFEstimator(
     HasTensorboard, HasModelDir, HasExportDir, HasTFRecordDir, HasBatchSize, HasEpochs, HasReaders, HasSteps,
     Estimator[TFModel],
 ):  # fmt: skip
-    """Feeds the rows of a DataFrame to a training function on a cluster, and returns a `TFModel` of what it exported.
+    """An estimator that feeds a DataFrame to a training function on a cluster, and returns a `TFModel` of its export.
 
     Parameters
     ----------
     train_fn : callable
-        A function of (args, ctx), as `TFCluster.run` takes it. `args` are the arguments and all params by their names;
-        where `tf_args` is a list it gets this list.
+        ``train_fn(args, ctx)``, as for `TFCluster.run`. `args` has the arguments and all params by name; if `tf_args`
+        is a list, `args` is that list.
     tf_args : dict, list, argparse.Namespace or Namespace
-        Arguments of the program; a param of the same name that was not set has its value from here.
+        Arguments of the program; a param that was not set takes its value from the argument of its name.
     export_fn : callable, optional
-        A function of TensorFlow 1, which is refused.
+        A function of TensorFlow 1, which raises.
 
     Raises
     ------
     SpecError
-        If there is an `export_fn`.
+        If `export_fn` is given.
     """
 
     def __init__(self, train_fn: Callable[[Any, Any], Any], tf_args: Any, export_fn: Any = None) -> None:
         super().__init__()
-        show_new_way("TFEstimator", "tensorflowonspark.ml.KerasEstimator(model, ...)")
+        warn_deprecated("TFEstimator", "tensorflowonspark.ml.KerasEstimator(model, ...)")
         if export_fn is not None:
             raise SpecError(
                 "export_fn made a SavedModel of a session of TensorFlow 1, and TensorFlow 2 has none: export in "
@@ -182,7 +181,7 @@ class TFEstimator(
         try:
             cluster.train(frame.rdd, args.epochs)
         except BaseException:
-            with suppress(Exception):  # what has failed is said below
+            with suppress(Exception):  # the first error is raised below
                 cluster.shutdown(timeout=0)
             raise
         cluster.shutdown(grace_secs=args.grace_secs)

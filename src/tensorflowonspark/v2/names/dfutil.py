@@ -1,4 +1,4 @@
-"""DataFrames to TFRecord files and back, as TensorFlowOnSpark 2.x had it, but without a jar."""
+"""DataFrames and TFRecord files: writing, reading and conversion of rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
@@ -21,10 +21,9 @@ from tensorflowonspark.tfrecords.infer import Seen, columns_of, merged, seen_in_
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
 from tensorflowonspark.tfrecords.writing import Output
-
-from ._old import show_new_way
-from ._program import session_of
-from ._values import arrow_types, as_batch, each_of
+from tensorflowonspark.v2.deprecation import warn_deprecated
+from tensorflowonspark.v2.program import session_of
+from tensorflowonspark.v2.values import arrow_types, as_batch, map_values
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fromTFExample", "infer_schema", "isLoadedDF", "loadTFRecords", "saveAsTFRecords", "toTFExample"]
 
-_FIRST_ROWS, _MOST_ROWS, _PIECE_BYTES = 16, 4096, 16 << 20  # encoded at once: first, at the most, and about so much
+_FIRST_ROWS, _MAX_ROWS, _TARGET_BYTES = 16, 4096, 16 << 20  # of the first piece, of any piece, of a typical piece
 
 _Pairs = list[tuple[bytearray, None]]
 
@@ -47,17 +46,17 @@ def saveAsTFRecords(df: "DataFrame", output_dir: str) -> None:
     Parameters
     ----------
     df : DataFrame
-        Whole numbers, booleans, dates and times become int64 (days, or microseconds), floats become float, texts, bytes
-        and decimals bytes; arrays of them have several values. A null has no feature.
+        Integers, booleans, dates and timestamps become int64 (days, or microseconds), floats become float, and strings,
+        binary values and decimals become bytes; arrays of these have several values. A null has no feature.
     output_dir : str
-        A directory that isn't there yet; without a scheme it is one of Hadoop's default file system.
+        A new directory; without a scheme it is on Hadoop's default file system.
 
     Raises
     ------
     SpecError
-        If it is there, or a column can't be written.
+        If the directory exists, or a column can't be written.
     """
-    show_new_way("dfutil.saveAsTFRecords", "tensorflowonspark.write_tfrecord(df, path)")
+    warn_deprecated("dfutil.saveAsTFRecords", "tensorflowonspark.write_tfrecord(df, path)")
     storage.use_session(df.sparkSession)
     path = _absolute(output_dir)
     if Output(path, Options()).exists():
@@ -74,25 +73,25 @@ def loadTFRecords(sc: "SparkContext", input_dir: str, binary_features: Sequence[
     Parameters
     ----------
     sc : SparkContext
-        The application's.
+        The application.
     input_dir : str
-        A directory, a file or a wildcard, or several of them with commas between; without a scheme it is on Hadoop's
-        default file system.
+        Directories, files or wildcards, separated by commas; without a scheme they are on Hadoop's default file
+        system.
     binary_features : sequence of str
-        Features that are bytes, and no text, whatever they look like.
+        Features that are binary, not strings, whatever their values.
 
     Returns
     -------
     DataFrame
-        Columns in the order of their names, whose types all records have told (one Spark job): long, double, string,
-        or binary; arrays of them where any record has several values. A record without a feature has a null.
+        Columns sorted by name. Their types, inferred from all records by one Spark job, are long, double, string or
+        binary, or arrays of these where any record has several values. A record without a feature has a null.
 
     Raises
     ------
     SpecError
-        If there are no records, or they contradict each other: ``tensorflowonspark.read_tfrecord`` takes a schema.
+        If there are no records, or their types conflict: ``tensorflowonspark.read_tfrecord`` takes a schema.
     """
-    show_new_way("dfutil.loadTFRecords", "tensorflowonspark.read_tfrecord(spark, path)")
+    warn_deprecated("dfutil.loadTFRecords", "tensorflowonspark.read_tfrecord(spark, path)")
     spark = session_of(sc)
     storage.use_session(spark)
     paths = [_absolute(each) for each in input_dir.split(",")]
@@ -102,7 +101,7 @@ def loadTFRecords(sc: "SparkContext", input_dir: str, binary_features: Sequence[
 
 
 def isLoadedDF(df: "DataFrame") -> bool:
-    """Return whether `loadTFRecords` made a DataFrame: this very one, and not one that came of it."""
+    """Return whether `loadTFRecords` returned this very DataFrame, not one derived from it."""
     return df in _loaded
 
 
@@ -111,18 +110,18 @@ def _absolute(path: str) -> str:
 
 
 def toTFExample(dtypes: Sequence[tuple[str, str]]) -> Callable[[Iterable[Sequence[Any]]], _Pairs]:
-    r"""Return a function for ``df.rdd.mapPartitions`` that makes serialised ``tf.train.Example`` messages of rows.
+    r"""Return a function for ``df.rdd.mapPartitions`` that converts rows to serialized ``tf.train.Example`` messages.
 
     Parameters
     ----------
     dtypes : sequence of (str, str)
-        Names and types of the columns: ``df.dtypes``. What they become is said at `saveAsTFRecords`.
+        Names and types of the columns: ``df.dtypes``. `saveAsTFRecords` lists their features' types.
 
     Returns
     -------
     callable
-        From the rows of a partition to a list of ``(bytearray, None)``: key and value as Hadoop's output format for
-        TFRecord files takes them.
+        Takes the rows of a partition and returns a list of ``(bytearray, None)``: key and value for Hadoop's output
+        format for TFRecord files.
 
     Raises
     ------
@@ -141,27 +140,27 @@ def toTFExample(dtypes: Sequence[tuple[str, str]]) -> Callable[[Iterable[Sequenc
         while piece := list(islice(rows, count)):
             messages = encode(as_batch(piece, dtypes, types), sequences=False)
             pairs += [(bytearray(message), None) for message in messages.to_pylist()]
-            count = max(1, min(_MOST_ROWS, len(piece) * _PIECE_BYTES // max(1, messages.nbytes)))
+            count = max(1, min(_MAX_ROWS, len(piece) * _TARGET_BYTES // max(1, messages.nbytes)))
         return pairs
 
     return encoded
 
 
 def fromTFExample(iter: Iterable[tuple[bytes, Any]], binary_features: Sequence[str] = ()) -> "list[Row]":  # noqa: A002
-    r"""Return rows for the serialised ``tf.train.Example`` messages of a partition.
+    r"""Return rows for the serialized ``tf.train.Example`` messages of a partition.
 
     Parameters
     ----------
     iter : iterable of (bytes, anything)
-        The messages; ``bytearray`` will do.
+        The messages, as ``bytes`` or ``bytearray``.
     binary_features : sequence of str
-        Features that are bytes, and no text, whatever they look like.
+        Features that are binary, not strings, whatever their values.
 
     Returns
     -------
     list of Row
-        One for each message, all with the fields that any of them has, in the order of their names. Types are as in
-        `loadTFRecords`, told from all of these messages.
+        One for each message, all with the fields of any of them, sorted by name. Types are those of `loadTFRecords`,
+        inferred from all these messages.
 
     Raises
     ------
@@ -184,14 +183,14 @@ def fromTFExample(iter: Iterable[tuple[bytes, Any]], binary_features: Sequence[s
 
 
 def infer_schema(example: "tf.train.Example", binary_features: Sequence[str] = ()) -> "StructType":
-    """Return the columns that `loadTFRecords` would give a file of this one record.
+    """Return the schema that `loadTFRecords` infers for a file of this one record.
 
     Parameters
     ----------
     example : tf.train.Example
         The record.
     binary_features : sequence of str
-        Features that are bytes, and no text, whatever they look like.
+        Features that are binary, not strings, whatever their values.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -205,7 +204,7 @@ def _reading(binary_features: Sequence[str]) -> Options:
 
 
 def _blocks(messages: Iterable[bytes]) -> Iterator[Block]:
-    """Yield messages put together as they would be if they had been read from a file."""
+    """Yield messages in blocks like those that are read from files."""
     piece: list[bytes] = []
     size = offset = 0
     for message in messages:
@@ -219,7 +218,7 @@ def _blocks(messages: Iterable[bytes]) -> Iterator[Block]:
 
 
 def _block(messages: Sequence[bytes], offset: int) -> Block:
-    """Return messages as a block; its offset is how many came before, not how many bytes."""
+    """Return messages as a block; its offset is the number of earlier messages, not of bytes."""
     data = np.frombuffer(b"".join([*messages, bytes(PADDING_BYTES)]), np.uint8)
     bounds = np.cumsum([0, *map(len, messages)])
     spans = Spans(bounds[:-1], bounds[1:], np.arange(len(messages)))
@@ -230,16 +229,16 @@ def _rows(block: Block, columns: list[pa.Field]) -> Iterable[tuple[Any, ...]]:
     try:
         arrays = decode(Records(block.data, block.spans), columns, sequences=False)
     except BadRecords as bad:
-        record, (at, reason) = min(bad.reasons.items())
-        place = at - int(block.spans.start[record])
-        raise TFRecordError(f"record {block.offset + record} of a partition", place, reason) from None
+        record, (position, reason) = min(bad.reasons.items())
+        offset = position - int(block.spans.start[record])
+        raise TFRecordError(f"record {block.offset + record} of a partition", offset, reason) from None
     return zip(*map(_python, arrays), strict=True) if arrays else repeat((), len(block.spans))
 
 
 def _python(array: pa.Array) -> list[Any]:
-    """Return values as rows have them: bytes are a bytearray, as they were in 2.x."""
+    """Return the values of rows: binary values are bytearrays, as in 2.x."""
     nested = pa.types.is_list(array.type)
     values: list[Any] = array.to_pylist()
     if pa.types.is_binary(array.type.value_type if nested else array.type):
-        return [each_of(bytearray, value, nested) for value in values]
+        return [map_values(bytearray, value, nested) for value in values]
     return values

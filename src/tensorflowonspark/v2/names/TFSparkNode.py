@@ -1,41 +1,48 @@
-"""The node, as a program of 2.x sees it."""
+"""Nodes of 2.x: the context of a program, and the functions that run the program on a node."""
 
+import json
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.supervisor.host import hold_port
+from tensorflowonspark.v2.deprecation import removed_names
+from tensorflowonspark.v2.inlet import Inlet
+from tensorflowonspark.v2.program import Program, report_server_join
 
 from . import TFNode
-from ._old import gone_names
+
+if TYPE_CHECKING:
+    from tensorflowonspark.node.context import Context
 
 __all__ = ["TFNodeContext"]
 
 
 class TFNodeContext:
-    """What a program gets as its second argument.
+    """The second argument of a program.
 
     Attributes
     ----------
     executor_id, worker_num : int
         The node's number, from 0: first the parameter servers, then chief or master, evaluator and workers.
     job_name : str
-        ``"ps"``, ``"chief"`` (or ``"master"``, if the cluster was asked for one), ``"evaluator"`` or ``"worker"``.
+        ``"ps"``, ``"chief"`` (or ``"master"``, if `TFCluster.run` was given that name), ``"evaluator"`` or
+        ``"worker"``.
     task_index : int
-        Its number within the job.
+        The node's number within its job.
     cluster_spec : dict
         ``host:port`` of all nodes, by job.
     num_workers : int
-        How many nodes train.
+        Number of nodes that train.
     defaultFS : str
         The URL of Hadoop's default file system.
     working_dir : str
         The driver's working directory, where relative paths begin.
     mgr : object
-        What a `DataFeed` gets its rows from.
+        The source of a `DataFeed`'s rows.
     tmp_socket : socket or None
-        Holds the node's port, until `release_port`, where ``TFCluster.run`` was told ``release_port=False``.
+        Holds the node's port until `release_port`, if `TFCluster.run` was given ``release_port=False``.
     """
 
     def __init__(
@@ -62,11 +69,11 @@ class TFNodeContext:
         self._owner = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what can be pickled: only the node's own process releases its port."""
+        """Return the state to pickle: only the node's own process releases its port."""
         return {**self.__dict__, "_release": None}
 
     def absolute_path(self, path: str) -> str:
-        """Return a path as a URL of Hadoop's default file system: `TFNode.hdfs_path` says how."""
+        """Return a path as a URL of Hadoop's default file system; see `TFNode.hdfs_path`."""
         return TFNode.hdfs_path(self, path)
 
     def get_data_feed(
@@ -76,17 +83,17 @@ class TFNodeContext:
         qname_out: str = "output",
         input_mapping: dict[str, str] | None = None,
     ) -> TFNode.DataFeed:
-        """Return the rows that Spark feeds to this node: `TFNode.DataFeed` says how."""
+        """Return the rows that Spark feeds to this node; see `TFNode.DataFeed`."""
         return TFNode.DataFeed(self.mgr, train_mode, qname_in, qname_out, input_mapping)
 
     def release_port(self) -> None:
         """Release the node's port: when this returns, the program or a child of it can bind it."""
-        self.close_port()
+        self._close_port()
         if self._release is not None and self._owner == os.getpid():
             self._release()
 
-    def close_port(self) -> None:
-        """Close this process's own hold of the node's port."""
+    def _close_port(self) -> None:
+        """Close this process's socket on the node's port."""
         if self.tmp_socket is not None:
             self.tmp_socket.close()
             self.tmp_socket = None
@@ -95,16 +102,42 @@ class TFNodeContext:
     export_saved_model = staticmethod(TFNode.export_saved_model)
 
 
-def held_port(address: str) -> socket.socket:
+def run_in_cluster(program: Program, ctx: "Context") -> None:
+    """Run a program on a node of a cluster."""
+    inlet = Inlet(ctx, program.queues) if program.is_fed and ctx.role in ctx.spec.fed else None
+    own = TFNodeContext(
+        executor_id=ctx.spec.roles.index(ctx.role),
+        job_name=program.job_name(ctx.job),
+        task_index=ctx.index,
+        cluster_spec={program.job_name(name): list(nodes) for name, nodes in ctx.cluster.items()},
+        defaultFS=ctx.default_fs,
+        working_dir=program.working_dir,
+        mgr=inlet,
+        tmp_socket=_held_port(ctx.cluster[ctx.job][ctx.index]) if program.keeps_port else None,
+    )
+    own._release = ctx.release_port
+    # Keras and TensorFlow of 2.x's time recognize a cluster by this entry.
+    os.environ["TF_CONFIG"] = json.dumps({**json.loads(os.environ["TF_CONFIG"]), "environment": "cloud"})
+    report_server_join(ctx.serving)
+    try:
+        program.call(own)
+    finally:
+        own._close_port()
+    if inlet is not None:  # not after a failure: the feed then ends with the node's error
+        inlet.close()
+
+
+def run_alone(program: Program, ctx: "Context") -> None:
+    """Run a program on a node of its own."""
+    os.environ.pop("TF_CONFIG", None)
+    own = TFNodeContext(executor_id=ctx.index, defaultFS=ctx.default_fs, working_dir=program.working_dir)
+    own.num_workers = ctx.num_workers
+    program.call(own)
+
+
+def _held_port(address: str) -> socket.socket:
     """Return a socket that holds a node's port beside its supervisor's."""
     return hold_port(int(address.rsplit(":", 1)[1]))
 
 
-def limit_gpus(wanted: Any) -> None:
-    """Let this process use so many of the node's GPUs, as ``args.num_gpus`` says."""
-    if isinstance(wanted, int) and not isinstance(wanted, bool):
-        own = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own[:wanted])
-
-
-__getattr__ = gone_names(__name__, "TFCluster.run")
+__getattr__ = removed_names(__name__, "TFCluster.run")

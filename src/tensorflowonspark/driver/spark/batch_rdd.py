@@ -1,0 +1,54 @@
+"""RDDs that are fed without a conversion to a DataFrame."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+
+__all__ = ["BatchRDD"]
+
+_Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class BatchRDD:
+    """An RDD, and a function that converts its partitions to Arrow record batches.
+
+    `Cluster.train` feeds it in place of a DataFrame. Driver and tasks do not look into the batches, so their columns
+    may have any type of Arrow; the program reads them with `Feed.partitions`.
+
+    Parameters
+    ----------
+    rdd : pyspark.RDD
+        Of any elements.
+    to_batches : callable
+        Takes an iterator of a partition's elements and yields record batches of one schema. Called in Spark tasks.
+    unit : str
+        What one row of a batch is, in the plural, for error messages.
+    read_with : str
+        The function by which the program reads the feed, for error messages.
+    """
+
+    rdd: "RDD[Any]"
+    to_batches: Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]
+    unit: str = "rows"
+    read_with: str = "feed.partitions"
+
+    def map_in_arrow(self, function: _Function) -> "RDD[Any]":
+        """Return the rows of the batches that a function yields for the batches of each partition."""
+        return self.rdd.mapPartitions(partial(_rows, function, self.to_batches))
+
+
+def _rows(
+    function: _Function, to_batches: Callable[[Iterator[Any]], Iterator[pa.RecordBatch]], elements: Iterator[Any]
+) -> Iterator[Any]:
+    """Run in a Spark task: convert the elements, apply the function, and yield its rows."""
+    from pyspark.sql import Row
+
+    for batch in function(to_batches(elements)):
+        yield from (Row(**values) for values in batch.to_pylist())

@@ -1,0 +1,56 @@
+"""Client side of a supervisor: start one, assign it a node, and receive its replies."""
+
+import os
+import sys
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from tensorflowonspark import processes
+from tensorflowonspark.config import ClusterConfig, Role
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.messages import Connected, Failed, NodeReady
+from tensorflowonspark.transport import Credentials
+
+__all__ = ["NodeAssignment", "receive_reply", "start_supervisor"]
+
+
+@dataclass(frozen=True)
+class NodeAssignment:
+    """The node that a supervisor starts: its number, its host and its cluster."""
+
+    config: ClusterConfig
+    cluster_id: str
+    credentials: Credentials
+    driver: tuple[str, int]  # host and port at which the driver listens
+    number: int  # of the node
+    host: str  # at which other hosts reach this executor
+    jvm_pid: int  # of the executor, whose end ends the node
+    gpus: tuple[str, ...] = ()
+    hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # Hadoop's settings, for file systems
+    local_directory: str = ""  # for temporary files of this executor
+    echo: bool = True  # whether the node's output is also written to the executor's log
+
+    @property
+    def role(self) -> Role:
+        """The role of the node."""
+        return self.config.spec.roles[self.number]
+
+
+def start_supervisor(assignment: NodeAssignment) -> tuple[processes.Process, Connection]:
+    """Start a supervisor for one node; return its process and the pipe to it.
+
+    It inherits the environment and the module search path of this process.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process, pipe = processes.start("tensorflowonspark.supervisor", environment)
+    pipe.send(assignment)
+    return process, pipe
+
+
+def receive_reply(pipe: Connection) -> Connected | NodeReady | Failed:
+    """Return the next message of a supervisor, or its failure if it has ended."""
+    try:
+        message: Connected | NodeReady | Failed = pipe.recv()
+    except (EOFError, OSError):
+        return Failed(FailureKind.LOST, "its supervisor ended at once", "see the executor's log in Spark's UI")
+    return message

@@ -1,0 +1,173 @@
+"""The process of a node, with its private directory, output, liveness monitor and fork server."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Timer
+
+import psutil
+
+from tensorflowonspark import processes
+from tensorflowonspark.messages import StatusRequest, ToNode
+from tensorflowonspark.node.driver_link import NodeSetup
+from tensorflowonspark.supervisor.client import NodeAssignment
+from tensorflowonspark.supervisor.exit_status import out_of_memory_kills
+from tensorflowonspark.supervisor.forkserver.client import ForkServer
+from tensorflowonspark.supervisor.host import LOCAL_DIRECTORIES
+from tensorflowonspark.supervisor.liveness import LivenessMonitor
+from tensorflowonspark.supervisor.output import Output
+
+__all__ = ["NodeProcess", "has_ended"]
+
+_OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
+
+
+class NodeProcess:
+    """Starts the process of a node and, with `close`, removes all that it leaves.
+
+    Parameters
+    ----------
+    assignment : NodeAssignment
+        The node.
+    on_lines : callable
+        Called with the lines that the node prints, in a thread.
+
+    Attributes
+    ----------
+    pipe : Connection
+        The pipe to the node.
+    private : str
+        The node's private directory.
+    liveness : LivenessMonitor
+        Of the process.
+
+    Raises
+    ------
+    OSError, RuntimeError
+        If the process can't be started; nothing is left of it.
+    """
+
+    def __init__(self, assignment: NodeAssignment, on_lines: Callable[[tuple[str, ...]], None]) -> None:
+        self._assignment = assignment
+        self._fork_server: ForkServer | None = None
+        # Only this user can enter it, and the node's files are removed with it, however the node ends.
+        self.private = tempfile.mkdtemp(prefix="tfos-", dir=assignment.local_directory or None)
+        try:
+            self._start(on_lines)
+        except (OSError, RuntimeError):  # a thread that can't be started is the latter
+            shutil.rmtree(self.private, ignore_errors=True)
+            raise
+
+    def _start(self, on_lines: Callable[[tuple[str, ...]], None]) -> None:
+        assignment, config = self._assignment, self._assignment.config
+        self._memory_kills = out_of_memory_kills()
+        reading, writing = os.pipe()
+        environment = {**node_environment(os.environ, config.env), LOCAL_DIRECTORIES: self.private}
+        environment[processes.FAMILY] = self.private
+        local_directory = assignment.local_directory
+        if config.warm_nodes and local_directory and not assignment.gpus and ForkServer.is_safe(environment):
+            self._fork_server = ForkServer(local_directory, assignment.jvm_pid, environment)
+        fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
+        self._process, self.pipe = processes.start(
+            "tensorflowonspark.node",
+            environment,
+            writing,
+            orphan_timeout=config.heartbeat_timeout,
+            private=self.private,
+            fork=fork,
+        )
+        os.close(writing)
+        name = str(assignment.role)
+        self._output = Output(reading, name=name, level=config.log_level, echo=assignment.echo, on_lines=on_lines)
+        self.liveness = LivenessMonitor(self.pid, config.heartbeat_timeout, lambda: self.send(StatusRequest()))
+        self.pipe.send(
+            NodeSetup(
+                config=config,
+                number=assignment.number,
+                host=assignment.host,
+                credentials=assignment.credentials,
+                gpus=assignment.gpus,
+                feed_socket=str(Path(self.private, "feed")) if assignment.role in config.spec.fed else "",
+                local_directory=self.private,
+                hadoop=assignment.hadoop,
+                supervisor_pid=os.getpid(),
+            )
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process's pid, which is also the id of its process group."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended yet."""
+        return self._process.poll() is None
+
+    def wait(self) -> int:
+        """Wait for the end of the process; return its exit code."""
+        return self._process.wait()
+
+    def send(self, message: ToNode) -> None:
+        """Send a message; one to a node that has ended is dropped, since its end is noticed elsewhere."""
+        with suppress(OSError):
+            self.pipe.send(message)
+
+    def signal(self, number: int, kill_after: float) -> None:
+        """Send a signal to the process group, and SIGKILL after `kill_after` seconds."""
+        processes.kill_group(self.pid, number)
+        self.kill_later(kill_after)
+
+    def kill_later(self, seconds: float) -> None:
+        """Kill the process group after some seconds."""
+        killer = Timer(seconds, processes.kill_group, (self.pid,))
+        killer.daemon = True
+        killer.start()
+
+    def ensure_fork_server(self) -> None:
+        """Start a fork server from which the next nodes of this executor are forked, unless there is one."""
+        if self._fork_server is not None:
+            self._fork_server.ensure()
+
+    def memory_kills(self) -> int:
+        """Return the number of processes that the kernel has killed for memory since the node's start."""
+        return out_of_memory_kills() - self._memory_kills
+
+    def tail(self) -> str:
+        """Return the last lines that the node printed."""
+        return self._output.tail()
+
+    def read_output(self) -> None:
+        """Wait until the output of a process that has ended is read."""
+        self._output.tail(_OUTPUT_SECONDS)
+
+    def kill(self) -> None:
+        """Kill the process and all processes that it started; return when its output has been read."""
+        processes.kill_family(self.pid, self.private)
+        self._process.wait()
+        self.read_output()
+
+    def remove_files(self) -> None:
+        """Remove the private directory: the last step, without which the orphan guard cleans up."""
+        shutil.rmtree(self.private, ignore_errors=True)
+
+
+def has_ended(pid: int) -> bool:
+    """Return whether a process has ended, even if its parent has not waited for it yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def node_environment(inherited: Mapping[str, str], requested: Mapping[str, str]) -> dict[str, str]:
+    """Return a node's environment: the executor's without Spark's secrets, defaults, and the user's variables."""
+    environment = {name: value for name, value in inherited.items() if "SECRET" not in name}
+    environment["TF_GRPC_REUSE_PORT"] = "1"  # for `host.reserve_port`
+    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's native INFO and WARNING are for its developers
+    environment.update(requested)
+    return environment
