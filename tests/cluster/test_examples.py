@@ -5,6 +5,7 @@ import pytest
 from tests.support.examples import WITH_NODES, run_examples
 
 
+@pytest.mark.timeout(300)  # several clusters
 @pytest.mark.masters("local")
 @pytest.mark.parametrize("name", sorted(WITH_NODES))
 def test_examples_of(name, spark):

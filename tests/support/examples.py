@@ -25,7 +25,6 @@ WITH_SPARK = {
 }
 WITH_NODES = {
     "tensorflowonspark.driver.cluster",
-    "tensorflowonspark.driver.feed.structured_streaming",
     "tensorflowonspark.driver.run",
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.ml.summary",

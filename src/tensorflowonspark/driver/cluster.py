@@ -333,12 +333,10 @@ class Cluster:
 
         Examples
         --------
-        >>> def program(ctx):
-        ...     return sum(int(batch["id"].sum()) for batch in ctx.feed().batches(10)())
-        >>> with Cluster(spark, program, num_workers=2) as cluster:
+        >>> with Cluster(spark, lambda ctx: ctx.feed().rows, num_workers=2) as cluster:
         ...     cluster.train(spark.range(100))
         ...     sum(cluster.join().values())
-        4950
+        100
         """
         if getattr(data, "isStreaming", False):
             raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
@@ -388,15 +386,6 @@ class Cluster:
         ------
         FeedError
             If the DataFrame is not a streaming one, or can't be fed.
-
-        Examples
-        --------
-        >>> def program(ctx):
-        ...     return sum(len(batch["value"]) for batch in ctx.feed().batches(10)())
-        >>> with Cluster(spark, program) as cluster:
-        ...     feed = cluster.train_stream(spark.readStream.format("rate").load(), trigger={"once": True})
-        ...     feed.wait(timeout=60)
-        True
         """
         require_frame(data, "data")
         if not getattr(data, "isStreaming", False):

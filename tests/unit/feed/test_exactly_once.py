@@ -41,7 +41,7 @@ def assert_exactly_once(results, total, epochs):
 )
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any),
-    workers=st.integers(1, 3),
+    num_workers=st.integers(1, 3),
     batch_size=st.integers(3, 50),
     epochs=st.integers(1, 3),
     cache=st.sampled_from(["disk", "memory", None]),

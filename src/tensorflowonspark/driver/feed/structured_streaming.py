@@ -33,17 +33,6 @@ class StreamingFeed:
     ----------
     query : pyspark.sql.streaming.StreamingQuery
         Spark's own handle, for progress and metrics; end it with `stop`.
-
-    Examples
-    --------
-    >>> import tensorflowonspark as tfos
-    >>> def program(ctx):
-    ...     return sum(len(batch["value"]) for batch in ctx.feed().batches(10)())
-    >>> with tfos.Cluster(spark, program) as cluster:
-    ...     feed = cluster.train_stream(spark.readStream.format("rate").load())
-    ...     feed.query.isActive
-    ...     feed.stop()
-    True
     """
 
     def __init__(
