@@ -41,7 +41,7 @@ STRUCT = {"s": pa.array([{"a": 1, "b": {"c": 2.0}}]), "label": [0], "w": [1.0]}
         (IMAGES, {"label": "id"}, ({"image": "image", "label": "label"}, "id", "weights")),
         (IMAGES, {"features": "image", "label": "id"}, ("image", "id", "weights")),
         (IMAGES, {"features": ["image"], "label": ["id"]}, ({"image": "image"}, {"id": "id"}, "weights")),
-        (IMAGES, {"weight": "id"}, ({"image": "image"}, "label", "weights")),
+        (IMAGES, {"sample_weight": "id"}, ({"image": "image"}, "label", "weights")),
         ({"features": [1], "label": [2], "other": [3]}, {}, ("features", "label", "weights")),
         ({"features": [1], "y": [2]}, {}, {"features": "features", "y": "y", WEIGHT: "weights"}),
         ({"x": [1]}, {}, {"x": "x", WEIGHT: "weights"}),
@@ -50,8 +50,8 @@ STRUCT = {"s": pa.array([{"a": 1, "b": {"c": 2.0}}]), "label": [0], "w": [1.0]}
         (STRUCT, {"features": ["w", "s"], "label": "label"},
          ({"w": "w", "s.a": "s.a", "s.b.c": "s.b.c"}, "label", "weights")),
         (STRUCT, {"features": "w", "label": "s"}, ("w", {"s.a": "s.a", "s.b.c": "s.b.c"}, "weights")),
-        ({"x": [1], WEIGHT: [2.0]}, {"weight": WEIGHT}, {"x": "x", WEIGHT: "weights"}),
-        ({"x": [1], WEIGHT: [2.0]}, {"weight": WEIGHT, "features": ["x", WEIGHT]}, {"x": "x", WEIGHT: "weights"}),
+        ({"x": [1], WEIGHT: [2.0]}, {"sample_weight": WEIGHT}, {"x": "x", WEIGHT: "weights"}),
+        ({"x": [1], WEIGHT: [2.0]}, {"sample_weight": WEIGHT, "features": ["x", WEIGHT]}, {"x": "x", WEIGHT: "weights"}),
     ],
 )  # fmt: skip
 def test_elements_have_the_structure_that_is_asked_for(columns, options, element):
@@ -95,9 +95,9 @@ def test_kinds_are_those_that_are_declared():
     ("columns", "options", "weights"),
     [
         ({"x": [1, 2, 3]}, {}, [1, 1, -0.0]),
-        ({"x": [1, 2, 3], "w": [2.0, 0.5, 7.0]}, {"weight": "w"}, [2, 0.5, -0.0]),
-        ({"x": [1, 2, 3], "w": [True, False, True]}, {"weight": "w"}, [1, 0, -0.0]),
-        ({"x": [1, 2, 3], "w": [[2.0], [0.5], [7.0]]}, {"weight": "w"}, [2, 0.5, -0.0]),
+        ({"x": [1, 2, 3], "w": [2.0, 0.5, 7.0]}, {"sample_weight": "w"}, [2, 0.5, -0.0]),
+        ({"x": [1, 2, 3], "w": [True, False, True]}, {"sample_weight": "w"}, [1, 0, -0.0]),
+        ({"x": [1, 2, 3], "w": [[2.0], [0.5], [7.0]]}, {"sample_weight": "w"}, [2, 0.5, -0.0]),
     ],
 )
 def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
@@ -118,7 +118,7 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
     [
         (IMAGES, {"features": "imgae"}, r"no column 'imgae' in the DataFrame that was fed; it has \['image', 'label'"),
         (IMAGES, {"label": "labels"}, "no column 'labels'"),
-        (IMAGES, {"weight": "w"}, "no column 'w'"),
+        (IMAGES, {"sample_weight": "w"}, "no column 'w'"),
         (IMAGES, {"features": ["image", "x"]}, "no column 'x'"),
         (STRUCT, {"features": "s.x"}, "no column 's.x'"),
         (IMAGES, {"features": "image", "shapes": {"id": (1,)}}, r"shapes speaks of column 'id', and .* \['image'\]"),
@@ -129,13 +129,17 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
         (
             IMAGES,
             {"shape": {"image": (2,)}},
-            "no option 'shape' for the elements of a feed, but features, label, weight",
+            "no option 'shape' for the elements of a feed, but features, label, sample_weight",
         ),
         ({"label": [1]}, {}, r"no column is left for the features; .* \['label'\]"),
         (IMAGES, {"features": []}, "no column is left for the features"),
-        (IMAGES, {"weight": "image"}, "weight='image': expected a column of single numbers"),
-        ({"x": [1], "w": ["a"]}, {"weight": "w"}, "weight='w': expected a column of single numbers"),
-        ({"x": [1], "w": [[1]]}, {"weight": "w", "shapes": {"w": (None,)}}, "weight='w': expected a column of single"),
+        (IMAGES, {"sample_weight": "image"}, "sample_weight='image': expected a column of single numbers"),
+        ({"x": [1], "w": ["a"]}, {"sample_weight": "w"}, "sample_weight='w': expected a column of single numbers"),
+        (
+            {"x": [1], "w": [[1]]},
+            {"sample_weight": "w", "shapes": {"w": (None,)}},
+            "sample_weight='w': expected a column of single",
+        ),
         ({"x": [1], WEIGHT: [2.0]}, {}, "column 'sample_weight' would stand where the rows' weights do"),
         (IMAGES, {"dtypes": {"image": "flaot"}}, r"dtypes=\{'image': 'flaot'\}"),
     ],

@@ -96,7 +96,7 @@ def test_elements_have_the_structure_that_was_asked_for(tmp_path):
         4,
         features=["place", "image", "words"],
         label=["label"],
-        weight="w",
+        sample_weight="w",
         shapes={"image": (2, 2, 1), "words": (None,)},
         dtypes={"image": "float32", "label": "float32"},
         shuffle=False,

@@ -150,7 +150,7 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, validates: bool = False
         job.batch_size,
         features=features,
         label=labels,
-        weight=job.weight,
+        sample_weight=job.weight,
         shuffle=not validates,
         seed=job.seed,
         **elements,

@@ -102,7 +102,7 @@ class Feed:
         *,
         features: str | Sequence[str] | None = None,
         label: str | Sequence[str] | None = None,
-        weight: str | None = None,
+        sample_weight: str | None = None,
         shapes: Mapping[str, Sequence[int | None]] | None = None,
         dtypes: Mapping[str, str] | None = None,
         fill: Mapping[str, Any] | None = None,
@@ -123,11 +123,11 @@ class Feed:
         features : str or sequence of str, optional
             One column, which comes as a tensor, or several, which come as a dict by name; a struct's name stands for
             all its fields. By default the column ``features`` if there is one beside a label, or else all columns but
-            label and weight.
+            `label` and `sample_weight`.
         label : str or sequence of str, optional
             The label's column, or those of several outputs. If neither it nor `features` is given, the column
             ``label`` if there is one.
-        weight : str, optional
+        sample_weight : str, optional
             A column of weights.
         shapes : mapping, optional
             The shape of one row's value, by column, as in ``{"image": (28, 28, 1)}``: flat arrays, and the bytes of
@@ -166,7 +166,9 @@ class Feed:
         """
         from tensorflowonspark.node.feed.dataset import make_dataset
 
-        options = Options(features=features, label=label, weight=weight, shapes=shapes, dtypes=dtypes, fill=fill)
+        options = Options(
+            features=features, label=label, sample_weight=sample_weight, shapes=shapes, dtypes=dtypes, fill=fill
+        )
         selection = self.select(options)
         passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
         rows = batch_shares(batch_size, len(self._rows))[self._index]

@@ -24,7 +24,7 @@ class Options(TypedDict, total=False):
 
     features: str | Sequence[str] | None
     label: str | Sequence[str] | None
-    weight: str | None
+    sample_weight: str | None
     shapes: Mapping[str, Sequence[int | None]] | None
     dtypes: Mapping[str, str] | None
     fill: Mapping[str, Any] | None
@@ -53,7 +53,7 @@ class Selection:
             label = "label"
         if features is None and inference and len(self._columns) == 1:
             features = self._columns[0]
-        self.weight = options.get("weight")
+        self.weight = options.get("sample_weight")
         self.label = None if label is None else self._structure(label)
         self.features = self._features(features)
         used = dict.fromkeys([*_names(self.features), *_names(self.label), *_names(self.weight)])
@@ -100,10 +100,10 @@ class Selection:
         if self.features == []:
             raise FeedError(f"no column is left for the features; the DataFrame that was fed has {self._columns}")
         if self.weight is not None and not _is_number(self.kinds[self.weight]):
-            raise FeedError(f"weight={self.weight!r}: expected a column of single numbers")
+            raise FeedError(f"sample_weight={self.weight!r}: expected a column of single numbers")
         if self.label is None and not inference and WEIGHT in _names(self.features) and self.weight != WEIGHT:
             raise FeedError(
-                f"column {WEIGHT!r} would stand where the rows' weights do: say weight={WEIGHT!r} if it has them, or "
+                f"column {WEIGHT!r} would stand where the rows' weights do: set sample_weight={WEIGHT!r} if it has them, or "
                 "take other features"
             )
 

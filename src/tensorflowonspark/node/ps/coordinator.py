@@ -108,7 +108,7 @@ class CoordinatedFeed:
         shuffle, seed
             As for `Feed.dataset`.
         **options
-            ``features``, ``label``, ``weight``, ``shapes``, ``dtypes`` and ``fill``, as for `Feed.dataset`.
+            ``features``, ``label``, ``sample_weight``, ``shapes``, ``dtypes`` and ``fill``, as for `Feed.dataset`.
 
         Returns
         -------
