@@ -8,8 +8,9 @@ from tensorflowonspark.driver.feed.job import contents
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import PartHeader, Split
 from tensorflowonspark.messages import NodeReady
+from tensorflowonspark.node.feed import epochs
 from tensorflowonspark.node.feed.cache import Cache
-from tensorflowonspark.node.feed.feed import Feed, epochs
+from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.shard import Reader
 from tensorflowonspark.task.feeder import NodeEndpoint
 
@@ -75,7 +76,7 @@ def test_columns_that_do_not_fit_are_named_with_a_row(tmp_path):
     ]:
         with pytest.raises(FeedError, match=words):
             feed.batches(2, features="good", label=name)
-    with pytest.raises(FeedError, match=r"shapes speaks of column 'goood'"):
+    with pytest.raises(FeedError, match=r"shapes names column 'goood'"):
         feed.batches(2, features="good", shapes={"goood": (2,)})
     with pytest.raises(SpecError, match="batch_size=0"):
         feed.batches(0, features="good")
@@ -134,7 +135,7 @@ def test_wide_rows_are_gathered_in_small_blocks(tmp_path, monkeypatch):
 def test_rows_that_are_missing_are_noticed(tmp_path):
     feed = feed_of(tmp_path, numbered(15))
     with pytest.raises(FeedError, match="this node has 0 rows of the feed, and should have 15"):
-        Feed(feed._contents, Cache(str(tmp_path), 0, print).shard(0, Split.TRAIN, ()), [0], 0, print)
+        Feed(feed._manifest, Cache(str(tmp_path), 0, print).shard(0, Split.TRAIN, ()), [0], 0, print)
 
 
 def test_an_empty_feed_is_told(tmp_path):

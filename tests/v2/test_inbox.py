@@ -33,7 +33,7 @@ class FakeContext:
         self.asked = 0
         self._lock = threading.Lock()
 
-    def answer_with(self, answerer):
+    def serve_batches(self, answerer):
         self.answerer = answerer
 
     def feeds(self):

@@ -108,9 +108,9 @@ def _outcome(
                 result = function(args, context)
         except BaseException:
             with suppress(OSError, RuntimeError):  # the program's own error is the one to tell
-                context.close()
+                context._close()
             raise
-        context.close()
+        context._close()
         return Returned(_pickled(result))
     except SystemExit as error:
         if error.code in (None, 0):

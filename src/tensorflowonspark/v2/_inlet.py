@@ -48,7 +48,7 @@ class Inlet:
         self._state = Lock()
         self._pumping = False
         self._in_feed = False
-        context.answer_with(self)
+        context.serve_batches(self)
 
     def inbox(self, name: str) -> Inbox:
         """Return a queue; rows of feeds begin to come.

@@ -54,7 +54,7 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
     seen._release = ctx.release_port
     # What Keras and TensorFlow of 2.x's time looked for, to tell a cluster from one machine.
     os.environ["TF_CONFIG"] = json.dumps({**json.loads(os.environ["TF_CONFIG"]), "environment": "cloud"})
-    tell_of_servers(ctx.serving)
+    tell_of_servers(ctx._report_serving)
     try:
         _call(program, seen)
     finally:
@@ -67,7 +67,7 @@ def run_alone(program: Program, ctx: "Context") -> None:
     """Run on a node that has nothing to do with the others (called there)."""
     os.environ.pop("TF_CONFIG", None)
     seen = TFNodeContext(executor_id=ctx.index, defaultFS=ctx.default_fs, working_dir=program.working_dir)
-    seen.num_workers = ctx.num_workers
+    seen.num_workers = len(ctx.spec.trainers)
     _call(program, seen)
 
 
