@@ -1,4 +1,4 @@
-"""Epochs over cached rows: the same number of steps on every worker, shuffled anew in each epoch.
+"""Epochs over cached rows: the same number of steps on every worker, in a new order in each epoch.
 
 In synchronous training a worker that runs out of batches blocks all others. So all workers derive, from the row counts
 that each of them has, the number of steps of the worker that needs most; the others pad with rows of weight zero. Each

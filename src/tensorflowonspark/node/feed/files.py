@@ -94,9 +94,9 @@ class FileFeeds:
         """
         config = CacheConfig.parse(cache, cache_limit)
         if config.keep is CacheMode.NONE:
-            raise SpecError(f"cache={cache!r}: files that the nodes read are kept, on 'disk' or in 'memory'")
+            raise SpecError(f"cache={cache!r}: files that the nodes read are cached, on 'disk' or in 'memory'")
         if not splits:
-            raise SpecError(f"{call}: there is nothing in these files")
+            raise SpecError(f"{call}: the files are empty")
         feed, self._next = self._next, self._next + 1
         workers = self.setup.spec.fed
         share = divide([split.size for split in splits], len(workers))[workers.index(self.setup.role)]

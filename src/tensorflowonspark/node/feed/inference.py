@@ -58,19 +58,19 @@ class FunctionServer:
 
     def answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield a batch of results, of the requested schema, for each batch of rows."""
-        wanted = pa.ipc.read_schema(pa.py_buffer(header.schema))
+        schema = pa.ipc.read_schema(pa.py_buffer(header.schema))
         row = 0
         for batch in batches:
             flat = flat_columns(batch)
             pieces = []
             for start in range(0, flat.num_rows, self._batch_rows):
                 piece = flat.slice(start, self._batch_rows)
-                pieces.append(self._results(piece, wanted, header.partition, row + start))
+                pieces.append(self._results(piece, schema, header.partition, row + start))
             row += flat.num_rows
-            table = pa.Table.from_batches(pieces, wanted).combine_chunks()
-            yield from table.to_batches() or [pa.RecordBatch.from_pylist([], wanted)]
+            table = pa.Table.from_batches(pieces, schema).combine_chunks()
+            yield from table.to_batches() or [pa.RecordBatch.from_pylist([], schema)]
 
-    def _results(self, batch: pa.RecordBatch, wanted: pa.Schema, partition: int, first_row: int) -> pa.RecordBatch:
+    def _results(self, batch: pa.RecordBatch, schema: pa.Schema, partition: int, first_row: int) -> pa.RecordBatch:
         summary = summarize(batch, partition, first_row)
         manifest = SplitManifest({}, columns=summary, schema=batch.schema.serialize().to_pybytes())
         selection = Selection(manifest, self._options, inference=True)
@@ -78,18 +78,18 @@ class FunctionServer:
         taken = selection.pick_features(
             {name: each.rows() if isinstance(each, Ragged) else each for name, each in arrays.items()}
         )
-        place = f"rows {first_row} to {first_row + batch.num_rows - 1} of partition {partition}"
+        rows = f"rows {first_row} to {first_row + batch.num_rows - 1} of partition {partition}"
         with self._lock:
             try:
                 results = self._function(taken)
             except Exception as error:
                 raise FeedError(
-                    f"the program's function for inference raised {type(error).__name__}: {error_text(error)} ({place})"
+                    f"the program's function for inference raised {type(error).__name__}: {error_text(error)} ({rows})"
                 ) from error
         try:
-            return to_batch(results, wanted, batch.num_rows)
+            return to_batch(results, schema, batch.num_rows)
         except FeedError as error:
-            raise FeedError(f"{error} ({place})") from error.__cause__
+            raise FeedError(f"{error} ({rows})") from error.__cause__
 
 
 def _as_numpy(results: Any) -> Any:
