@@ -4,30 +4,40 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test slow chaos keras-suite keras-table matrix matrix-programs lint benchmark benchmark-feed benchmark-inference benchmark-tfrecord benchmark-scale benchmark-recovery benchmark-revisions clean
+.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
 
-# Two processes, each with its own Spark sessions; the tests of a file stay together.
+# The first rung: what needs no cluster, and a test of every feature on real nodes. Two processes, each with its own
+# Spark sessions.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m quick -n 2 $(ARGS)
 
-# The tests that take long.
-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+# All other tests; of the table of Keras the column that CI keeps.
+test-rest: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
+test-rest: $(STAMP)
+	$(BIN)/python -m pytest -m 'not quick' -n 2 $(ARGS)
+
+# Every test, in one run.
+test-all: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+# Every test, to write the seconds that each takes to tests/durations.json.
+test-durations: ; $(MAKE) test-all ARGS="--write-durations $(ARGS)"
 
 # What Keras and tf.data offer under each strategy, compared with one process; writes docs/keras.md.
 keras-table: $(STAMP)
-	$(BIN)/python -m pytest tests/keras/test_table.py --write-keras-table $(ARGS)
+	$(BIN)/python -m pytest tests/cluster/keras/test_table.py --write-keras-table $(ARGS)
 
 # Failures drawn at random, for ten minutes on each master.
 chaos: $(STAMP)
-	TFOS_TEST_CHAOS_SECONDS=600 $(BIN)/python -m pytest -s -m slow tests/test_chaos.py $(ARGS)
+	TFOS_TEST_CHAOS_SECONDS=600 $(BIN)/python -m pytest -s tests/chaos $(ARGS)
 
 # Tests of Keras itself in the nodes of a cluster, without a strategy and with one (docs/benchmarks/keras-suite.md).
 keras-suite: $(STAMP)
-	PYTHONPATH=tests:benchmarks $(BIN)/python -m keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
+	$(BIN)/python -m tests.support.keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -37,12 +47,16 @@ lint: $(STAMP)
 # The oldest versions that are supported, in a .venv of their own, on one master. (TensorFlow 2.16 and 2.17 need NumPy 1,
 # which pyarrow 26 refuses without telling pip.)
 OLDEST = .venvs/oldest
+MATRIX = tests/unit/keras tests/cluster/keras tests/cluster/training tests/cluster/lifecycle/test_lifecycle.py tests/spark/frames \
+  tests/spark/ml/test_model.py tests/unit/ml/test_summary.py tests/spark/tfrecords/test_functions.py tests/unit/tfrecords/test_framing.py \
+  tests/unit/v2/test_pipeline.py tests/spark/v2/test_pipeline.py tests/cluster/v2/test_pipeline.py tests/unit/v2/test_dfutil.py \
+  tests/spark/v2/test_dfutil.py tests/cluster/v2/test_programs.py::test_a_program_on_one_machine
 matrix: $(OLDEST)/.installed
-	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/keras tests/test_training.py tests/test_lifecycle.py tests/frames tests/ml/test_model.py tests/tfrecords/test_functions.py tests/tfrecords/test_framing.py tests/v2/test_pipeline.py tests/v2/test_dfutil.py tests/v2/test_programs.py::test_a_program_on_one_machine $(ARGS)
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest -n 2 $(MATRIX) $(ARGS)
 
 # All programs of TensorFlowOnSpark 2.x with these versions: too long for CI beside the rest.
 matrix-programs: $(OLDEST)/.installed
-	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/v2/test_programs.py $(ARGS)
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/cluster/v2/test_programs.py $(ARGS)
 
 $(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
@@ -50,33 +64,10 @@ $(OLDEST)/.installed: pyproject.toml
 	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*' 'pyarrow==15.*'
 	touch $@
 
-# Up and down of a cluster, beside TensorFlowOnSpark 2.2.5 and a bare Spark job (docs/benchmarks/lifecycle.md).
-benchmark: $(STAMP)
-	$(BIN)/python benchmarks/lifecycle.py $(ARGS)
-
-# Rows from Spark into a training function, and later epochs (docs/benchmarks/feed.md).
-benchmark-feed: $(STAMP)
-	$(BIN)/python benchmarks/feed.py $(ARGS)
-
-# A model over the rows of a DataFrame, and a training from begin to end (docs/benchmarks/inference.md).
-benchmark-inference: $(STAMP)
-	$(BIN)/python benchmarks/inference.py $(ARGS)
-
-# TFRecord files read and written, beside others and TensorFlow alone (docs/benchmarks/tfrecord.md). Needs Maven.
-benchmark-tfrecord: $(STAMP)
-	$(BIN)/python benchmarks/tfrecord.py $(ARGS)
-
-# The driver with up to 1,000 nodes, which are played (docs/benchmarks/scale.md).
-benchmark-scale: $(STAMP)
-	$(BIN)/python benchmarks/scale.py $(ARGS)
-
-# From the death of a node to the error, and to the next step of the training (docs/benchmarks/recovery.md).
-benchmark-recovery: $(STAMP)
-	$(BIN)/python benchmarks/recovery.py $(ARGS)
-
-# This work tree beside an older revision, whatever the other benchmarks measure (docs/benchmarks/revisions.md).
-benchmark-revisions: $(STAMP)
-	$(BIN)/python benchmarks/revisions.py $(ARGS)
+# A folder of benchmarks/: lifecycle, feed, inference, tfrecord (needs Maven), scale, recovery, workers or revisions.
+# ARGS="--publish" puts the report into its page in docs/benchmarks.
+benchmark-%: $(STAMP)
+	$(BIN)/python -m benchmarks.$* $(ARGS)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

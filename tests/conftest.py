@@ -1,23 +1,23 @@
-"""Real Spark in three shapes behind one fixture, and a look, after each test, at what was left behind."""
+"""Real Spark in three shapes behind one fixture, and the servers that tests need."""
 
 import os
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 import uuid
 from contextlib import ExitStack
 
 import cloudpickle
+import hypothesis
 import pytest
 from pyspark import cloudpickle as spark_cloudpickle
 
-import hadoop
-import programs
-from processes import fork_servers, our_processes
-from standalone import standalone_cluster
+import tests
 from tensorflowonspark import storage
+from tests.support import hadoop, ladder
+from tests.support.processes import check_nothing_left, ended, fork_servers, scratch_directories
+from tests.support.standalone import standalone_cluster
 
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -26,8 +26,14 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
 MASTERS = ["local", "local-cluster", "standalone"]
 S3_KEYS = {"fs.s3a.access.key": "one", "fs.s3a.secret.key": "two", "fs.s3a.path.style.access": "true"}
-_GONE_SECONDS = 8.0
-_scratch: list[str] = []  # Spark's local directories
+
+# On a busy machine drawing and running examples takes longer than hypothesis allows by itself.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
+
+# The nodes can't import the tests: what these ship to them goes by value.
+for _pickler in (cloudpickle, spark_cloudpickle):
+    _pickler.register_pickle_by_value(tests)
 
 
 def pytest_generate_tests(metafunc):
@@ -38,19 +44,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("spark", masters, indirect=True, scope="session")
 
 
-def pytest_collection_modifyitems(items):
-    # The nodes can't import the tests: what these ship to them goes by value.
-    for module in {programs, *(item.module for item in items if hasattr(item, "module"))}:
-        cloudpickle.register_pickle_by_value(module)
-        spark_cloudpickle.register_pickle_by_value(module)
-
-
 def pytest_addoption(parser):
     parser.addoption("--write-keras-table", action="store_true", help="write docs/keras.md from what the cells give")
+    parser.addoption("--write-durations", action="store_true", help="write tests/durations.json")
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "masters(*names): run on these Spark masters only; by default on all three")
+    ladder.configure(config)
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,7 @@ def spark(request):
 
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
-        _scratch.append(scratch)
+        scratch_directories.append(scratch)
         if request.param == "standalone":
             hosts = ["127.0.0.1", "127.0.0.2"]
             master = stack.enter_context(standalone_cluster(scratch, cores=[1, 1], hosts=hosts))
@@ -82,10 +82,9 @@ def spark(request):
         )
         session.sparkContext.setLogLevel("OFF")
         yield session
+        check_nothing_left(f"tests on {request.param}")
         session.stop()
-        end = time.monotonic() + _GONE_SECONDS
-        while (servers := fork_servers()) and time.monotonic() < end:
-            time.sleep(0.05)
+        servers = ended(fork_servers)
         assert not servers, f"these outlive their application: {servers}"
 
 
@@ -123,6 +122,12 @@ def hadoop_free():
     storage.use({})
 
 
+@pytest.fixture
+def unchecked_frames(monkeypatch):
+    """Let a cluster be fed whatever its backend takes in place of a DataFrame."""
+    monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda frame, validation: None)
+
+
 @pytest.fixture(scope="session")
 def s3():
     """The address of an S3 with a bucket named ``bucket``."""
@@ -147,23 +152,23 @@ def bucket(s3, hadoop_free, monkeypatch):
     return {**S3_KEYS, "fs.s3a.endpoint": s3}
 
 
-def left_behind():
-    """Return what of ours is still there: processes, and files in Spark's local directories."""
-    files = [
-        os.path.join(directory, name)
-        for scratch in _scratch
-        for directory, names, others in os.walk(scratch)
-        for name in [*names, *others]
-        if name.startswith("tfos-") and not name.startswith("tfos-warm-")
-    ]
-    return our_processes() + files
+@pytest.fixture(params=[pytest.param("hdfs", marks=pytest.mark.slow), "s3a"])
+def remote_directory(request, spark, hadoop_free):
+    """A directory that only the session's settings lead to."""
+    name = {"hdfs": "hdfs", "s3a": "bucket"}[request.param]
+    found = request.getfixturevalue(name)
+    settings, place = ({}, f"{found}/records") if name == "hdfs" else (found, "s3a://bucket/records")
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    yield place
+    storage.use(settings)
+    storage.remove(place)
+    for key in settings:
+        spark.conf.unset(key)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left(request):
-    """Fail a test after which a process or a directory of ours is still there."""
+@pytest.fixture(autouse=True, scope="session")
+def nothing_left_at_the_end():
+    """Fail the last test of a process that has left something behind."""
     yield
-    end = time.monotonic() + _GONE_SECONDS
-    while (left := left_behind()) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not left, f"left behind by {request.node.name}: {left}"
+    check_nothing_left("this process")

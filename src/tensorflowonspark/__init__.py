@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.errors import SlotsError as SlotsError
     from tensorflowonspark.errors import SpecError as SpecError
     from tensorflowonspark.errors import StartError as StartError
+    from tensorflowonspark.errors import StorageError as StorageError
     from tensorflowonspark.errors import TFRecordError as TFRecordError
     from tensorflowonspark.ml.adapting import adapt as adapt
     from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints as Checkpoints
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.node.feed.feed import Feed as Feed
     from tensorflowonspark.node.ps.coordinator import CoordinatedFeed as CoordinatedFeed
     from tensorflowonspark.tfrecords.functions import read_tfrecord as read_tfrecord
-    from tensorflowonspark.tfrecords.functions import register as register
+    from tensorflowonspark.tfrecords.functions import register_tfrecord as register_tfrecord
     from tensorflowonspark.tfrecords.functions import write_tfrecord as write_tfrecord
 
 __version__ = "3.0.0.dev0"
@@ -56,16 +57,18 @@ __all__ = [
     "SlotsError",
     "SpecError",
     "StartError",
+    "StorageError",
     "StreamingFeed",
     "TFRecordError",
     "__version__",
     "adapt",
     "read_tfrecord",
-    "register",
+    "register_tfrecord",
     "run",
     "write_tfrecord",
 ]
 
+_PACKAGES = ("frames", "ml", "storage")
 _HOMES = {
     "driver.cluster": ("Cluster",),
     "driver.run": ("run",),
@@ -81,18 +84,19 @@ _HOMES = {
         "SlotsError",
         "SpecError",
         "StartError",
+        "StorageError",
         "TFRecordError",
     ),
     "ml.adapting": ("adapt",),
     "node.checkpoint.checkpoints": ("Checkpoints",),
     "node.context": ("Context",),
     "config": ("ClusterSpec", "Job", "RestartPolicy", "Role"),
-    "tfrecords.functions": ("read_tfrecord", "register", "write_tfrecord"),
+    "tfrecords.functions": ("read_tfrecord", "register_tfrecord", "write_tfrecord"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("frames", "ml"):
+    if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
     for home, names in _HOMES.items():
         if name in names:
@@ -101,4 +105,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "frames", "ml"])
+    return sorted([*__all__, *_PACKAGES])

@@ -8,19 +8,18 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import SpecError
 
 __all__ = [
     "Backpressure",
     "CacheConfig",
     "CacheMode",
-    "ColumnSummary",
     "FeedComplete",
     "FeedFailed",
     "FilesRead",
     "InferenceHeader",
     "InputStarved",
-    "LengthRange",
     "Move",
     "PartHeader",
     "PartSummary",
@@ -102,25 +101,6 @@ def parse_bytes(name: str, size: int | str) -> int:
 
 
 # ---- what is in a part
-
-
-@dataclass(frozen=True)
-class LengthRange:
-    """The shortest and the longest of a column's arrays at one level of nesting, and where each was seen first."""
-
-    shortest: int
-    longest: int
-    shortest_at: str = ""
-    longest_at: str = ""
-
-
-@dataclass(frozen=True)
-class ColumnSummary:
-    """What is in one column: its nulls at any level, and its arrays' lengths at each, from the outermost on."""
-
-    nulls: int = 0
-    null_at: str = ""
-    lengths: tuple[LengthRange, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.columns import layout
+from tensorflowonspark.columns.summary import ColumnSummary, LengthRange
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import ColumnSummary, LengthRange
 
 __all__ = ["Kind", "kind_of", "natural_type", "shape_of"]
 
@@ -27,7 +27,7 @@ def shape_of(name: str, depth: int, extents: Sequence[LengthRange], declared: Se
         The column's.
     depth : int
         How many levels of arrays it has; 0 if its values are scalars.
-    extents : sequence of Extent
+    extents : sequence of LengthRange
         Of its arrays, from the outermost level on. Levels are missing of which no row has an array that is not null;
         more than `depth` are not looked at.
     declared : sequence of int or None, optional
@@ -222,8 +222,8 @@ def kind_of(
 
     Examples
     --------
-    >>> from tensorflowonspark.feed_messages import Extent
-    >>> kind_of("x", pa.list_(pa.int8()), ColumnSummary(lengths=(Extent(4, 4),)), shape=(2, 2), cast="float32")
+    >>> from tensorflowonspark.columns.summary import LengthRange
+    >>> kind_of("x", pa.list_(pa.int8()), ColumnSummary(lengths=(LengthRange(4, 4),)), shape=(2, 2), cast="float32")
     Kind(dtype=dtype('float32'), shape=(2, 2), fill=None, decoded=False, text=False)
     """
     leaf = layout.leaf_type(type_)

@@ -5,15 +5,35 @@ that asks for a shape learns at once, and before it has seen a row, whether all 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark.columns import layout
-from tensorflowonspark.feed_messages import ColumnSummary, LengthRange
 
-__all__ = ["merge", "summarize"]
+__all__ = ["ColumnSummary", "LengthRange", "merge", "summarize"]
+
+
+@dataclass(frozen=True)
+class LengthRange:
+    """The shortest and the longest of a column's arrays at one level of nesting, and where each was seen first."""
+
+    shortest: int
+    longest: int
+    shortest_at: str = ""
+    longest_at: str = ""
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """What is in one column: its nulls at any level, and its arrays' lengths at each, from the outermost on."""
+
+    nulls: int = 0
+    null_at: str = ""
+    lengths: tuple[LengthRange, ...] = ()
+
 
 _SHOWN_CHARACTERS = 60
 

@@ -10,16 +10,16 @@ import pyarrow as pa
 from tensorflowonspark import storage
 from tensorflowonspark.columns import map_in_arrow, require_frame
 from tensorflowonspark.errors import EnvironmentNotReady, SpecError
-from tensorflowonspark.tfrecords.files import File, Split, find, plan
+from tensorflowonspark.tfrecords.files import Split, find, plan
 from tensorflowonspark.tfrecords.infer import (
-    Look,
     Seen,
     arrow_columns,
+    check_written,
     chosen,
-    inferred,
     merged,
     partition_types,
     seen_in,
+    spark_schema,
 )
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["check_written", "read_tfrecord", "register", "spark_schema", "write_tfrecord"]
+__all__ = ["read_tfrecord", "register_tfrecord", "write_tfrecord"]
 
 _SAVE_MODES = ("append", "overwrite", "error", "errorifexists", "ignore")
 
 
-def register(spark: "SparkSession") -> None:
+def register_tfrecord(spark: "SparkSession") -> None:
     """Let a session know ``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``.
 
     Parameters
@@ -111,13 +111,6 @@ def _schema(spark: "SparkSession", schema: "str | StructType") -> "StructType":
     return parse_schema(schema, spark.range(0))
 
 
-def spark_schema(files: Sequence[File], options: Options, look: Look | None = None) -> "StructType":
-    """Return the columns of files, told from their records, as Spark's."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(pa.schema(inferred(files, options, look)))
-
-
 def _look(spark: "SparkSession", options: Options, tasks: list[list[Split]]) -> dict[str, Seen]:
     """Return what the features of all records are, by a job of Spark's."""
     settings = storage.settings()
@@ -183,12 +176,3 @@ def write_tfrecord(
     except BaseException:
         output.abort()
         raise
-
-
-def check_written(schema: "StructType", options: Options) -> None:
-    """Refuse a DataFrame that can't be written."""
-    if missing := sorted(set(options.partition_by) - set(schema.names)):
-        raise SpecError(f"partitionBy: there is no column {', '.join(missing)}, only {', '.join(schema.names)}")
-    if len(options.partition_by) == len(schema.names):
-        raise SpecError("all columns are in partitionBy: nothing is left for the records")
-    arrow_columns(schema, options, options.partition_by)

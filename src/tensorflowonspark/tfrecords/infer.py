@@ -37,6 +37,7 @@ __all__ = [
     "Seen",
     "arrow_columns",
     "check_columns",
+    "check_written",
     "chosen",
     "columns_of",
     "inferred",
@@ -44,7 +45,9 @@ __all__ = [
     "partition_types",
     "seen_in",
     "seen_in_block",
+    "spark_schema",
 ]
+
 
 _REASONS = (
     (
@@ -303,3 +306,19 @@ def _is_long(value: str) -> bool:
 
 def _is_double(value: str) -> bool:
     return re.fullmatch(r"-?[0-9]+\.[0-9]+([eE][-+]?[0-9]+)?", value) is not None
+
+
+def spark_schema(files: Sequence[File], options: Options, look: Look | None = None) -> "StructType":
+    """Return the columns of files, told from their records, as Spark's."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(pa.schema(inferred(files, options, look)))
+
+
+def check_written(schema: "StructType", options: Options) -> None:
+    """Refuse a DataFrame that can't be written."""
+    if missing := sorted(set(options.partition_by) - set(schema.names)):
+        raise SpecError(f"partitionBy: there is no column {', '.join(missing)}, only {', '.join(schema.names)}")
+    if len(options.partition_by) == len(schema.names):
+        raise SpecError("all columns are in partitionBy: nothing is left for the records")
+    arrow_columns(schema, options, options.partition_by)

@@ -24,8 +24,7 @@ from pyspark.sql.types import StructType
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.files import File, Split, find, plan
-from tensorflowonspark.tfrecords.functions import check_written, spark_schema
-from tensorflowonspark.tfrecords.infer import arrow_columns, partition_types
+from tensorflowonspark.tfrecords.infer import arrow_columns, check_written, partition_types, spark_schema
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
 from tensorflowonspark.tfrecords.writing import Output
@@ -87,8 +86,6 @@ class TFRecordSource(Travelling, DataSource):
 
     def streamReader(self, schema: StructType) -> "TFRecordStream":  # noqa: N802 - Spark's name
         """Return what reads files as they come."""
-        from tensorflowonspark.tfrecords.source import TFRecordStream
-
         return TFRecordStream(self._path, schema, self._options)
 
     def writer(self, schema: StructType, overwrite: bool) -> "_Writer":

@@ -13,12 +13,12 @@ from typing import IO, Any
 import pyarrow as pa
 
 from tensorflowonspark.columns import flat_columns, merge, summarize
+from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
     Backpressure,
     CacheConfig,
     CacheMode,
-    ColumnSummary,
     PartHeader,
     PartsStored,
     PartSummary,

@@ -1,0 +1,89 @@
+"""A backend without Spark: processes that simulate the nodes, each a share of them."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event, Thread
+
+from tests.support.backend import LoopbackBackend, PlayedStage
+
+_NODES = Path(__file__).parent / "nodes.py"
+_NODES_PER_PROCESS = 50
+_BEATS = 6  # in the time that a supervisor may be silent, as real ones
+
+
+class Player:
+    """A process that plays nodes."""
+
+    def __init__(self):
+        command = [sys.executable, str(_NODES)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.placed = Event()
+
+    def wait_until_ready(self):
+        """Return when it has imported what it needs."""
+        self._process.stdout.readline()
+
+    def play(self, order, on_placed):
+        """Have it play nodes; `on_placed` is called when the driver has welcomed them all."""
+
+        def listen():
+            if self._process.stdout.readline():
+                self.placed.set()
+                on_placed()
+
+        pickle.dump(order, self._process.stdin)
+        self._process.stdin.flush()
+        Thread(target=listen, daemon=True).start()
+
+    def kill(self):
+        """End it as no program can."""
+        self._process.kill()
+
+    def close(self):
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
+
+
+class PlayedBackend(LoopbackBackend):
+    """In place of Spark; its processes are up before a cluster is started.
+
+    The last node has a process of its own, so that its end can be that of a host.
+
+    Parameters
+    ----------
+    count : int
+        How many nodes.
+    returns : bool
+        Whether their programs return when no feed comes.
+    """
+
+    def __init__(self, count, returns):
+        super().__init__(self._start_nodes)
+        self._returns = returns
+        firsts = range(0, count - 1, _NODES_PER_PROCESS)
+        self._shares = [range(first, min(first + _NODES_PER_PROCESS, count - 1)) for first in firsts]
+        self._shares.append(range(count - 1, count))
+        self.players = [Player() for _ in self._shares]
+        for player in self.players:
+            player.wait_until_ready()
+
+    def _start_nodes(self, plan, on_end):
+        order = {
+            "address": plan.driver,
+            "credentials": plan.credentials,
+            "cluster": plan.cluster,
+            "roles": plan.spec.roles,
+        }
+        order |= {"returns": self._returns, "beat": plan.silence / _BEATS}
+        for player, numbers in zip(self.players, self._shares, strict=True):
+            player.play({**order, "numbers": numbers}, on_end)
+        return PlayedStage([player.placed for player in self.players])
+
+    def close(self):
+        """End the players."""
+        for player in self.players:
+            player.close()

@@ -1,0 +1,1 @@
+"""The tests, by what they need; helpers are in `tests.support`."""

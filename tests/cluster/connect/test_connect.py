@@ -1,0 +1,56 @@
+"""Estimator, model, verbs and `run` over Spark Connect, from a process that is no Spark application."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from tests.support.paths import SUPPORT
+from tests.support.processes import our_processes
+from tests.support.programs import wait_for
+from tests.support.standalone import unused_port
+
+
+@pytest.fixture(scope="module")
+def address():
+    port = unused_port()
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [sys.executable, str(SUPPORT / "connect_server.py"), str(port), scratch]
+        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert server.stdout.readline() == "up\n"
+        yield f"sc://127.0.0.1:{port}"
+        server.stdin.close()
+        server.wait(30)
+
+
+def client(*arguments):
+    command = [sys.executable, str(SUPPORT / "connect_client.py"), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_all_that_needs_no_context(address, tmp_path):
+    process = client(address, tmp_path)
+    output, _ = process.communicate(timeout=280)
+    assert output.splitlines()[-1] == "all is well", output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_settings_of_file_systems(address, tmp_path):
+    process = client(address, tmp_path, "settings")
+    output, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, output
+
+
+@pytest.mark.slow
+def test_a_client_that_is_interrupted_leaves_nothing(address, tmp_path):
+    process = client(address, tmp_path, "wait")
+    wait_for((tmp_path / "begun").exists, 60)
+    assert our_processes()
+    process.send_signal(signal.SIGINT)
+    process.wait(30)
+    wait_for(lambda: not our_processes(), 20)

@@ -1,0 +1,96 @@
+"""Files that the nodes read themselves: each row on one worker, once per epoch, in as many steps on all."""
+
+import shutil
+
+import pytest
+
+import tensorflowonspark as tfos
+
+pytestmark = pytest.mark.masters("local")
+
+
+@pytest.fixture(scope="module")
+def files(spark, tmp_path_factory):
+    """The rows 0 to 999 as TFRecords in files of very different lengths, and as Parquet with many row groups."""
+    path = tmp_path_factory.mktemp("files")
+    frame = spark.range(1000).selectExpr("id", "array(float(id), 1f) as x", "if(id < 700, 'a', 'b') as part")
+    tfos.write_tfrecord(frame.coalesce(1), str(path / "records"), partition_by=["part"])
+    sizes = frame.repartitionByRange(3, "id").write.option("parquet.block.size", 1024)
+    sizes.option("parquet.block.row.check.min", 50).partitionBy("part").parquet(str(path / "parquet"))
+    yield path
+    shutil.rmtree(path)
+
+
+def epochs(args, ctx):
+    """Return the rows of two epochs, and the columns."""
+    feed = getattr(ctx, args["call"])(args["path"], **args.get("options", {}))
+    steps = []
+    for _ in range(2):
+        seen = []
+        for batch in feed.batches(10, seed=3, shapes={"x": (2,)})():
+            real = batch["sample_weight"] != 0
+            assert (batch["x"][real, 0] == batch["id"][real]).all()
+            seen.append(batch["id"][real].tolist())
+        steps.append(seen)
+    return {"columns": sorted(feed.columns), "rows": feed.rows, "steps": steps}
+
+
+@pytest.mark.parametrize("call", ["read_tfrecord", "read_parquet"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_row_once_on_one_worker(spark, files, call, workers):
+    path = str(files / call.replace("read_", "").replace("tfrecord", "records"))
+    results = tfos.run(spark, epochs, {"call": call, "path": path}, num_workers=workers)
+    assert {tuple(result["columns"]) for result in results.values()} == {("id", "part", "x")}
+    assert sum(result["rows"] for result in results.values()) == 1000
+    for epoch in range(2):
+        steps = [result["steps"][epoch] for result in results.values()]
+        assert len({len(each) for each in steps}) == 1
+        assert sorted(number for each in steps for step in each for number in step) == list(range(1000))
+
+
+@pytest.mark.smoke
+def test_training_on_own_files_and_feeds_one_after_another(spark, files):
+    def program(args, ctx):
+        import keras
+        import tensorflow as tf
+
+        keras.utils.set_random_seed(1)
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+        own = ctx.read_tfrecord(args, columns=["x", "id"])
+        data = own.dataset(100, features="x", label="id", shapes={"x": (2,)}, dtypes={"id": "float32"})
+        assert data.element_spec[0].shape.as_list() == [None, 2]
+        model.fit(data, epochs=1, verbose=0)
+        fed = sum(len(batch["id"]) for batch in ctx.feed().batches(10)())
+        again = ctx.read_parquet(args.replace("records", "parquet"), columns=["id"], cache="memory")
+        return own.total_rows, fed, again.total_rows, model.get_weights()[0].tolist()
+
+    with tfos.Cluster(spark, program, str(files / "records"), num_workers=2) as cluster:
+        cluster.train(spark.range(20))
+        first, second = cluster.join().values()
+    assert first[0] == second[0] == first[2] == 1000
+    assert first[1] + second[1] == 20
+    assert first[3] == second[3]
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (lambda args, ctx: ctx.index or ctx.read_tfrecord(args).rows, "worker:1 returned without ctx.read_tfrecord"),
+        (
+            lambda args, ctx: (ctx.read_tfrecord if ctx.index else ctx.read_parquet)(
+                args if ctx.index else args.replace("records", "parquet")
+            ),
+            "its program called .* and another worker's .* in its place",
+        ),
+        (lambda args, ctx: ctx.read_tfrecord("/no/such"), "there is no file or directory '/no/such'"),
+        (lambda args, ctx: ctx.read_tfrecord(args, columns=["y"]), r"columns=\['y'\]: there is no y, only id, x, part"),
+        (lambda args, ctx: ctx.read_parquet(args), "is no Parquet file"),
+        (lambda args, ctx: ctx.read_tfrecord(args, cache="none"), "files that the nodes read are cached"),
+        (lambda args, ctx: ctx.read_tfrecord(args.replace("records", "parquet")), "byte 0: the length of a record"),
+    ],
+)
+def test_what_can_not_be_is_named(spark, files, program, message):
+    with pytest.raises(tfos.NodeError, match=message):
+        tfos.run(spark, program, str(files / "records"), num_workers=2)

@@ -1,0 +1,144 @@
+"""Rows out, results back: in order, one for one, from the nodes of a living cluster."""
+
+import time
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as f
+
+import tensorflowonspark as tfos
+from tests.support.programs import small_frame
+
+
+def answer(args, ctx):
+    """Train on sums, so to say, then answer with what was learned."""
+    total = 0
+    ctx.serve(lambda ids: {"more": ids + total, "node": np.full(len(ids), ctx.index)}, features="id")
+    for feed in ctx.feeds():
+        total += sum(int(batch["id"].sum()) for batch in feed.batches(10, features=["id"])())
+
+
+@pytest.mark.smoke("local", "local-cluster")
+def test_train_train_then_infer_on_one_living_cluster(spark):
+    with tfos.Cluster(spark, answer) as cluster:
+        cluster.train(spark.range(10))
+        cluster.train(spark.range(10), cache="none")
+        asked = small_frame(spark, [40, 0, 30, 5])
+        rows = cluster.inference(asked, "more long, node int").collect()
+        again = cluster.inference(asked, "more long, node int", keep=["id"])
+        assert again.columns == ["id", "more", "node"]
+        assert again.where("id = 3").collect()[0].more == 93
+    assert [row.more - row.id for row in rows] == [90] * 75
+    assert sorted(row.id for row in rows) == list(range(75))
+    assert rows[0].asDict().keys() == {"features", "label", "id", "more", "node"}
+
+
+@pytest.mark.masters("local")
+def test_many_partitions_at_a_time_keep_their_rows_apart(spark):
+    def program(args, ctx):
+        ctx.serve(lambda ids: ids * 2, batch_rows=7)
+
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
+        frame = spark.range(0, 20_000, 1, 16)
+        rows = cluster.inference(frame, "double long").collect()
+    assert [(row.id, row.double) for row in rows] == [(number, 2 * number) for number in range(20_000)]
+
+
+@pytest.mark.smoke
+@pytest.mark.masters("local")
+def test_a_keras_model_answers(spark):
+    def program(args, ctx):
+        import keras
+
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dense(2)])
+        ctx.serve(model, features="features")
+        return [weight.numpy() for weight in model.weights]
+
+    frame = small_frame(spark, [20, 20])
+    with tfos.Cluster(spark, program) as cluster:
+        rows = cluster.inference(frame, "scores array<float>").collect()
+        weights = cluster.join()["worker:0"]
+    gamma, beta, mean, variance, kernel, bias = weights
+    for row in rows:
+        expected = ((np.array(row.features) - mean) / np.sqrt(variance + 1e-3) * gamma + beta) @ kernel + bias
+        np.testing.assert_allclose(row.scores, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize(
+    ("function", "schema", "words"),
+    [
+        (lambda ids: ids[:-1], "y long", "rows went in"),
+        (lambda ids: {"z": ids}, "y long", "no 'y'"),
+        (lambda ids: [str(each) + "!" for each in ids], "y long", "result column 'y'.*can't be"),
+        (lambda ids: np.ones((len(ids), 3)), "y float", "shape"),
+        (lambda ids: 1 / 0, "y long", "raised ZeroDivisionError.* partition"),
+    ],
+)
+def test_answers_that_are_not_as_promised_are_named(spark, function, schema, words):
+    with tfos.Cluster(spark, lambda args, ctx: ctx.serve(function)) as cluster:
+        with pytest.raises(Exception, match=words):
+            cluster.inference(spark.range(0, 10, 1, 2), schema).collect()
+
+
+@pytest.mark.masters("local")
+def test_what_can_not_be_asked_is_refused_at_once(spark):
+    with tfos.Cluster(spark, lambda args, ctx: ctx.serve(lambda ids: ids)) as cluster:
+        for arguments, words in [
+            (("y lnog",), "expected columns and types"),
+            (("id long",), "have a column 'id', which the DataFrame has too"),
+            (("y long", ["idd"]), "no column 'idd'"),
+        ]:
+            with pytest.raises(tfos.SpecError, match=words):
+                cluster.inference(spark.range(3), arguments[0], keep=arguments[1] if len(arguments) > 1 else None)
+        frame = spark.range(3).select(f.create_map(f.lit("a"), "id").alias("m"))
+        with pytest.raises(tfos.FeedError, match="column 'm' has type map"):
+            cluster.inference(frame, "y long")
+        later = cluster.inference(spark.range(3), "y long")
+    with pytest.raises(Exception, match="only while the cluster lives"):
+        later.collect()
+    with pytest.raises(tfos.ClusterError, match="not running"):
+        cluster.inference(spark.range(3), "y long")
+
+
+def _returns(args, ctx):
+    return None
+
+
+def _waits_for_rows(args, ctx):
+    for _ in ctx.feeds():
+        pass
+    ctx.serve(lambda ids: ids)
+
+
+def _sleeps(args, ctx):
+    time.sleep(3600)
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (_returns, "it has returned. Call ctx.serve before the program returns"),
+        (_waits_for_rows, "it waits for rows that nobody feeds. Call ctx.serve before the program asks for them"),
+        (_sleeps, r"after 2 s \(timeout\) it waits at:\n.*time.sleep\(3600\)"),
+    ],
+)
+def test_a_program_that_does_not_answer_is_named(spark, program, words):
+    begin = time.monotonic()
+    with pytest.raises(tfos.FeedError, match=f"(?s)the program of worker:0 on .* has not called ctx.serve.*{words}"):
+        with tfos.Cluster(spark, program, heartbeat_timeout=1) as cluster:
+            if program is _waits_for_rows:
+                cluster.train(spark.range(10))
+            cluster.inference(spark.range(3), "y long", timeout=2 if program is _sleeps else 600)
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.masters("local")
+def test_a_program_that_raises_before_it_answers(spark):
+    def program(args, ctx):
+        raise LookupError("no model")
+
+    with pytest.raises(tfos.NodeError, match="LookupError: no model"), tfos.Cluster(spark, program) as cluster:
+        cluster.inference(spark.range(3), "y long")

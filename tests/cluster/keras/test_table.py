@@ -1,0 +1,59 @@
+"""What Keras and tf.data offer, under each strategy, compared with one process: the page docs/keras.md."""
+
+import os
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tests.support.keras_table import cells, judging, page, running
+from tests.support.keras_table.columns import COLUMNS, MIRRORED, MULTI_WORKER, NONE, PARAMETER_SERVER
+from tests.support.paths import DOCS
+
+PAGE = DOCS / "keras.md"
+WANTED = os.environ.get("TFOS_TEST_TABLE", ",".join(COLUMNS)).split(",")
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.slow, pytest.mark.timeout(2400)]
+
+
+@pytest.fixture(scope="module")
+def verdicts(spark, tmp_path_factory):
+    """Run all cells in the columns that are wanted; return how each is judged."""
+    cells.load()
+    directory = tmp_path_factory.mktemp("table")
+    reference = running.start_reference(directory)
+    in_one_node = {name: running.keys_of(name) for name in (NONE, MIRRORED) if name in WANTED}
+    stalled = running.run_one_node(spark, directory, in_one_node) if in_one_node else {}
+    for name, run in ((MULTI_WORKER, running.run_multi_worker), (PARAMETER_SERVER, running.run_parameter_server)):
+        if name in WANTED:
+            stalled |= {(name, key): text for key, text in run(spark, directory, running.keys_of(name)).items()}
+    _, errors = reference.communicate()
+    assert not reference.returncode, errors
+    return {
+        (key, column): judging.judge(
+            cell,
+            column,
+            running.reference(directory, key),
+            running.outcomes(directory, column, key),
+            stalled.get((column, key), ""),
+        )
+        for key, cell in cells.ALL.items()
+        for column in WANTED
+    }
+
+
+def test_no_cell_is_wrong(verdicts):
+    wrong = [f"{key} | {column}: {each.why}" for (key, column), each in verdicts.items() if each.kind == judging.WRONG]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_page_is_what_the_cells_have_come_to(verdicts, request):
+    """`make keras-table` writes it; without that it must be what stands there."""
+    not_run = {(key, column): judging.Verdict(judging.NOT_RUN) for key in cells.ALL for column in COLUMNS}
+    text = page.page({**not_run, **verdicts}, {"Keras": keras.__version__, "TensorFlow": tf.__version__})
+    if request.config.getoption("--write-keras-table"):
+        assert set(WANTED) == set(COLUMNS)
+        PAGE.write_text(text)
+    there, found = page.marks(PAGE.read_text()), page.marks(text)
+    assert {at: there.get(at) for at in found if at[2] in WANTED} == {at: found[at] for at in found if at[2] in WANTED}
+    assert set(there) == set(found)

@@ -1,0 +1,267 @@
+"""Clusters that are started again after a failure: what they are given, and that they end as if nothing had been."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from pyspark.sql import functions as f
+
+import tensorflowonspark as tfos
+from tensorflowonspark.config import RestartPolicy
+
+local = pytest.mark.masters("local")
+
+
+def killed_in(args, ctx, attempt=0):
+    """End this node's process as no program can, in one attempt."""
+    if ctx.attempt == attempt and ctx.index == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---- training
+
+
+def points(spark):
+    return spark.range(300).select(
+        f.array(f.col("id") / 300, f.sin(f.col("id"))).alias("features"), (f.col("id") % 7).cast("float").alias("label")
+    )
+
+
+def fit(args, ctx):
+    """Train with Keras; on the first attempt, one worker is killed in the midst of the third epoch."""
+    import tensorflow as tf
+
+    if args["keras"] == 2:
+        import tf_keras as keras
+    else:
+        import keras
+
+    class Killer(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if args["kill"] and ctx.attempt == 0 and ctx.index == 1 and epochs == [0, 1, 2] and batch == 6:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_epoch_begin(self, epoch, logs=None):
+            epochs.append(epoch)
+
+    epochs: list[int] = []
+    keras.utils.set_random_seed(1)
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+    rows = ctx.dataset(32, seed=3)
+    callbacks = [ctx.checkpoint(args["directory"]).callback(every=args["every"]), Killer()]
+    model.fit(rows, epochs=4, verbose=0, callbacks=callbacks)
+    return ctx.attempt, epochs, [value.tolist() for value in model.get_weights()]
+
+
+@pytest.mark.slow
+@local
+@pytest.mark.parametrize(("keras", "every"), [(3, None), (3, 3), (2, 3)], ids=["epochs", "steps", "tf_keras"])
+def test_a_training_ends_with_the_weights_of_an_unbroken_one(spark, tmp_path, keras, every):
+    environment = {"TF_USE_LEGACY_KERAS": "1"} if keras == 2 else {}
+    settings = {"num_workers": 2, "data": points(spark), "env": environment}
+    args = {"keras": keras, "every": every, "kill": False, "directory": str(tmp_path / "unbroken")}
+    unbroken = tfos.run(spark, fit, args, **settings)["worker:0"]
+    args.update(kill=True, directory=str(tmp_path / "broken"))
+    broken = tfos.run(spark, fit, args, restarts=1, **settings)["worker:0"]
+    assert (unbroken[0], broken[0]) == (0, 1)
+    assert (unbroken[1], broken[1]) == ([0, 1, 2, 3], [2, 3])
+    for one, other in zip(unbroken[2], broken[2], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.smoke
+@local
+def test_a_loop_goes_on_with_the_step_that_comes_next(spark, tmp_path):
+    def program(directory, ctx):
+        import tensorflow as tf
+
+        seen = tf.Variable(tf.zeros(100, tf.int64))
+        state = tf.train.Checkpoint(seen=seen)
+        checkpoint = ctx.checkpoint(directory)
+        step = checkpoint.restore(state)
+        rows = ctx.dataset(10, first_step=step)
+        while step < 25:
+            for batch in rows:
+                seen.assign_add(tf.math.bincount(batch["id"], minlength=100, maxlength=100, dtype=tf.int64))
+                step += 1
+                if step == 13:
+                    checkpoint.save(state, step)
+                if step == 15 and ctx.attempt == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if step == 25:
+                    break
+        return seen.numpy().tolist()
+
+    counts = tfos.run(spark, program, str(tmp_path), data=spark.range(100), restarts=1)["worker:0"]
+    assert sum(counts) == 250
+    assert set(counts) == {2, 3}  # two epochs and a half: each row twice, and half of them once more
+
+
+# ---- feeds
+
+
+def rows_of_feeds(args, ctx):
+    """Note what each feed brings; be killed with the second one."""
+    found = []
+    checkpoint = ctx.checkpoint(args) if args else None
+    for feed in ctx.feeds():
+        found.append(feed.total_rows)
+        if feed.total_rows == 20:
+            killed_in(args, ctx)
+            time.sleep(3600 if ctx.attempt == 0 else 0)
+        if checkpoint:
+            import tensorflow as tf
+
+            checkpoint.save(tf.train.Checkpoint(seen=tf.Variable(1)), len(found))
+    return ctx.attempt, found
+
+
+def trained(spark, args, **settings):
+    with tfos.Cluster(spark, rows_of_feeds, args, num_workers=2, restarts=2, **settings) as cluster:
+        for rows in (10, 20, 30):
+            cluster.train(spark.range(rows))
+        return cluster.shutdown()
+
+
+def test_without_checkpoints_all_feeds_come_again(spark):
+    assert trained(spark, "") == {"worker:0": (1, [10, 20, 30]), "worker:1": (1, [10, 20, 30])}
+
+
+@pytest.mark.slow
+@local
+def test_with_checkpoints_those_since_the_last_one_do(spark, tmp_path):
+    """It was written when the program was through with the first feed, before it asked for the second."""
+    found = trained(spark, str(tmp_path))
+    assert found == {"worker:0": (1, [10, 20, 30]), "worker:1": (1, [10, 20, 30])}
+
+
+@pytest.mark.slow
+@local
+def test_a_feed_that_was_complete_before_the_last_checkpoint_does_not_come_again(spark, tmp_path):
+    def program(args, ctx):
+        import tensorflow as tf
+
+        found = []
+        for feed in ctx.feeds():
+            ctx.checkpoint(args).save(tf.train.Checkpoint(seen=tf.Variable(1)), 1)
+            found.append(feed.total_rows)
+            killed_in(args, ctx) if feed.total_rows == 30 else None
+        return found
+
+    with tfos.Cluster(spark, program, str(tmp_path), num_workers=2, restarts=1) as cluster:
+        for rows in (10, 20, 30):
+            cluster.train(spark.range(rows))
+        assert cluster.shutdown() == {"worker:0": [30], "worker:1": [30]}
+
+
+@local
+def test_a_failure_after_the_last_feed(spark):
+    def program(args, ctx):
+        rows = [feed.total_rows for feed in ctx.feeds()]
+        killed_in(args, ctx)
+        return rows
+
+    with tfos.Cluster(spark, program, num_workers=2, restarts=1) as cluster:
+        cluster.train(spark.range(10))
+        cluster.train(spark.range(20))
+        assert cluster.shutdown() == {"worker:0": [10, 20], "worker:1": [10, 20]}
+
+
+@pytest.mark.slow
+@local
+def test_a_stream_comes_again_as_a_whole_or_not_at_all(spark, tmp_path):
+    def program(directory, ctx):
+        import tensorflow as tf
+
+        rows = 0
+        for batch in ctx.dataset(10, shuffle=False):
+            rows += int(tf.math.count_nonzero(batch["sample_weight"] > 0))
+            if directory:
+                ctx.checkpoint(directory).save(tf.train.Checkpoint(seen=tf.Variable(1)), 1)
+            killed_in(directory, ctx) if rows > 20 else None
+        return rows
+
+    def train(directory):
+        with tfos.Cluster(spark, program, directory, num_workers=2, restarts=1) as cluster:
+            cluster.train(spark.range(0, 100, 1, 4), cache="none")
+            return sum(cluster.shutdown().values())
+
+    assert train("") == 100
+    with pytest.raises(tfos.NodeError, match="SIGKILL"):
+        train(str(tmp_path))
+
+
+# ---- the policy
+
+
+@local
+def test_a_programs_own_exception_does_not_count_unless_it_is_said_so(spark, tmp_path):
+    def program(directory, ctx):
+        Path(directory, f"attempt-{ctx.attempt}").touch()
+        raise LookupError("nothing here")
+
+    with pytest.raises(tfos.NodeError, match="nothing here") as caught:
+        tfos.run(spark, program, str(tmp_path), restarts=2)
+    assert caught.value.cause == "raised"
+    assert len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(tfos.NodeError, match="nothing here"):
+        tfos.run(spark, program, str(tmp_path), restarts=RestartPolicy(2, backoff=0.1, causes=["raised"]))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.smoke
+@local
+def test_what_happens_is_told(spark, caplog):
+    def program(args, ctx):
+        killed_in(args, ctx)
+        killed_in(args, ctx, attempt=1)
+        return ctx.attempt
+
+    policy = RestartPolicy(2, backoff=0.2)
+    assert tfos.run(spark, program, num_workers=2, restarts=policy) == {"worker:0": 2, "worker:1": 2}
+    told = [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
+    assert told[0].startswith("worker:1 on 127.0.0.1 failed: its process was ended by SIGKILL")
+    assert [line.splitlines()[1] for line in told] == [
+        "All nodes are started again (restart 1 of 2)",
+        "All nodes are started again in 0.2 s (restart 2 of 2)",
+    ]
+
+
+# ---- as many workers as there is room for
+
+
+@local
+def test_a_cluster_takes_what_there_is(spark):
+    def program(args, ctx):
+        return ctx.num_workers, int(next(iter(ctx.batches(12, shuffle=False)()))["id"].size)
+
+    assert tfos.run(spark, program, num_workers=(2, 8), data=spark.range(48)) == {
+        f"worker:{each}": (4, 3) for each in range(4)
+    }
+    assert len(tfos.run(spark, lambda args, ctx: None, num_workers=(1, 8), num_ps=1, chief=True)) == 3
+    assert len(tfos.run(spark, lambda args, ctx: None, num_workers=(1, 2))) == 2
+    with pytest.raises(tfos.SlotsError, match="needs 5 task slots .* has 4"):
+        tfos.run(spark, lambda args, ctx: None, num_workers=(5, 8))
+
+
+# ---- executors
+
+
+@pytest.mark.smoke("standalone")
+@pytest.mark.masters("standalone")
+def test_an_executor_that_dies_is_replaced(spark):
+    def program(args, ctx):
+        if ctx.attempt == 0:
+            time.sleep(3600)
+        return ctx.attempt
+
+    with tfos.Cluster(spark, program, num_workers=2, restarts=3) as cluster:
+        time.sleep(1)
+        psutil.Process(cluster.nodes[1].jvm_pid).kill()
+        assert set(cluster.shutdown().values()) < {1, 2, 3}

@@ -1,0 +1,341 @@
+"""Training from DataFrames on two workers: each row once per epoch, the same model everywhere."""
+
+import time
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+import tensorflowonspark as tfos
+from tests.support.processes import node_of
+from tests.support.programs import fit, small_frame, small_model
+
+
+def assert_same_model(results):
+    first, *others = results.values()
+    assert np.isfinite(first["loss"]).all()
+    for other in others:
+        assert other["loss"] == pytest.approx(first["loss"])
+        for one, two in zip(first["weights"], other["weights"], strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-6)
+            assert np.isfinite(one).all()
+
+
+def train_on_partitions(spark, sizes, rebalance):
+    """Train two workers on partitions of these sizes: it ends, each row is seen once, the weights are equal."""
+    with tfos.Cluster(spark, fit, {"batch_size": 16}, num_workers=2) as cluster:
+        cluster.train(small_frame(spark, sizes), rebalance=rebalance)
+        results = cluster.join()
+    if rebalance:
+        sizes = [sum(sizes) // 2, sum(sizes) - sum(sizes) // 2]
+    assert sorted(result["rows"] for result in results.values()) == sorted(sizes)
+    assert sorted(sum((result["seen"] for result in results.values()), [])) == list(range(sum(sizes)))
+    assert_same_model(results)
+    assert {result["steps"] for result in results.values()} == {2 * -(-max(sizes) // 8)}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("rebalance", [True, False])
+def test_a_worker_with_ten_times_the_rows_of_the_other(spark, rebalance):
+    train_on_partitions(spark, [100, 11], rebalance)
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize("rebalance", [True, False])
+def test_a_worker_whose_partition_is_empty(spark, rebalance):
+    train_on_partitions(spark, [40, 0], rebalance)
+
+
+@pytest.mark.masters("local", "standalone")
+def test_fit_on_a_stream_with_rows_to_validate_on(spark):
+    def program(args, ctx):
+        import keras
+        import tensorflow as tf
+
+        keras.utils.set_random_seed(3)
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            model = small_model()
+        columns = {"features": "features", "label": "label"}
+        history = model.fit(
+            ctx.dataset(16, **columns), validation_data=ctx.validation_dataset(32, **columns), epochs=1, verbose=0
+        )
+        weights = [weight.numpy() for weight in model.weights]
+        return {"loss": history.history["loss"] + history.history["val_loss"], "weights": weights}
+
+    frame = small_frame(spark, [100, 30, 0, 7])
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
+        cluster.train(frame, validation=small_frame(spark, [40, 3]), cache="none")
+        assert_same_model(cluster.join())
+
+
+@pytest.mark.smoke
+@pytest.mark.masters("local")
+def test_a_held_stage_feeds_its_own_nodes(spark):
+    results = tfos.run(spark, fit, {"batch_size": 16}, num_workers=2, data=small_frame(spark, [30, 3, 4]))
+    assert sorted(sum((result["seen"] for result in results.values()), [])) == list(range(37))
+    assert_same_model(results)
+
+
+@pytest.mark.masters("local")
+def test_only_workers_can_be_fed_by_a_held_stage(spark):
+    with pytest.raises(tfos.SpecError, match="feeds every node"):
+        tfos.run(spark, fit, num_workers=1, num_ps=1, chief=True, data=small_frame(spark, [3]))
+
+
+@pytest.mark.smoke
+@pytest.mark.masters("local")
+def test_one_worker_gives_what_plain_keras_gives(spark):
+    import keras
+
+    result = tfos.run(spark, fit, {"batch_size": 16, "epochs": 1}, data=small_frame(spark, [50]))["worker:0"]
+    frame = small_frame(spark, [50]).orderBy("id").collect()
+    order = np.random.default_rng([0, 0]).permutation(50)
+    x, y = np.array([row.features for row in frame], "f4")[order], np.array([row.label for row in frame], "f4")[order]
+    keras.utils.set_random_seed(3)
+    model = small_model()
+    history = model.fit(x, y, batch_size=16, epochs=1, shuffle=False, verbose=0)
+    assert result["loss"] == pytest.approx(history.history["loss"], rel=1e-4)
+    for mine, plain in zip(result["weights"], model.weights, strict=True):
+        np.testing.assert_allclose(mine, plain.numpy(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.masters("local")
+def test_several_feeds_one_after_another(spark):
+    def program(args, ctx):
+        return [(feed.total_rows, feed.columns, sum(1 for _ in feed.dataset(4))) for feed in ctx.feeds()]
+
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
+        cluster.train(spark.range(0, 10, 1, 2))
+        cluster.train(small_frame(spark, [3, 3, 3]))
+        results = cluster.join()
+    assert (
+        results["worker:0"]
+        == results["worker:1"]
+        == [
+            (10, ["id"], 3),
+            (9, ["features", "label", "id"], 3),
+        ]
+    )
+
+
+@pytest.mark.masters("local")
+def test_elements_of_a_dataset(spark):
+    def program(args, ctx):
+        feed = ctx.feed()
+        pair = feed.dataset(4, features="features", label="label")
+        many = feed.dataset(4, features=["features", "id"], label="label", sample_weight="label")
+        rows = feed.dataset(4)  # the columns features and label have the names that are taken by themselves
+        plain = feed.dataset(4, features=["id", "features"], shuffle=False).element_spec
+        x, y, weight = next(iter(many))
+        assert np.allclose(weight, y)
+        return [
+            [str(spec.shape) + spec.dtype.name for spec in pair.element_spec],
+            sorted(x),
+            [spec.shape.as_list() for spec in rows.element_spec],
+            int(pair.cardinality()),
+            sorted(plain),
+        ]
+
+    result = tfos.run(spark, program, data=small_frame(spark, [10]))["worker:0"]
+    assert result[0] == ["(None, 3)float32", "(None,)float32", "(None,)float32"]
+    assert result[1] == ["features", "id"]
+    assert result[2] == [[None, 3], [None], [None]]
+    assert result[3:] == [3, ["features", "id", "sample_weight"]]
+
+
+@pytest.mark.masters("local")
+def test_strings_bytes_and_dicts_by_name(spark):
+    frame = spark.createDataFrame(
+        [("ä", b"\x00\x01", True), ("b", b"", False)], "text string, raw binary, flag boolean"
+    )
+
+    def program(args, ctx):
+        (batch,) = ctx.dataset(8, shuffle=False)
+        return {name: values.numpy().tolist() for name, values in batch.items()}
+
+    result = tfos.run(spark, program, data=frame)["worker:0"]
+    assert sorted(zip(result["text"], result["raw"], result["flag"], strict=True)) == [
+        (b"b", b"", False),
+        ("ä".encode(), b"\x00\x01", True),
+    ]
+    assert result["sample_weight"] == [1, 1]
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (
+            lambda spark: spark.sql("select array(1) x union all select array(1, 2)"),
+            r"'x' holds arrays of different lengths.*partition",
+        ),
+        (lambda spark: spark.sql("select 1 x union all select null"), "'x' holds .*null.*partition"),
+        (lambda spark: spark.sql("select 1 y"), r"there is no column 'x' .* it has \['y'\]"),
+    ],
+    ids=["ragged", "null", "missing"],
+)
+def test_what_can_not_be_a_batch_is_named(spark, frame, words):
+    with pytest.raises(tfos.NodeError, match=words):
+        tfos.run(spark, lambda args, ctx: ctx.dataset(4, features="x", label="x"), data=frame(spark))
+
+
+@pytest.mark.masters("local")
+def test_an_empty_dataframe_is_told(spark):
+    """Once with partitions that turn out to be empty, once with none at all, for which Spark runs no task."""
+    for frame in (spark.range(100).where("id < 0"), spark.sql("select 1 x where false")):
+        with pytest.raises(tfos.ClusterError, match="has no rows"):
+            tfos.run(spark, lambda args, ctx: ctx.dataset(4), data=frame)
+        with (
+            pytest.raises(tfos.ClusterError, match="has no rows"),
+            tfos.Cluster(spark, lambda args, ctx: ctx.dataset(4)) as cluster,
+        ):
+            cluster.train(frame)
+
+
+@pytest.mark.masters("local")
+def test_a_column_that_no_tensor_holds_is_refused_before_anything_starts(spark):
+    started = time.monotonic()
+    with pytest.raises(tfos.FeedError, match="column 'tags' has type map"):
+        tfos.run(spark, fit, data=spark.sql("select map('a', 1) as tags, 1 as x"))
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.masters("local")
+def test_a_dataframe_that_spark_can_not_compute(spark):
+    frame = spark.sql("select raise_error('broken at its source') as x, id from range(4)")
+    with pytest.raises(tfos.FeedError, match="Spark could not compute and feed the DataFrame.*broken at its source"):
+        with tfos.Cluster(spark, lambda args, ctx: ctx.dataset(4), num_workers=1) as cluster:
+            cluster.train(frame.select("id", frame.x.cast("string").alias("x")))
+
+
+@pytest.mark.masters("local")
+def test_a_program_that_waits_for_rows_that_never_come(spark):
+    with pytest.raises(tfos.NodeError, match=r"shut down without cluster.train\(df\)"):
+        with tfos.Cluster(spark, lambda args, ctx: ctx.dataset(4)):
+            pass
+
+
+@pytest.mark.masters("standalone")
+def test_a_task_that_spark_repeats_does_not_feed_twice(spark, tmp_path):
+    marker = tmp_path / "failed once"
+
+    def fail_once(batches):
+        for batch in batches:
+            for start in range(0, batch.num_rows, 10):
+                yield batch.slice(start, 10)
+            if not marker.exists():
+                marker.touch()
+                time.sleep(1)  # what was yielded is on its way to the node
+                raise RuntimeError("on purpose")
+
+    def program(args, ctx):
+        seen = []
+        for batch in ctx.dataset(40):
+            seen += batch["id"].numpy()[batch["sample_weight"].numpy() > 0].tolist()
+        return seen
+
+    with tfos.Cluster(spark, program, num_workers=2) as cluster:
+        cluster.train(spark.range(0, 200, 1, 2).mapInArrow(fail_once, "id long"))
+        results = cluster.join()
+    assert marker.exists()
+    assert sorted(sum(results.values(), [])) == list(range(200))
+
+
+def test_a_node_that_is_killed_in_training(spark):
+    """The promise: the driver's error names the node within five seconds, and nothing is left."""
+
+    def endless(args, ctx):
+        import tensorflow as tf
+
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            model = small_model()
+        model.fit(ctx.dataset(16, features="features", label="label"), epochs=100_000, verbose=0)
+
+    killed = []
+
+    def kill_in_the_third_epoch(cluster):
+        node = cluster.nodes[1]
+        while node.progress is None or node.progress.epoch < 2:
+            time.sleep(0.05)
+        killed.append(time.monotonic())
+        node_of(cluster, 1).kill()
+
+    with pytest.raises(tfos.NodeError) as caught, tfos.Cluster(spark, endless, num_workers=2) as cluster:
+        Thread(target=kill_in_the_third_epoch, args=(cluster,), daemon=True).start()
+        cluster.train(small_frame(spark, [40, 40]))
+    assert time.monotonic() - killed[0] < 5
+    assert (caught.value.node, caught.value.reason) == ("worker:1", "its process was ended by SIGKILL")
+
+
+@pytest.mark.smoke
+@pytest.mark.masters("local")
+def test_export_is_whole_and_runs_without_us(spark, tmp_path):
+    import keras
+    import tensorflow as tf
+
+    def program(args, ctx):
+        import keras
+        import tensorflow as tf
+
+        keras.utils.set_random_seed(3)
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            model = small_model()
+        model.fit(ctx.dataset(16, features="features", label="label"), verbose=0)
+        ctx.export(model, f"{args}/saved")
+        ctx.export(model, f"file://{args}/model.keras")
+        return np.asarray(model(np.ones((1, 3), "f4")))
+
+    results = tfos.run(spark, program, str(tmp_path), num_workers=2, data=small_frame(spark, [20, 20]))
+    assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["model.keras", "saved"]
+    ones = np.ones((1, 3), "f4")
+    saved = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"](tf.constant(ones))
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for result in results.values():
+        np.testing.assert_allclose(next(iter(saved.values())), result, rtol=1e-5)
+        np.testing.assert_allclose(loaded(ones), result, rtol=1e-5)
+
+
+@pytest.mark.smoke
+@pytest.mark.masters("local")
+def test_a_program_that_reads_its_own_data_with_a_custom_loop(spark):
+    def program(args, ctx):
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        dataset = tf.data.Dataset.range(ctx.index * 10, ctx.index * 10 + 10).batch(5)
+        with strategy.scope():
+            total = tf.Variable(0, dtype=tf.int64)
+        for batch in dataset:
+            context = tf.function(lambda each: tf.reduce_sum(each))(batch)
+            total.assign_add(strategy.reduce("SUM", context, axis=None))
+        return int(total.numpy())
+
+    assert set(tfos.run(spark, program, num_workers=2).values()) == {sum(range(20))}
+
+
+@pytest.mark.smoke
+@pytest.mark.masters("local")
+def test_asynchronous_training_with_a_parameter_server(spark):
+    def program(args, ctx):
+        import tensorflow as tf
+
+        if ctx.job in ("ps", "worker"):
+            ctx.join_server()
+        resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        with strategy.scope():
+            variable = tf.Variable(0.0)
+
+        @tf.function
+        def step():
+            variable.assign_add(1.0)
+
+        for _ in range(20):
+            coordinator.schedule(step)
+        coordinator.join()
+        return float(variable.numpy())
+
+    result = tfos.run(spark, program, num_workers=1, num_ps=1, chief=True)
+    assert result["chief:0"] == 20.0

@@ -1,0 +1,33 @@
+"""Classes and functions of the user's own: they travel with a model to nodes, Spark's workers and other processes."""
+
+import numpy as np
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.ml import KerasEstimator, KerasModel
+from tests.support.custom_layers import layer, model_of
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
+
+
+def test_a_file_of_ones_own_and_what_spark_forbids(spark, tmp_path):
+    scale = layer()
+    model = model_of(scale)
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(tfos.SpecError, match="needs customObjects"):
+        KerasModel.from_file(str(tmp_path / "model.keras"))
+    stage = KerasModel.from_file(str(tmp_path / "model.keras"), customObjects={"Scale": scale})
+    assert stage.carries == ["Scale"]
+    stage.write().overwrite().save(str(tmp_path / "stage"))
+    spark.conf.set("spark.tensorflowonspark.loadCode", "false")
+    try:
+        with pytest.raises(tfos.SpecError, match=r"holds code \(Scale\), and spark.tensorflowonspark.loadCode=false"):
+            KerasModel.load(str(tmp_path / "stage"))
+        with pytest.raises(tfos.SpecError, match=r"holds code \(objects/objects.pkl\)"):
+            KerasEstimator(model).save(str(tmp_path / "est"))
+            KerasEstimator.load(str(tmp_path / "est"))
+    finally:
+        spark.conf.unset("spark.tensorflowonspark.loadCode")
+    frame = spark.createDataFrame([([1.0],)], "features array<float>")
+    expected = float(model.predict(np.array([[1.0]]), verbose=0)[0, 0])
+    assert KerasModel.load(str(tmp_path / "stage")).transform(frame).first().prediction == pytest.approx(expected)

@@ -1,0 +1,27 @@
+"""Fitting Keras models on DataFrames, as a user of Spark ML does it."""
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.ml import KerasEstimator
+from tests.support.lines import line, lines
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"labelCol": "digit"}, "no column 'digit'; it has"),
+        ({"model": None}, "no model"),
+        ({"model": "resnet"}, "expected a Keras model, or a function"),
+        ({"validationIndicatorCol": "held_out", "validationData": True}, "not both"),
+        ({"initialModel": 3}, "expected a fitted KerasModel"),
+    ],
+)
+def test_what_cant_be_fitted_is_refused_before_anything_starts(spark, params, told):
+    data = lines(spark)
+    if params.get("validationData"):
+        params = {**params, "validationData": data}
+    with pytest.raises(tfos.SpecError, match=told):
+        KerasEstimator(**{"model": line, **params}).fit(data)

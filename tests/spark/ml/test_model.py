@@ -1,0 +1,134 @@
+"""Models over DataFrames: what comes in, what comes out, and what is said of rows that don't fit."""
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as f
+
+import tensorflowonspark as tfos
+from tensorflowonspark.ml import KerasModel
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(180)]
+
+
+def doubling():
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, use_bias=False, name="twice")])
+    model.set_weights([np.array([[2.0, 0.0], [0.0, 2.0]])])
+    return model
+
+
+def pairs(spark, rows=10, partitions=2):
+    return spark.range(0, rows, 1, partitions).select(
+        "id", f.array(f.col("id").cast("float"), f.lit(1.0).cast("float")).alias("features")
+    )
+
+
+def predictions(frame):
+    return [row.prediction for row in frame.orderBy("id").collect()]
+
+
+def test_from_memory_from_a_file_and_from_a_saved_model(spark, tmp_path):
+    model, expected = doubling(), [[2.0 * number, 2.0] for number in range(10)]
+    model.save(tmp_path / "model.keras")
+    model.export(tmp_path / "saved", verbose=False)
+    stages = [
+        KerasModel.from_keras(model),
+        KerasModel.from_file(str(tmp_path / "model.keras")),
+        KerasModel.from_saved_model(str(tmp_path / "saved")),
+        KerasModel.from_function(lambda rows: rows * 2, {"twice": ("float32", (2,))}),
+    ]
+    for number, stage in enumerate(stages):
+        assert predictions(stage.transform(pairs(spark))) == expected
+        stage.save(str(tmp_path / f"stage-{number}"))
+        assert predictions(KerasModel.load(str(tmp_path / f"stage-{number}")).transform(pairs(spark))) == expected
+
+
+@pytest.mark.parametrize("size", [1, 3, None])
+def test_batches_change_nothing(spark, size):
+    stage = KerasModel.from_keras(doubling(), **({"inferenceBatchSize": size} if size else {}))
+    assert predictions(stage.transform(pairs(spark, 101, 3))) == [[2.0 * number, 2.0] for number in range(101)]
+
+
+def test_logits_of_two_classes_and_of_more(spark):
+    import keras
+
+    two = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    two.set_weights([np.array([[1.0], [-2.0]])])
+    two.compile("sgd", keras.losses.BinaryCrossentropy(from_logits=True))
+    row = KerasModel.from_keras(two).transform(pairs(spark).where("id = 3")).first()
+    assert row.prediction == 1.0
+    assert row.rawPrediction.toArray() == pytest.approx([-1, 1])
+    assert row.probability.toArray() == pytest.approx([1 - 0.7310586, 0.7310586])
+    more = doubling()
+    more.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    stage = KerasModel.from_keras(more, rawPredictionCol="", probabilityCol="p", predictionCol="class")
+    row = stage.transform(pairs(spark).where("id = 0")).first()
+    assert row["class"] == 1.0
+    assert row.p.toArray() == pytest.approx(np.exp([0, 2]) / np.exp([0, 2]).sum())
+    assert "rawPrediction" not in row
+
+
+def spoilt(spark):
+    """Return rows of which the third is null, the fifth has a null in it, and the sixth is too short."""
+    rows = [[float(number), 1.0] for number in range(8)]
+    rows[2], rows[4], rows[5] = None, [1.0, None], [1.0]
+    return spark.createDataFrame(list(enumerate(rows)), "id long, features array<float>").coalesce(1)
+
+
+def test_rows_that_dont_fit_are_named_left_out_or_null(spark):
+    data = spoilt(spark)
+    stage = KerasModel.from_keras(doubling())
+    with pytest.raises(Exception, match=r"column 'features' holds 2 nulls, the first in row 2 of partition 0"):
+        stage.transform(data).collect()
+    with pytest.raises(Exception, match=r"column 'features'.*row 1 of partition 0"):
+        stage.transform(data.where("id in (1, 5)")).collect()
+    kept = predictions(stage.setHandleInvalid("keep").transform(data))
+    assert kept == [[0.0, 2.0], [2.0, 2.0], None, [6.0, 2.0], None, None, [12.0, 2.0], [14.0, 2.0]]
+    assert predictions(stage.setHandleInvalid("skip").transform(data)) == [each for each in kept if each is not None]
+    none_left = stage.transform(data.where("id = 2"))
+    assert none_left.count() == 0
+
+
+def test_the_model_is_read_once_by_each_worker(spark, tmp_path):
+    marker = str(tmp_path / "reads")
+
+    class Counting:
+        def __reduce__(self):
+            def read(path):
+                with open(path, "a") as file:
+                    file.write(f"{__import__('os').getpid()}\n")
+                return lambda rows: rows
+
+            return read, (marker,)
+
+    stage = KerasModel.from_function(Counting(), {"same": ("float32", (2,))})
+    for _ in range(2):
+        assert len(stage.transform(pairs(spark, 40, 8)).collect()) == 40
+    readers = (tmp_path / "reads").read_text().split()
+    assert len(readers) == len(set(readers)) <= 4
+
+
+def test_older_sparks_get_the_same_by_whole_rows(spark, monkeypatch):
+    monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
+    stage = KerasModel.from_keras(doubling())
+    assert predictions(stage.transform(pairs(spark))) == [[2.0 * number, 2.0] for number in range(10)]
+    data = spoilt(spark)
+    with pytest.raises(Exception, match=r"first in row 2 of partition 0"):
+        stage.transform(data).collect()
+    assert len(predictions(stage.setHandleInvalid("keep").transform(data))) == 8
+    assert len(predictions(stage.setHandleInvalid("skip").transform(data))) == 5
+
+
+def test_what_cant_be_transformed_is_refused(spark):
+    stage = KerasModel.from_keras(doubling())
+    with pytest.raises(tfos.SpecError, match="no column 'features'; it has"):
+        stage.transform(spark.range(3))
+    with pytest.raises(tfos.SpecError, match="has a column 'prediction' already"):
+        stage.transform(pairs(spark).withColumn("prediction", f.lit(1)))
+    with pytest.raises(tfos.SpecError, match="no layer 'thrice'; the model has"):
+        stage.features(["thrice"])
+    with pytest.raises(tfos.SpecError, match="has no history"):
+        _ = stage.summary
+    with pytest.raises(tfos.SpecError, match="no model"):
+        KerasModel().transform(pairs(spark))

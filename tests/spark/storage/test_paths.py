@@ -1,0 +1,23 @@
+"""What a path means: the rules of TensorFlowOnSpark 2.x."""
+
+import pytest
+
+from tensorflowonspark import storage
+
+
+@pytest.fixture(autouse=True)
+def ann(hadoop_free, monkeypatch):
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.setenv("HADOOP_USER_NAME", "ann")
+
+
+@pytest.mark.masters("local")
+def test_what_a_session_says(spark):
+    spark.conf.set("fs.s3a.secret.key", "secret")
+    try:
+        settings = storage.hadoop_settings(spark)
+    finally:
+        spark.conf.unset("fs.s3a.secret.key")
+    assert settings["fs.s3a.secret.key"] == "secret"
+    assert settings["fs.defaultFS"] == "file:///"
+    assert len(settings) < 20

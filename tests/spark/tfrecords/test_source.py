@@ -1,0 +1,97 @@
+"""``spark.read.format("tfrecord")``, ``df.write`` and ``spark.readStream``: Spark 4's data sources in Python."""
+
+import os
+
+import pytest
+
+import tensorflowonspark as tfos
+
+pytestmark = pytest.mark.masters("local")
+
+
+@pytest.fixture
+def session(spark):
+    tfos.register_tfrecord(spark)
+    return spark
+
+
+def numbers(session, first=0, rows=10):
+    return session.range(first, first + rows, 1, 2).selectExpr("id", "array(float(id)) as x", "id % 2 as odd")
+
+
+def ids(frame):
+    return sorted(row.id for row in frame.collect())
+
+
+def test_both_ways(session, tmp_path):
+    path = str(tmp_path / "records")
+    numbers(session).write.format("tfrecord").mode("append").save(path)
+    frame = session.read.format("tfrecord").load(path)
+    assert frame.schema.simpleString() == "struct<id:bigint,odd:bigint,x:float>"
+    assert ids(frame) == list(range(10))
+    wanted = session.read.format("tfrecord").schema("x array<float>, id int").load(path)
+    assert sorted(tuple(row) for row in wanted.collect()) == sorted(([float(each)], each) for each in range(10))
+    numbers(session, 100).write.format("tfrecord").mode("append").save(path)
+    assert ids(frame.sparkSession.read.format("tfrecord").load(path)) == [*range(10), *range(100, 110)]
+    numbers(session, 7, 1).write.format("tfrecord").option("compression", "gzip").mode("overwrite").save(path)
+    assert ids(session.read.format("tfrecord").load(path)) == [7]
+    assert all(name == "_SUCCESS" or name.endswith(".tfrecord.gz") for name in os.listdir(path))
+
+
+def test_partition_columns(session, tmp_path):
+    path = str(tmp_path / "records")
+    numbers(session).write.format("tfrecord").option("partitionBy", "odd").mode("append").save(path)
+    assert sorted(os.listdir(path)) == ["_SUCCESS", "odd=0", "odd=1"]
+    frame = session.read.format("tfrecord").load(path)
+    assert ids(frame.where("odd = 1")) == [1, 3, 5, 7, 9]
+
+
+def test_sql(session, tmp_path):
+    path = str(tmp_path / "records")
+    tfos.write_tfrecord(numbers(session), path)
+    session.sql(f"create temporary view numbers using tfrecord options (path '{path}')")
+    assert session.sql("select sum(id) as s from numbers").collect()[0].s == 45
+    session.sql("drop view numbers")
+
+
+def test_a_job_that_fails_leaves_what_was_there(session, tmp_path):
+    path = str(tmp_path / "records")
+    tfos.write_tfrecord(numbers(session), path)
+    before = sorted(os.listdir(path))
+    bad = session.range(0, 100, 1, 2).selectExpr("id", "if(id = 99, raise_error('no'), 1) as x")
+    with pytest.raises(Exception, match="no"):
+        bad.write.format("tfrecord").mode("overwrite").save(path)
+    assert sorted(os.listdir(path)) == before
+
+
+def test_errors_name_file_and_place(session, tmp_path):
+    path = str(tmp_path / "records")
+    with open(path, "wb") as file:
+        file.write(b"no records at all")
+    with pytest.raises(Exception, match="records, byte 0: the length of a record does not have its checksum"):
+        session.read.format("tfrecord").schema("a int").load(path).collect()
+    with pytest.raises(Exception, match="there is no file or directory '/no/such'"):
+        session.read.format("tfrecord").load("/no/such")
+    with pytest.raises(Exception, match="option 'recrodtype' is unknown"):
+        session.read.format("tfrecord").option("recrodType", "ByteArray").load(path)
+    with pytest.raises(Exception, match="a feature has no keys"):
+        session.sql("select map(1, 2) as m").write.format("tfrecord").mode("append").save(str(tmp_path / "other"))
+
+
+def test_a_stream_reads_each_file_once(session, tmp_path):
+    path, out, checkpoint = (str(tmp_path / name) for name in ("in", "out", "checkpoint"))
+    tfos.write_tfrecord(numbers(session), path)
+
+    def run():
+        stream = session.readStream.format("tfrecord").schema("id bigint").option("maxFilesPerTrigger", 1).load(path)
+        writer = stream.writeStream.format("parquet").option("checkpointLocation", checkpoint).option("path", out)
+        query = writer.start()
+        query.processAllAvailable()
+        batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+        query.stop()
+        return batches, ids(session.read.parquet(out))
+
+    assert run() == ([5, 5], list(range(10)))
+    tfos.write_tfrecord(numbers(session, 50), path, mode="append")
+    assert run() == ([5, 5], [*range(10), *range(50, 60)])
+    assert run() == ([], [*range(10), *range(50, 60)])

@@ -1,0 +1,1 @@
+"""Helpers of the tests, and of the benchmarks that play nodes."""

@@ -1,0 +1,124 @@
+"""What a user does over Spark Connect, as a program of its own: ``connect_client.py ADDRESS DIRECTORY``."""
+
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+import tensorflowonspark as tfos
+from tensorflowonspark import frames, storage
+
+EPOCHS = 20
+
+
+def build():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, "softmax")])
+    model.compile(keras.optimizers.Adam(0.1), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def two_kinds(spark):
+    kind = (f.col("id") % 2).cast("int")
+    x = f.array(kind.cast("float"), (1 - kind).cast("float"))
+    return spark.range(0, 200, 1, 3).select("id", kind.alias("label"), x.alias("features"))
+
+
+def verbs(data):
+    mapped = frames.map_blocks(lambda label: {"twice": 2 * label}, data)
+    assert [row.twice for row in mapped.orderBy("id").limit(4).collect()] == [0, 2, 0, 2]
+    assert frames.reduce_rows(lambda id_1, id_2: np.maximum(id_1, id_2), data) == 199
+    sums = frames.aggregate(lambda features: features.sum(axis=0), data.groupBy("label")).collect()
+    assert {row.label: row.features for row in sums} == {0: [0.0, 100.0], 1: [100.0, 0.0]}
+    assert frames.analyze(data).schema["features"].metadata == {"tensorflowonspark.shape": [2]}
+
+
+def stages(data, directory):
+    estimator = tfos.ml.KerasEstimator(build, epochs=EPOCHS, batchSize=20, numWorkers=2, seed=1)
+    fitted = Pipeline(stages=[estimator]).fit(data)
+    answered = fitted.transform(data)
+    assert answered.where("prediction = label").count() == 200
+    assert len(fitted.stages[0].history["loss"]) == EPOCHS
+    assert fitted.stages[0].summary.history(data.sparkSession).count() == EPOCHS
+    fitted.write().overwrite().save(f"{directory}/pipeline")
+    again = PipelineModel.load(f"{directory}/pipeline").transform(data)
+    assert again.orderBy("id").collect() == answered.orderBy("id").collect()
+    for _ in range(2):
+        fitted.stages[0].write().overwrite().save(f"{directory}/model")
+        estimator.write().overwrite().save(f"{directory}/estimator")
+    assert tfos.ml.KerasEstimator.load(f"{directory}/estimator").getEpochs() == EPOCHS
+    warm = tfos.ml.KerasModel.load(f"{directory}/model")
+    assert estimator.fit(data, {estimator.initialModel: warm, estimator.epochs: 1}).history["accuracy"] == [1.0]
+
+
+def records(data, directory):
+    spark = data.sparkSession
+    tfos.write_tfrecord(data, f"{directory}/records")
+    assert tfos.read_tfrecord(spark, f"{directory}/records").where("label = 1").count() == 100
+    tfos.register_tfrecord(spark)
+    data.write.format("tfrecord").mode("append").save(f"{directory}/records")
+    assert spark.read.format("tfrecord").load(f"{directory}/records").count() == 400
+
+
+def functions_of_ones_own(spark, data):
+    def count(args, ctx):
+        rows = 0
+        for batch in ctx.batches(16, features=["id"])():
+            rows += int((~np.signbit(batch["sample_weight"])).sum())
+        return args, rows
+
+    found = tfos.run(spark, count, "this", data=data, num_workers=2)
+    assert found == {"worker:0": ("this", 100), "worker:1": ("this", 100)}
+
+    def fail(args, ctx):
+        if ctx.index == 1:
+            raise ValueError("on purpose")
+        time.sleep(100)
+
+    with pytest.raises(tfos.NodeError, match="worker:1 on .*ValueError: on purpose"):
+        tfos.run(spark, fail, num_workers=2)
+    with pytest.raises(tfos.SpecError, match=r"use tensorflowonspark\.run"):
+        tfos.Cluster(spark, count).start()
+
+
+def wait(spark, directory):
+    """Run something long, which the test breaks off."""
+
+    def long(args, ctx):
+        Path(args).touch()
+        time.sleep(100)
+
+    tfos.run(spark, long, f"{directory}/begun", num_workers=2)
+
+
+def settings_of_file_systems(spark):
+    """The session's own, and what the server was started with."""
+    spark.conf.set("fs.defaultFS", "hdfs://set-by-the-client")
+    storage.use({"fs.s3a.secret.key": "a secret"})
+    known = storage.hadoop_settings(spark)
+    assert known["fs.s3a.secret.key"] == "a secret"
+    assert known["fs.s3a.endpoint"] == "set-by-the-server"
+    assert "fs.s3a.session.token" not in known
+    default = tfos.run(spark, lambda args, ctx: ctx.absolute_path("/data"), num_workers=1)
+    assert default == {"worker:0": "hdfs://set-by-the-client/data"}
+
+
+if __name__ == "__main__":
+    _, address, directory, *rest = sys.argv
+    spark = SparkSession.builder.remote(address).getOrCreate()
+    if rest == ["wait"]:
+        wait(spark, directory)
+    if rest == ["settings"]:
+        settings_of_file_systems(spark)
+        sys.exit()
+    data = two_kinds(spark)
+    verbs(data)
+    stages(data, directory)
+    records(data, directory)
+    functions_of_ones_own(spark, data)
+    sys.stdout.write("all is well\n")

@@ -1,0 +1,47 @@
+"""The modules whose docstrings hold examples, by what these need."""
+
+import doctest
+from importlib import import_module
+
+import numpy as np
+
+import tensorflowonspark
+
+# Importing these imports TensorFlow, which takes seconds; other tests run what their examples show.
+WITH_TENSORFLOW = {
+    "tensorflowonspark.node.feed.dataset",
+    "tensorflowonspark.node.ps.remote_dataset",
+    "tensorflowonspark.keras.collectives",
+    "tensorflowonspark.keras.callbacks",
+    "tensorflowonspark.keras.resuming",
+    "tensorflowonspark.frames.graphs",
+}
+WITH_SPARK = {
+    "tensorflowonspark.frames.analysis",
+    "tensorflowonspark.frames.maps",
+    "tensorflowonspark.frames.reductions",
+    "tensorflowonspark.ml.adapting",
+    "tensorflowonspark.ml.model",
+}
+WITH_NODES = {
+    "tensorflowonspark.driver.cluster",
+    "tensorflowonspark.driver.run",
+    "tensorflowonspark.ml.estimator",
+    "tensorflowonspark.ml.summary",
+}
+# `unit/node/test_node_examples.py` runs these.
+WITH_CONTEXT = {
+    "tensorflowonspark.node.checkpoint.checkpoints",
+    "tensorflowonspark.node.context",
+    "tensorflowonspark.node.feed.feed",
+    "tensorflowonspark.node.feed_access",
+    "tensorflowonspark.node.ps.coordinator",
+}
+
+
+def run_examples(name, spark):
+    """Run the examples of a module with the names that they need; fail if one shows something else."""
+    names = {"spark": spark, "run": tensorflowonspark.run, "np": np}
+    result = doctest.testmod(import_module(name), extraglobs=names)
+    assert result.attempted
+    assert not result.failed

@@ -1,0 +1,176 @@
+"""A cluster in one process: all of ours but the processes themselves, and threads in place of Spark's tasks.
+
+Real are the driver's logic, every connection, the nodes' caches and feeds, and the programs. So hundreds of feeds run
+in a minute, with tasks that fail on purpose and are repeated.
+"""
+
+import os
+import pickle
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from threading import Event, Thread
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from tensorflowonspark import transport
+from tensorflowonspark.messages import Member, NodeReady, Probe, ProbeReply, Register
+from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.feed.server import FeedServer
+from tensorflowonspark.node.main import _outcome
+from tensorflowonspark.task.feeder import choose, send
+from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
+
+
+class Pipe:
+    """In place of the pipe from a node through its supervisor to the driver."""
+
+    def __init__(self, channel):
+        self._channel = channel
+
+    def send(self, message):
+        self._channel.send(message)
+
+    def fileno(self):
+        raise OSError("it is not one of this process's files")
+
+    def recv(self):
+        try:
+            message = self._channel.receive()
+            if isinstance(message, Probe):  # which the supervisor answers
+                self._channel.send(ProbeReply(message.number))
+            return message
+        except transport.ConnectionLost:
+            Event().wait()  # for ever: this thread alone ends with the tests, where a node's process would end
+
+
+def run_node(plan, number, directory, placed):
+    """Run a node in this thread, from its hello to the driver's stop."""
+    role = plan.spec.roles[number]
+    socket = str(Path(directory) / f"{number}.sock")
+    setup = NodeSetup(plan.spec, number, role, "127.0.0.1", plan.credentials, plan.program, (), socket, directory)
+    channel = transport.connect(plan.driver, plan.credentials).channel()
+    channel.send(Register(Member(number, role, "127.0.0.1", 1), plan.cluster, os.getpid(), os.getpid()))
+    channel.receive()
+    placed.set()
+    link = Link(Pipe(channel))
+    receiver = FeedServer(setup, link.send)
+    link.send(NodeReady(receiver.socket, receiver.port))
+    members = link.wait_for_members()
+    link.send(_outcome(setup, members, link, receiver))
+    link.wait_for_stop()
+    channel.close()
+    for server in (receiver._local, receiver._remote):
+        server.close()
+
+
+class Row(NamedTuple):
+    """One of the feeding job's results."""
+
+    parts: bytes
+
+
+class ThreadJob:
+    """Feeds partitions from threads; a task that fails is repeated, as Spark does."""
+
+    def __init__(self, partitions, targets, credentials, order, on_end, *, slots, mishaps):
+        self.ended, self.result, self.error = False, None, None
+        self._attempts = count(1)
+        self._feed = targets, credentials, order
+        self._mishaps = dict(mishaps)
+        self._on_end = on_end
+        self._slots = slots
+        self._thread = Thread(target=self._run, args=(partitions,), daemon=True)
+        self._thread.start()
+
+    def _run(self, partitions):
+        try:
+            with ThreadPoolExecutor(self._slots) as pool:
+                self.result = [
+                    Row(pickle.dumps(parts)) for parts in pool.map(self._task, range(len(partitions)), partitions)
+                ]
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        self._on_end()
+
+    def _task(self, partition, batches):
+        targets, credentials, order = self._feed
+        target = choose(targets, partition)
+        mishap = self._mishaps.pop(partition, None)
+        number = order.first_partition + partition
+        if mishap == "before the end":
+            with suppress(InterruptedError):
+                send(target, credentials, order, number, next(self._attempts), breaking(batches))
+        elif mishap == "after the end":
+            send(target, credentials, order, number, next(self._attempts), iter(batches))
+        elif mishap == "elsewhere":
+            other = targets[(target.number + 1) % len(targets)]
+            send(other, credentials, order, number, next(self._attempts), iter(batches))
+        return send(target, credentials, order, number, next(self._attempts), iter(batches))
+
+    def tasks(self):
+        return 0, 0, 0
+
+    def cancel(self):
+        pass
+
+    def wait(self, seconds):
+        self._thread.join(seconds)
+
+
+def breaking(batches):
+    """Yield some of a partition, then break off as a task that is killed."""
+    yield from batches[:1]
+    raise InterruptedError
+
+
+class ThreadNodes:
+    """Starts the nodes of a plan as threads of this process."""
+
+    def __init__(self):
+        self._directory = tempfile.TemporaryDirectory(prefix="inprocess-")
+
+    def __call__(self, plan, on_end):
+        placed = [Event() for _ in plan.spec.roles]
+        for number, event in enumerate(placed):
+            Thread(target=run_node, args=(plan, number, self._directory.name, event), daemon=True).start()
+        return PlayedStage(placed)
+
+
+def cluster_in_process(program, args=None, *, slots=2, mishaps=(), **settings):
+    """Return a cluster whose nodes are threads of this process; it is fed lists of partitions, which are batches.
+
+    Parameters
+    ----------
+    slots : int
+        How many partitions are fed at the same time.
+    mishaps : dict of int to str
+        What happens to the first task of a partition: "before the end", "after the end" or "elsewhere".
+    """
+
+    def feed(data, targets, credentials, order, on_end):
+        partitions = data if order.split.value == "train" else data[:2]
+        return ThreadJob(partitions, targets, credentials, order, on_end, slots=slots, mishaps=mishaps)
+
+    return cluster_on(LoopbackBackend(ThreadNodes(), feed), program, args, **settings)
+
+
+def partitions_of(sizes, batch_rows=7):
+    """Return partitions of these sizes, of rows numbered on: x (two floats), id."""
+    start, partitions = 0, []
+    for size in sizes:
+        batches = []
+        for first in range(start, start + size, batch_rows):
+            ids = range(first, min(first + batch_rows, start + size))
+            batches.append(
+                pa.record_batch(
+                    {"x": pa.array([[i, -i] for i in ids], pa.list_(pa.float32())), "id": pa.array(ids, pa.int64())}
+                )
+            )
+        partitions.append(batches)
+        start += size
+    return partitions

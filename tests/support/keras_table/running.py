@@ -1,0 +1,179 @@
+"""The columns' clusters: each runs all cells in a row, and a new one goes on after a cell that stalls."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import tensorflowonspark as tfos
+from tests.support.keras_table import rows
+from tests.support.keras_table.cells import ALL, outcome_file
+from tests.support.keras_table.columns import MIRRORED, MULTI_WORKER, NONE, ONE_PROCESS, PARAMETER_SERVER
+from tests.support.paths import ROOT
+
+MODULES = str(ROOT)
+
+
+def multi_worker(args, ctx):
+    """Run cells under MultiWorkerMirroredStrategy, on each of two workers."""
+    import sys
+
+    sys.path.append(args["modules"])
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    from tests.support.keras_table import cells
+    from tests.support.keras_table.columns import MULTI_WORKER, Column
+
+    cells.load()
+    cells.run_cells(Column(MULTI_WORKER, args["directory"], strategy, ctx), args["keys"], args["directory"], ctx.index)
+
+
+def one_node(args, ctx):
+    """Run cells in one node that has two devices: without a strategy, or under MirroredStrategy."""
+    import sys
+
+    sys.path.append(args["modules"])
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    from tests.support.keras_table import cells
+    from tests.support.keras_table.columns import MIRRORED, NONE, Column
+
+    cells.load()
+    for name, keys in args["keys"].items():
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if name == MIRRORED else None
+        cells.run_cells(Column(name, args["directory"], strategy, ctx), keys, args["directory"])
+        assert name in (MIRRORED, NONE)
+
+
+def parameter_server(args, ctx):
+    """Run cells on the chief of a ParameterServerStrategy that has one worker."""
+    import sys
+
+    sys.path.append(args["modules"])
+    import tensorflow as tf
+
+    if not ctx.is_chief:
+        ctx.join_server()
+    strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    from tests.support.keras_table import cells
+    from tests.support.keras_table.columns import PARAMETER_SERVER, Column
+
+    cells.load()
+    column = Column(PARAMETER_SERVER, args["directory"], strategy, ctx, coordinator)
+    cells.run_cells(column, args["keys"], args["directory"])
+
+
+def frame(spark, partitions):
+    """Return a DataFrame with these rows in these partitions."""
+
+    def made(ids):
+        values, labels = rows.features(ids), rows.labels(ids)
+        return [(int(row), values[place].tolist(), float(labels[place])) for place, row in enumerate(ids)]
+
+    rdd = spark.sparkContext.parallelize([made(ids) for ids in partitions], len(partitions)).flatMap(list)
+    return spark.createDataFrame(rdd, "id long, features array<float>, label float")
+
+
+def start_reference(directory, keys=()):
+    environment = {**os.environ, "PYTHONPATH": MODULES}
+    command = [sys.executable, "-m", "tests.support.keras_table.reference", str(directory), *keys]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def run_multi_worker(spark, directory, keys):
+    """Run cells on two workers; return those that stalled, with the error that ended their cluster."""
+    stalled: dict[str, str] = {}
+    waiting = list(keys)
+    while waiting:
+        args = {"modules": MODULES, "directory": str(directory), "keys": waiting}
+        try:
+            with tfos.Cluster(spark, multi_worker, args, num_workers=2) as cluster:
+                cluster.train(frame(spark, rows.EVEN), validation=frame(spark, rows.UNEVEN), rebalance=False)
+                cluster.join()
+            break
+        except tfos.ClusterError as error:
+            ended = _first_without(directory, MULTI_WORKER, waiting, range(2))
+            if ended is None:
+                break
+            place = waiting.index(ended)
+            # After a cell that raised the workers may not be at the same place: the next one gets another cluster.
+            if place and any(each[0] == "error" for each in outcomes(directory, MULTI_WORKER, waiting[place - 1])):
+                waiting = waiting[place:]
+            else:
+                stalled[ended] = str(error)
+                waiting = waiting[place + 1 :]
+    return stalled
+
+
+def run_parameter_server(spark, directory, keys):
+    """Run cells under a ParameterServerStrategy; return those that stalled."""
+    stalled = {}
+    waiting = list(keys)
+    together = [rows.in_one_process(each) for each in (rows.EVEN, rows.UNEVEN)]
+    while waiting:
+        args = {"modules": MODULES, "directory": str(directory), "keys": waiting}
+        try:
+            with tfos.Cluster(spark, parameter_server, args, num_workers=1, num_ps=1, chief=True) as cluster:
+                cluster.train(frame(spark, together[:1]), validation=frame(spark, together[1:]))
+                cluster.join()
+            break
+        except tfos.ClusterError as error:
+            ended = _first_without(directory, PARAMETER_SERVER, waiting, range(1))
+            if ended is None:
+                break
+            stalled[ended] = str(error)
+            waiting = waiting[waiting.index(ended) + 1 :]
+    return stalled
+
+
+def run_one_node(spark, directory, keys):
+    """Run cells in one node, by column."""
+    stalled = {}
+    keys = {name: list(values) for name, values in keys.items()}
+    while any(keys.values()):
+        args = {"modules": MODULES, "directory": str(directory), "keys": keys}
+        together = [rows.in_one_process(each) for each in (rows.EVEN, rows.UNEVEN)]
+        try:
+            with tfos.Cluster(spark, one_node, args) as cluster:
+                cluster.train(frame(spark, together[:1]), validation=frame(spark, together[1:]))
+                cluster.join()
+            break
+        except tfos.ClusterError as error:
+            for name in (NONE, MIRRORED):
+                if name not in keys:
+                    continue
+                ended = _first_without(directory, name, keys[name], range(1))
+                keys[name] = [] if ended is None else keys[name][keys[name].index(ended) :]
+                if ended is not None:
+                    stalled[name, ended] = str(error)
+                    keys[name] = keys[name][1:]
+                    break
+            else:
+                break
+    return stalled
+
+
+def _first_without(directory, column, keys, workers):
+    for key in keys:
+        if not all(outcome_file(directory, column, key, worker).exists() for worker in workers):
+            return key
+    return None
+
+
+def outcomes(directory, column, key):
+    """Return what each worker found."""
+    workers = range(2) if column == MULTI_WORKER else range(1)
+    files = [outcome_file(directory, column, key, worker) for worker in workers]
+    return [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
+
+
+def reference(directory, key):
+    return outcomes(directory, ONE_PROCESS, key)[0]
+
+
+def keys_of(column):
+    return [key for key, each in ALL.items() if column in each.columns]

@@ -1,0 +1,183 @@
+"""The rungs of the test suite, and how its tests are divided among processes: a pytest plugin.
+
+The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
+``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others.
+
+A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
+all others: so the tests of a master stay in one process, one file after another. Those on `local`, which are most, are
+divided by files so that all processes take equally long. Tests in ``tests/unit`` go wherever there is time.
+"""
+
+import faulthandler
+import json
+import os
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from tests.support.paths import TESTS
+
+DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-durations`
+_UNKNOWN_SECONDS = 5.0  # of a test that is new
+_SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
+_ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
+_MARKS = [
+    "masters(*names): run on these Spark masters only; by default on all three",
+    "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
+    "slow: not run by `make test`, nor by CI's `make matrix`",
+    "quick: run by `make test`; set by folder and marks",
+]
+
+
+class Ladder:
+    """Marks the tests of the first rung, divides all among processes, and ends a process that hangs."""
+
+    def __init__(self):
+        self._stderr = os.dup(2)  # tests have another one
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items):
+        for item in items:
+            if _is_quick(item):
+                item.add_marker(pytest.mark.quick)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config, log):
+        from xdist.scheduler import LoadScopeScheduling
+
+        class Scheduler(LoadScopeScheduling):
+            groups = None
+
+            def _split_scope(self, nodeid):
+                if self.groups is None:
+                    self.groups = groups_of(self.collection, len(self.nodes))
+                return self.groups.get(nodeid, nodeid)
+
+        return Scheduler(config, log)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        """End this process, and show what each thread does, if neither fixtures nor the time-out end a test.
+
+        pytest-xdist then reports the test as failed, and has the others run by a new process.
+        """
+        limit = item.get_closest_marker("timeout")
+        limit = limit.args[0] if limit else float(item.config.getini("timeout"))
+        faulthandler.dump_traceback_later(limit + _ABORT_SECONDS, exit=True, file=self._stderr)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call):
+        report = yield
+        if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout (>"):
+            _reconnect()
+        return report
+
+
+def _reconnect():
+    """Give this thread a new connection to Spark's JVM: on the old one may be an answer that nobody has read."""
+    gateway = SparkContext._gateway
+    connection = gateway and gateway._gateway_client.get_thread_connection()
+    if connection:
+        connection.close()
+
+
+class Durations:
+    """Writes the seconds that each test took.
+
+    Tests that did not run keep their seconds as long as they exist.
+    """
+
+    def __init__(self):
+        self._seconds = Counter()
+
+    def pytest_runtest_logreport(self, report):
+        self._seconds[_short(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self):
+        known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+        known |= {name: round(seconds, 1) for name, seconds in self._seconds.items()}
+        kept = {name: known[name] for name in sorted(known) if (TESTS / name.partition("::")[0]).exists()}
+        DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
+
+
+def configure(config):
+    """Add what this module has to a run of pytest."""
+    for mark in _MARKS:
+        config.addinivalue_line("markers", mark)
+    config.pluginmanager.register(Ladder())
+    if config.option.write_durations and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations())
+
+
+def groups_of(names, processes):
+    """Return the group of each test that has one; a group stays in one process, and there is one for each process."""
+    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    chunks = defaultdict(list)
+    for name in names:
+        if not name.startswith("tests/unit/"):
+            chunks[_chunk(name)].append(name)
+    lengths = {chunk: sum(known.get(_short(name), _UNKNOWN_SECONDS) for name in of) for chunk, of in chunks.items()}
+    return {name: f"group {process}" for chunk, process in divide(lengths, processes).items() for name in chunks[chunk]}
+
+
+def divide(lengths, processes):
+    """Divide chunks of tests among processes.
+
+    Parameters
+    ----------
+    lengths : dict of (str, str) to float
+        The seconds of each chunk, by the master of its session (empty for none) and a name.
+    processes : int
+        How many there are.
+
+    Returns
+    -------
+    dict of (str, str) to int
+        The process of each chunk. The longest chunks are assigned first, each to the process with the least to do.
+
+    Examples
+    --------
+    >>> divide({("local", "a"): 60, ("local", "b"): 30, ("standalone", ""): 20}, 2)
+    {('local', 'a'): 0, ('standalone', ''): 1, ('local', 'b'): 1}
+    """
+    sessions = {chunk: _SESSION_SECONDS.get(chunk[0], 0.0) for chunk in lengths}
+    total, masters, found = [0.0] * processes, [set() for _ in range(processes)], {}
+    for chunk in sorted(lengths, key=lambda chunk: (-lengths[chunk] - sessions[chunk], chunk)):
+        ends = [
+            total[each] + lengths[chunk] + (0.0 if chunk[0] in masters[each] else sessions[chunk])
+            for each in range(processes)
+        ]
+        process = ends.index(min(ends))
+        total[process] = ends[process]
+        masters[process].add(chunk[0])
+        found[chunk] = process
+    return found
+
+
+def _chunk(name):
+    """Return what stays together: the tests of a file, and all on a master other than `local`."""
+    file, _, test = name.partition("::")
+    master = (re.search("local-cluster|standalone|local", test.partition("[")[2]) or [""])[0]
+    return (master, "") if master not in ("", "local") else (master, file)
+
+
+def _is_quick(item):
+    if item.get_closest_marker("slow"):
+        return False
+    if Path(item.path).relative_to(TESTS).parts[0] in ("unit", "spark"):
+        return True
+    smoke = item.get_closest_marker("smoke")
+    master = item.callspec.params.get("spark", "local") if hasattr(item, "callspec") else "local"
+    return smoke is not None and master in (smoke.args or ("local",))
+
+
+def _short(nodeid):
+    """Return a test's name below ``tests``."""
+    return nodeid.removeprefix("tests/")

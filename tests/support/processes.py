@@ -1,0 +1,100 @@
+"""The processes of a cluster and of its executors, found by what connects them; and what a test leaves behind."""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_GONE_SECONDS = 8.0
+scratch_directories: list[str] = []  # Spark's local directories, of each session
+
+
+def node_of(cluster, number):
+    """Return the process of a node: it writes to a pipe that its supervisor reads, whoever has started it."""
+    pipes = _pipes(cluster.nodes[number].pid)
+    for process in psutil.process_iter(["cmdline"]):
+        if {"tensorflowonspark.node", "tensorflowonspark.supervisor.forkserver"} & set(process.info["cmdline"] or []):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{process.pid}/fd/1") in pipes:
+                    return process
+    raise LookupError(f"node {number} has no process")
+
+
+def _pipes(pid):
+    found = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(os.readlink(path))
+    return {name for name in found if name.startswith("pipe:")}
+
+
+def is_fork_server(process):
+    """Tell whether a process is a fork server, and not a node that was forked from one."""
+    try:
+        return "tensorflowonspark.supervisor.forkserver" in process.cmdline() and not process.name().startswith("tfos-")
+    except psutil.Error:
+        return False
+
+
+def fork_servers():
+    """Return the fork servers that executors of this test run have."""
+    run = os.environ["TFOS_TEST_RUN"]
+    found = []
+    for process in filter(is_fork_server, psutil.process_iter()):
+        with suppress(psutil.Error):
+            environment = process.environ()
+            ours = environment.get("TFOS_TEST_RUN") == run and "SPARK_LOCAL_DIRS" in environment
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def our_processes():
+    """Return the supervisors, nodes and TensorBoards of this test run; fork servers stay as long as their session."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if "-m tensorflowonspark." in line or "kill -KILL 0" in line:
+            with suppress(psutil.Error):
+                ours = process.environ().get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]
+                if ours and process.status() != psutil.STATUS_ZOMBIE and not is_fork_server(process):
+                    found.append(f"{process.pid}: {line}")
+    return found
+
+
+def listens(server):
+    """Tell whether a fork server takes requests; it holds a file open in the directory of its socket."""
+    for path in Path(f"/proc/{server.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has closed it meanwhile
+            lock = Path(os.readlink(path))
+            if lock.name == "server" and lock.with_name("socket").exists():
+                return True
+    return False
+
+
+def left_behind():
+    """Return what of ours is still there: processes, and files in Spark's local directories."""
+    files = [
+        os.path.join(directory, name)
+        for scratch in scratch_directories
+        for directory, names, others in os.walk(scratch)
+        for name in [*names, *others]
+        if name.startswith("tfos-") and not name.startswith("tfos-warm-")
+    ]
+    return our_processes() + files
+
+
+def check_nothing_left(name):
+    """Fail if processes or files of ours stay; they have some seconds to go."""
+    left = ended(left_behind)
+    assert not left, f"left behind by {name}: {left}"
+
+
+def ended(find):
+    """Return what `find` still finds after some seconds, or as soon as it finds nothing."""
+    end = time.monotonic() + _GONE_SECONDS
+    while (found := find()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,146 @@
+"""Nodes that are threads and follow a script, and jobs with a result that is given: for tests of the driver alone."""
+
+import os
+import pickle
+import time
+from contextlib import suppress
+from threading import Event, Thread
+
+from tensorflowonspark import transport
+from tensorflowonspark.messages import Failed, Member, Members, NodeReady, Probe, ProbeReply, Register, Returned, Stop
+from tests.support.backend import LoopbackBackend, PlayedStage
+
+
+class ScriptedNode:
+    """A supervisor with its node.
+
+    Parameters
+    ----------
+    plan : Plan
+        The driver's.
+    number : int
+        The node's.
+    script : callable
+        Takes this node; called once when all nodes are members.
+    """
+
+    def __init__(self, plan, number, script):
+        self.number = number
+        self.plan = plan
+        self.received = []
+        self._script = script
+        self.channel = transport.connect(plan.driver, plan.credentials).channel()
+        self.placed = Event()
+        self.feeding = Event()  # rows come only now
+        self.stopped = Event()
+        Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        try:
+            member = Member(self.number, self.plan.spec.roles[self.number], "here", 1000 + self.number)
+            self.send(Register(member, self.plan.cluster, os.getpid(), os.getpid()))
+            self.channel.receive()
+            self.placed.set()
+            self.send(NodeReady("socket", 1))
+            self.wait_for(Members)
+            self._script(self)
+            self.wait_for(Stop)
+        except transport.ConnectionLost:
+            pass
+        self.stopped.set()
+        self.channel.close()
+        with suppress(transport.ConnectionLost):
+            while True:  # to the end: Arrow would warn in this process, which is the driver's, where nobody may read it
+                self.channel.receive()
+
+    def send(self, message):
+        self.channel.send(message)
+
+    def wait_for(self, kind):
+        """Return the next message of a kind; answer the driver's checks until then."""
+        while True:
+            message = self.channel.receive()
+            self.received.append(message)
+            if isinstance(message, Probe):
+                self.send(ProbeReply(message.number))
+            if isinstance(message, kind):
+                return message
+            if isinstance(message, Stop):
+                raise transport.ConnectionLost("the driver stops this node")
+
+    def wait_until_received(self, wanted):
+        end = time.monotonic() + 30
+        while not any(wanted(message) for message in self.received):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    def disconnect(self):
+        self.channel.close()
+        raise transport.ConnectionLost("on purpose")
+
+
+class ScriptedJob:
+    """A feeding job of Spark's with a result or an error that is given."""
+
+    def __init__(self, result=None, error=None, ended=True):
+        self.ended, self.result, self.error, self.cancelled = ended, result, error, False
+
+    def tasks(self):
+        return 1, 2, 4
+
+    def cancel(self):
+        self.cancelled = True
+
+    def wait(self, seconds):
+        pass
+
+
+class ScriptedBackend(LoopbackBackend):
+    """A backend with a slot and a node for each script, and the job that feeds.
+
+    Attributes
+    ----------
+    plan, nodes
+        Of the last attempt.
+    needed
+        How many slots were asked for.
+    targets, wake
+        Of the last feed: its nodes, and the function to call at its end.
+    """
+
+    def __init__(self, *scripts, problems=(), feed=None):
+        super().__init__(self._start_nodes, slots=len(scripts))
+        self.nodes = []
+        self.feeding = feed
+        self._scripts = scripts
+        self._problems = problems
+
+    def find_slots(self, needed, wanted, timeout, had=0):
+        self.needed = needed
+        return super().find_slots(needed, wanted, timeout, had)
+
+    def _start_nodes(self, plan, on_end):
+        self.plan = plan
+        scripts = self._scripts[: len(plan.spec.roles)]
+        self.nodes = [ScriptedNode(plan, number, script) for number, script in enumerate(scripts)]
+        missing = [Event()] * (len(plan.spec.roles) - len(scripts))
+        return PlayedStage([*(node.placed for node in self.nodes), *missing], self._problems)
+
+    def feed(self, data, targets, credentials, order, on_end):
+        self.targets = targets
+        self.wake = on_end
+        for node in self.nodes:
+            node.feeding.set()
+        return self.feeding
+
+
+def returns(value):
+    return lambda node: node.send(Returned(pickle.dumps(value)))
+
+
+def fails(kind, reason="it did", delay=0.0):
+    def script(node):
+        time.sleep(delay)
+        node.send(Failed(kind, reason))
+
+    return script

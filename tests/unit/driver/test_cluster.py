@@ -1,0 +1,199 @@
+"""The driver's logic against a stand-in for Spark: nodes that are threads and say what the test wants."""
+
+import logging
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark import transport
+from tensorflowonspark.config import Job, Role
+from tensorflowonspark.driver.nodes import NodeState
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.messages import Failed, Lines, Member, Members, Register, Returned
+from tests.support.backend import cluster_on
+from tests.support.paths import ROOT
+from tests.support.scripted import ScriptedBackend, ScriptedNode, fails, returns
+
+pytestmark = pytest.mark.usefixtures("unchecked_frames")
+
+
+def test_results_come_by_name_and_all_are_stopped():
+    backend = ScriptedBackend(lambda node: None, returns(1), returns(2))
+    with cluster_on(backend, num_workers=2, num_ps=1) as cluster:
+        assert cluster.join() == {"worker:0": 1, "worker:1": 2}
+        assert not any(node.stopped.is_set() for node in backend.nodes)
+    assert all(node.stopped.wait(5) for node in backend.nodes)
+    assert backend.needed == 3
+    assert [node.state for node in cluster.nodes] == [NodeState.GONE] * 3
+
+
+def test_members_know_all_and_gpus_are_told():
+    backend = ScriptedBackend(returns(1), returns(2))
+    with cluster_on(backend, num_workers=2):
+        pass
+    (members,) = (message for message in backend.nodes[0].received if isinstance(message, Members))
+    assert [member.address for member in members.members] == ["here:1000", "here:1001"]
+
+
+def test_the_first_failure_stops_everyone_at_once():
+    backend = ScriptedBackend(lambda node: None, fails(FailureKind.RAISED))
+    with (
+        pytest.raises(tfos.NodeError, match="worker:1 on here failed: it did"),
+        cluster_on(backend, num_workers=2) as cluster,
+    ):
+        cluster.join()
+    assert all(node.stopped.wait(5) for node in backend.nodes)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in FailureKind if kind is not FailureKind.PEER_LOST], ids=lambda k: k.name
+)
+def test_a_cause_that_is_told_after_its_consequence_is_the_one_raised(kind):
+    backend = ScriptedBackend(fails(FailureKind.PEER_LOST, "peer reset"), fails(kind, "the cause", delay=0.3))
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend, num_workers=2) as cluster:
+        cluster.join()
+
+
+def test_a_consequence_without_a_cause_is_raised_itself():
+    backend = ScriptedBackend(fails(FailureKind.PEER_LOST, "peer reset"), lambda node: None)
+    with pytest.raises(tfos.NodeError, match="peer reset"), cluster_on(backend, num_workers=2) as cluster:
+        cluster.join()
+
+
+def test_a_connection_that_breaks_is_a_failure():
+    backend = ScriptedBackend(lambda node: node.disconnect())
+    with pytest.raises(tfos.NodeError, match="the connection to its supervisor broke"), cluster_on(backend) as cluster:
+        cluster.join()
+
+
+def test_a_failure_before_the_users_next_call_is_raised_by_it():
+    backend = ScriptedBackend(fails(FailureKind.RAISED))
+    with pytest.raises(tfos.NodeError), cluster_on(backend):
+        assert backend.nodes[0].stopped.wait(5)
+
+
+def test_problems_of_the_stage_are_told():
+    backend = ScriptedBackend(problems=["worker:0 on there: no driver in sight"])
+    with pytest.raises(tfos.StartError, match="worker:0 on there: no driver in sight"):
+        cluster_on(backend).start()
+
+
+def test_missing_nodes_are_named():
+    backend = ScriptedBackend(lambda node: None)
+    with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(no word from it"):
+        cluster_on(backend, num_workers=2, start_timeout=0.5).start()
+    assert backend.nodes[0].stopped.wait(5)
+
+
+def test_shutting_down_twice_returns_the_same():
+    with cluster_on(ScriptedBackend(returns(7))) as cluster:
+        assert cluster.shutdown() == {"worker:0": 7}
+    assert cluster.shutdown() == cluster.join() == {"worker:0": 7}
+
+
+def test_a_cluster_that_was_not_started_has_nothing_to_wait_for():
+    for call in (tfos.Cluster.join, tfos.Cluster.shutdown):
+        with pytest.raises(tfos.ClusterError, match="not running"):
+            call(cluster_on(ScriptedBackend()))
+
+
+def test_a_supervisor_that_falls_silent_is_given_up():
+    with (
+        pytest.raises(tfos.NodeError, match=r"has not been heard for 0\.5 s"),
+        cluster_on(ScriptedBackend(lambda node: None), heartbeat_timeout=0.5) as cluster,
+    ):
+        cluster.join()
+
+
+def test_a_restart_takes_the_workers_that_there_are_then():
+    sizes = []
+
+    def dies_once(node):
+        sizes.append(len(node.plan.spec.roles))
+        if node.plan.attempt == 0:
+            backend.slots = 1
+            node.send(Failed(FailureKind.EXECUTOR_LOST, "the executor is gone"))
+        node.send(Returned(pickle.dumps(node.plan.attempt)))
+
+    backend = ScriptedBackend(dies_once, returns(3), returns(3))
+    with cluster_on(backend, num_workers=(1, 3), restarts=1) as cluster:
+        assert cluster.join() == {"worker:0": 1}
+    assert sizes == [3, 1]
+
+
+def test_output_that_can_not_be_shown_does_no_harm():
+    def script(node):
+        node.send(Lines(("a line",)))
+        node.send(Returned(pickle.dumps(1)))
+
+    class ClosedPipe:
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            raise BrokenPipeError
+
+        flush = write
+
+    cluster = cluster_on(ScriptedBackend(script))
+    cluster._life.watcher._stream = ClosedPipe()
+    cluster._life.watcher._logger = logging.Logger("of its own")
+    with cluster:
+        assert cluster.join() == {"worker:0": 1}
+
+
+def test_a_program_that_ends_without_a_word_ends(tmp_path):
+    """Start, and neither wait nor shut down: the interpreter must end, and the nodes with it."""
+    script = tmp_path / "driver.py"
+    script.write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.support.backend import cluster_on\n"
+        "from tests.support.scripted import ScriptedBackend\n"
+        "cluster_on(ScriptedBackend(lambda node: None)).start()\n"
+        "print('started', flush=True)\n"
+    )
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=True)
+    assert run.stdout == "started\n"
+
+
+def test_a_second_supervisor_for_a_node_is_turned_away():
+    backend = ScriptedBackend(lambda node: None)
+    cluster = cluster_on(backend).start()
+    other = ScriptedNode(backend.plan, 0, lambda node: None)
+    assert other.stopped.wait(5)
+    assert other.received == []
+    cluster._life.abort()
+
+
+def _hello(plan, number=0, role=None, cluster=None):
+    member = Member(number, role or plan.spec.roles[0], "here", 1)
+    return Register(member, plan.cluster if cluster is None else cluster, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        lambda plan: _hello(plan, cluster="another"),
+        lambda plan: _hello(plan, cluster=7),
+        lambda plan: _hello(plan, number=1),
+        lambda plan: _hello(plan, number=-1),
+        lambda plan: _hello(plan, number="0"),
+        lambda plan: _hello(plan, role=Role(Job.PS, 0)),
+        lambda plan: Register(None, plan.cluster, 1, 1),
+        lambda plan: "no hello at all",
+        _hello,  # word for word the one that was let in
+    ],
+)
+def test_a_hello_that_is_not_awaited_is_turned_away(word):
+    backend = ScriptedBackend(lambda node: None)
+    cluster = cluster_on(backend).start()
+    channel = transport.connect(backend.plan.driver, backend.plan.credentials).channel()
+    channel.send(word(backend.plan))
+    with pytest.raises(transport.ConnectionLost, match="^the other side closed the channel$"):
+        channel.receive()
+    assert cluster.nodes[0].host == "here"
+    cluster.check()
+    cluster._life.abort()

@@ -1,0 +1,158 @@
+import io
+import logging
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+
+from tensorflowonspark.driver.console import ConsoleReporter, parse_level
+from tensorflowonspark.messages import Progress
+from tensorflowonspark.terminal import CONSOLE, Console, Unblocked
+from tests.support.paths import ROOT
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def no_logging(monkeypatch):
+    monkeypatch.setattr(logging.Logger, "hasHandlers", lambda self: False)
+
+
+@pytest.mark.usefixtures("no_logging")
+def test_without_logging_lines_go_to_the_stream_with_the_nodes_name():
+    stream = io.StringIO()
+    watcher = ConsoleReporter(stream=stream)
+    watcher.show("worker:1", ("one", "two"))
+    watcher.close()
+    assert stream.getvalue() == "[worker:1] one\n[worker:1] two\n"
+
+
+def test_with_logging_they_are_records_at_their_level(caplog):
+    caplog.set_level(logging.INFO, "tensorflowonspark")
+    watcher = ConsoleReporter(stream=io.StringIO())
+    watcher.show("ps:0", ("WARNING:root:careful",))
+    watcher.close()
+    (record,) = caplog.records
+    assert (record.levelno, record.getMessage()) == (logging.WARNING, "[ps:0] WARNING:root:careful")
+
+
+def test_the_bar_follows_one_node_through_its_epochs():
+    stream = Terminal()
+    watcher = ConsoleReporter(stream=stream)
+    for epoch in range(2):
+        for step in (1, 10):
+            watcher.progress("worker:0", Progress(epoch, step, 10, step))
+            watcher.progress("worker:1", Progress(epoch, 3, 10, 3))
+            CONSOLE.drain()
+    watcher.close()
+    text = stream.getvalue()
+    assert "epoch 1" in text
+    assert "epoch 2" in text
+    assert "10/10" in text
+    assert "3/10" not in text
+
+
+def test_no_bar_where_there_is_no_terminal():
+    stream = io.StringIO()
+    watcher = ConsoleReporter(stream=stream)
+    watcher.progress("worker:0", Progress(0, 1, 2, 1))
+    watcher.close()
+    assert stream.getvalue() == ""
+
+
+def test_levels():
+    assert parse_level("Warning") == parse_level(30) == 30
+    with pytest.raises(ValueError, match="log_level='LOUD'"):
+        parse_level("LOUD")
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted(caplog):
+    reading, writing = os.pipe()
+    console = Console(characters=10_000)
+    with open(reading, "rb") as reader, open(writing, "wb", buffering=0) as writer:
+        begin = time.monotonic()
+        lines = [b"%06d" % number + b"." * 93 + b"\n" for number in range(2000)]
+        for line in lines:
+            console.put(partial(writer.write, line), lambda: iter([writer]), 1, len(line))
+        assert not console.drain()
+        assert time.monotonic() - begin < 10
+        came = b""
+        while lines[-1] not in came:
+            came += os.read(reader.fileno(), 1 << 16)
+        assert console.drain()
+    shown = came.splitlines(keepends=True)
+    assert shown == lines[: len(shown) - 100] + lines[-100:]  # the first that fit into the pipe, and the last ones
+    assert f"{len(lines) - len(shown)} lines of the nodes' output are left out here" in caplog.text
+
+
+def test_no_line_is_lost_where_somebody_reads_slowly():
+    console = Console(characters=1000)
+    shown = []
+
+    def show(number):
+        time.sleep(0.002)
+        shown.append(number)
+
+    for number in range(500):
+        console.put(partial(show, number), lambda: iter([]), 1, 100)
+    assert console.drain()
+    assert shown == list(range(500))
+
+
+_UNREAD = """
+import pickle, sys, time
+sys.path.insert(0, {path!r})
+from tests.support.backend import cluster_on
+from tests.support.scripted import ScriptedBackend, returns
+from tensorflowonspark.messages import Lines, Progress
+
+def prints(node):
+    for number in range(3000):
+        node.send(Lines(("x" * 1000,)))
+        node.send(Progress(0, number, 3000, 1))
+    returns(7)(node)
+
+if {logging}:
+    import logging
+    logging.basicConfig()
+with cluster_on(ScriptedBackend(prints)) as cluster:
+    results = cluster.join()
+print(results, flush=True)
+"""
+
+
+@pytest.mark.parametrize("with_logging", [False, True], ids=["a terminal", "a pipe and logging"])
+def test_a_terminal_that_nobody_reads_stops_nothing(tmp_path, with_logging):
+    script = tmp_path / "driver.py"
+    script.write_text(_UNREAD.format(path=str(ROOT), logging=with_logging))
+    terminal, ours = os.pipe() if with_logging else os.openpty()
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=ours, text=True) as driver:
+        try:
+            out, _ = driver.communicate(timeout=60)
+        finally:
+            driver.kill()
+    os.close(terminal)
+    os.close(ours)
+    assert out == "{'worker:0': 7}\n"
+    assert driver.returncode == 0
+
+
+def test_a_line_that_a_terminal_takes_in_parts_arrives_whole():
+    terminal, ours = os.openpty()
+    with os.fdopen(ours, "w") as file:
+        console = Console()
+        unblocked = Unblocked(file, console)
+        line = "x" * 20_000 + "\n"
+        console.put(partial(unblocked.write, line), lambda: iter([file]), 1, len(line))
+        came = b""
+        while not came.endswith(b"\n"):
+            came += os.read(terminal, 1000)
+        assert came.decode().rstrip() == line.rstrip()
+        assert console.drain()
+    os.close(terminal)

@@ -1,0 +1,277 @@
+"""Feeds from the driver's side: what ends them, what they wait for, and which failure is raised."""
+
+import pickle
+import time
+from contextlib import closing
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark import transport
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.feed_messages import (
+    Backpressure,
+    FeedComplete,
+    PartsStored,
+    PartSummary,
+    RowsConsumed,
+    RowsReceived,
+    Split,
+    StepGrant,
+    StreamOpened,
+)
+from tensorflowonspark.messages import (
+    Failed,
+    FeedWanted,
+    NodeLost,
+    NodeReady,
+    NoMoreFeeds,
+    Probe,
+    ProbeReply,
+    Returned,
+    Serving,
+    Stop,
+)
+from tensorflowonspark.task.feeder import NodeEndpoint, loss
+from tests.support.backend import cluster_on
+from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns
+
+pytestmark = pytest.mark.usefixtures("unchecked_frames")
+
+
+def feeds_once(rows):
+    def script(node):
+        node.send(FeedWanted(0))
+        seal = node.wait_for(FeedComplete)
+        assert seal.train.rows == rows
+        node.send(Returned(pickle.dumps(seal.train.parts)))
+
+    return script
+
+
+def part(partition, number, rows, attempt=1):
+    return PartSummary(Split.TRAIN, partition, attempt, number, rows, schema=b"schema")
+
+
+class Row:
+    def __init__(self, *parts):
+        self.parts = pickle.dumps(parts)
+
+
+def test_a_feed_is_sealed_with_what_counts():
+    job = ScriptedJob([Row(part(0, 0, 5, attempt=7)), Row(part(1, 1, 3)), Row(part(2, 0, 2))])
+    backend = ScriptedBackend(feeds_once({0: 7, 1: 3}), feeds_once({0: 7, 1: 3}), feed=job)
+    with cluster_on(backend, num_workers=2) as cluster:
+        cluster.train("frame", rebalance=False)
+        assert cluster.join() == {"worker:0": ((0, 7), (2, 1)), "worker:1": ((1, 1),)}
+    assert [target.name for target in backend.targets] == ["worker:0", "worker:1"]
+
+
+def test_a_feed_ends_when_all_programs_have():
+    backend = ScriptedBackend(returns(1), returns(2), feed=ScriptedJob(ended=False))
+    with cluster_on(backend, num_workers=2) as cluster:
+        try:
+            cluster.train("frame")
+        except tfos.FeedError as error:  # the programs were faster than the call
+            assert "has already returned" in str(error)  # noqa: PT017
+        else:
+            assert backend.feeding.cancelled
+
+
+def test_a_node_that_fails_ends_the_feed():
+    backend = ScriptedBackend(fails(FailureKind.KILLED, "killed", delay=0.3), feed=ScriptedJob(ended=False))
+    with pytest.raises(tfos.NodeError, match="killed"), cluster_on(backend) as cluster:
+        cluster.train("frame")
+    assert backend.feeding.cancelled
+
+
+def test_a_feed_that_spark_can_not_compute():
+    job = ScriptedJob(error=RuntimeError("Job aborted\n  tensorflowonspark.errors.FeedError: partition 3: gone"))
+    backend = ScriptedBackend(lambda node: None, feed=job)
+    with pytest.raises(tfos.FeedError, match="could not compute and feed the DataFrame: partition 3: gone"):
+        with cluster_on(backend) as cluster:
+            cluster.train("frame")
+
+
+def streams(batch_rows, rows=None, taken=None):
+    """Return a node that takes a stream of so many rows, which come in one part, and says that it took all."""
+
+    def script(node):
+        node.send(FeedWanted(0))
+        node.feeding.wait(5)
+        if rows is not None:
+            node.send(RowsReceived(0, rows))
+            node.send(PartsStored(0, (part(node.number, node.number, rows),)))
+        assert node.wait_for(FeedComplete).streams
+        node.send(StreamOpened(0, batch_rows))
+        words = []
+        while not (words and words[-1].end):
+            words.append(node.wait_for(StepGrant))
+            if words[-1].failed:
+                return
+            node.send(RowsConsumed(0, rows or 0 if taken is None else taken))
+        if taken is not None:
+            node.wait_for(Stop)
+        node.send(Returned(pickle.dumps([(word.parts, word.steps) for word in words])))
+
+    return script
+
+
+def test_the_workers_of_a_stream_take_as_many_steps():
+    job = ScriptedJob([Row(part(0, 0, 10)), Row(part(1, 1, 25)), Row()])
+    backend = ScriptedBackend(streams(10, 10), streams(10, 25), feed=job)
+    with cluster_on(backend, num_workers=2) as cluster:
+        cluster.train("frame", cache="none")
+        results = cluster.join()
+    for number, rows in ((0, [10, 0, 0]), (1, [10, 10, 5])):
+        words = results[f"worker:{number}"]
+        assert [each for parts, _ in words for each in parts] == [(number, 1)]
+        steps = [real for _, runs in words for count, real in runs for _ in range(count)]
+        assert steps == rows
+
+
+def test_a_stream_that_spark_can_not_compute_ends_in_the_programs_too():
+    backend = ScriptedBackend(streams(10, 10), feed=ScriptedJob(error=RuntimeError("ValueError: no good")))
+    cluster = cluster_on(backend).start()
+    with pytest.raises(tfos.FeedError, match="no good"):
+        cluster.train("frame", cache="none")
+    backend.nodes[0].wait_until_received(lambda message: "no good" in getattr(message, "failed", ""))
+    cluster._life.abort()
+
+
+def test_a_feed_that_stands_still_says_who_waits_for_whom():
+    backend = ScriptedBackend(streams(10, 30, taken=20), feed=ScriptedJob([Row(part(0, 0, 30))]))
+    with pytest.raises(tfos.FeedError) as caught, cluster_on(backend) as cluster:
+        cluster.train("frame", cache="none", timeout=1.5)
+    for words in ("no progress for 1.5 s", "1 of 4 are done and 2 are running", "received 30 rows", "has taken 20"):
+        assert words in str(caught.value)
+
+
+def test_the_time_out_counts_from_the_last_progress():
+    def script(node):
+        node.send(FeedWanted(0))
+        for count in range(8):
+            time.sleep(0.5)
+            node.send(RowsReceived(0, count))
+        backend.feeding.ended = True
+        backend.wake()
+        node.send(Returned(pickle.dumps(len(node.wait_for(FeedComplete).train.parts))))
+
+    backend = ScriptedBackend(script, feed=ScriptedJob([Row(part(0, 0, 30))], ended=False))
+    with cluster_on(backend) as cluster:
+        cluster.train("frame", timeout=2)
+        assert cluster.join() == {"worker:0": 1}
+
+
+def test_a_worker_that_is_full_is_not_left_waiting():
+    def script(node):
+        node.send(FeedWanted(0))
+        node.feeding.wait(5)
+        if node.number == 0:
+            node.send(PartsStored(0, (part(0, 0, 35),)))
+        node.wait_for(FeedComplete)
+        node.send(StreamOpened(0, 10))
+        if node.number == 0:
+            time.sleep(0.3)
+            node.send(Backpressure(0))
+        word = node.wait_for(StepGrant)
+        while not word.steps:
+            word = node.wait_for(StepGrant)
+        node.send(Returned(pickle.dumps(word.steps)))
+
+    backend = ScriptedBackend(script, script, feed=ScriptedJob(ended=False))
+    with cluster_on(backend, num_workers=2) as cluster:
+        cluster.train("frame", cache="none")
+        assert cluster.join() == {"worker:0": ((3, 10),), "worker:1": ((3, 0),)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cache": "tape"}, "cache='tape'"),
+        ({"cache_limit": "much"}, "cache_limit='much'"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"cache": "none", "validation": "flag"}, "must be a DataFrame of their own"),
+    ],
+)
+def test_bad_settings_of_a_feed_are_refused(settings, words):
+    with pytest.raises(tfos.ClusterError, match=words), cluster_on(ScriptedBackend(lambda node: None)) as cluster:
+        cluster.train("frame", **settings)
+
+
+def test_programs_that_wait_for_a_feed_are_told_that_none_comes():
+    def script(node):
+        node.wait_for(NoMoreFeeds)
+        node.send(Returned(pickle.dumps("no more")))
+
+    with cluster_on(ScriptedBackend(script)) as cluster:
+        assert cluster.join() == {"worker:0": "no more"}
+
+
+def test_after_a_feed_that_failed_the_next_one_arrives():
+    backend = ScriptedBackend(feeds_once({0: 3}), feed=ScriptedJob(error=RuntimeError("broken")))
+    with cluster_on(backend) as cluster:
+        with pytest.raises(tfos.FeedError, match="broken"):
+            cluster.train("frame")
+        backend.feeding = ScriptedJob([Row(part(0, 0, 3))])
+        cluster.train("frame")
+        assert cluster.join() == {"worker:0": ((0, 1),)}
+
+
+def test_a_nodes_death_is_told_rather_than_that_of_the_job_it_took_along():
+    backend = ScriptedBackend(
+        fails(FailureKind.OUT_OF_MEMORY, "no memory", delay=0.3), feed=ScriptedJob(error=RuntimeError("job"))
+    )
+    with pytest.raises(tfos.NodeError, match="no memory"), cluster_on(backend) as cluster:
+        cluster.train("frame")
+
+
+def killed_and_slow_to_report(node):
+    """A supervisor on a busy host: it reports its node's end long after the node's connections have ended."""
+    while not isinstance(message := node.channel.receive(), Probe):
+        pass
+    time.sleep(1.5)
+    node.send(Failed(FailureKind.KILLED, "the cause"))
+    node.send(ProbeReply(message.number))
+
+
+def test_a_job_that_fails_waits_for_what_supervisors_find():
+    backend = ScriptedBackend(killed_and_slow_to_report, feed=ScriptedJob(error=RuntimeError("Connection refused")))
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend) as cluster:
+        cluster.train("frame")
+
+
+def test_a_job_that_fails_waits_until_the_first_cause_is_certain():
+    """Of a failure that looks like a consequence the cause may come later than the job's own end."""
+    nodes = fails(FailureKind.PEER_LOST, "peer reset"), fails(FailureKind.RAISED, "the cause", delay=0.7)
+    backend = ScriptedBackend(*nodes, feed=ScriptedJob(error=RuntimeError("Connection refused")))
+    with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend, num_workers=2) as cluster:
+        cluster.train("frame")
+
+
+def test_a_task_that_has_lost_its_node_learns_why():
+    backend = ScriptedBackend(killed_and_slow_to_report)
+    cluster = cluster_on(backend).start()
+    with closing(transport.connect(backend.plan.driver, backend.plan.credentials)) as driver:
+        channel = driver.channel()
+        channel.send(NodeLost(0))
+        assert channel.receive().error.startswith("worker:0 on here failed: the cause")
+    cluster._life.abort()
+
+
+def test_a_task_that_has_lost_a_node_which_is_there_learns_nothing():
+    backend = ScriptedBackend(lambda node: None)
+    cluster = cluster_on(backend).start()
+    target = NodeEndpoint(0, "worker:0", "here", NodeReady(), backend.plan.driver)
+    error = loss(target, backend.plan.credentials, "rows did not go", ConnectionError("reset by peer"))
+    assert str(error) == "rows did not go: reset by peer"
+    cluster.check()
+    cluster._life.abort()
+
+
+def test_workers_that_serve_are_fed_only_beside_a_chief():
+    backend = ScriptedBackend(lambda node: node.send(Serving()), feed=ScriptedJob(ended=False))
+    cluster = cluster_on(backend).start()
+    with pytest.raises(tfos.FeedError, match="worker:0 serves a ParameterServerStrategy .* chief=True"):
+        cluster.train("frame")
+    cluster._life.abort()

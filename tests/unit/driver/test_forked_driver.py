@@ -1,0 +1,54 @@
+"""What is done to each process, and what comes of it: the table in docs/failures.md, and the tests of what it says."""
+
+import subprocess
+import sys
+import textwrap
+
+from tests.support.paths import ROOT
+
+_FORKING_DRIVER = """
+import multiprocessing, os, sys
+sys.path.insert(0, {path!r})
+from tests.support.backend import cluster_on
+from tests.support.scripted import ScriptedBackend, returns
+import tensorflowonspark as tfos
+
+backend = ScriptedBackend(lambda node: node.feeding.wait() and returns(7)(node))
+
+def child(act):
+    pid = os.fork()
+    if not pid:
+        act()
+        return True
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    return False
+
+def refused(act):
+    try:
+        act()
+    except tfos.ClusterError as error:
+        sys.exit(5 if "is a forked child of the driver" in str(error) else 6)
+
+with cluster_on(backend) as cluster:
+    calls = [cluster.check, cluster.join, cluster.shutdown, lambda: cluster.inference(None, "")]
+    left = child(lambda: sys.exit(0)) or child(lambda: None)
+    if not left:
+        for call in calls:
+            child(lambda: refused(call))
+        forked = multiprocessing.get_context("fork").Process(target=sys.exit, args=(4,))
+        forked.start()
+        forked.join()
+        print(forked.exitcode)
+        backend.nodes[0].feeding.set()
+        assert not backend.nodes[0].stopped.is_set()
+if not left:
+    print(cluster.join(), flush=True)
+"""
+
+
+def test_a_forked_child_of_the_driver_does_not_end_the_cluster(tmp_path):
+    script = tmp_path / "driver.py"
+    script.write_text(textwrap.dedent(_FORKING_DRIVER.format(path=str(ROOT))))
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["0", "0", "5", "5", "5", "5", "4", "{'worker:0': 7}"]

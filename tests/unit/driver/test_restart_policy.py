@@ -1,0 +1,27 @@
+"""Clusters that are started again after a failure: what they are given, and that they end as if nothing had been."""
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.config import RestartPolicy
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"max_restarts": -1}, "max_restarts=-1"),
+        ({"max_restarts": "3"}, "max_restarts='3'"),
+        ({"backoff": -1}, "backoff=-1"),
+        ({"causes": ["tired"]}, "there is no 'tired'; there are out_of_memory, killed"),
+        ({"causes": "killed"}, "there is no 'killed'"),
+    ],
+)
+def test_a_policy_that_can_not_be_right_is_refused(settings, words):
+    with pytest.raises(tfos.SpecError, match=words):
+        RestartPolicy(**settings)
+
+
+@pytest.mark.parametrize("workers", [(2,), (3, 2), (0, 2), ("1", "2"), (1, 2, 3)])
+def test_a_range_that_can_not_be_right_is_refused(workers):
+    with pytest.raises(tfos.SpecError, match=r"expected a number, or the least and the most, as in \(2, 8\)"):
+        tfos.Cluster(object(), lambda args, ctx: None, num_workers=workers)

@@ -1,0 +1,172 @@
+"""Padding is in no value that Keras shows: loss and metrics are those of the real rows, each counted once."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflowonspark.keras import losses, metrics
+from tests.support.padded_batches import (
+    BATCH,
+    ROWS,
+    assert_same,
+    labelled,
+    model_of,
+    padded,
+    plain,
+    shown,
+)
+
+
+@pytest.fixture(params=["keras", "tf_keras"])
+def keras(request):
+    """Return Keras 3 or 2, as it comes."""
+    return pytest.importorskip(request.param)
+
+
+@pytest.fixture
+def install(keras, monkeypatch):
+    """Return what makes it Keras as it is in a node, until the test ends."""
+
+    def until_the_end(owner, *names):
+        for name in names:
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+
+    def install():
+        if keras.__name__ == "keras":
+            from keras.src.backend.tensorflow import trainer
+            from keras.src.trainers.compile_utils import CompileMetrics
+
+            until_the_end(trainer.TensorFlowTrainer, "train_step", "test_step")
+            until_the_end(CompileMetrics, "update_state")
+            until_the_end(keras.metrics.Mean, "update_state")
+            metrics.skip_padding(trainer)
+            losses.count_real_rows(trainer)
+        else:
+            from tf_keras.src.engine import compile_utils
+
+            until_the_end(compile_utils.MetricsContainer, "update_state")
+            until_the_end(compile_utils.LossesContainer, "__call__")
+            metrics.skip_padding_in_tf_keras(compile_utils)
+            losses.count_real_rows_in_tf_keras(compile_utils)
+
+    return install
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_sign_of_a_zero_tells_padding_from_a_row_without_weight(dtype):
+    weights = tf.constant([1.0, 0.0, -0.0, 2.5, -1.0], dtype)
+    for each in (weights, {"a": weights, "b": 3 * weights}, [None, weights], weights.numpy(), weights[:, None]):
+        assert metrics.real_rows(each).numpy().tolist() == [True, True, False, True, True]
+
+
+def test_a_row_with_several_weights_is_padding_if_all_of_them_say_so():
+    weights = np.array([[1, -0.0], [-0.0, -0.0], [0.0, -0.0]], np.float32)
+    assert metrics.real_rows(weights).numpy().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("weights", [None, [None], np.ones(3, "i4"), np.array(-0.0), object()])
+def test_what_holds_no_weights_of_rows_says_nothing(weights):
+    assert metrics.real_rows(weights) is None
+
+
+def test_neither_does_a_tensor_without_rows():
+    rank_unknown = tf.function(lambda weights: tf.constant(metrics.real_rows(weights) is None))
+    assert metrics.real_rows(tf.constant(-0.0)) is None
+    assert rank_unknown.get_concrete_function(tf.TensorSpec(None))(tf.constant([-0.0]))
+
+
+def test_real_rows_are_taken_from_labels_of_all_kinds():
+    """Also from ragged ones, and with the mask of time steps that Keras has on a tensor; or there are none."""
+    sequences = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    sequences._keras_mask = tf.constant([[True, False], [False, True]])
+    taken = []
+    labels = {"one": None, "two": tf.ragged.constant([[1], [2, 3]]), "three": np.array(["a", "b"])}
+    real = tf.constant([False, True])
+    metrics.update_on(real, lambda *both: taken.append(both), labels, sequences, at_once=False)
+    metrics.update_on(tf.zeros(2, tf.bool), lambda *both: taken.append(both), labels, sequences, at_once=False)
+    ((truth, prediction),) = taken
+    assert truth["one"] is None
+    assert (truth["two"].to_list(), truth["three"].numpy().tolist()) == ([[2, 3]], [b"b"])
+    assert prediction.numpy().tolist() == [[3, 4]]
+    assert prediction._keras_mask.numpy().tolist() == [[False, True]]
+
+
+@pytest.mark.parametrize("outputs", ["one", "list", "dict"])
+def test_padding_is_in_no_value(keras, install, outputs):
+    """Six steps for ten rows: one batch is full, one has half of its rows, and three have none."""
+    expected = plain(keras, outputs)
+    dataset = labelled(padded(6), outputs)
+    unaware = shown(model_of(keras, outputs), dataset)
+    assert unaware[0]["loss"] < 0.9 * expected[0]["loss"]  # what this is all about
+    install()
+    assert_same(shown(model_of(keras, outputs), dataset), expected)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 3}], ids=str
+)
+def test_however_keras_runs_a_step(keras, install, settings):
+    expected = plain(keras)
+    install()
+    assert_same(shown(model_of(keras, **settings), labelled(padded(6), "one")), expected)
+
+
+def test_rows_in_any_order_and_weights_of_other_kinds(keras, install):
+    expected = plain(keras)
+    install()
+    dataset = labelled(padded(6).unbatch().shuffle(64, seed=1).batch(7), "one")
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(4))
+    kinds = [
+        dataset.map(lambda x, y, weight: (x, y, tf.cast(weight, tf.float64))),
+        dataset.map(lambda x, y, weight: (x, y, tf.cast(weight, tf.float16))),
+        dataset.map(lambda x, y, weight: (x, y, weight[:, None])),
+    ]
+    for each in kinds:
+        assert_same(shown(model_of(keras), each), expected)
+
+
+def test_single_batches_of_arrays(keras, install):
+    (expected, _, _) = plain(keras)
+    install()
+    ((x, y, weight),) = labelled(padded(3).unbatch().batch(3 * BATCH), "one").as_numpy_iterator()
+    model = model_of(keras)
+    assert_same([model.train_on_batch(x, y, weight, return_dict=True)], [expected])
+    assert_same([model.test_on_batch(x, y, weight, return_dict=True)], [expected])
+
+
+def test_what_keras_takes_by_batches_is_that_of_the_batches_without_padding(keras, install):
+    """A loss that is a sum; a metric that is one number for each batch, and would be NaN for one without rows."""
+
+    def average(truth, prediction):
+        return tf.reduce_mean(prediction)
+
+    def by_batches(dataset):
+        model = model_of(keras)
+        model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"), metrics=[average])
+        return model.evaluate(dataset, return_dict=True, verbose=0)
+
+    dataset = labelled(padded(6), "one")
+    real = dataset.unbatch().take(ROWS).batch(BATCH)
+    # With an end that comes as a surprise, Keras counts one batch more.
+    expected = by_batches(real.apply(tf.data.experimental.assert_cardinality(3)))
+    install()
+    assert_same([by_batches(dataset)], [expected])
+
+
+def test_data_without_weights_is_keras_s_own_matter(keras, install):
+    dataset = labelled(padded(6), "one").map(lambda x, y, w: (x, y))
+    expected = shown(model_of(keras), dataset)
+    install()
+    assert shown(model_of(keras), dataset) == expected
+
+
+def test_what_is_learned_stays_as_it_was(keras, install):
+    def learned():
+        model = model_of(keras, "list", rate=0.1)
+        model.fit(labelled(padded(6), "list"), epochs=2, verbose=0)
+        return model.get_weights()
+
+    expected = learned()
+    install()
+    for one, other in zip(learned(), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)

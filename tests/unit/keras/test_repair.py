@@ -1,0 +1,102 @@
+"""Keras as it is installed: what is broken there, and that our repair is still the right one."""
+
+import pytest
+
+from tensorflowonspark.keras import repair
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    from keras.src.backend.tensorflow import trainer
+
+    return trainer
+
+
+def test_keras_still_needs_the_repair(trainer):
+    """If this fails, a new Keras has repaired itself (keras-team/keras#20585): our repair then does nothing."""
+    assert repair.reduction_needs_repair(trainer)
+    assert repair.build_needs_repair(trainer)
+
+
+def test_what_is_repaired_is_not_repaired_again(trainer, monkeypatch):
+    monkeypatch.setattr(trainer, "reduce_per_replica", repair._repaired_reduction(trainer))
+    monkeypatch.setattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", repair._repaired_build(trainer))
+    assert not repair.reduction_needs_repair(trainer)
+    assert not repair.build_needs_repair(trainer)
+
+
+def test_nothing_starts_tensorflow_before_the_users_program(trainer):
+    import subprocess
+    import sys
+
+    program = (
+        "from tensorflowonspark import keras as ours; ours.install()\n"
+        "import tensorflow as tf, keras\n"
+        "from tensorflow.python.eager import context\n"
+        "print('started', context.context()._initialized)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "started False" in told.stdout
+
+
+@pytest.mark.parametrize("first", ["compiling", "optimizers"])
+def test_a_program_that_imports_a_repair_before_tensorflow_is_repaired(first):
+    """As a pickle does where the driver has imported that repair: TensorFlow imports Keras in the midst of it."""
+    import subprocess
+    import sys
+
+    program = f"""
+from tensorflowonspark import keras as ours; ours.install()
+import tensorflowonspark.keras.{first}
+import keras, wrapt
+from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+assert isinstance(vars(TFOptimizer)["_backend_apply_gradients"], wrapt.FunctionWrapper)
+step = vars(TensorFlowTrainer)["train_step"]
+while isinstance(step, wrapt.FunctionWrapper):
+    step = step.__wrapped__
+assert step.__module__ == "tensorflowonspark.keras.steps", step
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_generated_sources_go_with_the_process(tmp_path):
+    import tensorflow as tf
+    from tensorflow.python.autograph.pyct import loader
+
+    from tensorflowonspark.keras import keep_sources
+
+    before = loader.tempfile
+    keep_sources(str(tmp_path))
+    try:
+        assert int(tf.function(lambda x: x + 1 if x > 0 else x)(tf.constant(1))) == 2
+        assert list(tmp_path.glob("__autograph_generated_file*.py"))
+        keep_sources(str(tmp_path / "gone"))
+        assert int(tf.function(lambda x: x - 1 if x > 0 else x)(tf.constant(1))) == 0
+    finally:
+        loader.tempfile = before
+
+
+def test_counts_that_replicas_have_parts_of_lose_nothing():
+    import subprocess
+    import sys
+
+    program = """
+from tensorflowonspark import keras as ours; ours.install()
+import keras, tensorflow as tf
+devices = [tf.config.LogicalDeviceConfiguration()] * 3
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1", "CPU:2"])
+with strategy.scope():
+    metric = keras.metrics.MeanIoU(num_classes=2)
+    metric.update_state([0, 0, 1, 1], [0, 1, 0, 1])
+    metric.update_state([0], [0])
+    print(metric.total_cm.numpy().tolist(), end=" ")
+    summed = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
+    count = tf.Variable(0, dtype=tf.int64, **summed)
+    for value in (7, -7):
+        tf.function(lambda: count.assign(value))()
+        print(count.numpy(), [int(part) for part in count._values], end=" ")
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
+    assert shown.stdout.strip() == "[[2, 1], [1, 1]] 7 [3, 2, 2] -7 [-2, -2, -3]"

@@ -1,0 +1,49 @@
+"""What Keras and tf.data offer, under each strategy, compared with one process: the page docs/keras.md."""
+
+import inspect
+import re
+
+import keras
+import pytest
+import tensorflow as tf
+
+from tests.support.keras_table import cells
+
+BASES = {"Optimizer", "OptimizerMap", "LearningRateSchedule", "Loss", "Metric", "Callback"}
+NOT_A_TRANSFORMATION = {
+    "counter",
+    "element_spec",
+    "fingerprint",
+    "from_tensors",
+    "list_files",
+    "options",
+    "random",
+    "range",
+}
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.slow, pytest.mark.timeout(2400)]
+
+
+@pytest.mark.parametrize(
+    ("module", "groups"),
+    [
+        (keras.optimizers, ["Optimizers"]),
+        (keras.optimizers.schedules, ["Schedules"]),
+        (keras.losses, ["Losses"]),
+        (keras.metrics, ["Metrics"]),
+        (keras.callbacks, ["Callbacks"]),
+    ],
+    ids=["optimizers", "schedules", "losses", "metrics", "callbacks"],
+)
+def test_all_classes_of_keras_are_there(module, groups):
+    cells.load()
+    names = " ".join(each.name for each in cells.ALL.values() if each.group in groups)
+    public = {name for name in dir(module) if inspect.isclass(getattr(module, name))} - BASES
+    assert not [name for name in sorted(public) if not re.search(rf"\b{name}\b", names)]
+
+
+def test_all_transformations_of_datasets_are_there():
+    cells.load()
+    names = " ".join(each.name for each in cells.ALL.values() if each.group == "tf.data")
+    public = {name for name in dir(tf.data.Dataset) if not name.startswith("_")} - NOT_A_TRANSFORMATION
+    assert not [name for name in sorted(public) if not re.search(rf"\b{name}\b", names)]

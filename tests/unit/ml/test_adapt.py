@@ -1,0 +1,98 @@
+"""Preprocessing layers that adapt to a DataFrame: by Spark in the driver, and by the estimator."""
+
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, set_tokens
+from tensorflowonspark.ml.counting import CountTokens, FindMoments, Splitter, _split_by_keras
+from tensorflowonspark.ml.predict import TakenColumns
+from tests.support.preprocessing import state_of
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+STRINGS = pa.list_(pa.string())
+
+
+words = st.sampled_from(["", "a", "b", "B", "é", "e\u0301", "日", "a b", "[UNK]", "\U0001f600"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.lists(words, max_size=3), max_size=4), min_size=1, max_size=3),
+    st.sampled_from([None, 3, 5]),
+    st.sampled_from([None, "a", ""]),
+    st.sampled_from(["int", "multi_hot", "tf_idf"]),
+)
+def test_any_words_in_any_tasks(tasks, max_tokens, mask, mode):
+    import keras
+    import tensorflow as tf
+
+    settings = {"max_tokens": max_tokens, "mask_token": mask, "output_mode": mode}
+    own, whole = (keras.layers.StringLookup(**settings) for _ in range(2))
+    taken = TakenColumns(("w",), {"shapes": {"w": (None,)}})
+    parts = []
+    for task in tasks:
+        for batch in CountTokens(taken, False, mode == "tf_idf")(
+            iter([pa.record_batch([pa.array(task, STRINGS)], ["w"])])
+        ):
+            found = batch.to_pylist()
+            tokens = [row["token"] for row in found if row["token"] is not None]
+            numbers = [np.array([row[name] for row in found if row["token"] is not None], int) for name in
+                       ("count", "documents")]  # fmt: skip
+            seen = sum(row["documents"] for row in found if row["token"] is None)
+            parts.append(TokenCounts(np.array([*tokens, None], object)[:-1], *numbers, seen))
+    rows = [row for task in tasks for row in task]
+    assert sum(part.rows for part in parts) == len(rows)
+    if not {each for row in rows for each in row} - {mask, "[UNK]"}:
+        return  # Keras fails
+    set_tokens(own, TokenCounts.merged(parts))
+    whole.adapt(tf.data.Dataset.from_tensors(tf.ragged.constant(rows, ragged_rank=1, dtype=tf.string)))
+    assert state_of(own)[0] == state_of(whole)[0]
+    np.testing.assert_allclose(state_of(own)[1], state_of(whole)[1], rtol=1e-6)
+
+
+CHARACTERS = "aBÉ éß日İ\t\n\x0b\x0c\r\x00\x1c\x85\u00a0\u2003!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.text(st.sampled_from(CHARACTERS)), max_size=4),
+    st.sampled_from([None, "lower", "strip_punctuation", "lower_and_strip_punctuation"]),
+    st.sampled_from([None, "whitespace"]),
+)
+def test_arrow_splits_any_text_as_keras_does(texts, standardize, split):
+    import keras
+
+    splitter = Splitter.of(keras.layers.TextVectorization(standardize=standardize, split=split))
+    assert splitter.plain
+    for values in (np.array([*texts, "a b"], object), np.array(["a"], object)):
+        tokens, lengths = splitter.split(values)
+        own, whole = _split_by_keras(splitter.layer, values)
+        assert [each.encode() for each in tokens.to_pylist()] == list(own)
+        assert list(lengths) == list(whole)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), max_size=5), min_size=1, max_size=4),
+    st.sampled_from([-1, None]),
+)
+def test_any_numbers_in_any_tasks(tasks, axis):
+    values = np.array([row for task in tasks for row in task])
+    taken = TakenColumns(("a", "b"), {})
+    parts = []
+    for task in tasks:
+        batch = pa.record_batch({name: [row[place] for row in task] for place, name in enumerate("ab")})
+        batch = batch.cast(pa.schema({"a": pa.float64(), "b": pa.float64()}))
+        found = FindMoments(taken, () if axis is None else (axis,))(iter([batch]))
+        parts += [pickle.loads(each["moments"][0].as_py()) for each in found]
+    assert bool(parts) == bool(len(values))
+    if parts:
+        moments = Moments.merged(parts)
+        over = None if axis is None else 0
+        np.testing.assert_allclose(moments.mean, values.mean(over), atol=1e-9)
+        np.testing.assert_allclose(moments.variance, values.var(over), atol=1e-6)

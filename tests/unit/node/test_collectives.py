@@ -1,0 +1,57 @@
+"""What workers combine by way of the driver: every value comes to all, and nobody waits for one who does not come."""
+
+import pytest
+
+from tensorflowonspark.config import Job, Role
+from tensorflowonspark.driver.collectives import Collectives
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.messages import Contribution, Failed, FeedWanted, Returned
+from tensorflowonspark.node import collectives
+from tests.support.inprocess import cluster_in_process
+
+
+def combining(ctx):
+    return collectives.Collectives(ctx._setup, ctx._link).combine
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_values_of_all_sizes_come_to_all_in_order(workers, monkeypatch):
+    monkeypatch.setattr(collectives, "_CHUNK_BYTES", 1000)
+
+    def program(args, ctx):
+        combine = combining(ctx)
+        values = [b"", b"%d" % ctx.index * 10, b"%d" % ctx.index * 2000, b"%d" % ctx.index * 12345]
+        return [combine("test", value, b",".join) for value in values]
+
+    with cluster_in_process(program, num_workers=workers) as cluster:
+        results = cluster.join()
+    for result in results.values():
+        for value, size in zip(result, (0, 10, 2000, 12345), strict=True):
+            assert value == b",".join(b"%d" % index * size for index in range(workers))
+
+
+def test_the_driver_knows_who_keeps_whom_waiting():
+    sent = []
+    workers = [Node(number, Role(Job.WORKER, number)) for number in range(3)]
+    shared = Collectives(lambda number, message: sent.append((number, message.sender)))
+    hung = Failed(FailureKind.HUNG, "its program stands still")
+    assert shared.receive(workers[0], Contribution(0, "A.adapt"), workers) is None
+    assert "without A.adapt, for which worker:0 waits" in shared.explained(workers[1], hung).reason
+    assert shared.explained(workers[0], hung) == hung
+    workers[1].feed_wanted = 0  # it has not asked for more than the others have
+    assert shared.receive(workers[1], FeedWanted(0), workers) is None
+    for each in workers[1:]:
+        assert shared.receive(each, Contribution(0, "A.adapt"), workers) is None
+    for each in workers:
+        assert shared.receive(each, Contribution(0, "A.adapt", b"x", last=True), workers) is None
+    assert sent == [(1, 0), (2, 0), (0, 1), (0, 2)]
+    workers[2].returned = True
+    assert shared.receive(workers[2], Returned(b""), workers) is None
+    late = shared.receive(workers[0], Contribution(1, "A.adapt"), workers)
+    assert "worker:2 returned without A.adapt" in late.reason
+    workers[2].returned, workers[1].feed_wanted = False, 1
+    assert shared.receive(workers[1], FeedWanted(1), workers) is None  # worker:0 has asked for no feed at all
+    workers[0].feed_wanted = 0
+    ahead = shared.receive(workers[1], FeedWanted(1), workers)
+    assert "worker:1 asked for the next feed without A.adapt, for which worker:0 waits" in ahead.reason

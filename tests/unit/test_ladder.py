@@ -1,0 +1,23 @@
+"""How tests are divided among processes."""
+
+import doctest
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import ladder
+
+CHUNKS = st.tuples(st.sampled_from(["", "local", "standalone"]), st.text("ab", max_size=2))
+
+
+def test_its_example():
+    assert not doctest.testmod(ladder).failed
+
+
+@given(st.dictionaries(CHUNKS, st.floats(0, 1000)), st.integers(1, 4))
+def test_every_chunk_has_a_process_and_none_has_much_more_than_the_others(lengths, processes):
+    found = ladder.divide(lengths, processes)
+    assert found.keys() == lengths.keys()
+    totals = [sum(lengths[chunk] for chunk, of in found.items() if of == each) for each in range(processes)]
+    sessions = 3 * 25.0  # at most one of each master in a process
+    assert max(totals) <= sum(totals) / processes + max(lengths.values(), default=0.0) + sessions

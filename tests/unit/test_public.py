@@ -1,0 +1,43 @@
+"""Public names, what importing them imports, and the examples in docstrings."""
+
+import doctest
+import pkgutil
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import tensorflowonspark
+from tests.support.examples import WITH_CONTEXT, WITH_NODES, WITH_SPARK, WITH_TENSORFLOW
+
+_ELSEWHERE = WITH_TENSORFLOW | WITH_SPARK | WITH_NODES | WITH_CONTEXT
+_MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(tensorflowonspark.__path__, "tensorflowonspark.")
+    # The modules of 2.x are found twice: in their folder, and as they are imported.
+    if not module.name.endswith("__main__") and ".v2." not in module.name and module.name not in _ELSEWHERE
+)
+
+
+def test_public_names_are_all_there():
+    for name in tensorflowonspark.__all__:
+        assert getattr(tensorflowonspark, name) is not None
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = tensorflowonspark.nothing
+
+
+def test_neither_driver_nor_task_imports_tensorflow():
+    program = (
+        "import sys, tensorflowonspark.driver.cluster, tensorflowonspark.task.launch\n"
+        "import tensorflowonspark.supervisor.supervisor\n"
+        "print([name for name in ('tensorflow', 'keras', 'pyspark', 'pandas') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", _MODULES)
+def test_examples_of(name):
+    result = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert not result.failed

@@ -1,0 +1,54 @@
+"""Where the secret of a cluster is not: command lines, environments, output, Spark's logs, its pages, our own words."""
+
+import sys
+
+import pytest
+
+from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.messages import NodeReady
+from tensorflowonspark.node.driver_link import NodeSetup
+from tensorflowonspark.supervisor.assignment import NodeAssignment
+from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
+from tensorflowonspark.transport import Credentials, new_credentials, spark_wants_tls
+
+
+def test_no_word_of_ours_shows_it():
+    known = Credentials("the-token", "the-certificate", "the-key")
+    spec = ClusterSpec(num_workers=1)
+    role = spec.roles[0]
+    order = NodeAssignment("c", known, ("h", 1), spec, 0, role, "h", 1, b"")
+    setup = NodeSetup(spec, 0, role, "h", known, b"", (), "", "")
+    target = NodeEndpoint(0, "worker:0", "h", NodeReady())
+    for each in (known, order, setup, (target, known, FeedSpec(0))):
+        for word in ("the-token", "the-certificate", "the-key"):
+            assert word not in f"{each!r} {each}"
+
+
+class Conf:
+    """A session's settings."""
+
+    def __init__(self, settings):
+        self.conf = settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, False),
+        ({"spark.authenticate": "true"}, False),
+        ({"spark.io.encryption.enabled": "true"}, False),
+        ({"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}, True),
+        ({"spark.ssl.enabled": "True"}, True),
+        ({"spark.ssl.rpc.enabled": "true", "spark.ssl.enabled": "false"}, True),
+        ({"spark.authenticate.enableSaslEncryption": "true"}, True),
+    ],
+)
+def test_spark_asks_for_tls(settings, wanted):
+    assert spark_wants_tls(Conf(settings)) is wanted
+
+
+def test_tls_without_what_makes_certificates(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(EnvironmentNotReady, match=r'pip install "tensorflowonspark\[tls\]"'):
+        new_credentials(tls=True)
