@@ -225,7 +225,7 @@ def test_what_can_not_be_written_or_does_not_fit_is_named(tmp_path):
         checkpoints(directory).path("a/b")
     with pytest.raises(SpecError, match="every=0: expected a number of steps"):
         checkpoints(directory).callback(every=0)
-    with pytest.raises(SpecError, match="step=-1: expected how many"):
+    with pytest.raises(SpecError, match="step=-1: expected the number of"):
         checkpoints(directory).save(Loop().state, -1)
 
 
