@@ -28,7 +28,14 @@ WITH_NODES = {
     "tensorflowonspark.driver.run",
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.ml.summary",
+}
+# `unit/node/test_node_examples.py` runs these.
+WITH_CONTEXT = {
+    "tensorflowonspark.node.checkpoint.checkpoints",
+    "tensorflowonspark.node.context",
     "tensorflowonspark.node.feed.feed",
+    "tensorflowonspark.node.feed_access",
+    "tensorflowonspark.node.ps.coordinator",
 }
 
 

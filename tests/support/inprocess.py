@@ -63,7 +63,7 @@ def run_node(plan, number, directory, placed):
     link.send(run_program(setup, members, link, receiver))
     link.wait_for_stop()
     channel.close()
-    for server in (receiver._near, receiver._far):
+    for server in (receiver._local, receiver._remote):
         server.close()
 
 

@@ -9,9 +9,9 @@ from importlib import import_module
 import pytest
 
 import tensorflowonspark
-from tests.support.examples import WITH_NODES, WITH_SPARK, WITH_TENSORFLOW
+from tests.support.examples import WITH_CONTEXT, WITH_NODES, WITH_SPARK, WITH_TENSORFLOW
 
-_ELSEWHERE = WITH_TENSORFLOW | WITH_SPARK | WITH_NODES
+_ELSEWHERE = WITH_TENSORFLOW | WITH_SPARK | WITH_NODES | WITH_CONTEXT
 _MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(tensorflowonspark.__path__, "tensorflowonspark.")

@@ -29,9 +29,9 @@ class _Resuming(tf.keras.callbacks.Callback):
         """Restore in the first ``fit``; in later ones the program has the newest state itself."""
         if self._state is None:
             self._state = _state(self.model)
-            saved = self._checkpoints.resume(self._state, whole=_is_keras_3(self.model))
+            saved = self._checkpoints._restore(self._state, is_built=_is_keras_3(self.model))
             if saved:
-                _begin_at(self.model, *self._checkpoints.go_on(saved))
+                _begin_at(self.model, *self._checkpoints._resume_at(saved))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Record the epoch, which is not complete yet."""

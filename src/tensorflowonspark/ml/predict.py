@@ -28,7 +28,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.ml.distribution import DistributedModel, loaded
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, result_values
-from tensorflowonspark.node.feed.selection import Options, Selection
+from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -182,7 +182,8 @@ def features_of(taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, 
     manifest = SplitManifest({}, columns=summary, schema=flat.schema.serialize().to_pybytes())
     features = taken.columns[0] if len(taken.columns) == 1 else list(taken.columns)
     try:
-        selection = Selection(manifest, Options(features=features, **taken.by_column), inference=True)  # type: ignore[typeddict-item]
+        options = FeatureOptions(features=features, **taken.by_column)  # type: ignore[arg-type]
+        selection = Selection(manifest, options, inference=True)
     except FeedError as error:
         if not taken.advice:
             raise

@@ -65,7 +65,9 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     keras.utils.set_random_seed(job.seed)
     if job.precision:
         keras.mixed_precision.set_global_policy(job.precision)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy() if ctx.num_workers > 1 else tf.distribute.get_strategy()
+    strategy = (
+        tf.distribute.MultiWorkerMirroredStrategy() if len(ctx.spec.trainers) > 1 else tf.distribute.get_strategy()
+    )
     with strategy.scope():
         model = _model(job)
         _compile(model, job)
@@ -150,7 +152,7 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = 
         job.batch_size,
         features=features,
         label=labels,
-        weight=job.weight,
+        sample_weight=job.weight,
         shuffle=not for_validation,
         seed=job.seed,
         **options,

@@ -1,4 +1,4 @@
-"""Values that the workers of a cluster combine without TensorFlow, by way of the driver."""
+"""Collectives of the workers without TensorFlow, through the driver."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,19 +9,19 @@ from tensorflowonspark.node.driver_link import Link, NodeSetup
 
 __all__ = ["Collectives"]
 
-_PIECE_BYTES = 4 << 20
+_CHUNK_BYTES = 4 << 20
 
 
 @dataclass
 class Collectives:
     """The collectives of one worker.
 
-    The first worker merges what all have; the driver passes the others' values to it, and what it makes of them to all.
+    The driver forwards the values of the other workers to the first one, which merges them, and its result to all.
 
     Attributes
     ----------
     setup : NodeSetup
-        Which node it is.
+        Identity of the node.
     link : Link
         To the driver.
     """
@@ -30,33 +30,38 @@ class Collectives:
     link: Link
     _numbers: "count[int]" = field(default_factory=count)
 
-    def combine(self, call: str, part: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
-        """Return what `merge` makes of all workers' parts, in their order.
+    def combine(self, call: str, value: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
+        """Return the result of `merge` for all workers' values.
 
-        All workers call this as often and in the same order. One that returns instead, or calls something else, fails
-        the cluster.
+        All workers make the same calls in the same order. One whose program returns instead, or makes another call,
+        fails the cluster.
 
         Parameters
         ----------
         call : str
-            What the program called, for errors; the same on all workers.
-        part : bytes
-            What this worker gives.
+            The program's call, for errors; the same on all workers.
+        value : bytes
+            This worker's value.
         merge : callable
-            Runs on the first worker.
+            Takes the values in the workers' order; runs on the first worker.
+
+        Returns
+        -------
+        bytes
+            The merged value, the same on all workers.
         """
         collective = next(self._numbers)
         roles = list(self.setup.spec.roles)
         first, *others = [roles.index(role) for role in self.setup.spec.fed]
         self.link.send(Contribution(collective, call))
         if self.setup.number != first:
-            self._send(collective, call, part)
+            self._send(collective, call, value)
             return self.link.wait_for_contribution(collective, first)
-        merged = merge([part, *(self.link.wait_for_contribution(collective, number) for number in others)])
+        merged = merge([value, *(self.link.wait_for_contribution(collective, number) for number in others)])
         self._send(collective, call, merged)
         return merged
 
     def _send(self, collective: int, call: str, data: bytes) -> None:
-        for start in range(0, max(1, len(data)), _PIECE_BYTES):
-            stop = start + _PIECE_BYTES
+        for start in range(0, max(1, len(data)), _CHUNK_BYTES):
+            stop = start + _CHUNK_BYTES
             self.link.send(Contribution(collective, call, data[start:stop], last=stop >= len(data)))

@@ -112,9 +112,9 @@ def run_program(
                 result = function(args, context)
         except BaseException:
             with suppress(OSError, RuntimeError):  # the program's own error is the one to report
-                context.close()
+                context._close()
             raise
-        context.close()
+        context._close()
         return Returned(_pickle(result))
     except SystemExit as error:
         if error.code in (None, 0):

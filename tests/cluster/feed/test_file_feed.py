@@ -87,7 +87,7 @@ def test_training_on_own_files_and_feeds_one_after_another(spark, files):
         (lambda args, ctx: ctx.read_tfrecord("/no/such"), "there is no file or directory '/no/such'"),
         (lambda args, ctx: ctx.read_tfrecord(args, columns=["y"]), r"columns=\['y'\]: there is no y, only id, x, part"),
         (lambda args, ctx: ctx.read_parquet(args), "is no Parquet file"),
-        (lambda args, ctx: ctx.read_tfrecord(args, cache=None), "files that the nodes read are kept"),
+        (lambda args, ctx: ctx.read_tfrecord(args, cache=None), "files that the nodes read are cached"),
         (lambda args, ctx: ctx.read_tfrecord(args.replace("records", "parquet")), "byte 0: the length of a record"),
     ],
 )

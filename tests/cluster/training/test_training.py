@@ -124,7 +124,7 @@ def test_elements_of_a_dataset(spark):
     def program(args, ctx):
         feed = ctx.feed()
         pair = feed.dataset(4, features="features", label="label")
-        many = feed.dataset(4, features=["features", "id"], label="label", weight="label")
+        many = feed.dataset(4, features=["features", "id"], label="label", sample_weight="label")
         rows = feed.dataset(4)  # the columns features and label have the names that are taken by themselves
         plain = feed.dataset(4, features=["id", "features"], shuffle=False).element_spec
         x, y, weight = next(iter(many))

@@ -8,14 +8,15 @@ import pytest
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import InferenceHeader
-from tensorflowonspark.node.feed.inference import Answerer
+from tensorflowonspark.node.feed.inference import FunctionServer
+from tensorflowonspark.node.feed.selection import FeatureOptions
 
 WANTED = pa.schema({"y": pa.float32()})
 
 
 def answers(function, batches, *, batch_rows=4, wanted=WANTED, **options):
     header = InferenceHeader(5, wanted.serialize().to_pybytes())
-    return list(Answerer(function, batch_rows, options).answer(header, iter(batches)))
+    return list(FunctionServer(function, batch_rows, FeatureOptions(**options)).answer(header, iter(batches)))
 
 
 def batch(*values):
@@ -81,13 +82,13 @@ def test_the_function_is_called_by_one_partition_at_a_time():
         inside.pop()
         return x
 
-    answerer = Answerer(function, 1, {})
+    server = FunctionServer(function, 1, FeatureOptions())
     header = InferenceHeader(0, WANTED.serialize().to_pybytes())
     rows = []
 
     def ask():
         both.wait(10)
-        rows.extend(answerer.answer(header, iter([batch(*range(200))])))
+        rows.extend(server.answer(header, iter([batch(*range(200))])))
 
     threads = [Thread(target=ask) for _ in range(2)]
     for thread in threads:

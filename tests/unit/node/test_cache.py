@@ -70,7 +70,7 @@ def test_a_part_that_breaks_off_leaves_nothing(cache, tmp_path, keep):
     with pytest.raises(ConnectionError):
         cache.store(header(storage=CacheConfig(keep, 10_000)), SCHEMA, broken())
     assert cache._parts == {}
-    assert cache._rooms[0]._bytes == {False: 0, True: 0}
+    assert cache._usage[0]._bytes == {False: 0, True: 0}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,21 +88,21 @@ def test_a_disk_that_is_full_is_named(cache, monkeypatch, keep):
     for count in (1, 100_000):
         with pytest.raises(FeedError, match=r"can't be written to .* No space left on device; .* spark.local.dir"):
             cache.store(header(storage=CacheConfig(keep, limit)), SCHEMA, batches(range(count)))
-    assert cache._rooms[0]._bytes == {False: 0, True: 0}
+    assert cache._usage[0]._bytes == {False: 0, True: 0}
 
 
 def test_a_partition_of_a_stream_that_is_larger_than_the_bound_goes_to_disk(cache, told):
     storage = CacheConfig(CacheMode.NONE, 200)
     cache.store(header(storage=storage), SCHEMA, batches(range(500)))
-    room = cache._rooms[0]
-    assert room._bytes[False] == 0
-    assert room._bytes[True] >= 4000
+    usage = cache._usage[0]
+    assert usage._bytes[False] == 0
+    assert usage._bytes[True] >= 4000
     shard, summary, release = cache.take_part(0, (0, 1))
     assert ids_of(shard) == list(range(500))
     assert summary.rows == 500
     assert [type(message) for message in told if not isinstance(message, RowsReceived)] == [PartsStored]
     release()
-    assert room._bytes == {False: 0, True: 0}
+    assert usage._bytes == {False: 0, True: 0}
 
 
 def test_a_sender_waits_until_the_program_has_taken_what_is_there(cache, told):

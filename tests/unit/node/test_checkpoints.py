@@ -110,7 +110,7 @@ def test_a_checkpoint_with_a_flipped_bit_gives_way_to_the_one_before(directory, 
     first, values = Loop(2000).train(directory, 4)
     assert (first, values[:2]) == (2, [15, 15])
     (warning,) = [each.getMessage() for each in caplog.records]
-    assert f"the checkpoint {directory}/{saved.name} is damaged and passed over: " in warning
+    assert f"the checkpoint {directory}/{saved.name} is damaged and skipped: " in warning
     assert harmed in warning
     assert saved.name not in {each.split("/")[0] for each in files(directory)}  # the next one has removed it
 
@@ -120,7 +120,7 @@ def test_where_all_are_damaged_training_does_not_begin_anew(directory):
     system, root = fsspec.core.url_to_fs(directory)
     for saved in CheckpointStore(directory, 1).complete():
         _flip(system, f"{root}/{saved.name}/state.index")
-    with pytest.raises(CheckpointError, match=r"damaged are step-0+1-\w+, step-0+2-\w+, and there is no"):
+    with pytest.raises(CheckpointError, match=r"step-0+1-\w+, step-0+2-\w+ are damaged, and no other"):
         Loop().train(directory, 3)
 
 
@@ -167,7 +167,7 @@ def test_a_process_that_is_killed_while_it_uploads_leaves_the_one_before(tmp_pat
 import time
 from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
-from tensorflowonspark.node.checkpoint.store import Shelf
+from tensorflowonspark.node.checkpoint.store import CheckpointStore
 
 copy = LocalFileSystem.put_file
 
@@ -181,7 +181,7 @@ local = Path({str(tmp_path)!r}, "local")
 local.mkdir()
 for name in ("state.index", "state.data"):
     (local / name).write_text("x" * 1000)
-Shelf({str(directory)!r}, 3).add(str(local), 3)
+CheckpointStore({str(directory)!r}, 3).add(str(local), 3)
 """
     process = subprocess.Popen([sys.executable, "-c", program])
     end = time.monotonic() + 30
@@ -210,20 +210,22 @@ def test_what_can_not_be_written_or_does_not_fit_is_named(tmp_path):
     refused = str(tmp_path / "file" / "models")
     for refuse in (checkpoints(refused).callback, lambda: CheckpointStore(refused, 1).add(str(tmp_path), 1)):
         with pytest.raises(
-            CheckpointError, match=rf"could not be .* in {refused}: NotADirectoryError: .*; see that it is"
+            CheckpointError, match=rf"could not be .* in {refused}: NotADirectoryError: .*; check that it is"
         ):
             refuse()
     directory = str(tmp_path / "models")
     Loop(2).train(directory, 1)
-    with pytest.raises(CheckpointError, match=rf"{directory}/step-00000001-\w+ does not fit .*begin anew \(.*\(2,\)"):
+    with pytest.raises(
+        CheckpointError, match=rf"{directory}/step-00000001-\w+ does not fit .*from the beginning \(.*\(2,\)"
+    ):
         Loop(3).train(directory, 1)
-    with pytest.raises(SpecError, match="keep=0: at least one"):
+    with pytest.raises(SpecError, match="keep=0: at least one checkpoint must be kept"):
         checkpoints(directory, keep=0)
     with pytest.raises(SpecError, match="a/b.*: expected the name of a file"):
         checkpoints(directory).path("a/b")
     with pytest.raises(SpecError, match="every=0: expected a number of steps"):
         checkpoints(directory).callback(every=0)
-    with pytest.raises(SpecError, match="step=-1: expected how many"):
+    with pytest.raises(SpecError, match="step=-1: expected the number of"):
         checkpoints(directory).save(Loop().state, -1)
 
 

@@ -17,7 +17,7 @@ def combining(ctx):
 
 @pytest.mark.parametrize("workers", [2, 5])
 def test_values_of_all_sizes_come_to_all_in_order(workers, monkeypatch):
-    monkeypatch.setattr(collectives, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(collectives, "_CHUNK_BYTES", 1000)
 
     def program(args, ctx):
         combine = combining(ctx)

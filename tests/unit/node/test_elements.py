@@ -7,7 +7,7 @@ import pytest
 from tensorflowonspark.columns import flat_columns, summarize, to_array
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
-from tensorflowonspark.node.feed.selection import WEIGHT, Selection
+from tensorflowonspark.node.feed.selection import WEIGHT, FeatureOptions, Selection
 
 
 def contents_of(columns, partition=0):
@@ -17,7 +17,7 @@ def contents_of(columns, partition=0):
 
 
 def select(columns, *, inference=False, **options):
-    return Selection(contents_of(columns)[0], options, inference=inference)
+    return Selection(contents_of(columns)[0], FeatureOptions(**options), inference=inference)
 
 
 def arranged(columns, **options):
@@ -41,7 +41,7 @@ STRUCT = {"s": pa.array([{"a": 1, "b": {"c": 2.0}}]), "label": [0], "w": [1.0]}
         (IMAGES, {"label": "id"}, ({"image": "image", "label": "label"}, "id", "weights")),
         (IMAGES, {"features": "image", "label": "id"}, ("image", "id", "weights")),
         (IMAGES, {"features": ["image"], "label": ["id"]}, ({"image": "image"}, {"id": "id"}, "weights")),
-        (IMAGES, {"weight": "id"}, ({"image": "image"}, "label", "weights")),
+        (IMAGES, {"sample_weight": "id"}, ({"image": "image"}, "label", "weights")),
         ({"features": [1], "label": [2], "other": [3]}, {}, ("features", "label", "weights")),
         ({"features": [1], "y": [2]}, {}, {"features": "features", "y": "y", WEIGHT: "weights"}),
         ({"x": [1]}, {}, {"x": "x", WEIGHT: "weights"}),
@@ -50,8 +50,9 @@ STRUCT = {"s": pa.array([{"a": 1, "b": {"c": 2.0}}]), "label": [0], "w": [1.0]}
         (STRUCT, {"features": ["w", "s"], "label": "label"},
          ({"w": "w", "s.a": "s.a", "s.b.c": "s.b.c"}, "label", "weights")),
         (STRUCT, {"features": "w", "label": "s"}, ("w", {"s.a": "s.a", "s.b.c": "s.b.c"}, "weights")),
-        ({"x": [1], WEIGHT: [2.0]}, {"weight": WEIGHT}, {"x": "x", WEIGHT: "weights"}),
-        ({"x": [1], WEIGHT: [2.0]}, {"weight": WEIGHT, "features": ["x", WEIGHT]}, {"x": "x", WEIGHT: "weights"}),
+        ({"x": [1], WEIGHT: [2.0]}, {"sample_weight": WEIGHT}, {"x": "x", WEIGHT: "weights"}),
+        ({"x": [1], WEIGHT: [2.0]}, {"sample_weight": WEIGHT, "features": ["x", WEIGHT]},
+         {"x": "x", WEIGHT: "weights"}),
     ],
 )  # fmt: skip
 def test_elements_have_the_structure_that_is_asked_for(columns, options, element):
@@ -95,14 +96,14 @@ def test_kinds_are_those_that_are_declared():
     ("columns", "options", "weights"),
     [
         ({"x": [1, 2, 3]}, {}, [1, 1, -0.0]),
-        ({"x": [1, 2, 3], "w": [2.0, 0.5, 7.0]}, {"weight": "w"}, [2, 0.5, -0.0]),
-        ({"x": [1, 2, 3], "w": [True, False, True]}, {"weight": "w"}, [1, 0, -0.0]),
-        ({"x": [1, 2, 3], "w": [[2.0], [0.5], [7.0]]}, {"weight": "w"}, [2, 0.5, -0.0]),
+        ({"x": [1, 2, 3], "w": [2.0, 0.5, 7.0]}, {"sample_weight": "w"}, [2, 0.5, -0.0]),
+        ({"x": [1, 2, 3], "w": [True, False, True]}, {"sample_weight": "w"}, [1, 0, -0.0]),
+        ({"x": [1, 2, 3], "w": [[2.0], [0.5], [7.0]]}, {"sample_weight": "w"}, [2, 0.5, -0.0]),
     ],
 )
 def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
     contents, batch = contents_of(columns)
-    selection = Selection(contents, options)
+    selection = Selection(contents, FeatureOptions(**options))
     values = {name: to_array(batch.column(name), kind) for name, kind in selection.kinds.items()}
     found = selection.weights((values, np.array([True, True, False])))
     assert found.dtype == np.float32
@@ -118,25 +119,24 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
     [
         (IMAGES, {"features": "imgae"}, r"no column 'imgae' in the DataFrame that was fed; it has \['image', 'label'"),
         (IMAGES, {"label": "labels"}, "no column 'labels'"),
-        (IMAGES, {"weight": "w"}, "no column 'w'"),
+        (IMAGES, {"sample_weight": "w"}, "no column 'w'"),
         (IMAGES, {"features": ["image", "x"]}, "no column 'x'"),
         (STRUCT, {"features": "s.x"}, "no column 's.x'"),
-        (IMAGES, {"features": "image", "shapes": {"id": (1,)}}, r"shapes speaks of column 'id', and .* \['image'\]"),
-        (STRUCT, {"dtypes": {"s": "float32"}}, "dtypes speaks of column 's'"),
-        (IMAGES, {"fill": {"x": 0}}, "fill speaks of column 'x'"),
+        (IMAGES, {"features": "image", "shapes": {"id": (1,)}}, r"shapes names column 'id', but .* \['image'\]"),
+        (STRUCT, {"dtypes": {"s": "float32"}}, "dtypes names column 's'"),
+        (IMAGES, {"fill": {"x": 0}}, "fill names column 'x'"),
         (IMAGES, {"shapes": (2, 2)}, r"shapes=\(2, 2\): expected a dict by column"),
         (IMAGES, {"dtypes": "float32"}, "dtypes='float32': expected a dict by column"),
-        (
-            IMAGES,
-            {"shape": {"image": (2,)}},
-            "no option 'shape' for the elements of a feed, but features, label, weight",
-        ),
         ({"label": [1]}, {}, r"no column is left for the features; .* \['label'\]"),
         (IMAGES, {"features": []}, "no column is left for the features"),
-        (IMAGES, {"weight": "image"}, "weight='image': expected a column of single numbers"),
-        ({"x": [1], "w": ["a"]}, {"weight": "w"}, "weight='w': expected a column of single numbers"),
-        ({"x": [1], "w": [[1]]}, {"weight": "w", "shapes": {"w": (None,)}}, "weight='w': expected a column of single"),
-        ({"x": [1], WEIGHT: [2.0]}, {}, "column 'sample_weight' would stand where the rows' weights do"),
+        (IMAGES, {"sample_weight": "image"}, "sample_weight='image': expected a column of single numbers"),
+        ({"x": [1], "w": ["a"]}, {"sample_weight": "w"}, "sample_weight='w': expected a column of single numbers"),
+        (
+            {"x": [1], "w": [[1]]},
+            {"sample_weight": "w", "shapes": {"w": (None,)}},
+            "sample_weight='w': expected a column of single",
+        ),
+        ({"x": [1], WEIGHT: [2.0]}, {}, "column 'sample_weight' would take the place of the rows' weights"),
         (IMAGES, {"dtypes": {"image": "flaot"}}, r"dtypes=\{'image': 'flaot'\}"),
     ],
 )

@@ -76,7 +76,7 @@ def test_columns_that_do_not_fit_are_named_with_a_row(tmp_path):
     ]:
         with pytest.raises(FeedError, match=words):
             feed.batches(2, features="good", label=name)
-    with pytest.raises(FeedError, match=r"shapes speaks of column 'goood'"):
+    with pytest.raises(FeedError, match=r"shapes names column 'goood'"):
         feed.batches(2, features="good", shapes={"goood": (2,)})
     with pytest.raises(SpecError, match="batch_size=0"):
         feed.batches(0, features="good")
@@ -97,7 +97,7 @@ def test_elements_have_the_structure_that_was_asked_for(tmp_path):
         4,
         features=["place", "image", "words"],
         label=["label"],
-        weight="w",
+        sample_weight="w",
         shapes={"image": (2, 2, 1), "words": (None,)},
         dtypes={"image": "float32", "label": "float32"},
         shuffle=False,
@@ -137,7 +137,7 @@ def test_wide_rows_are_gathered_in_small_blocks(tmp_path, monkeypatch):
 def test_rows_that_are_missing_are_noticed(tmp_path):
     feed = feed_of(tmp_path, numbered(15))
     with pytest.raises(FeedError, match="this node has 0 rows of the feed, and should have 15"):
-        Feed(feed._contents, Cache(str(tmp_path), 0, print).shard(0, Split.TRAIN, ()), [0], 0, print)
+        Feed(feed._manifest, Cache(str(tmp_path), 0, print).shard(0, Split.TRAIN, ()), [0], 0, print)
 
 
 def test_an_empty_feed_is_told(tmp_path):

@@ -1,11 +1,11 @@
-"""Checkpoints of a training and its position in the rows (`Context.checkpoint`).
+"""Checkpoints of a training, and its position in the rows.
 
 A checkpoint is TensorFlow's own (``tf.train.Checkpoint``). It is written to this machine first, and then copied, so
-that no file system needs an adapter in TensorFlow; `saved` says how it becomes visible as a whole.
+that no file system needs an adapter in TensorFlow; `store` makes it visible as a whole.
 
-Who writes and who reads: all workers that train together call `save` at the same step, since TensorFlow reads some
-variables from all of them, and the chief's is kept. All of them restore the one that the chief has chosen, each from
-the directory, and none goes on before all have it: so none that is read becomes surplus.
+All workers that train together call `save` at the same step, since TensorFlow reads some variables from all of them;
+the chief's files are kept. All workers restore the checkpoint that the chief has chosen, each from the directory, and
+continue only when all have read it, so that none is removed while it is read.
 """
 
 import atexit
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.messages import CheckpointSaved
 from tensorflowonspark.node.checkpoint.mirror import Mirror
+from tensorflowonspark.node.checkpoint.state import read_state, strategy_of, write_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
@@ -23,13 +24,9 @@ from tensorflowonspark.node.feed.feeds import Feeds
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tensorflowonspark.node.checkpoint.store import SavedCheckpoint
-
 __all__ = ["Checkpoints", "ResumePosition"]
 
-_PREFIX = "state"
-_NONE = "!"  # before the reason why the chief finds none, in place of a name
-_SAID = 400  # characters of TensorFlow's reason
+_ERROR = "!"  # broadcast in place of a name, if the chief can read no checkpoint
 
 
 class Checkpoints:
@@ -40,15 +37,37 @@ class Checkpoints:
     directory : str
         A path, or a URL of any file system that fsspec knows.
     keep : int
-        How many complete ones stay; older ones are removed.
+        Number of complete checkpoints to keep; older ones are removed.
     scratch : str
-        A directory of this machine for the files on their way.
+        A directory of this machine for temporary files.
     is_chief : bool
-        Whether this node's are those that are kept.
+        Whether this node writes the files that are kept.
     node : str
         This node's name in TensorFlow, as in ``worker:0``.
-    position : Position, optional
-        The program's place in its feeds, where it has any.
+    position : ResumePosition, optional
+        The program's position in its feeds.
+
+    Raises
+    ------
+    SpecError
+        If `keep` is below 1.
+
+    Examples
+    --------
+    A custom loop that resumes at the step of the newest complete checkpoint:
+
+    >>> import tensorflow as tf
+    >>> def train(steps):
+    ...     weight = tf.Variable(0.0)
+    ...     checkpoint = ctx.checkpoint(f"{directory}/loop")
+    ...     state = tf.train.Checkpoint(weight=weight)
+    ...     first = checkpoint.restore(state)
+    ...     for step in range(first, steps):
+    ...         weight.assign_add(1.0)
+    ...         checkpoint.save(state, step + 1)
+    ...     return first, float(weight)
+    >>> train(steps=3), train(steps=5)
+    ((0, 3.0), (3, 5.0))
     """
 
     def __init__(
@@ -61,9 +80,9 @@ class Checkpoints:
         position: "ResumePosition | None" = None,
     ) -> None:
         if keep < 1:
-            raise SpecError(f"keep={keep}: at least one checkpoint must stay")
+            raise SpecError(f"keep={keep}: at least one checkpoint must be kept")
         self.directory = directory
-        self._shelf = CheckpointStore(directory, keep)
+        self._store = CheckpointStore(directory, keep)
         self._scratch = scratch or None
         self._is_chief = is_chief
         self._node = node
@@ -71,245 +90,282 @@ class Checkpoints:
         self._mirror: Mirror | None = None
 
     def save(self, state: "tf.train.Checkpoint", step: Any, *, epoch: int = 0, batch: int = 0) -> None:
-        """Write the program's state; when this returns, a restart finds it.
+        """Write the program's state; a restart finds it once this returns.
 
         Workers that train together must all call it at the same step.
 
         Parameters
         ----------
         state : tf.train.Checkpoint
-            What to write. (Of a Keras 3 model it has the weights, but not the seeds of layers like ``Dropout``; the
-            `callback` has them too.)
+            The state to write. (Of a Keras 3 model it holds the weights, but not the seeds of layers like ``Dropout``,
+            which the `callback` includes.)
         step : int or scalar variable
-            How many steps were taken, from 0.
+            Number of steps taken, from 0.
         epoch : int
-            How many epochs were complete, for those who count them.
+            Number of complete epochs, for programs that count them.
         batch : int
-            How many steps of the next one were taken.
+            Number of steps taken in the next epoch.
 
         Raises
         ------
         CheckpointError
             If the directory can't be written.
+        SpecError
+            If `step` is negative.
+
+        Examples
+        --------
+        >>> import tensorflow as tf
+        >>> checkpoint = ctx.checkpoint(f"{directory}/saved")
+        >>> checkpoint.save(tf.train.Checkpoint(weight=tf.Variable(1.0)), step=10)
+        >>> checkpoint.latest().step
+        10
         """
         if int(step) < 0:
-            raise SpecError(f"step={int(step)}: expected how many steps were taken")
+            raise SpecError(f"step={int(step)}: expected the number of steps taken")
         with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
-            state.write(f"{local}/{_PREFIX}", self._options())
+            write_state(state, local, self._node)
             if self._is_chief:
-                place = self._position.noted(batch) if self._position else {"batch": batch}
-                self._shelf.add(local, int(step), epoch, **place)
+                position = self._position.describe(batch) if self._position else {"batch": batch}
+                self._store.add(local, int(step), epoch, **position)
                 if self._position:
-                    self._position.tell()
+                    self._position.report_saved()
 
     def restore(self, state: "tf.train.Checkpoint") -> int:
-        """Give the program the newest complete state; return the step after which it was written, 0 if there is none.
+        """Restore the newest complete checkpoint, and return its step.
 
-        Variables that are made later get their values when they are made. Workers that train together must all call it,
-        before the first of them saves.
-
-        Raises
-        ------
-        CheckpointError
-            If it can't be read, or doesn't fit `state`.
-        """
-        saved = self.resume(state)
-        return saved.step if saved else 0
-
-    def resume(self, state: "tf.train.Checkpoint", *, whole: bool = False) -> SavedCheckpoint | None:
-        """Do what `restore` does; return all that is known of the checkpoint.
+        Variables that are created later receive their values then. Workers that train together must all call it, before
+        the first of them saves.
 
         Parameters
         ----------
         state : tf.train.Checkpoint
-            What gets the values.
-        whole : bool
-            Whether all variables are made by now, so that a value that none of them takes is an error.
+            The state to restore.
+
+        Returns
+        -------
+        int
+            The step after which the checkpoint was written; 0 if none exists.
+
+        Raises
+        ------
+        CheckpointError
+            If the checkpoint can't be read, or doesn't fit `state`.
+
+        Examples
+        --------
+        >>> import tensorflow as tf
+        >>> ctx.checkpoint(f"{directory}/empty").restore(tf.train.Checkpoint(weight=tf.Variable(0.0)))
+        0
         """
-        strategy = _strategy(state)
+        saved = self._restore(state)
+        return saved.step if saved else 0
+
+    def _restore(self, state: "tf.train.Checkpoint", *, is_built: bool = False) -> SavedCheckpoint | None:
+        """Restore the newest complete checkpoint, and return its record.
+
+        Parameters
+        ----------
+        state : tf.train.Checkpoint
+            The state to restore.
+        is_built : bool
+            Whether all variables have been created, so that a value without a variable is an error.
+        """
+        strategy = strategy_of(state)
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
             saved = self._fetch_newest(strategy, local)
-            if saved and self._read(saved, state, local, whole):
-                # TensorFlow reads the values of variables that are not there yet when they are made.
+            if saved and read_state(state, local, self._node, f"{self.directory}/{saved.name}", is_built=is_built):
+                # TensorFlow reads the values of variables that don't exist yet when they are created.
                 atexit.register(stack.pop_all().close)
         return saved
 
-    def go_on(self, saved: SavedCheckpoint) -> tuple[int, int]:
-        """Take up the rows where a checkpoint was written; return its epoch, and the step in it."""
-        return self._position.find(saved) if self._position else (saved.epoch, 0)
+    def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int]:
+        """Resume the rows where a checkpoint was written; return its epoch, and the step in it."""
+        return self._position.resume(saved) if self._position else (saved.epoch, 0)
 
     def latest(self) -> SavedCheckpoint | None:
-        """Return the newest complete checkpoint, if there is any: its ``step`` and ``epoch``."""
-        return self._shelf.latest()
+        """Return the newest complete checkpoint.
+
+        Returns
+        -------
+        SavedCheckpoint or None
+            Its ``step``, ``epoch`` and other fields; None if no checkpoint exists.
+
+        Raises
+        ------
+        CheckpointError
+            If the directory can't be read.
+
+        Examples
+        --------
+        >>> ctx.checkpoint(f"{directory}/none").latest()
+        """
+        return self._store.latest()
 
     def clear(self) -> None:
-        """Remove all checkpoints, so that the next training begins anew; the chief does."""
+        """Remove all checkpoints, so that the next training starts from the beginning; only the chief removes them.
+
+        Raises
+        ------
+        CheckpointError
+            If the directory can't be written.
+
+        Examples
+        --------
+        >>> ctx.checkpoint(f"{directory}/none").clear()
+        """
         if self._is_chief:
-            self._shelf.clear()
+            self._store.clear()
 
     def callback(self, every: int | None = None) -> Any:
-        """Return a Keras callback that goes on from the newest complete checkpoint, and writes one after each epoch.
+        """Return a Keras callback that resumes from the newest complete checkpoint, and writes one after each epoch.
 
         It restores weights, optimizer, seeds and epoch when the program's first ``fit`` begins, on all workers.
 
         Parameters
         ----------
         every : int, optional
-            After how many steps one is written too. Training that goes on from such a one takes the rest of the epoch's
-            steps; with another number of workers, whose steps would be others, it begins the epoch again.
+            Number of steps after which a checkpoint is written within an epoch too. Training that resumes from it takes
+            the rest of the epoch's steps; with another number of workers, and so other steps, it repeats the epoch. By
+            default checkpoints are written after epochs only.
 
         Returns
         -------
         keras.callbacks.Callback
-            One of Keras 3, or of ``tf_keras`` where ``TF_USE_LEGACY_KERAS`` says so.
+            Of Keras 3, or of ``tf_keras`` if ``TF_USE_LEGACY_KERAS`` is set.
 
         Raises
         ------
         CheckpointError
             If the directory can't be written.
+        SpecError
+            If `every` is below 1.
+
+        Examples
+        --------
+        >>> import keras
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> checkpoint = ctx.checkpoint(f"{directory}/fit")
+        >>> dataset = ctx.dataset(2, features="x", label="label")
+        >>> _ = model.fit(dataset, epochs=2, callbacks=[checkpoint.callback()], verbose=0)
+        >>> checkpoint.latest().epoch
+        2
         """
         from tensorflowonspark.keras.resuming import resuming
 
         if every is not None and every < 1:
             raise SpecError(f"every={every}: expected a number of steps, or None for epochs alone")
         if self._is_chief:
-            self._shelf.try_writing()
+            self._store.check_writable()
         return resuming(self, every)
 
     def path(self, name: str) -> str:
-        """Return where on this machine to write a file that is to be in the directory too.
+        """Return a local path for a file that `mirror`, or the `callback`, copies to the directory.
 
-        For what can write only here, as Keras's ``ModelCheckpoint`` and ``BackupAndRestore``. What an earlier run wrote
-        under this name is there again.
+        For writers that need a local path, such as Keras's ``ModelCheckpoint`` and ``BackupAndRestore``. A file that an
+        earlier run wrote under this name is fetched.
 
         Parameters
         ----------
         name : str
-            The name of a file, which may be a template as in ``"{epoch}.keras"``; or of a directory, which becomes one
-            of checkpoints (the newest complete one comes back).
+            Name of a file, which may be a template as in ``"{epoch}.keras"``; or of a directory, which is stored like a
+            checkpoint (the newest complete one is fetched).
 
-        See Also
+        Returns
+        -------
+        str
+            A path of this machine.
+
+        Raises
+        ------
+        SpecError
+            If `name` contains a ``/``.
+
+        Examples
         --------
-        mirror : copies what was written; the `callback` does so too.
+        >>> from pathlib import Path
+        >>> checkpoint = ctx.checkpoint(f"{directory}/files")
+        >>> _ = Path(checkpoint.path("note.txt")).write_text("best so far")
+        >>> checkpoint.mirror()
+        >>> Path(directory, "files", "note.txt").read_text()
+        'best so far'
         """
         if self._mirror is None:
             self._mirror = Mirror(self.directory, self._scratch)
         return self._mirror.path(name)
 
     def mirror(self) -> None:
-        """Copy what was written at `path` since the last time, and remove what is gone; the chief does.
+        """Copy the files written at `path` since the last call, and remove deleted ones; only the chief copies.
 
-        The `callback` does it after each epoch and at the end of training: put it behind the callbacks that write.
+        The `callback` does so after each epoch and at the end of training: put it after the callbacks that write.
+
+        Raises
+        ------
+        StorageError
+            If a file can't be copied.
+
+        Examples
+        --------
+        >>> ctx.checkpoint(f"{directory}/files").mirror()
         """
         if self._mirror is not None and self._is_chief:
             self._mirror.update()
 
-    def _options(self) -> "tf.train.CheckpointOptions":
-        """Return that this process writes and reads all files, not the parameter servers on their hosts."""
-        import tensorflow as tf
-
-        job, index = self._node.split(":")
-        own = f"/job:{job}/replica:0/task:{index}/device:CPU:0"
-        known = [device.name for device in tf.config.list_logical_devices("CPU")]
-        return tf.train.CheckpointOptions(experimental_io_device=own if own in known else None)
-
     def _fetch_newest(self, strategy: Any, local: str) -> SavedCheckpoint | None:
-        """Copy the newest complete checkpoint here; on workers that train together, the one that the chief finds."""
+        """Copy the newest complete checkpoint to this machine; for workers that train together, the chief's choice."""
         if strategy is None:
-            return self._usable(self._shelf.fetch_newest(local))
+            return self._usable(self._store.fetch_newest(local))
         from tensorflowonspark.keras.collectives import any_of, broadcast_text
 
         while True:
             found, problem = self._chiefs_choice() if self._is_chief else (None, None)
-            name = broadcast_text(strategy, self._is_chief, _NONE if problem else found.name if found else "")
-            if name == _NONE:
+            name = broadcast_text(strategy, self._is_chief, _ERROR if problem else found.name if found else "")
+            if name == _ERROR:
                 raise problem or CheckpointError(f"the chief can read no checkpoint in {self.directory}")
             if not name:
                 return None
-            found = found or self._shelf.find(name)
-            read = found is not None and self._shelf.fetch(found, local)
-            if not read and name not in self._shelf.damaged:
+            found = found or self._store.find(name)
+            read = found is not None and self._store.fetch(found, local)
+            if not read and name not in self._store.damaged:
                 raise CheckpointError(
-                    f"the chief goes on from {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
-                    "a directory that all nodes see, and each training one of its own"
+                    f"the chief resumes from {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
+                    "a directory that all nodes see, and each training its own"
                 )
             if not any_of(strategy, not read):  # and so all have it
                 return found
-            self._shelf.pass_over(name, "another worker could not read it")
+            self._store.skip(name, "another worker could not read it")
 
     def _chiefs_choice(self) -> tuple[SavedCheckpoint | None, CheckpointError | None]:
-        """Return the newest checkpoint that counts, or why none does: all workers are to learn of either."""
+        """Return the newest usable checkpoint, or the error, which is broadcast to all workers like a name."""
         try:
-            return self._usable(self._shelf.newest()), None
+            return self._usable(self._store.newest()), None
         except CheckpointError as error:
             return None, error
 
     def _usable(self, saved: SavedCheckpoint | None) -> SavedCheckpoint | None:
-        """Return a checkpoint; refuse one whose feed's rows don't come again, as those after it are damaged."""
-        if saved and self._position and self._shelf.damaged and not self._position.comes_again(saved):
+        """Return a checkpoint; raise if later ones are damaged and its feed's rows are not fed again."""
+        if saved and self._position and self._store.damaged and not self._position.is_fed_again(saved):
             raise CheckpointError(
-                f"damaged in {self.directory}: {', '.join(self._shelf.damaged)}; {saved.name}, the one before, was "
+                f"damaged in {self.directory}: {', '.join(self._store.damaged)}; {saved.name}, the one before, was "
                 f"written in feed {saved.feed}, whose rows are not fed again in this restart: run the whole training "
-                "again, which goes on from it"
+                "again, which resumes from it"
             )
         return saved
 
-    def _read(self, saved: SavedCheckpoint, state: "tf.train.Checkpoint", local: str, whole: bool) -> bool:
-        """Give `state` what was read; return whether there are values that nothing has taken yet."""
-        import tensorflow as tf
-
-        try:
-            status = state.read(f"{local}/{_PREFIX}", self._options())
-            status.assert_existing_objects_matched()
-            if whole:
-                status.assert_consumed()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            if isinstance(error, tf.errors.DataLossError) or "corrupt" in str(error):  # written without checksums
-                raise CheckpointError(
-                    f"{self.directory}/{saved.name} is damaged: remove it, and training goes on from the one before "
-                    f"({_brief(error)})"
-                ) from error
-            raise CheckpointError(
-                f"{self.directory}/{saved.name} does not fit the program's model: train the one that wrote it, give "
-                f"another directory, or remove this one to begin anew ({_brief(error)})"
-            ) from error
-        try:
-            status.assert_consumed()
-        except AssertionError:
-            return True
-        return False
-
-
-def _brief(error: BaseException) -> str:
-    """Return the beginning of TensorFlow's reason, which may name each variable, in lines of its own."""
-    return " ".join(str(error).split())[:_SAID]
-
-
-def _strategy(state: "tf.train.Checkpoint") -> Any:
-    """Return the strategy with which workers train these variables together, if they do."""
-    import tensorflow as tf
-
-    for each in [None, *tf.train.TrackableView(state).descendants()]:
-        # A variable of Keras 3 has one of TensorFlow as its value.
-        variable = each if isinstance(each, tf.Variable) else getattr(each, "value", None)
-        strategy = tf.distribute.get_strategy() if each is None else getattr(variable, "distribute_strategy", None)
-        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return strategy
-    return None
-
 
 class ResumePosition:
-    """The place of a node's program in its feeds.
+    """The position of a node's program in its feeds.
 
     Parameters
     ----------
     feeds : Feeds
-        The node's.
+        The node's feeds.
     link : Link
         To the driver.
     workers : int
-        How many nodes train.
+        Number of nodes that train, including a chief.
     """
 
     def __init__(self, feeds: Feeds, link: Link, workers: int) -> None:
@@ -317,28 +373,28 @@ class ResumePosition:
         self._link = link
         self._workers = workers
 
-    def noted(self, batch: int) -> dict[str, int]:
-        """Return what a checkpoint says of the place, so many steps into an epoch."""
+    def describe(self, batch: int) -> dict[str, int]:
+        """Return the position that a checkpoint records, after `batch` steps of an epoch."""
         return {"batch": batch, "feed": self._feeds.current, "workers": self._workers}
 
-    def tell(self) -> None:
-        """Say that a checkpoint is complete: what was fed before, a program that begins again does not need."""
+    def report_saved(self) -> None:
+        """Report that a checkpoint is complete: a restarted program needs no earlier feed."""
         self._link.send(CheckpointSaved(self._feeds.current))
 
-    def comes_again(self, saved: "SavedCheckpoint") -> bool:
-        """Return whether the rows that came after a checkpoint are fed (again) to the program that begins now."""
+    def is_fed_again(self, saved: SavedCheckpoint) -> bool:
+        """Return whether the rows after a checkpoint are fed to this attempt of the program."""
         return not self._feeds.first or saved.feed >= self._feeds.first
 
-    def find(self, saved: "SavedCheckpoint") -> tuple[int, int]:
-        """Go to where a checkpoint was written; return its epoch, and the step in it.
+    def resume(self, saved: SavedCheckpoint) -> tuple[int, int]:
+        """Resume the rows where a checkpoint was written; return its epoch, and the step in it.
 
-        The rows of a step depend on how many workers there are: with another number, or without rows that can be taken
-        up in their midst, the epoch begins again.
+        The rows of a step depend on the number of workers. With another number, or with rows that can't be resumed
+        within an epoch, the epoch is repeated.
         """
         if saved.feed < self._feeds.current:
             return 0, 0  # its feed was complete
         same = saved.feed == self._feeds.current and saved.workers in (0, self._workers)
         batch = saved.batch if same else 0
-        if self._feeds.begin_at(saved.epoch, batch):
+        if self._feeds.resume_at(saved.epoch, batch):
             return saved.epoch, batch
         return saved.epoch, 0

@@ -13,16 +13,16 @@ __all__ = ["export", "is_of", "save"]
 
 
 def is_of(package: str, model: Any) -> bool:
-    """Return whether a model is of a package's kinds: ``keras`` (which is Keras 3) or ``tf_keras``."""
+    """Return whether a model's class is from a package, ``keras`` (Keras 3) or ``tf_keras``, or derives from one."""
     return any(kind.__module__.split(".")[0] == package for kind in type(model).__mro__)
 
 
 def save(model: Any, path: str) -> None:
-    """Write a model to a path of this machine: one file by the ending ``.keras`` or ``.h5``, and else a SavedModel."""
+    """Write a model to a local path: one file with the ending ``.keras`` or ``.h5``, otherwise a SavedModel."""
     if path.endswith((".keras", ".h5")):
         model.save(path)
     elif hasattr(model, "export"):
-        with redirect_stdout(StringIO()):  # it tells of the scratch directory, which is no one's concern
+        with redirect_stdout(StringIO()):  # Keras prints the path, which is a temporary directory
             model.export(path)
     else:
         import tensorflow as tf
@@ -33,20 +33,25 @@ def save(model: Any, path: str) -> None:
 def export(
     model: Any, path: str, is_chief: bool, scratch: str | None, write: Callable[[Any, str], None] = save
 ) -> None:
-    """Write a trained model to any file system, if this is the chief; the others do what it takes of them.
+    """Write a trained model to any file system: the chief writes, and the others take part as TensorFlow needs.
 
     Parameters
     ----------
     model : keras.Model, tf_keras.Model or tf.Module
-        What to write.
+        The model.
     path : str
-        A path, or a URL. What stood there is replaced.
+        A path, or a URL. An existing file or directory is replaced.
     is_chief : bool
         Whether this process is the chief.
     scratch : str, optional
         A directory of this machine for temporary files; by default the system's.
     write : callable
-        Writes the model to a path of this machine, whose last part is that of `path`.
+        Writes the model to a local path, whose last part is that of `path`.
+
+    Raises
+    ------
+    StorageError
+        If the path can't be written.
     """
     if is_chief:
         storage.publish(path, lambda local: write(model, local), scratch)

@@ -13,14 +13,14 @@ __all__ = ["Mirror"]
 
 
 class Mirror:
-    """Files go by their names, each as a whole; what is in a directory goes together, as a checkpoint (`saved`).
+    """A local directory and its copy. Files are copied one by one, each as a whole; a directory like a checkpoint.
 
     Parameters
     ----------
     directory : str
-        Where the files go: a path, or a URL of any file system.
+        Target of the copies: a path, or a URL of any file system.
     scratch : str or None
-        A directory of this machine for the files that are mirrored, which are gone when this process ends.
+        A directory of this machine for the mirrored files, which are removed when this process ends.
 
     Examples
     --------
@@ -40,42 +40,42 @@ class Mirror:
         self._copied: dict[str, frozenset[tuple[str, int, int]]] = {}
 
     def path(self, name: str) -> str:
-        """Return where a file or a directory of this name is on this machine; what was mirrored before is there."""
+        """Return the local path of a file or directory, after fetching what was mirrored under this name before."""
         if not name or "/" in name or name in (".", ".."):
             raise SpecError(f"path({name!r}): expected the name of a file or a directory, as in 'best.keras'")
         local = Path(self._local.name, name)
         if name not in self._copied:
-            if self._shelf(name).fetch_newest(str(local)) is None:
+            if self._store(name).fetch_newest(str(local)) is None:
                 storage.fetch(f"{self._directory}/{name}", str(local))
             self._copied[name] = _fingerprint(local)
         return str(local)
 
     def update(self) -> None:
-        """Copy what has changed, and remove what is gone."""
-        there = {path.name for path in Path(self._local.name).iterdir()}
-        for name in sorted(there | set(self._copied)):
+        """Copy the files that have changed, and remove those that were deleted."""
+        existing = {path.name for path in Path(self._local.name).iterdir()}
+        for name in sorted(existing | set(self._copied)):
             local = Path(self._local.name, name)
-            now = _fingerprint(local)
-            if now != self._copied.get(name, frozenset()):
+            current = _fingerprint(local)
+            if current != self._copied.get(name, frozenset()):
                 self._copy(name, local)
-                self._copied[name] = now
+                self._copied[name] = current
 
     def _copy(self, name: str, local: Path) -> None:
         target = f"{self._directory}/{name}"
         if local.is_dir():
-            self._shelf(name).add(str(local), 0)
+            self._store(name).add(str(local), 0)
         elif local.exists():
             storage.publish(target, partial(_copy_file, local), self._scratch)
         else:
-            self._shelf(name).clear()
+            self._store(name).clear()
             storage.remove(target)
 
-    def _shelf(self, name: str) -> CheckpointStore:
+    def _store(self, name: str) -> CheckpointStore:
         return CheckpointStore(f"{self._directory}/{name}", keep=1)
 
 
 def _fingerprint(path: Path) -> frozenset[tuple[str, int, int]]:
-    """Return what tells whether anything has been written: each file's name, time and size."""
+    """Return the name, time and size of each file, which differ after a write."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     return frozenset((str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in files)
 

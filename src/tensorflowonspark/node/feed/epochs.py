@@ -1,13 +1,14 @@
-"""Epochs over cached rows: the same number of steps on every worker, shuffled anew in each epoch.
+"""Epochs over cached rows: the same number of steps on every worker, in a new order in each epoch.
 
-In synchronous training a worker that runs out of batches stops all others for ever. So all workers agree, from the
-row counts that each of them knows, on the number of steps of the one that needs most; the others fill up with rows of
-weight zero. Each row is seen exactly once per epoch with its own weight.
+In synchronous training a worker that runs out of batches blocks all others. So all workers derive, from the row counts
+that each of them has, the number of steps of the worker that needs most; the others pad with rows of weight zero. Each
+row is seen exactly once per epoch with its own weight.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,12 @@ import numpy.typing as npt
 from tensorflowonspark import columns
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import note_rows, state_pass
+from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.feed.selection import Batch, Selection
+from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 from tensorflowonspark.node.feed.shard import Shard
 
-__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "EpochPlan", "Epochs", "batch_shares", "plan_epoch"]
+__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "Batches", "EpochPlan", "Epochs", "batch_shares", "plan_epoch"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,11 @@ class EpochPlan:
     steps: int
 
     def real_rows(self, step: int) -> int:
-        """How many rows of this step are real."""
+        """Return the number of real rows of a step."""
         return max(0, min(self.batch_rows, self.rows - step * self.batch_rows))
 
     def padding(self, step: int) -> int:
-        """How many rows of weight zero fill this step up; an epoch's last batch may be short, but never empty."""
+        """Return the number of padding rows of a step; an epoch's last batch may be short, but never empty."""
         real = self.real_rows(step)
         return 0 if real and step == self.steps - 1 else self.batch_rows - real
 
@@ -48,14 +50,14 @@ def plan_epoch(rows: Sequence[int], batch_size: int, index: int) -> EpochPlan:
     rows : sequence of int
         The rows of each worker.
     batch_size : int
-        Rows per step over all workers together; where it can't be divided evenly, the first workers take one more.
+        Rows per step over all workers together; if it can't be divided evenly, the first workers take one more.
     index : int
-        Which of the workers it is for.
+        The worker's position in `rows`.
 
     Raises
     ------
     SpecError
-        If there are more workers than rows in a batch.
+        If a batch has fewer rows than workers.
 
     Examples
     --------
@@ -68,7 +70,7 @@ def plan_epoch(rows: Sequence[int], batch_size: int, index: int) -> EpochPlan:
 
 
 def batch_shares(batch_size: int, workers: int) -> list[int]:
-    """Return how many rows of a batch each worker has: as many, or the first ones one more.
+    """Return each worker's rows of a batch: an even share, and one more for the first workers if it is uneven.
 
     Examples
     --------
@@ -83,29 +85,29 @@ def batch_shares(batch_size: int, workers: int) -> list[int]:
     return [int(batch_size) // workers + (worker < int(batch_size) % workers) for worker in range(workers)]
 
 
-# What is gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
+# Gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
 BLOCK_ROWS = 2048
 BLOCK_BYTES = 16 << 20
 
 
 class Epochs:
-    """Makes the batches of one epoch after the other; each call starts a new pass.
+    """Batches of one epoch after the other; each call starts a new pass.
 
     Parameters
     ----------
     shard : Shard
         This worker's rows.
     selection : Selection
-        The columns that are wanted.
+        The columns to gather.
     plan : EpochPlan
-        How many steps there are, and of how many rows.
+        Number and size of the steps.
     report : callable
         Takes a `Progress` before each batch.
     seed : int or None
-        What the epochs' orders are drawn from; None keeps the rows' own order.
+        Seed of the epochs' orders; None keeps the rows' own order.
     on_epoch_end : callable, optional
-        Called with the epoch's number (from 0) when its last batch has been taken and the next is asked for.
-    on_rows_given : callable, optional
+        Called with the epoch's number (from 0) when its last batch has been taken and the next is requested.
+    on_pass_end : callable, optional
         Called with the number of a pass's real rows at the same time.
     """
 
@@ -117,7 +119,7 @@ class Epochs:
         report: Callable[[Progress], None],
         seed: int | None,
         on_epoch_end: Callable[[int], None] | None = None,
-        on_rows_given: Callable[[int], None] | None = None,
+        on_pass_end: Callable[[int], None] | None = None,
     ) -> None:
         self.plan = plan
         self._kinds = selection.kinds
@@ -126,16 +128,16 @@ class Epochs:
         self._report = report
         self._seed = seed
         self._on_epoch_end = on_epoch_end
-        self._on_rows_given = on_rows_given
-        self._first = 0  # step of the next pass
-        self._done = 0  # epochs whose last batch was handed out; passes that were given up don't count
+        self._on_pass_end = on_pass_end
+        self._first_step = 0  # of the next pass
+        self._epochs_done = 0  # epochs whose last batch was handed out; abandoned passes don't count
 
-    def begin_at(self, epoch: int, step: int) -> None:
-        """Have the next pass be the rest of an epoch, from a step on."""
-        self._done, self._first = epoch, step
+    def resume_at(self, epoch: int, step: int) -> None:
+        """Make the next pass the rest of an epoch, from a step on."""
+        self._epochs_done, self._first_step = epoch, step
 
     def __call__(self) -> Iterator[Batch]:
-        """Yield the columns of each batch, and which of its rows are real."""
+        """Yield the columns of each batch, and a mask of its real rows."""
         note_rows()
         if state_pass():
             yield from self._real_rows(self.plan.batch_rows)
@@ -144,7 +146,7 @@ class Epochs:
             start = 0
             for step in steps:
                 stop = start + self.plan.real_rows(step) + self.plan.padding(step)
-                self._tell(epoch, step)
+                self._report_step(epoch, step)
                 yield {name: values[start:stop] for name, values in block.items()}, self._real(step, step + 1)
                 start = stop
 
@@ -155,7 +157,7 @@ class Epochs:
             yield from self._real_rows(self._rows_per_block)
             return
         for epoch, steps, block in self._pass():
-            self._tell(epoch, steps[-1])
+            self._report_step(epoch, steps[-1])
             yield block, self._real(steps.start, steps.stop)
 
     @property
@@ -163,35 +165,35 @@ class Epochs:
         return max(1, int(min(BLOCK_ROWS, BLOCK_BYTES / self._bytes_per_row)))
 
     def _real_rows(self, rows_at_once: int) -> Iterator[Batch]:
-        """Yield each row once, in the rows' own order; this is no epoch, and nothing is filled up."""
+        """Yield each row once, in the rows' own order, unpadded; this does not count as an epoch."""
         for start in range(0, self.plan.rows, rows_at_once):
             stop = min(start + rows_at_once, self.plan.rows)
             yield self._reader.take(np.arange(start, stop)), np.ones(stop - start, np.bool_)
 
     def _pass(self) -> Iterator[tuple[int, range, dict[str, columns.Array | columns.Ragged]]]:
-        """Yield the epoch's number, some steps, and the rows of these steps."""
-        plan, epoch = self.plan, self._done
+        """Yield the epoch's number, a range of steps, and the rows of these steps."""
+        plan, epoch = self.plan, self._epochs_done
         order = self._order(epoch)
         steps_per_block = max(1, self._rows_per_block // plan.batch_rows)
-        begin, self._first = self._first, 0
+        begin, self._first_step = self._first_step, 0
         for first in range(begin, plan.steps, steps_per_block):
             steps = range(first, min(first + steps_per_block, plan.steps))
             yield epoch, steps, self._gather(order, steps)
-        if self._on_rows_given is not None:
-            self._on_rows_given(max(0, plan.rows - begin * plan.batch_rows))
+        if self._on_pass_end is not None:
+            self._on_pass_end(max(0, plan.rows - begin * plan.batch_rows))
         if self._on_epoch_end is not None:
             self._on_epoch_end(epoch)
 
-    def _tell(self, epoch: int, step: int) -> None:
-        """Note that a step's rows go out."""
+    def _report_step(self, epoch: int, step: int) -> None:
+        """Report that a step's rows are handed out."""
         plan = self.plan
         seen = min(plan.rows, step * plan.batch_rows + plan.real_rows(step))
         self._report(Progress(epoch, step + 1, plan.steps, seen))
         if step == plan.steps - 1:
-            self._done = epoch + 1
+            self._epochs_done = epoch + 1
 
     def _real(self, first: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Return which rows of some steps are real: all, and then none."""
+        """Return a mask of the real rows of some steps, which come before all padding."""
         plan = self.plan
         real = sum(plan.real_rows(step) for step in range(first, stop))
         return np.arange(real + sum(plan.padding(step) for step in range(first, stop))) < real
@@ -204,8 +206,8 @@ class Epochs:
     def _gather(self, order: npt.NDArray[np.int64], steps: range) -> dict[str, columns.Array | columns.Ragged]:
         """Return the rows of some steps, padding included, as one array for each column.
 
-        Padding repeats real rows, so that batch statistics stay those of real data; a worker without any row has
-        nothing but zeros to offer.
+        Padding repeats real rows, so that batch statistics stay those of real data; a worker without any row pads with
+        zeros.
         """
         plan = self.plan
         size = sum(plan.real_rows(step) + plan.padding(step) for step in steps)
@@ -213,3 +215,38 @@ class Epochs:
             return {name: columns.zeros(size, kind) for name, kind in self._kinds.items()}
         start = steps.start * plan.batch_rows
         return self._reader.take(order[np.arange(start, start + size) % len(order)])
+
+
+class Batches:
+    """Batches of NumPy arrays; each iteration over them is one epoch.
+
+    Parameters
+    ----------
+    passes : callable
+        Starts a pass over the rows.
+    selection : Selection
+        The columns, and the structure of an element.
+
+    Notes
+    -----
+    Calling it starts an epoch too, as ``tf.data.Dataset.from_generator`` does.
+    """
+
+    reads_feed = True  # for `keras.provenance`, which must not take an element to find out
+
+    def __init__(self, passes: Callable[[], Iterator[Batch]], selection: Selection) -> None:
+        self._passes = passes
+        self._selection = selection
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start an epoch."""
+        real_only = state_pass()
+        for padded in self._passes():
+            report_read()
+            batch = real_rows(padded) if real_only else padded
+            values = {
+                name: each.rows() if isinstance(each, columns.Ragged) else each for name, each in batch[0].items()
+            }
+            yield self._selection.arrange(values, self._selection.weights(batch))
+
+    __call__ = __iter__

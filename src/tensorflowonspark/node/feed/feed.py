@@ -6,23 +6,23 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+import numpy.typing as npt
 import pyarrow as pa
 
-from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
-from tensorflowonspark.keras.feed_tracking import row_counts, state_pass
+from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.feed.epochs import Epochs, batch_shares, plan_epoch
-from tensorflowonspark.node.feed.selection import Batch, Options, Selection, real_part
+from tensorflowonspark.node.feed.epochs import Batches, Epochs, batch_shares, plan_epoch
+from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.stream import Stream
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["Batches", "Feed"]
+__all__ = ["Feed"]
 
 
 class Feed:
@@ -30,81 +30,105 @@ class Feed:
 
     Parameters
     ----------
-    contents : Contents
-        What all workers have together.
+    manifest : SplitManifest
+        The rows and columns of all workers.
     rows : Shard or Stream
         This worker's rows.
     numbers : sequence of int
         The node numbers of all workers that are fed, in their order.
     number : int
-        This node's.
+        This node's number.
     report : callable
         Takes a `Progress` before each batch.
     validation : Feed, optional
-        The rows to validate on.
+        The validation rows.
 
     Attributes
     ----------
     validation : Feed or None
         The rows that came with ``cluster.train(..., validation=...)``.
+
+    Examples
+    --------
+    >>> feed = ctx.feed()
+    >>> feed.columns, feed.rows, feed.total_rows, feed.steps(batch_size=4)
+    (['x', 'id', 'label'], 6, 6, 2)
     """
 
     def __init__(
         self,
-        contents: SplitManifest,
+        manifest: SplitManifest,
         rows: Shard | Stream,
         numbers: Sequence[int],
         number: int,
         report: Callable[[Progress], None],
         validation: "Feed | None" = None,
     ) -> None:
-        self._contents = contents
+        self._manifest = manifest
         self._source = rows
-        self._rows = [contents.rows.get(each, 0) for each in numbers]
+        self._rows = [manifest.rows.get(each, 0) for each in numbers]
         self._index = list(numbers).index(number)
-        if isinstance(rows, Shard) and rows.rows != contents.rows[number]:
-            raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {contents.rows[number]}")
+        if isinstance(rows, Shard) and rows.rows != manifest.rows[number]:
+            raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {manifest.rows[number]}")
         self._report = report
         self.validation = validation
-        self._trained_on = True
+        self._is_training = True
         if validation is not None:
-            validation._trained_on = False
-        self._made: WeakSet[Epochs] = WeakSet()  # since the last begin_at
+            validation._is_training = False
+        self._epochs: WeakSet[Epochs] = WeakSet()  # created since the last _resume_at
 
     @property
     def rows(self) -> int | None:
-        """How many rows this worker has; None for a stream, of which that is not known."""
+        """Number of rows of this worker; None for a stream, whose length is unknown."""
         return self._source.rows if isinstance(self._source, Shard) else None
 
     @property
     def total_rows(self) -> int | None:
-        """How many rows all workers have together; None for a stream."""
+        """Number of rows of all workers together; None for a stream."""
         return sum(self._rows) if isinstance(self._source, Shard) else None
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns; a field of a struct is a column named ``struct.field``."""
-        schema = self._contents.schema
+        """Names of the columns; a field of a struct is a column named ``struct.field``."""
+        schema = self._manifest.schema
         return list(pa.ipc.read_schema(pa.py_buffer(schema)).names) if schema else []
 
     def steps(self, batch_size: int) -> int | None:
-        """Return the number of steps in an epoch, the same on all workers, for so many rows per step over all.
+        """Return the number of steps in an epoch, which is the same on all workers.
 
-        None for a stream: its steps are as many as all its rows need.
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one step over all workers together.
+
+        Returns
+        -------
+        int or None
+            None for a stream, whose number of steps is unknown.
+
+        Raises
+        ------
+        SpecError
+            If `batch_size` is less than the number of workers.
+
+        Examples
+        --------
+        >>> ctx.feed().steps(batch_size=4)
+        2
         """
         if isinstance(self._source, Stream):
             return None
         return plan_epoch(self._rows, batch_size, self._index).steps
 
-    def dataset(  # noqa: PLR0913 - what the elements are, named at the call
+    def dataset(  # noqa: PLR0913 - named at the call
         self,
         batch_size: int,
         *,
         features: str | Sequence[str] | None = None,
         label: str | Sequence[str] | None = None,
-        weight: str | None = None,
+        sample_weight: str | None = None,
         shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, str] | None = None,
+        dtypes: Mapping[str, npt.DTypeLike] | None = None,
         fill: Mapping[str, Any] | None = None,
         shuffle: bool = True,
         seed: int = 0,
@@ -113,7 +137,7 @@ class Feed:
     ) -> "tf.data.Dataset":
         """Return this worker's share as a ``tf.data.Dataset``; each pass over it is one epoch.
 
-        All workers take the same number of steps, each row comes exactly once per epoch, and rows that fill up a
+        All workers take the same number of steps, each row comes exactly once per epoch, and the padding rows of a
         worker's last batches have a weight of zero.
 
         Parameters
@@ -122,122 +146,214 @@ class Feed:
             Rows of one step over all workers together, as in ``fit`` under a ``tf.distribute`` strategy.
         features : str or sequence of str, optional
             One column, which comes as a tensor, or several, which come as a dict by name; a struct's name stands for
-            all its fields. By default the column ``features`` if there is one beside a label, or else all columns but
-            label and weight.
+            all its fields. The default is the column ``features`` if it exists beside a label, and otherwise all
+            columns but `label` and `sample_weight`.
         label : str or sequence of str, optional
             The label's column, or those of several outputs. If neither it nor `features` is given, the column
-            ``label`` if there is one.
-        weight : str, optional
-            A column of weights.
+            ``label`` if it exists.
+        sample_weight : str, optional
+            A column of weights: one number per row.
         shapes : mapping, optional
             The shape of one row's value, by column, as in ``{"image": (28, 28, 1)}``: flat arrays, and the bytes of
-            binary columns (as uint8; those in arrays only with a cast), are folded into it. ``(None,)`` makes a
-            ``tf.RaggedTensor`` of arrays that differ in length. Without it all arrays of a column must have one
+            binary columns (as uint8; those in arrays only with a dtype), are folded into it. ``(None,)`` makes a
+            ``tf.RaggedTensor`` of arrays that differ in length. By default all arrays of a column must have one
             length, which is its shape.
         dtypes : mapping, optional
-            The dtype that is wanted, by column, as in ``{"image": "float32"}``.
+            The dtype to convert to, by column, as in ``{"image": "float32"}``.
         fill : mapping, optional
-            What stands for a null, by column; a null array of a ragged column becomes empty. Without it a null is an
-            error.
+            The value that replaces a null, by column; a null array of a ragged column becomes empty. By default a null
+            is an error.
         shuffle : bool
-            Whether each epoch has an order of its own: a full shuffle of this worker's rows; of a stream, of the rows
-            of each partition.
+            Whether each epoch has its own order: a full shuffle of this worker's rows; for a stream, of the rows of
+            each partition.
         seed : int
-            What the orders are drawn from.
+            Seed of the orders.
         first_step : int
-            How many steps were taken before, for a loop that goes on from a checkpoint (what ``restore`` returned, if
-            each step takes one batch): the first pass is the rest of the epoch in which that was, with the order that
-            the epoch has.
+            Steps taken before, for a loop that resumes from a checkpoint (the result of ``restore``, if each step takes
+            one batch): the first pass is the rest of the epoch in which that step was, in that epoch's order.
         on_epoch_end : callable, optional
-            Called with the epoch's number, from 0, when an epoch's rows have all been handed out.
+            Called with the epoch's number, from 0, when all rows of an epoch have been handed out.
 
         Returns
         -------
         tf.data.Dataset
-            Of ``(x, y, sample_weight)`` with a label: batches of shape ``(rows, *shape of a value)`` and a float32
-            vector ``(rows,)``. Without one, of dicts by column name with one more key, ``"sample_weight"``. Dates are
-            int32 (days since 1970), timestamps and intervals int64 (microseconds), times of day int64 (nanoseconds),
-            decimals and the vectors of Spark ML float64.
+            With a label, of ``(x, y, sample_weight)``: batches of shape ``(rows, *shape of a value)`` and a float32
+            vector ``(rows,)``. Without a label, of dicts by column name with one more key, ``"sample_weight"``. Dates
+            are int32 (days since 1970), timestamps and intervals int64 (microseconds), times of day int64
+            (nanoseconds), decimals and the vectors of Spark ML float64.
 
         Raises
         ------
         FeedError
-            If a column does not exist, or its values do not fit; it names the row.
+            If a column does not exist, or its values do not fit; the error names the row.
+        SpecError
+            If `batch_size` is less than the number of workers, or `first_step` is negative.
+
+        Examples
+        --------
+        >>> for batch in ctx.feed().dataset(4, features=["x", "id"], shuffle=False):
+        ...     print(batch["x"].shape, batch["id"].numpy(), batch["sample_weight"].numpy())
+        (4, 2) [0 1 2 3] [1. 1. 1. 1.]
+        (2, 2) [4 5] [1. 1.]
         """
         from tensorflowonspark.node.feed.dataset import make_dataset
 
-        options = Options(features=features, label=label, weight=weight, shapes=shapes, dtypes=dtypes, fill=fill)
-        selection = self.select(options)
+        options = FeatureOptions(features, label, sample_weight, shapes, dtypes, fill)
+        selection = self._select(options)
         passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
         rows = batch_shares(batch_size, len(self._rows))[self._index]
         steps = self.steps(batch_size)
         return make_dataset(passes, selection, rows, None if steps and first_step % steps else steps)
 
-    def batches(
+    def batches(  # noqa: PLR0913 - named at the call
         self,
         batch_size: int,
         *,
+        features: str | Sequence[str] | None = None,
+        label: str | Sequence[str] | None = None,
+        sample_weight: str | None = None,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        dtypes: Mapping[str, npt.DTypeLike] | None = None,
+        fill: Mapping[str, Any] | None = None,
         shuffle: bool = True,
         seed: int = 0,
         first_step: int = 0,
         on_epoch_end: Callable[[int], None] | None = None,
-        **options: Any,
-    ) -> "Batches":
-        """Return batches of numpy arrays, without TensorFlow: each iteration over them is an epoch.
+    ) -> Batches:
+        """Return batches of NumPy arrays, without TensorFlow; each iteration over them is one epoch.
 
-        For training loops of your own, with JAX, PyTorch or scikit-learn's ``partial_fit``. The elements are those of
-        `dataset`, and so are all parameters; a ragged column is an object array with an array for each row. To call
-        what is returned starts an epoch too, as ``tf.data.Dataset.from_generator`` does.
+        For custom training loops, with JAX, PyTorch or scikit-learn's ``partial_fit``.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one step over all workers together.
+        features, label, sample_weight, shapes, dtypes, fill, shuffle, seed, first_step, on_epoch_end
+            As for `dataset`.
+
+        Returns
+        -------
+        Batches
+            An iterable that can be iterated again for the next epoch, with the elements of `dataset` as arrays. A
+            ragged column is an object array with an array for each row.
+
+        Raises
+        ------
+        FeedError, SpecError
+            As for `dataset`.
 
         Examples
         --------
-        >>> def program(args, ctx):
-        ...     batches = ctx.feed().batches(10, shuffle=False)
-        ...     return [int(batch["id"].sum()) for _ in range(2) for batch in batches]
-        >>> run(spark, program, data=spark.range(20))
-        {'worker:0': [45, 145, 45, 145]}
+        >>> batches = ctx.feed().batches(4, shuffle=False)
+        >>> for epoch in range(2):
+        ...     for x, y, sample_weight in batches:
+        ...         print(epoch, x["id"], y)
+        0 [0 1 2 3] [0. 1. 0. 1.]
+        0 [4 5] [0. 1.]
+        1 [0 1 2 3] [0. 1. 0. 1.]
+        1 [4 5] [0. 1.]
         """
-        selection = self.select(Options(**options))  # type: ignore[typeddict-item]
+        selection = self._select(FeatureOptions(features, label, sample_weight, shapes, dtypes, fill))
         passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
         return Batches(passes, selection)
+
+    def validation_dataset(
+        self,
+        batch_size: int,
+        *,
+        features: str | Sequence[str] | None = None,
+        label: str | Sequence[str] | None = None,
+        sample_weight: str | None = None,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        dtypes: Mapping[str, npt.DTypeLike] | None = None,
+        fill: Mapping[str, Any] | None = None,
+    ) -> "tf.data.Dataset":
+        """Return this worker's share of the validation rows, in their own order.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one step over all workers together.
+        features, label, sample_weight, shapes, dtypes, fill
+            As for `dataset`.
+
+        Returns
+        -------
+        tf.data.Dataset
+            Elements as of `dataset`.
+
+        Raises
+        ------
+        FeedError
+            If the feed has no validation rows, or as for `dataset`.
+
+        Examples
+        --------
+        >>> for batch in ctx.feed().validation_dataset(4, features="id"):
+        ...     print(batch["id"].numpy())
+        [0 1]
+        """
+        if self.validation is None:
+            raise FeedError("the feed has no validation rows: pass them with cluster.train(df, validation=...)")
+        return self.validation.dataset(
+            batch_size,
+            features=features,
+            label=label,
+            sample_weight=sample_weight,
+            shapes=shapes,
+            dtypes=dtypes,
+            fill=fill,
+            shuffle=False,
+        )
 
     def partitions(self) -> Iterator[Iterator[pa.RecordBatch]]:
         """Yield the Arrow batches of one partition of a stream after the other, as Spark sent them.
 
         Each row comes to one worker, once; workers take no steps together. Take a partition's batches before the next.
 
+        Returns
+        -------
+        iterator of iterators of pa.RecordBatch
+            One for each partition.
+
         Raises
         ------
         FeedError
-            If the rows are kept (``cluster.train`` with a ``cache``), or were passed over before.
+            If the rows are cached (``cluster.train`` with a `cache`), or were read before.
+
+        Examples
+        --------
+        In the function of a cluster that is fed by ``cluster.train(df, cache=None)``::
+
+            for partition in ctx.feed().partitions():
+                table = pa.Table.from_batches(partition)
         """
         if isinstance(self._source, Shard):
             raise FeedError("partitions() is for rows that come once: feed them with cache=None, or use batches()")
-        return _reported(self._source.partitions())
+        return _with_reports(self._source.partitions())
 
-    def begin_at(self, epoch: int, step: int) -> bool:
-        """Have the passes that have not begun begin in the midst of an epoch; return whether there are any.
+    def _resume_at(self, epoch: int, step: int) -> bool:
+        """Start the passes that have not begun in the middle of an epoch; return whether one exists.
 
         Parameters
         ----------
         epoch, step : int
-            How many epochs were complete, and how many steps of the next one were taken.
+            Complete epochs, and steps taken in the next one.
         """
-        made, self._made = list(self._made), WeakSet()
-        for each in made:
-            each.begin_at(epoch, step)
-        return bool(made)
+        created, self._epochs = list(self._epochs), WeakSet()
+        for each in created:
+            each.resume_at(epoch, step)
+        return bool(created)
 
-    def select(self, options: Options) -> Selection:
-        """Return the columns that a program asks for, if they can be had like that."""
-        if not self._contents.schema:
+    def _select(self, options: FeatureOptions) -> Selection:
+        if not self._manifest.schema:
             raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
-        return Selection(self._contents, options)
+        return Selection(self._manifest, options)
 
-    def own_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Callable[[], Iterator[Batch]]:
-        """Return what starts a pass over this worker's rows alone, whatever the others do: no batch is filled up."""
+    def _local_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Callable[[], Iterator[Batch]]:
+        """Return a function that starts a pass over this worker's rows, independent of other workers, unpadded."""
         if isinstance(self._source, Stream):
-            return partial(self._source.batches, selection, batch_rows, seed, apart=True)
+            return partial(self._source.batches, selection, batch_rows, seed, independent=True)
         plan = plan_epoch([self._source.rows], batch_rows, 0)
         return Epochs(self._source, selection, plan, self._report, seed)
 
@@ -250,50 +366,21 @@ class Feed:
         on_epoch_end: Callable[[int], None] | None,
     ) -> Callable[[], Iterator[Batch]]:
         if not isinstance(first_step, Integral) or first_step < 0:
-            raise SpecError(f"first_step={first_step!r}: expected how many steps were taken before")
+            raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")
         if isinstance(self._source, Stream):
             if first_step:
-                raise FeedError("first_step is for rows that are kept: a stream has no rows that came before")
+                raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
             share = batch_shares(batch_size, len(self._rows))[self._index]
             return partial(self._source.batches, selection, share, seed, on_epoch_end)
         plan = plan_epoch(self._rows, batch_size, self._index)
-        count = row_counts.add if self._trained_on else None
+        count = row_counts.add if self._is_training else None
         epochs = Epochs(self._source, selection, plan, self._report, seed, on_epoch_end, count)
-        epochs.begin_at(*divmod(int(first_step), max(1, plan.steps)))
-        self._made.add(epochs)
+        epochs.resume_at(*divmod(int(first_step), max(1, plan.steps)))
+        self._epochs.add(epochs)
         return epochs
 
 
-def _reported(partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:
+def _with_reports(partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:
     for batches in partitions:
         report_read()
         yield batches
-
-
-class Batches:
-    """Batches of numpy arrays; each iteration over them is an epoch.
-
-    Parameters
-    ----------
-    passes : callable
-        Starts a pass over the rows.
-    selection : Selection
-        The columns, and the structure of an element.
-    """
-
-    reads_feed = True  # known to `keras.provenance` without a look at an element
-
-    def __init__(self, passes: Callable[[], Iterator[Batch]], selection: Selection) -> None:
-        self._passes = passes
-        self._selection = selection
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start an epoch."""
-        real_only = state_pass()
-        for padded in self._passes():
-            report_read()
-            batch = real_part(padded) if real_only else padded
-            values = {name: each.rows() if isinstance(each, Ragged) else each for name, each in batch[0].items()}
-            yield self._selection.arrange(values, self._selection.weights(batch))
-
-    __call__ = __iter__

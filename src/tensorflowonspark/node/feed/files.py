@@ -1,12 +1,12 @@
 """Files that the nodes read themselves: each worker caches its share of TFRecord or Parquet splits.
 
 All workers list the same files and divide them in the same way, by size; each decodes its share, several files at a
-time, into its cache. It tells the driver what it has and a fingerprint of the list; when all have, the driver seals the
-read like a feed, and all that a feed can do follows from there.
+time, into its cache. It reports its parts and a fingerprint of the list to the driver. When all workers have reported,
+the driver completes the read like a feed, with rebalancing and even steps.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.feed_messages import CacheConfig, FilesRead, PartHeader, PartSummary, Split
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, FilesRead, PartHeader, PartSummary, Split
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
@@ -27,10 +27,11 @@ from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, p
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
 
-__all__ = ["FileFeeds", "FileSplit", "parquet_pieces", "shares", "tfrecord_pieces"]
+__all__ = ["FileFeeds", "FileSplit", "divide", "parquet_splits", "tfrecord_splits"]
 
-FIRST_FEED = 1 << 30  # the numbers of such reads; feeds are numbered from 0
-_READERS = 4  # pieces read at a time: network and disk wait for each other, and decoding is native code
+_FIRST_FEED = 1 << 30  # number of the first read; feeds are numbered from 0
+_READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
+_FOOTERS_AT_A_TIME = 16
 
 
 class FileSplit(Protocol):
@@ -38,11 +39,11 @@ class FileSplit(Protocol):
 
     @property
     def name(self) -> str:
-        """Which part of which file it is."""
+        """The file, and the part of it."""
 
     @property
     def size(self) -> int:
-        """In bytes, on which the division rests."""
+        """Size in bytes, by which the splits are divided."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield its rows."""
@@ -50,89 +51,91 @@ class FileSplit(Protocol):
 
 @dataclass
 class FileFeeds:
-    """The reads of one node.
+    """The feeds of one node that are read from files.
 
     Attributes
     ----------
     setup : NodeSetup
-        Which node it is.
+        Identity of the node.
     cache : Cache
-        Keeps the rows.
+        Stores the rows.
     link : Link
         To the driver.
     feeds : Feeds
-        Opens what the driver has sealed.
+        Opens the feeds that the driver has completed.
     """
 
     setup: NodeSetup
     cache: Cache
     link: Link
     feeds: Feeds
-    _next: int = FIRST_FEED
+    _next: int = _FIRST_FEED
 
-    def read(self, call: str, pieces: Sequence[FileSplit], schema: pa.Schema, storage: CacheConfig) -> Feed:
+    def read(
+        self, call: str, splits: Sequence[FileSplit], schema: pa.Schema, cache: str, cache_limit: int | str | None
+    ) -> Feed:
         """Read this worker's share; return all workers' rows as a feed.
 
         Parameters
         ----------
         call : str
-            What the program called, for errors.
-        pieces : sequence of Piece
-            All there is to read, in the same order on all workers.
+            The program's call, for errors.
+        splits : sequence of FileSplit
+            All splits, in the same order on all workers.
         schema : pa.Schema
             The rows' columns.
-        storage : Storage
-            Where the rows are kept.
+        cache, cache_limit
+            As for `Context.read_tfrecord`.
 
         Raises
         ------
         SpecError
-            If there is nothing to read.
+            If the files are empty, or `cache` or `cache_limit` is invalid.
         """
-        if not pieces:
-            raise SpecError(f"{call}: there is nothing in these files")
+        config = CacheConfig.parse(cache, cache_limit)
+        if config.keep is CacheMode.NONE:
+            raise SpecError(f"cache={cache!r}: files that the nodes read are cached, on 'disk' or in 'memory'")
+        if not splits:
+            raise SpecError(f"{call}: the files are empty")
         feed, self._next = self._next, self._next + 1
         workers = self.setup.spec.fed
-        own = shares([piece.size for piece in pieces], len(workers))[workers.index(self.setup.role)]
+        share = divide([split.size for split in splits], len(workers))[workers.index(self.setup.role)]
         with ThreadPoolExecutor(_READERS, thread_name_prefix="read") as readers:
-            stored = [readers.submit(self._store, feed, number, pieces[number], schema, storage) for number in own]
+            stored = [readers.submit(self._store, feed, number, splits[number], schema, config) for number in share]
             try:
                 parts = tuple(each.result() for each in stored)
             except BaseException:
                 readers.shutdown(cancel_futures=True)
                 raise
-        listed = "\n".join(f"{piece.name} {piece.size}" for piece in pieces)
+        listed = "\n".join(f"{split.name} {split.size}" for split in splits)
         self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts))
         return self.feeds.open(self.link.wait_for_file_feed(feed))
 
-    def _store(self, feed: int, number: int, piece: FileSplit, schema: pa.Schema, storage: CacheConfig) -> PartSummary:
-        header = PartHeader(feed, Split.TRAIN, number, 0, storage)
-        return self.cache.store(header, schema, piece.batches(), report=False)  # `FilesRead` reports all of them
+    def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
+        header = PartHeader(feed, Split.TRAIN, number, 0, config)
+        return self.cache.store(header, schema, split.batches(), report=False)  # `FilesRead` reports all of them
 
 
-def shares(sizes: Sequence[int], workers: int) -> list[list[int]]:
-    """Return the numbers of the pieces that each worker reads: the largest first, each to who has least so far.
+def divide(sizes: Sequence[int], workers: int) -> list[list[int]]:
+    """Return the numbers of each worker's splits: the largest first, each to the worker with the least load.
 
     Examples
     --------
-    >>> shares([1, 5, 2, 3], 2)
+    >>> divide([1, 5, 2, 3], 2)
     [[0, 1], [2, 3]]
     """
-    given: list[list[int]] = [[] for _ in range(workers)]
+    shares: list[list[int]] = [[] for _ in range(workers)]
     load = [0] * workers
     for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
         least = load.index(min(load))
-        given[least].append(number)
+        shares[least].append(number)
         load[least] += sizes[number]
-    return [sorted(each) for each in given]
-
-
-_FOOTERS_AT_A_TIME = 16
+    return [sorted(each) for each in shares]
 
 
 @dataclass(frozen=True)
 class _Records:
-    """A part of a TFRecord file."""
+    """A byte range of a TFRecord file."""
 
     split: RecordSplit
     columns: list[pa.Field]
@@ -150,13 +153,14 @@ class _Records:
         return read([self.split], self.columns, self.options)
 
 
-def tfrecord_pieces(
-    paths: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None, options: Options
+def tfrecord_splits(
+    paths: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None, given: Mapping[str, Any]
 ) -> tuple[list[FileSplit], pa.Schema]:
-    """Return the parts of TFRecord files, and the columns of their rows."""
+    """Return the splits of TFRecord files, and the columns of their rows; `given` holds options by Spark's names."""
+    options = Options.of(given)
     files = find(paths, options.recursive_file_lookup)
     fields = inferred(files, options) if schema is None else list(schema)
-    fields = check_columns(_chosen(fields, columns), options, partition_types(files))
+    fields = check_columns(_select(fields, columns), options, partition_types(files))
     splits = [split for task in plan(files, options.split_bytes) for split in task]
     splits.sort(key=lambda each: (each.file.path, each.begin))
     return [_Records(split, fields, options) for split in splits], pa.schema(fields)
@@ -192,8 +196,8 @@ class _RowGroup:
                 )
 
 
-def parquet_pieces(paths: Sequence[str], columns: Sequence[str] | None) -> tuple[list[FileSplit], pa.Schema]:
-    """Return the row groups of Parquet files, and the columns of their rows."""
+def parquet_splits(paths: Sequence[str], columns: Sequence[str] | None) -> tuple[list[FileSplit], pa.Schema]:
+    """Return the row groups of Parquet files as splits, and the columns of their rows."""
     files = [file for file in find(paths) if file.size]
     with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as readers:
         footers = list(readers.map(_footer, files))
@@ -201,15 +205,15 @@ def parquet_pieces(paths: Sequence[str], columns: Sequence[str] | None) -> tuple
         raise SpecError(f"there are no Parquet files at {', '.join(paths)}")
     partitions = partition_types(files)
     fields = [*map(_plain, footers[0].schema.to_arrow_schema()), *(pa.field(*each) for each in partitions.items())]
-    schema = pa.schema(_chosen(fields, columns))
+    schema = pa.schema(_select(fields, columns))
     stored = [name for name in schema.names if name not in partitions]
-    pieces: list[FileSplit] = []
+    splits: list[FileSplit] = []
     for file, footer in zip(files, footers, strict=True):
         if missing := ", ".join(sorted(set(stored) - set(footer.schema.to_arrow_schema().names))):
             raise SpecError(f"{file.path} has no column {missing}, as {files[0].path} has")
         sizes = [footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)]
-        pieces += [_RowGroup(file, number, size, schema) for number, size in enumerate(sizes)]
-    return pieces, schema
+        splits += [_RowGroup(file, number, size, schema) for number, size in enumerate(sizes)]
+    return splits, schema
 
 
 def _footer(file: File) -> Any:
@@ -222,11 +226,11 @@ def _footer(file: File) -> Any:
 
 
 def _plain(column: pa.Field) -> pa.Field:
-    """Return a column as Spark would give it: a dictionary is how a file stores values, not what they are."""
+    """Return a column with the type that Spark reads: dictionary encoding is a matter of storage."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     return column.with_type(kind).remove_metadata()
 
 
-def _chosen(fields: Sequence[pa.Field], columns: Sequence[str] | None) -> list[pa.Field]:
+def _select(fields: Sequence[pa.Field], columns: Sequence[str] | None) -> list[pa.Field]:
     known = {each.name: each for each in fields}
     return [known[name] for name in chosen(columns, list(known))]

@@ -1,75 +1,98 @@
 """Inference server: calls the program's function with a partition's rows, and sends its results back in order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from threading import Lock
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from tensorflowonspark.columns import Ragged, flat_columns, summarize, to_array, to_batch
-from tensorflowonspark.errors import FeedError, error_text
+from tensorflowonspark.errors import FeedError, SpecError, error_text
 from tensorflowonspark.feed_messages import InferenceHeader, SplitManifest
-from tensorflowonspark.node.feed.selection import Options, Selection
+from tensorflowonspark.keras.saving import inference_call
+from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
-__all__ = ["Answerer", "InferenceServer"]
+__all__ = ["FunctionServer", "InferenceServer"]
 
 
 class InferenceServer(Protocol):
-    """What answers the rows that tasks send; `Answerer` says how."""
+    """An object that answers the rows of a partition."""
 
-    def answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]: ...  # noqa: D102
+    def answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the results of the rows, in order."""
 
 
-class Answerer:
-    """Calls a program's function with the rows of many partitions at a time; one call at a time.
+class FunctionServer:
+    """An inference server that calls a function, for many partitions at a time but in one thread at a time.
 
     Parameters
     ----------
     function : callable
-        Takes an array, or a dict of arrays by column, and returns as many results: an array, or a dict of them.
+        Takes an array, or a dict of arrays by column, and returns as many results: an array, or a dict of arrays.
     batch_rows : int
-        How many rows it gets at the most.
-    options : Options
-        Which columns it gets, and how.
+        Rows of one call, at most.
+    options : FeatureOptions
+        The columns that the function takes, and their shapes and dtypes.
     """
 
-    def __init__(self, function: Callable[[Any], Any], batch_rows: int, options: Options) -> None:
+    def __init__(self, function: Callable[[Any], Any], batch_rows: int, options: FeatureOptions) -> None:
         self._function = function
         self._batch_rows = batch_rows
         self._options = options
-        self._lock = Lock()  # most functions are not made for several threads, and one keeps the processor busy
+        self._lock = Lock()  # most functions are not thread-safe, and one call keeps the processor busy
+
+    @classmethod
+    def of(cls, function: Any, batch_rows: int, options: FeatureOptions) -> "FunctionServer":
+        """Return a server for a function or a Keras model.
+
+        Raises
+        ------
+        SpecError
+            If `function` is neither.
+        """
+        if any(kind.__module__.split(".")[0] in ("keras", "tf_keras") for kind in type(function).__mro__):
+            function = inference_call(function)
+        elif not callable(function):
+            raise SpecError(f"ctx.serve({function!r}): expected a function of the features, or a Keras model")
+        return cls(lambda features: _as_numpy(function(features)), batch_rows, options)
 
     def answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield a batch of results, of the schema that was asked for, for each batch of rows."""
-        wanted = pa.ipc.read_schema(pa.py_buffer(header.schema))
+        """Yield a batch of results, of the requested schema, for each batch of rows."""
+        schema = pa.ipc.read_schema(pa.py_buffer(header.schema))
         row = 0
         for batch in batches:
             flat = flat_columns(batch)
             pieces = []
             for start in range(0, flat.num_rows, self._batch_rows):
                 piece = flat.slice(start, self._batch_rows)
-                pieces.append(self._results(piece, wanted, header.partition, row + start))
+                pieces.append(self._results(piece, schema, header.partition, row + start))
             row += flat.num_rows
-            table = pa.Table.from_batches(pieces, wanted).combine_chunks()
-            yield from table.to_batches() or [pa.RecordBatch.from_pylist([], wanted)]
+            table = pa.Table.from_batches(pieces, schema).combine_chunks()
+            yield from table.to_batches() or [pa.RecordBatch.from_pylist([], schema)]
 
-    def _results(self, batch: pa.RecordBatch, wanted: pa.Schema, partition: int, first_row: int) -> pa.RecordBatch:
+    def _results(self, batch: pa.RecordBatch, schema: pa.Schema, partition: int, first_row: int) -> pa.RecordBatch:
         summary = summarize(batch, partition, first_row)
-        contents = SplitManifest({}, columns=summary, schema=batch.schema.serialize().to_pybytes())
-        selection = Selection(contents, self._options, inference=True)
+        manifest = SplitManifest({}, columns=summary, schema=batch.schema.serialize().to_pybytes())
+        selection = Selection(manifest, self._options, inference=True)
         arrays = {name: to_array(batch.column(name), kind) for name, kind in selection.kinds.items()}
         taken = selection.pick_features(
             {name: each.rows() if isinstance(each, Ragged) else each for name, each in arrays.items()}
         )
-        place = f"rows {first_row} to {first_row + batch.num_rows - 1} of partition {partition}"
+        rows = f"rows {first_row} to {first_row + batch.num_rows - 1} of partition {partition}"
         with self._lock:
             try:
                 results = self._function(taken)
             except Exception as error:
                 raise FeedError(
-                    f"the program's function for inference raised {type(error).__name__}: {error_text(error)} ({place})"
+                    f"the program's function for inference raised {type(error).__name__}: {error_text(error)} ({rows})"
                 ) from error
         try:
-            return to_batch(results, wanted, batch.num_rows)
+            return to_batch(results, schema, batch.num_rows)
         except FeedError as error:
-            raise FeedError(f"{error} ({place})") from error.__cause__
+            raise FeedError(f"{error} ({rows})") from error.__cause__
+
+
+def _as_numpy(results: Any) -> Any:
+    if isinstance(results, Mapping):
+        return {name: _as_numpy(each) for name, each in results.items()}
+    return results.numpy() if hasattr(results, "numpy") else results

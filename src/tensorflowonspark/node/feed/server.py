@@ -16,46 +16,55 @@ __all__ = ["FeedServer"]
 
 
 class FeedServer:
-    """Listens for parts, and for rows to be answered, from its making on, whatever the user's program does meanwhile.
+    """Server for the rows of feeds and of inference, which runs beside the user's program.
 
     Parameters
     ----------
     setup : NodeSetup
-        Says where.
-    tell : callable
-        Takes messages to the driver.
+        Addresses, credentials and directory of the node.
+    send : callable
+        Sends a message to the driver.
+
+    Attributes
+    ----------
+    cache : Cache
+        The rows received.
+    inference : InferenceServer or None
+        Answers the rows of inference, once the program has set it.
+    socket : str
+        Path of the Unix socket.
     """
 
-    def __init__(self, setup: NodeSetup, tell: Callable[[object], None]) -> None:
-        self.cache = Cache(setup.local_directory, setup.number, tell)
-        self.answerer: InferenceServer | None = None
+    def __init__(self, setup: NodeSetup, send: Callable[[object], None]) -> None:
+        self.cache = Cache(setup.local_directory, setup.number, send)
+        self.inference: InferenceServer | None = None
         self.socket = transport.short_path(Path(setup.feed_socket))
-        self._near = transport.Server(self.socket, setup.credentials, on_put=self._take, on_exchange=self._answer)
-        self._far = transport.Server(
+        self._local = transport.Server(self.socket, setup.credentials, on_put=self._store, on_exchange=self._infer)
+        self._remote = transport.Server(
             (setup.host, 0),
             setup.credentials,
             directory=setup.local_directory,
-            on_put=self._take,
-            on_exchange=self._answer,
+            on_put=self._store,
+            on_exchange=self._infer,
         )
 
     @property
     def port(self) -> int:
         """The TCP port."""
-        return int(self._far.port)
+        return int(self._remote.port)
 
-    def _take(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]) -> int:
+    def _store(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]) -> int:
         """Store a part; return its number of rows, by which the sender checks that all have arrived."""
         _require(PartHeader, header)
         return self.cache.store(header, schema, items, report=not header.is_move).rows
 
-    def _answer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _infer(self, header: InferenceHeader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _require(InferenceHeader, header)
-        if self.answerer is None:
-            raise FeedError("the program on this node has not said what answers inference: call ctx.serve(function)")
-        return self.answerer.answer(header, batches)
+        if self.inference is None:
+            raise FeedError("the program on this node has no function for inference: call ctx.serve(function)")
+        return self.inference.answer(header, batches)
 
 
 def _require(kind: type, header: object) -> None:
     if not isinstance(header, kind):
-        raise FeedError(f"a sender must begin with a {kind.__name__}, and this one began with {type(header).__name__}")
+        raise FeedError(f"expected a {kind.__name__} first, and received a {type(header).__name__}")

@@ -1,4 +1,4 @@
-"""A node's rows of one split of a feed, or of one part of a stream: found by their number, gathered into arrays."""
+"""A node's rows of one split of a feed, or of one part of a stream, gathered into arrays by row number."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,12 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Shard:
-    """Rows in the order in which they came, as Arrow batches.
+    """Rows in order of arrival, as Arrow batches.
+
+    Parameters
+    ----------
+    parts : iterable of sequences of pa.RecordBatch
+        The rows.
 
     Examples
     --------
@@ -32,36 +37,46 @@ class Shard:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
         return int(self._starts[-1])
 
     def bytes_per_row(self, names: Iterable[str]) -> float:
-        """How many bytes a row's values in these columns take, on the average."""
+        """Return the mean size of a row's values in some columns, in bytes."""
         names = list(names)
         return float(sum(batch.select(names).nbytes for batch in self.batches) / max(1, self.rows))
 
     def slices(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range, without copying them."""
+        """Yield the rows of a range of numbers, without a copy."""
         for first, batch in zip(self._starts, self.batches, strict=False):
             low, high = max(start, int(first)), min(stop, int(first) + batch.num_rows)
             if low < high:
                 yield batch.slice(low - int(first), high - low)
 
     def reader(self, kinds: Mapping[str, Kind]) -> "Reader":
-        """Return what gathers rows as arrays of these kinds, by column."""
+        """Return a reader that gathers rows as arrays of these kinds, by column."""
         return Reader(self.batches, self._starts, kinds)
 
 
 @dataclass(frozen=True)
-class _Places:
-    """Where rows stand that were asked for by number: sorted by batch, and the way back to the order asked for."""
+class _RowIndex:
+    """Positions of requested rows, grouped by batch, and the permutation that restores the requested order."""
 
-    pieces: tuple[tuple[int, Numbers], ...]  # (batch, the rows' numbers in it)
+    groups: tuple[tuple[int, Numbers], ...]  # (batch, the rows' positions in it)
     inverse: Numbers
 
 
 class Reader:
-    """Gathers rows: numbers straight from where they lie in memory, everything else by Arrow."""
+    """Gathers rows: numeric columns directly from Arrow's memory, others by Arrow.
+
+    Parameters
+    ----------
+    batches : sequence of pa.RecordBatch
+        The rows.
+    starts : array of int64
+        The number of the first row of each batch, and the number of all rows.
+    kinds : mapping
+        The columns to gather.
+    """
 
     def __init__(self, batches: Sequence[pa.RecordBatch], starts: Numbers, kinds: Mapping[str, Kind]) -> None:
         self._starts = starts
@@ -74,45 +89,44 @@ class Reader:
                 self._views[name] = [each for each in views if each is not None]
 
     def take(self, numbers: Numbers) -> dict[str, Array | Ragged]:
-        """Return rows by their numbers, in that order; a run of neighbours costs no copy where types allow."""
+        """Return rows by their numbers, in that order; consecutive rows are not copied if their types allow."""
         if not len(numbers):
             return {name: columns.zeros(0, kind) for name, kind in self._kinds.items()}
-        homes = np.searchsorted(self._starts, numbers, side="right") - 1
-        if homes[0] == homes[-1] and np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))):
-            home, start = int(homes[0]), int(numbers[0] - self._starts[homes[0]])
-            return {name: self._run(name, home, start, start + len(numbers)) for name in self._kinds}
-        places = self._places(numbers, homes)
-        return {name: self._gather(name, places) for name in self._kinds}
+        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        if owners[0] == owners[-1] and np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))):
+            batch, start = int(owners[0]), int(numbers[0] - self._starts[owners[0]])
+            return {name: self._run(name, batch, start, start + len(numbers)) for name in self._kinds}
+        index = self._index(numbers, owners)
+        return {name: self._gather(name, index) for name in self._kinds}
 
-    def _places(self, numbers: Numbers, homes: Numbers) -> _Places:
-        order = np.argsort(homes, kind="stable")
+    def _index(self, numbers: Numbers, owners: Numbers) -> _RowIndex:
+        order = np.argsort(owners, kind="stable")
         inverse = np.empty_like(order)
         inverse[order] = np.arange(len(order))
-        used, firsts = np.unique(homes[order], return_index=True)
+        used, firsts = np.unique(owners[order], return_index=True)
         groups = np.split(numbers[order], firsts[1:])
-        return _Places(
-            tuple((int(home), group - self._starts[home]) for home, group in zip(used, groups, strict=True)), inverse
-        )
+        local = tuple((int(batch), group - self._starts[batch]) for batch, group in zip(used, groups, strict=True))
+        return _RowIndex(local, inverse)
 
-    def _run(self, name: str, home: int, start: int, stop: int) -> Array | Ragged:
+    def _run(self, name: str, batch: int, start: int, stop: int) -> Array | Ragged:
         kind = self._kinds[name]
         if name in self._views:
-            return self._views[name][home][start:stop].astype(kind.dtype, copy=False)
-        return columns.to_array(self._columns[name][home].slice(start, stop - start), kind)
+            return self._views[name][batch][start:stop].astype(kind.dtype, copy=False)
+        return columns.to_array(self._columns[name][batch].slice(start, stop - start), kind)
 
-    def _gather(self, name: str, places: _Places) -> Array | Ragged:
+    def _gather(self, name: str, index: _RowIndex) -> Array | Ragged:
         kind = self._kinds[name]
         if name not in self._views:
-            pieces = [self._columns[name][home].take(pa.array(local)) for home, local in places.pieces]
-            taken = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces).take(pa.array(places.inverse))
+            pieces = [self._columns[name][batch].take(pa.array(local)) for batch, local in index.groups]
+            taken = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces).take(pa.array(index.inverse))
             return columns.to_array(taken, kind)
         views = self._views[name]
-        # Row by row from each batch into one array, then once more into the order asked for: two copies by numpy's
+        # Row by row from each batch into one array, then once more into the requested order: two copies by numpy's
         # take are several times faster than one by an index on the left of an assignment.
-        grouped = np.empty((len(places.inverse), *views[0].shape[1:]), views[0].dtype)
+        grouped = np.empty((len(index.inverse), *views[0].shape[1:]), views[0].dtype)
         stop = 0
-        for home, local in places.pieces:
+        for batch, local in index.groups:
             start, stop = stop, stop + len(local)
-            views[home].take(local, axis=0, out=grouped[start:stop], mode="clip")
-        ordered = grouped if len(places.pieces) == 1 else grouped.take(places.inverse, axis=0)
+            views[batch].take(local, axis=0, out=grouped[start:stop], mode="clip")
+        ordered = grouped if len(index.groups) == 1 else grouped.take(index.inverse, axis=0)
         return ordered.astype(kind.dtype, copy=False)

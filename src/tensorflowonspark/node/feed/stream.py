@@ -1,8 +1,8 @@
-"""The batches of rows that are not kept: each row is handed out once, as it comes.
+"""Batches of streamed rows: each row is handed out once, in order of arrival.
 
-Tasks send parts to the node, which holds as much as it may (`Cache`); the driver confirms which of them count, once
-for each partition, and how many steps all workers can take with what they have (`driver/feed/scheduler.py`). Nothing is
-handed out before it is confirmed, so that a task that Spark repeats brings no row twice.
+Tasks send parts to the node, which holds them up to a limit (`Cache`). The driver grants one part for each partition,
+and the number of steps that all workers can take with their rows (`driver/feed/scheduler.py`). No row is handed out
+before its part is granted, so a task that Spark repeats adds no row twice.
 """
 
 import time
@@ -28,23 +28,23 @@ from tensorflowonspark.node.feed.shard import Reader, Shard
 __all__ = ["Stream"]
 
 _Rows = dict[str, Array | Ragged]
-_TOLD_SECONDS = 0.3  # between two counts of the rows that were taken
-_STARVED_SECONDS = 1.0  # that a step waits before the driver is asked whether it has to
+_REPORT_SECONDS = 0.3  # between two counts of the rows consumed
+_STARVED_SECONDS = 1.0  # that a step waits for rows before the driver learns of it
 
 
 class Stream:
-    """Hands out the rows of one stream.
+    """The rows of one stream on this worker.
 
     Parameters
     ----------
     feed : int
         The feed's number.
     cache : Cache
-        Where its parts are.
-    confirmed : callable
-        Returns what the driver confirms next; waits for it, or for so many seconds.
-    tell : callable
-        Takes messages to the driver.
+        Holds the stream's parts.
+    next_grant : callable
+        Returns the driver's next `StepGrant`; waits for it, at most for the seconds given.
+    send : callable
+        Sends a message to the driver.
     report : callable
         Takes a `Progress` before each batch.
     """
@@ -53,14 +53,14 @@ class Stream:
         self,
         feed: int,
         cache: Cache,
-        confirmed: Callable[..., StepGrant | None],
-        tell: Callable[[object], None],
+        next_grant: Callable[..., StepGrant | None],
+        send: Callable[[object], None],
         report: Callable[[Progress], None],
     ) -> None:
         self._feed = feed
         self._cache = cache
-        self._confirmed = confirmed
-        self._tell = tell
+        self._next_grant = next_grant
+        self._send = send
         self._report = report
         self._opened = False
 
@@ -71,13 +71,32 @@ class Stream:
         seed: int | None,
         on_end: Callable[[int], None] | None = None,
         *,
-        apart: bool = False,
+        independent: bool = False,
     ) -> Iterator[Batch]:
-        """Yield the batches of the only pass; `apart` is a worker of asynchronous training."""
+        """Yield the batches of the only pass.
+
+        Parameters
+        ----------
+        selection : Selection
+            The columns to gather.
+        batch_rows : int
+            Rows of one batch of this worker.
+        seed : int or None
+            Seed of the order within each part; None keeps the rows' own order.
+        on_end : callable, optional
+            Called with 0 when all rows have been handed out.
+        independent : bool
+            Whether this is a worker of asynchronous training, whose steps depend on no other worker's.
+
+        Raises
+        ------
+        FeedError
+            If the stream was read before, or breaks off.
+        """
         note_rows()
         self._open(batch_rows)
-        rows = _Waiting(selection, seed)
-        for number, step in enumerate(self._steps(rows, batch_rows, apart)):
+        rows = _GrantedRows(selection, seed)
+        for number, step in enumerate(self._steps(rows, batch_rows, independent)):
             batch = rows.take(step.rows, step.size)
             self._report(Progress(0, number + 1, 0, rows.taken))
             yield batch
@@ -86,73 +105,73 @@ class Stream:
             on_end(0)
 
     def partitions(self) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Yield the batches of one partition after the other as they were sent; this worker has no steps with others.
+        """Yield the batches of one partition after the other as they were sent; workers take no steps together.
 
-        Those of one must have been taken before the next is asked for.
+        Take all batches of a partition before the next one.
         """
         self._open(None)
         taken, end = 0, False
         while not end:
-            word = self._next_word(taken, apart=False)
-            self._drop(word)
-            for part in word.parts:
+            grant = self._wait_for_grant(taken, independent=False)
+            self._drop(grant)
+            for part in grant.parts:
                 shard, _, release = self._cache.take_part(self._feed, part)
-                yield self._counted(shard, taken)
+                yield self._report_consumed(shard, taken)
                 taken += shard.rows
                 release()
-            end = word.end
+            end = grant.end
 
-    def _counted(self, shard: Shard, taken: int) -> Iterator[pa.RecordBatch]:
-        told = time.monotonic()
+    def _report_consumed(self, shard: Shard, taken: int) -> Iterator[pa.RecordBatch]:
+        reported = time.monotonic()
         for batch in shard.batches:
             yield batch
             taken += batch.num_rows
-            if time.monotonic() - told > _TOLD_SECONDS:
-                told = time.monotonic()
-                self._tell(RowsConsumed(self._feed, taken))
+            if time.monotonic() - reported > _REPORT_SECONDS:
+                reported = time.monotonic()
+                self._send(RowsConsumed(self._feed, taken))
 
     def _open(self, batch_rows: int | None) -> None:
         if self._opened:
             raise FeedError(
                 "the rows of a stream can be passed over just once (one epoch, one data set): feed them with "
-                "cache='disk' to come back to them, or use steps_per_epoch"
+                "cache='disk' for more passes, or use steps_per_epoch"
             )
         self._opened = True
-        self._tell(StreamOpened(self._feed, batch_rows))
+        self._send(StreamOpened(self._feed, batch_rows))
 
-    def _drop(self, word: StepGrant) -> None:
-        for part in word.dropped:
+    def _drop(self, grant: StepGrant) -> None:
+        for part in grant.dropped:
             self._cache.drop_part(self._feed, part)
 
-    def _steps(self, rows: "_Waiting", batch_rows: int, apart: bool) -> Iterator["_Step"]:
-        """Yield the steps that are possible; wait for the driver's word where none is."""
+    def _steps(self, rows: "_GrantedRows", batch_rows: int, independent: bool) -> Iterator["_Step"]:
+        """Yield the granted steps; wait for the driver's next grant when none is left."""
         end = False
         while not end:
-            word = self._next_word(rows.taken, apart)
-            end = word.end
-            self._drop(word)
-            for part in word.parts:
+            grant = self._wait_for_grant(rows.taken, independent)
+            end = grant.end
+            self._drop(grant)
+            for part in grant.parts:
                 rows.add(self._cache, self._feed, part)
-            if word.steps is None:
-                yield from self._own_steps(rows, batch_rows, word.flush, word.fill)
+            if grant.steps is None:
+                yield from self._independent_steps(rows, batch_rows, grant.flush, grant.fill)
             else:
-                for count, real in word.steps:
+                for count, real in grant.steps:
                     yield from (_Step(real, batch_rows) for _ in range(count))
 
-    def _next_word(self, taken: int, apart: bool) -> StepGrant:
-        self._tell(RowsConsumed(self._feed, taken))
+    def _wait_for_grant(self, taken: int, independent: bool) -> StepGrant:
+        self._send(RowsConsumed(self._feed, taken))
         self._cache.program_waits(self._feed, True)
-        while (word := self._confirmed(_STARVED_SECONDS if apart else None)) is None:
-            # A coordinator that waits for this step makes none for the workers that have rows, and this one gets none
-            # before they have taken theirs.
-            self._tell(InputStarved(self._feed))
+        while (grant := self._next_grant(_STARVED_SECONDS if independent else None)) is None:
+            # A coordinator that waits for this step schedules none on the workers that have rows, and the driver grants
+            # this worker none before they have consumed theirs.
+            self._send(InputStarved(self._feed))
         self._cache.program_waits(self._feed, False)
-        if word.failed:
-            raise FeedError(f"the stream broke off after {taken} rows: {word.failed}")
-        return word
+        if grant.failed:
+            raise FeedError(f"the stream broke off after {taken} rows: {grant.failed}")
+        return grant
 
-    def _own_steps(self, rows: "_Waiting", batch_rows: int, flush: bool, fill: bool) -> Iterator["_Step"]:
-        """Yield the steps of a worker that no other waits for: full ones, and the rest where it is wanted."""
+    def _independent_steps(self, rows: "_GrantedRows", batch_rows: int, flush: bool, fill: bool) -> Iterator["_Step"]:
+        """Yield the steps of a worker on which no other depends: full ones, and the remainder if it is requested."""
         if fill and not rows.count:
             yield _Step(0, batch_rows)
         while rows.count >= batch_rows:
@@ -163,20 +182,20 @@ class Stream:
 
 @dataclass(frozen=True)
 class _Step:
-    rows: int  # that are real
-    size: int
+    rows: int  # real ones
+    size: int  # with padding
 
 
-class _Waiting:
-    """The rows that were confirmed and not yet handed out, in order; each part's rows are shuffled among themselves."""
+class _GrantedRows:
+    """The rows that are granted and not yet handed out, in order; each part's rows are shuffled among themselves."""
 
     def __init__(self, selection: Selection, seed: int | None) -> None:
         self._selection = selection
         self._seed = seed
         self._parts: deque[tuple[Reader, npt.NDArray[np.int64], int, Callable[[], None]]] = deque()
         self._block: _Rows = {}
-        self._at = self._stop = 0  # what is left of the block
-        self._last: tuple[int, _Rows] = 0, {}  # real rows, to fill up with: a whole batch, for BatchNorm's statistics
+        self._start = self._stop = 0  # the rest of the block
+        self._last: tuple[int, _Rows] = 0, {}  # real rows to pad with: a whole batch, for BatchNorm's statistics
         self.count = 0
         self.taken = 0
 
@@ -196,25 +215,25 @@ class _Waiting:
         self.count += shard.rows
 
     def take(self, rows: int, size: int) -> Batch:
-        """Return the next rows, filled up to a size."""
+        """Return the next rows, padded to a size."""
         pieces: list[_Rows] = []
         missing = rows
         while missing:
-            if self._at == self._stop:
+            if self._start == self._stop:
                 self._next_block()
-            stop = min(self._stop, self._at + missing)
-            pieces.append({name: values[self._at : stop] for name, values in self._block.items()})
-            missing -= stop - self._at
-            self._at = stop
+            stop = min(self._stop, self._start + missing)
+            pieces.append({name: values[self._start : stop] for name, values in self._block.items()})
+            missing -= stop - self._start
+            self._start = stop
         self.count -= rows
         self.taken += rows
         kinds = self._selection.kinds
         values = {name: columns.concatenate([piece[name] for piece in pieces]) for name in kinds} if pieces else {}
         if rows:
             self._last = rows, values
-        return self._filled(values, rows, size), np.arange(size) < rows
+        return self._padded(values, rows, size), np.arange(size) < rows
 
-    def _filled(self, values: _Rows, rows: int, size: int) -> _Rows:
+    def _padded(self, values: _Rows, rows: int, size: int) -> _Rows:
         if rows == size:
             return values
         count, source = (rows, values) if rows else self._last
@@ -225,7 +244,7 @@ class _Waiting:
     def _next_block(self) -> None:
         reader, order, block_rows, release = self._parts.popleft()
         self._block = reader.take(order[:block_rows])
-        self._at, self._stop = 0, min(block_rows, len(order))
+        self._start, self._stop = 0, min(block_rows, len(order))
         if len(order) > block_rows:
             self._parts.appendleft((reader, order[block_rows:], block_rows, release))
         else:

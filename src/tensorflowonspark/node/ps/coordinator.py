@@ -1,16 +1,17 @@
 """A feed as the chief of a ``ParameterServerStrategy`` sees it: the rows stay on the workers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedComplete, Split, SplitManifest
 from tensorflowonspark.node.feed.epochs import batch_shares
-from tensorflowonspark.node.feed.selection import Options, Selection
+from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -23,12 +24,12 @@ class CoordinatedFeed:
 
     Parameters
     ----------
-    seal : Seal
-        What was fed.
+    complete : FeedComplete
+        The feed's rows and columns.
     passes : callable
-        Returns how many passes over a split of a feed all workers have ended.
+        Returns the number of passes over a split of a feed that all workers have ended.
     split : Split
-        Which rows of it.
+        The split of the feed.
 
     Attributes
     ----------
@@ -51,94 +52,130 @@ class CoordinatedFeed:
     ``step`` takes a batch by ``rows.get_next_as_optional()``: a worker may be out of rows while others have some.
     """
 
-    def __init__(self, seal: FeedComplete, passes: Callable[[int, Split], int], split: Split = Split.TRAIN) -> None:
-        self._feed = seal.feed
+    def __init__(self, complete: FeedComplete, passes: Callable[[int, Split], int], split: Split = Split.TRAIN) -> None:
+        self._feed = complete.feed
         self._passes = passes
         self._split = split
-        self._streams = seal.streams and split is Split.TRAIN
-        contents = seal.train if split is Split.TRAIN else seal.validation
-        self._contents: SplitManifest = contents or SplitManifest({})
-        more = split is Split.TRAIN and seal.validation is not None
-        self.validation = CoordinatedFeed(seal, passes, Split.VALIDATION) if more else None
+        self._streams = complete.streams and split is Split.TRAIN
+        manifest = complete.train if split is Split.TRAIN else complete.validation
+        self._manifest: SplitManifest = manifest or SplitManifest({})
+        validates = split is Split.TRAIN and complete.validation is not None
+        self.validation = CoordinatedFeed(complete, passes, Split.VALIDATION) if validates else None
 
     @property
     def total_rows(self) -> int | None:
-        """How many rows all workers have together; None for a stream."""
-        return None if self._streams else sum(self._contents.rows.values())
+        """Number of rows of all workers together; None for a stream."""
+        return None if self._streams else sum(self._manifest.rows.values())
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
-        schema = self._contents.schema
+        """Names of the columns; a field of a struct is a column named ``struct.field``."""
+        schema = self._manifest.schema
         return list(pa.ipc.read_schema(pa.py_buffer(schema)).names) if schema else []
 
     @property
     def passes_ended(self) -> int:
-        """How many iterators every worker has come to the end of, but for workers that died.
+        """Number of iterators that every surviving worker has exhausted.
 
-        A worker's iterator has ended when a step asked it for more than there is: the steps before have been made. That
-        is so unless the program itself adds to the data set what reads ahead, as ``prefetch`` does.
+        A worker's iterator ends when a step requests a batch after the last one, so that all steps with rows have been
+        taken. This does not hold if the program appends a transformation that reads ahead, such as ``prefetch``.
         """
         return self._passes(self._feed, self._split)
 
     def steps(self, batch_size: int) -> int | None:
-        """Return how many batches all workers have in an epoch, for so many rows in each; None for a stream."""
+        """Return the number of batches of all workers in an epoch.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one worker's batch.
+
+        Returns
+        -------
+        int or None
+            None for a stream, whose number of batches is unknown.
+
+        Examples
+        --------
+        >>> coordinated.total_rows, coordinated.steps(batch_size=4)
+        (6, 2)
+        """
         if self._streams:
             return None
-        return sum(-(-rows // batch_size) for rows in self._contents.rows.values())
+        return sum(-(-rows // batch_size) for rows in self._manifest.rows.values())
 
-    def per_worker(
-        self, batch_size: int, *, epochs: int | None = 1, shuffle: bool = True, seed: int = 0, **options: Any
+    def per_worker(  # noqa: PLR0913 - named at the call
+        self,
+        batch_size: int,
+        *,
+        epochs: int | None = 1,
+        features: str | Sequence[str] | None = None,
+        label: str | Sequence[str] | None = None,
+        sample_weight: str | None = None,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        dtypes: Mapping[str, npt.DTypeLike] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
     ) -> Callable[..., "tf.data.Dataset"]:
-        """Return what makes, on each worker, the data set of the rows that this worker was fed.
+        """Return a function that creates, on each worker, the dataset of the rows that this worker was fed.
 
-        Give it to ``ClusterCoordinator.create_per_worker_dataset``, or to the ``fit`` of tf_keras in a
-        ``DatasetCreator``. A worker that dies takes the rows that it had not yet trained on with it.
+        Pass it to ``ClusterCoordinator.create_per_worker_dataset``, or to the ``fit`` of tf_keras in a
+        ``DatasetCreator``. The rows of a lost worker that it had not yet trained on are lost.
 
-        No batch is filled up, with one exception: where a worker waits for rows of a stream while others have some,
-        it gets rows of weight zero after a second, so that a coordinator which waits for all its steps goes on.
+        Batches are not padded, with one exception: a worker that waits for rows of a stream while others have some
+        receives a batch of weight zero after a second, so that a coordinator that waits for all its steps continues.
 
         Parameters
         ----------
         batch_size : int
             Rows of one worker's batch.
         epochs : int or None
-            How often an iterator passes over the rows; None for ever, as ``fit`` needs it. In each epoch their order
-            is another. A stream is passed over once, by one iterator.
-        shuffle, seed
+            Number of passes of an iterator over the rows, each in another order; None for an endless iterator, as
+            ``fit`` needs. A stream is read once, by one iterator.
+        features, label, sample_weight, shapes, dtypes, fill, shuffle, seed
             As for `Feed.dataset`.
-        **options
-            ``features``, ``label``, ``weight``, ``shapes``, ``dtypes`` and ``fill``, as for `Feed.dataset`.
 
         Returns
         -------
         callable
-            Of an optional input context; returns a ``tf.data.Dataset`` of the elements that `Feed.dataset` has.
+            Of an optional input context; returns a ``tf.data.Dataset`` with the elements of `Feed.dataset`.
 
         Raises
         ------
         FeedError
-            If a column does not exist, or its values do not fit; it names the row.
+            If a column does not exist, or its values do not fit; the error names the row.
+        SpecError
+            If `batch_size` is below 1.
+
+        Examples
+        --------
+        The elements of a worker's dataset, as the coordinator sees them:
+
+        >>> create = coordinated.per_worker(4, features="x", label="label")
+        >>> [spec.shape.as_list() for spec in create().element_spec]
+        [[None, 2], [None], [None]]
         """
-        if not self._contents.schema:
+        if not self._manifest.schema:
             raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
-        selection = Selection(self._contents, Options(**options))  # type: ignore[typeddict-item]
+        options = FeatureOptions(features, label, sample_weight, shapes, dtypes, fill)
+        selection = Selection(self._manifest, options)
         request = {
             "feed": self._feed,
             "split": self._split.value,
             "batch_size": batch_shares(batch_size, 1)[0],
             "epochs": 1 if self._streams else epochs,
             "seed": seed if shuffle else None,
-            "options": options,
+            "options": vars(options),
         }
-        text = json.dumps(request, default=_plain)
+        text = json.dumps(request, default=_to_json)
         from tensorflowonspark.node.ps.remote_dataset import remote_dataset
 
         return lambda _context=None: remote_dataset(text, selection)
 
 
-def _plain(value: Any) -> Any:
-    """Return what stands in JSON, in which the workers are asked, for a dtype or a number of numpy's."""
+def _to_json(value: Any) -> Any:
+    """Return a JSON-serialisable form of a NumPy dtype or scalar."""
     if isinstance(value, np.generic):
         return value.item()
     try:

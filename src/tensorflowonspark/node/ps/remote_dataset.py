@@ -1,9 +1,9 @@
-"""Rows of one process, read by a dataset that another process has built.
+"""Datasets that the coordinator builds and the workers run, over the rows of each worker.
 
-The coordinator builds the workers' data sets, and TensorFlow runs them in the workers. A generator would run in the
-coordinator; but an operation that calls a Python function carries no more than the function's *token*, a name under
-which the process that runs it knows a function. So each worker registers one function before it serves, always under
-the same token, and the coordinator's graphs call it by that. Errors come back with their traceback.
+A generator would run in the coordinator. But an operation that calls a Python function carries only the function's
+*token*, a name that is resolved in the process that runs the operation. So each worker registers one function before it
+serves, always under the same token, and the coordinator's graphs call it by that token. Errors return with their
+traceback.
 """
 
 import json
@@ -19,42 +19,47 @@ import tensorflow as tf
 from tensorflowonspark.columns import zeros
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import PassEnded, Split
-from tensorflowonspark.node.feed.dataset import assembled, flat_arrays, flat_specs
+from tensorflowonspark.node.feed.dataset import assemble, flat_arrays, flat_specs
 from tensorflowonspark.node.feed.feed import Feed
-from tensorflowonspark.node.feed.selection import Batch, Options, Selection
+from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
 
 __all__ = ["remote_dataset", "serve_rows"]
 
 _FUNCTION = "pyfunc_0"  # the token: TensorFlow numbers the functions of a process
-_PASSES = 4  # that a worker keeps going at once; tf.data drops iterators without a word
+_PASSES = 4  # open at once in a worker; tf.data drops iterators without notice
 _PREFETCH_BATCHES = 2
-_kept_graph: list[tf.Graph] = []  # a function is forgotten with the graph that it was made in
+_registered: list[tf.Graph] = []  # a function is registered as long as its graph exists
 
 
-def serve_rows(find: Callable[[int], Feed], tell: Callable[[object], None]) -> None:
+def serve_rows(find: Callable[[int], Feed], send: Callable[[object], None]) -> None:
     """Register this process's function (in a worker).
 
     Parameters
     ----------
     find : callable
         Returns this worker's rows of a feed, by its number.
-    tell : callable
-        Takes messages to the driver.
+    send : callable
+        Sends a message to the driver.
+
+    Raises
+    ------
+    FeedError
+        If the program registered another function before.
     """
-    passes = _Passes(find, tell)
+    passes = _Passes(find, send)
     with tf.Graph().as_default() as graph:
-        made = tf.numpy_function(passes.call, [""], tf.bool)
-    token = made.op.get_attr("token").decode()
+        result = tf.numpy_function(passes.call, [""], tf.bool)
+    token = result.op.get_attr("token").decode()
     if token != _FUNCTION:
         raise FeedError(
             f"ctx.join_server() must come before the first tf.numpy_function, tf.py_function or "
             f"Dataset.from_generator of a worker's program (this is {token})"
         )
-    _kept_graph.append(graph)
+    _registered.append(graph)
 
 
 def remote_dataset(request: str, selection: Selection) -> tf.data.Dataset:
-    """Return the data set of whichever worker runs it (in the coordinator)."""
+    """Return a dataset of the rows of the worker that runs it (in the coordinator)."""
     specs = [*flat_specs(selection), tf.TensorSpec((), tf.bool)]
 
     def call(name: str, argument: Any, results: list[tf.TensorSpec]) -> list[tf.Tensor]:
@@ -63,22 +68,22 @@ def remote_dataset(request: str, selection: Selection) -> tf.data.Dataset:
 
     def pull(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
         *tensors, more = call("next", number, specs)
-        return number, more, assembled(selection, tensors)
+        return number, more, assemble(selection, tensors)
 
-    def goes_on(number: tf.Tensor, more: tf.Tensor, _element: Any) -> tf.Tensor:
+    def continues(number: tf.Tensor, more: tf.Tensor, _element: Any) -> tf.Tensor:
         return tf.cond(more, lambda: True, lambda: call("end", number, specs[-1:])[0])
 
-    # Each iterator begins with a call that opens a pass of its own.
+    # Each iterator begins with a call that opens a separate pass.
     opened = tf.data.Dataset.from_tensors(request).map(lambda it: call("open", it, [tf.TensorSpec((), tf.int64)])[0])
     batches = opened.flat_map(lambda number: tf.data.Dataset.counter().map(lambda _: pull(number)))
-    # The end is told when a step asks for more than there is, not when the last batch has been prefetched: then all
-    # steps that had rows have been made. So nothing may read ahead from here on.
-    dataset = batches.prefetch(_PREFETCH_BATCHES).take_while(goes_on).map(lambda _number, _more, element: element)
+    # The end is reported when a step requests a batch after the last one, not when the last one has been prefetched:
+    # by then all steps with rows have been taken. So no transformation from here on may read ahead.
+    dataset = batches.prefetch(_PREFETCH_BATCHES).take_while(continues).map(lambda _number, _more, element: element)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     options.experimental_optimization.map_parallelization = False
     options.experimental_optimization.inject_prefetch = False
-    # A call may wait for rows, and must not keep a thread from the steps and from what the server is asked for.
+    # A call may wait for rows, and must not occupy a thread that steps or the server's requests need.
     options.threading.private_threadpool_size = 0  # as many threads as cores
     return dataset.with_options(options)
 
@@ -89,15 +94,15 @@ class _Pass:
     split: Split
     selection: Selection
     batches: Iterator[Batch]
-    ended: bool = False  # as was told
+    end_reported: bool = False
 
 
 class _Passes:
-    """Answers the calls of data sets in this worker: opens passes over its rows, and hands out their batches."""
+    """The passes of datasets over this worker's rows: opens them, and returns their batches."""
 
-    def __init__(self, find: Callable[[int], Feed], tell: Callable[[object], None]) -> None:
+    def __init__(self, find: Callable[[int], Feed], send: Callable[[object], None]) -> None:
         self._find = find
-        self._tell = tell
+        self._send = send
         self._lock = Lock()
         self._feed: tuple[int, Feed] | None = None
         self._sources: dict[str, tuple[Selection, Callable[[], Iterator[Batch]]]] = {}
@@ -105,25 +110,25 @@ class _Passes:
         self._numbers = count()
 
     def call(self, name: bytes, argument: Any) -> list[Any]:
-        """Do what a data set asks for, by name."""
+        """Perform the operation that a dataset requests by name: ``open``, ``next`` or ``end``."""
         if name == b"open":
             return [np.int64(self._begin(argument.decode()))]
         if argument not in self._open:
             raise FeedError(
-                f"an iterator over this worker's rows is no longer good: its feed is over, or {_PASSES} others were "
-                "begun after it"
+                f"an iterator over this worker's rows is no longer valid: its feed is over, or {_PASSES} others were "
+                "started after it"
             )
         current = self._open[argument]
         if name == b"end":
-            if not current.ended:  # TensorFlow asks again at each step that finds no rows
-                current.ended = True
-                self._tell(PassEnded(current.feed, current.split))
+            if not current.end_reported:  # TensorFlow repeats the call at each step without rows
+                current.end_reported = True
+                self._send(PassEnded(current.feed, current.split))
             return [np.bool_(False)]
         batch = next(current.batches, None)
         if batch is not None:
             return [*flat_arrays(current.selection, batch), np.bool_(True)]
-        nothing = {name: zeros(0, kind) for name, kind in current.selection.kinds.items()}
-        return [*flat_arrays(current.selection, (nothing, np.zeros(0, bool))), np.bool_(False)]
+        empty = {name: zeros(0, kind) for name, kind in current.selection.kinds.items()}
+        return [*flat_arrays(current.selection, (empty, np.zeros(0, bool))), np.bool_(False)]
 
     def _begin(self, text: str) -> int:
         request = json.loads(text)
@@ -150,8 +155,8 @@ class _Passes:
         if request["split"] == Split.VALIDATION.value:
             assert feed.validation is not None
             feed = feed.validation
-        selection = feed.select(Options(**request["options"]))  # type: ignore[typeddict-item]
-        return selection, feed.own_passes(selection, request["batch_size"], request["seed"])
+        selection = feed._select(FeatureOptions(**request["options"]))
+        return selection, feed._local_passes(selection, request["batch_size"], request["seed"])
 
 
 def _repeated(start: Callable[[], Iterator[Batch]], epochs: int | None) -> Iterator[Batch]:

@@ -118,7 +118,7 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
     own._release = ctx.release_port
     # Keras and TensorFlow of 2.x's time recognize a cluster by this entry.
     os.environ["TF_CONFIG"] = json.dumps({**json.loads(os.environ["TF_CONFIG"]), "environment": "cloud"})
-    report_server_join(ctx.serving)
+    report_server_join(ctx._report_serving)
     try:
         program.call(own)
     finally:
@@ -131,7 +131,7 @@ def run_alone(program: Program, ctx: "Context") -> None:
     """Run a program on a node of its own."""
     os.environ.pop("TF_CONFIG", None)
     own = TFNodeContext(executor_id=ctx.index, defaultFS=ctx.default_fs, working_dir=program.working_dir)
-    own.num_workers = ctx.num_workers
+    own.num_workers = len(ctx.spec.trainers)
     program.call(own)
 
 

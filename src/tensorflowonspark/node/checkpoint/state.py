@@ -1,0 +1,90 @@
+"""TensorFlow state in local files: written, read, and checked against a program's variables."""
+
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = ["read_state", "strategy_of", "write_state"]
+
+_PREFIX = "state"
+_REASON_LENGTH = 400  # characters of TensorFlow's reason
+
+
+def write_state(state: "tf.train.Checkpoint", directory: str, node: str) -> None:
+    """Write the variables of `state` to a local directory; `node` is this node's name, as in ``worker:0``."""
+    state.write(f"{directory}/{_PREFIX}", _io_options(node))
+
+
+def read_state(state: "tf.train.Checkpoint", directory: str, node: str, source: str, *, is_built: bool) -> bool:
+    """Read values from a local directory into `state`; return whether some wait for variables that don't exist yet.
+
+    Parameters
+    ----------
+    state : tf.train.Checkpoint
+        The state to restore.
+    directory : str
+        A directory that `write_state` has written.
+    node : str
+        This node's name, as in ``worker:0``.
+    source : str
+        Path of the checkpoint, for errors.
+    is_built : bool
+        Whether all variables have been created, so that a value without a variable is an error.
+
+    Raises
+    ------
+    CheckpointError
+        If a file is damaged, or the values do not fit.
+    """
+    import tensorflow as tf
+
+    try:
+        status = state.read(f"{directory}/{_PREFIX}", _io_options(node))
+        status.assert_existing_objects_matched()
+        if is_built:
+            status.assert_consumed()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        if isinstance(error, tf.errors.DataLossError) or "corrupt" in str(error):  # written without checksums
+            raise CheckpointError(
+                f"{source} is damaged: remove it, and training resumes from the one before ({_shorten(error)})"
+            ) from error
+        raise CheckpointError(
+            f"{source} does not fit the program's model: train the one that wrote it, give another directory, or "
+            f"remove this one to start from the beginning ({_shorten(error)})"
+        ) from error
+    try:
+        status.assert_consumed()
+    except AssertionError:
+        return True
+    return False
+
+
+def strategy_of(state: "tf.train.Checkpoint") -> Any:
+    """Return the strategy with which workers train these variables together, or None."""
+    import tensorflow as tf
+
+    for each in [None, *tf.train.TrackableView(state).descendants()]:
+        # A variable of Keras 3 holds one of TensorFlow.
+        variable = each if isinstance(each, tf.Variable) else getattr(each, "value", None)
+        strategy = tf.distribute.get_strategy() if each is None else getattr(variable, "distribute_strategy", None)
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            return strategy
+    return None
+
+
+def _io_options(node: str) -> "tf.train.CheckpointOptions":
+    """Return options by which this process, not the parameter servers on their hosts, writes and reads the files."""
+    import tensorflow as tf
+
+    job, index = node.split(":")
+    device = f"/job:{job}/replica:0/task:{index}/device:CPU:0"
+    known = [each.name for each in tf.config.list_logical_devices("CPU")]
+    return tf.train.CheckpointOptions(experimental_io_device=device if device in known else None)
+
+
+def _shorten(error: BaseException) -> str:
+    """Return the beginning of TensorFlow's reason, which may name every variable, as one line."""
+    return " ".join(str(error).split())[:_REASON_LENGTH]

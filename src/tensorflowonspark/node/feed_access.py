@@ -1,0 +1,378 @@
+"""Access to rows from a node's program: feeds from Spark, and files that the nodes read."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.feed.epochs import Batches
+from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.feeds import Feeds
+from tensorflowonspark.node.feed.files import FileFeeds, parquet_splits, tfrecord_splits
+from tensorflowonspark.node.feed.server import FeedServer
+from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import tensorflow as tf
+
+__all__ = ["FeedAccess"]
+
+
+class FeedAccess:
+    """The methods of a `Context` that return rows.
+
+    Parameters
+    ----------
+    setup : NodeSetup
+        Identity of the node.
+    link : Link
+        To the supervisor, and through it to the driver.
+    server : FeedServer or None
+        Receives the rows; None on a node that is not fed.
+    """
+
+    def __init__(self, setup: NodeSetup, link: Link, server: FeedServer | None) -> None:
+        self._setup = setup
+        self._link = link
+        self._server = server
+        self._feeds = Feeds(setup, link, server)
+        self._current: Feed | CoordinatedFeed | None = None
+
+    def feeds(self) -> Iterator[Feed | CoordinatedFeed]:
+        """Yield a feed for each ``cluster.train(df)``, until the cluster shuts down.
+
+        Returns
+        -------
+        iterator of Feed
+            Under a ``ParameterServerStrategy`` the chief gets a `CoordinatedFeed` each time. The rows of a feed are
+            dropped when the next one is requested.
+
+        Raises
+        ------
+        FeedError
+            If this node is not fed.
+
+        Examples
+        --------
+        >>> [feed.total_rows for feed in ctx.feeds()]
+        [6]
+        """
+        while (feed := self._next_feed()) is not None:
+            yield feed
+
+    def feed(self) -> Feed | CoordinatedFeed:
+        """Return the current feed; wait for the first ``cluster.train(df)`` if there was none yet.
+
+        Returns
+        -------
+        Feed or CoordinatedFeed
+            A `CoordinatedFeed` on the chief of a ``ParameterServerStrategy``, since the rows are on the workers.
+
+        Raises
+        ------
+        FeedError
+            If this node is not fed, or the cluster shuts down without a feed.
+
+        Examples
+        --------
+        >>> ctx.feed().columns, ctx.feed().rows
+        (['x', 'id', 'label'], 6)
+        """
+        feed = self._current or self._next_feed()
+        if feed is None:
+            raise FeedError(
+                "the program waits for rows, but the cluster was shut down without cluster.train(df): call it inside "
+                "the with block, or read the data in the program itself"
+            )
+        return feed
+
+    def _next_feed(self) -> Feed | CoordinatedFeed | None:
+        complete = self._feeds.next()
+        if complete is None:
+            self._current = None
+        elif self._server is None:
+            self._current = CoordinatedFeed(complete, self._link.passes)
+        else:
+            self._current = self._feeds.open(complete)
+        return self._current
+
+    def dataset(  # noqa: PLR0913 - named at the call
+        self,
+        batch_size: int,
+        *,
+        features: str | Sequence[str] | None = None,
+        label: str | Sequence[str] | None = None,
+        sample_weight: str | None = None,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        dtypes: Mapping[str, npt.DTypeLike] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        first_step: int = 0,
+        on_epoch_end: Callable[[int], None] | None = None,
+    ) -> "tf.data.Dataset":
+        """Return this worker's share of the current feed as a ``tf.data.Dataset``; each pass over it is one epoch.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one step over all workers together, as in ``fit`` under a ``tf.distribute`` strategy.
+        features, label, sample_weight, shapes, dtypes, fill, shuffle, seed, first_step, on_epoch_end
+            As for `Feed.dataset`.
+
+        Returns
+        -------
+        tf.data.Dataset
+            Batches of ``(x, y, sample_weight)``, or dicts by column name; shapes and dtypes as for `Feed.dataset`.
+
+        Raises
+        ------
+        FeedError
+            If there is no feed, a column does not exist, or its values do not fit.
+        SpecError
+            If `batch_size` or `first_step` is out of range.
+
+        Examples
+        --------
+        >>> for x, y, sample_weight in ctx.dataset(4, features="id", label="label", shuffle=False).take(1):
+        ...     print(x.numpy(), y.numpy(), sample_weight.numpy())
+        [0 1 2 3] [0. 1. 0. 1.] [1. 1. 1. 1.]
+        """
+        return self._own_feed().dataset(
+            batch_size,
+            features=features,
+            label=label,
+            sample_weight=sample_weight,
+            shapes=shapes,
+            dtypes=dtypes,
+            fill=fill,
+            shuffle=shuffle,
+            seed=seed,
+            first_step=first_step,
+            on_epoch_end=on_epoch_end,
+        )
+
+    def batches(  # noqa: PLR0913 - named at the call
+        self,
+        batch_size: int,
+        *,
+        features: str | Sequence[str] | None = None,
+        label: str | Sequence[str] | None = None,
+        sample_weight: str | None = None,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        dtypes: Mapping[str, npt.DTypeLike] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        first_step: int = 0,
+        on_epoch_end: Callable[[int], None] | None = None,
+    ) -> Batches:
+        """Return batches of NumPy arrays of the current feed; each iteration over them is one epoch.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one step over all workers together.
+        features, label, sample_weight, shapes, dtypes, fill, shuffle, seed, first_step, on_epoch_end
+            As for `Feed.dataset`.
+
+        Returns
+        -------
+        Batches
+            An iterable that can be iterated again for the next epoch. Elements are those of `dataset`, as arrays.
+
+        Raises
+        ------
+        FeedError
+            If there is no feed, a column does not exist, or its values do not fit.
+        SpecError
+            If `batch_size` or `first_step` is out of range.
+
+        Examples
+        --------
+        >>> batches = ctx.batches(4, features="id", shuffle=False)
+        >>> [batch["id"].tolist() for epoch in range(2) for batch in batches]
+        [[0, 1, 2, 3], [4, 5], [0, 1, 2, 3], [4, 5]]
+        """
+        return self._own_feed().batches(
+            batch_size,
+            features=features,
+            label=label,
+            sample_weight=sample_weight,
+            shapes=shapes,
+            dtypes=dtypes,
+            fill=fill,
+            shuffle=shuffle,
+            seed=seed,
+            first_step=first_step,
+            on_epoch_end=on_epoch_end,
+        )
+
+    def validation_dataset(
+        self,
+        batch_size: int,
+        *,
+        features: str | Sequence[str] | None = None,
+        label: str | Sequence[str] | None = None,
+        sample_weight: str | None = None,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        dtypes: Mapping[str, npt.DTypeLike] | None = None,
+        fill: Mapping[str, Any] | None = None,
+    ) -> "tf.data.Dataset":
+        """Return this worker's share of the current feed's validation rows, in their own order.
+
+        Parameters
+        ----------
+        batch_size : int
+            Rows of one step over all workers together.
+        features, label, sample_weight, shapes, dtypes, fill
+            As for `Feed.dataset`.
+
+        Returns
+        -------
+        tf.data.Dataset
+            Elements as of `dataset`.
+
+        Raises
+        ------
+        FeedError
+            If there is no feed, or it has no validation rows (``validation=...``), or as for `dataset`.
+
+        Examples
+        --------
+        >>> for x, y, sample_weight in ctx.validation_dataset(2, features="id", label="label").take(1):
+        ...     print(x.numpy(), y.numpy())
+        [0 1] [0. 1.]
+        """
+        return self._own_feed().validation_dataset(
+            batch_size,
+            features=features,
+            label=label,
+            sample_weight=sample_weight,
+            shapes=shapes,
+            dtypes=dtypes,
+            fill=fill,
+        )
+
+    def _own_feed(self) -> Feed:
+        feed = self.feed()
+        if isinstance(feed, CoordinatedFeed):
+            raise FeedError(
+                f"{self._setup.role} has no rows of its own, the workers have them: use ctx.feed().per_worker"
+            )
+        return feed
+
+    def read_tfrecord(  # noqa: PLR0913 - named at the call, by the names of Spark's own sources
+        self,
+        paths: str | Sequence[str],
+        *,
+        schema: "pa.Schema | None" = None,
+        columns: Sequence[str] | None = None,
+        cache: str = "disk",
+        cache_limit: int | str | None = None,
+        recordType: str | None = None,
+        mode: str | None = None,
+        columnNameOfCorruptRecord: str | None = None,
+        floatType: str | None = None,
+        binaryFeatures: str | Sequence[str] | None = None,
+        sampleRecords: int | None = None,
+        splitBytes: int | None = None,
+        recursiveFileLookup: bool | None = None,
+    ) -> Feed:
+        """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
+
+        Call it on all workers, with the same paths.
+
+        Parameters
+        ----------
+        paths : str or sequence of str
+            Files, directories or wildcards, on any file system; long files are divided.
+        schema : pa.Schema, optional
+            The features and their types. By default they are inferred from the first records.
+        columns : sequence of str, optional
+            The columns to read; others are not decoded. By default all.
+        cache : {"disk", "memory"}
+            Where each worker keeps its share.
+        cache_limit : int or str, optional
+            Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit.
+        recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, \
+recursiveFileLookup : optional
+            As for ``spark.read.format("tfrecord")``.
+
+        Returns
+        -------
+        Feed
+            With even steps on all workers, like a feed from Spark.
+
+        Raises
+        ------
+        SpecError
+            If a path, a column or an option is invalid.
+        TFRecordError
+            If a file can't be read.
+
+        Examples
+        --------
+        >>> feed = ctx.read_tfrecord(records, columns=["id"])
+        >>> feed.columns, feed.total_rows
+        (['id'], 6)
+        """
+        given = {
+            "recordType": recordType,
+            "mode": mode,
+            "columnNameOfCorruptRecord": columnNameOfCorruptRecord,
+            "floatType": floatType,
+            "binaryFeatures": binaryFeatures,
+            "sampleRecords": sampleRecords,
+            "splitBytes": splitBytes,
+            "recursiveFileLookup": recursiveFileLookup,
+        }
+        options = {name: value for name, value in given.items() if value is not None}
+        splits, fields = tfrecord_splits([paths] if isinstance(paths, str) else list(paths), schema, columns, options)
+        return self._file_feeds.read(f"ctx.read_tfrecord({paths!r})", splits, fields, cache, cache_limit)
+
+    def read_parquet(
+        self,
+        paths: str | Sequence[str],
+        *,
+        columns: Sequence[str] | None = None,
+        cache: str = "disk",
+        cache_limit: int | str | None = None,
+    ) -> Feed:
+        """Read Parquet files without Spark, each worker its row groups; return them as a feed over all workers.
+
+        Call it on all workers, with the same paths.
+
+        Parameters
+        ----------
+        paths, columns, cache, cache_limit
+            As for `read_tfrecord`.
+
+        Returns
+        -------
+        Feed
+            With even steps on all workers, like a feed from Spark.
+
+        Raises
+        ------
+        SpecError
+            If a path or a column is invalid, or a file is no Parquet file.
+
+        Examples
+        --------
+        >>> feed = ctx.read_parquet(parquet)
+        >>> [batch["id"].tolist() for batch in feed.batches(4, features=["id"], shuffle=False)]
+        [[0, 1, 2, 3], [4, 5]]
+        """
+        splits, fields = parquet_splits([paths] if isinstance(paths, str) else list(paths), columns)
+        return self._file_feeds.read(f"ctx.read_parquet({paths!r})", splits, fields, cache, cache_limit)
+
+    @cached_property
+    def _file_feeds(self) -> FileFeeds:
+        if self._server is None:
+            raise FeedError(f"{self._setup.role} has no rows: {', '.join(map(str, self._setup.spec.fed))} read files")
+        return FileFeeds(self._setup, self._server.cache, self._link, self._feeds)
