@@ -1,7 +1,7 @@
-"""A running Spark application becomes a TensorFlow cluster, for as long as it is needed.
+"""TensorFlow clusters inside Spark applications.
 
-The public names are loaded when they are first used: importing this package costs nothing, so that it may be
-imported in a Spark driver, a Spark task, a supervisor and a node alike, whatever is installed there.
+Public names are imported at their first use. So importing the package is cheap and needs no other package, in the
+driver, tasks, supervisors and nodes alike.
 """
 
 from importlib import import_module
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __version__ = "3.0.0.dev0"
 
-# The modules of TensorFlowOnSpark 2.x live together in one folder, and are imported as they were.
+# The modules of TensorFlowOnSpark 2.x are in one folder, and keep their import paths.
 __path__.append(f"{__path__[0]}/v2")
 
 __all__ = [
@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 _PACKAGES = ("frames", "ml", "storage")
-_HOMES = {
+_MODULES = {
     "driver.cluster": ("Cluster",),
     "driver.run": ("run",),
     "driver.feed.structured_streaming": ("StreamingFeed",),
@@ -98,9 +98,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
-    for home, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
