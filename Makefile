@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint clean
+.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -39,10 +39,15 @@ chaos: $(STAMP)
 keras-suite: $(STAMP)
 	$(BIN)/python -m tests.support.keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
 
+# The map of modules, from their docstrings; writes docs/architecture/modules.md.
+docs: $(STAMP)
+	$(BIN)/python tools/module_map.py
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 # The oldest versions that are supported, in a .venv of their own, on one master. (TensorFlow 2.16 and 2.17 need NumPy 1,
 # which pyarrow 26 refuses without telling pip.)

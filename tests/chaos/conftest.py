@@ -1,4 +1,4 @@
-"""A check after each test that starts nodes."""
+"""A check after each draw of failures."""
 
 import pytest
 

@@ -33,7 +33,7 @@ def all_parts(_, ctx):
     for part in parts:
         part({}, ctx)
 
-tfos.run(spark, all_parts, workers=1, data=digits.repartition(1))
+tfos.run(spark, all_parts, num_workers=1, data=digits.repartition(1))
 """
 
 

@@ -5,7 +5,6 @@ import pytest
 from tests.support.examples import WITH_NODES, run_examples
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local")
 @pytest.mark.parametrize("name", sorted(WITH_NODES))
 def test_examples_of(name, spark):

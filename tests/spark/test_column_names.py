@@ -1,4 +1,4 @@
-"""Columns whose names Spark reads as expressions, on every path through the project."""
+"""Columns whose names Spark reads as expressions: verbs, records and models."""
 
 import pytest
 from pyspark.sql import functions as f

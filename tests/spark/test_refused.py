@@ -1,4 +1,4 @@
-"""What is given in place of a DataFrame, and columns that a model can't take: refused before anything starts."""
+"""What is given in place of a DataFrame."""
 
 import numpy as np
 import pandas as pd

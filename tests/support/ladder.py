@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from tests.support.paths import TESTS
 
 DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-durations`
-_UNKNOWN_SECONDS = 5.0  # of a test that is new
+_UNKNOWN_SECONDS = 3.0  # of a test that is new
 _SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _MARKS = [
@@ -102,7 +102,7 @@ class Durations:
 
     def pytest_sessionfinish(self):
         known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
-        known |= {name: round(seconds, 1) for name, seconds in self._seconds.items()}
+        known |= {name: round(of, 1) for name, of in self._seconds.items() if not name.startswith("unit/")}
         kept = {name: known[name] for name in sorted(known) if (TESTS / name.partition("::")[0]).exists()}
         DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
 

@@ -1,4 +1,4 @@
-"""What is done to each process, and what comes of it: the table in docs/failures.md, and the tests of what it says."""
+"""The table of faults in docs/failures.md, and the test of each of its rows."""
 
 import ast
 import re
@@ -14,13 +14,13 @@ FAULTS = [
     (
         "driver",
         "forks (`os.fork`, `multiprocessing`)",
-        "the child has no part in the cluster: its end ends nothing, and its calls raise `ClusterError`",
+        "the child is not part of the cluster: its exit has no effect, and its calls raise `ClusterError`",
         "unit/driver/test_forked_driver.py::test_a_forked_child_of_the_driver_does_not_end_the_cluster",
     ),
     (
         "driver",
-        "is killed while a forked child lives on, with copies of its connections",
-        "the nodes end within 20 s, not at once",
+        "is killed while a forked child with copies of its connections still runs",
+        "the nodes end within 20 s, not immediately",
         "cluster/failures/test_fault_table.py::test_the_driver_is_gone_or_stopped",
     ),
     (
@@ -32,25 +32,25 @@ FAULTS = [
     (
         "driver",
         "is stopped (Ctrl-Z, SIGSTOP)",
-        "the nodes end after 20 s; the driver that goes on raises `NodeError` (`lost`), or restarts",
+        "the nodes end after 20 s; when the driver continues, it raises `NodeError` (`lost`) or restarts",
         "cluster/failures/test_fault_table.py::test_the_driver_is_gone_or_stopped",
     ),
     (
         "driver",
-        "its terminal is not read (Ctrl-S, `| less`, a full pipe)",
-        "training goes on; lines are dropped, and counted where the output goes on",
+        "its terminal is not read (Ctrl-S, a pipe to `less`, a full pipe)",
+        "training continues; lines are dropped, and counted where the output resumes",
         "unit/driver/test_console.py::test_a_terminal_that_nobody_reads_stops_nothing",
     ),
     (
         "driver",
-        "its terminal is gone (`| head`)",
-        "training goes on without output",
+        "its terminal is gone (a pipe to `head`)",
+        "training continues without output",
         "unit/driver/test_cluster.py::test_output_that_can_not_be_shown_does_no_harm",
     ),
     (
         "any",
         "the wall clock jumps",
-        "nothing: all times are of the monotonic clock; certificates allow a day's difference between hosts",
+        "none: all times use the monotonic clock; certificates allow a day's difference between hosts",
         "unit/test_fault_table.py::test_nobody_waits_by_the_wall_clock",
     ),
     (
@@ -80,30 +80,30 @@ FAULTS = [
     (
         "supervisor",
         "is stopped (SIGSTOP)",
-        "it is killed after `silence_timeout`, and its node with it",
+        "it is killed after `heartbeat_timeout`, and its node with it",
         "cluster/supervisor/test_leash.py",
     ),
     (
         "supervisor",
         "the executor's log is not read",
-        "training goes on; lines are dropped there, and counted",
+        "training continues; lines are dropped there, and counted",
         "unit/supervisor/test_output.py::test_a_log_that_nobody_reads_stops_nothing",
     ),
     (
         "node",
         "forks (`os.fork`, `multiprocessing`, `preexec_fn`)",
-        "the child ends where a script would end; it sends nothing in the node's name",
+        "the child ends where a script would end, and sends no messages as the node",
         "cluster/failures/test_fault_table.py::test_a_forked_child_of_a_node_speaks_for_nobody",
     ),
     (
         "node",
         "a thread raises, or calls `sys.exit`",
-        "nothing but its traceback in the output",
+        "none, except its traceback in the output",
         "cluster/failures/test_fault_table.py::test_threads_and_signals_of_a_program",
     ),
     (
         "node",
-        "a thread still runs when the program returns",
+        "has a running thread when the program returns",
         "the result counts, and the thread ends with the cluster",
         "cluster/failures/test_fault_table.py::test_threads_and_signals_of_a_program",
     ),
@@ -122,60 +122,60 @@ FAULTS = [
     (
         "node",
         "ignores SIGTERM",
-        "it is killed at the cluster's end nevertheless",
+        "it is killed at the end of the cluster",
         "cluster/failures/test_fault_table.py::test_threads_and_signals_of_a_program",
     ),
     (
         "node",
-        "is stopped for less than `silence_timeout`",
-        "it goes on",
+        "is stopped for less than `heartbeat_timeout`",
+        "it continues",
         "cluster/failures/test_fault_table.py::test_threads_and_signals_of_a_program",
     ),
     (
         "node",
         "is stopped (SIGSTOP, a debugger) for longer",
-        "`NodeError` (`stopped`) then; sooner if a Spark task or a peer's TensorFlow loses it (20 to 30 s)",
+        "`NodeError` (`stopped`) at that time; earlier if a Spark task or a peer's TensorFlow loses it (20 to 30 s)",
         "cluster/failures/test_hangs.py::test_a_node_that_is_stopped",
     ),
     (
         "node",
         "is killed after its program has returned",
-        "`NodeError`: its peers and inference still need it",
+        "`NodeError`, because its peers and inference still need it",
         "cluster/failures/test_causes.py::test_a_node_fails_while_it_answers",
     ),
     (
         "fork server",
         "SIGKILL",
-        "its nodes go on; how they end is not known then",
+        "its nodes continue; their exit status is unknown",
         "cluster/forkserver/test_warm_nodes.py::test_a_node_whose_fork_server_died_first_is_still_missed",
     ),
     (
         "fork server",
         "is stopped (SIGSTOP)",
-        "its nodes go on, and others start without it, a second later",
+        "its nodes continue; other nodes start without it, one second later",
         "cluster/forkserver/test_warm_nodes.py::test_a_fork_server_that_is_stopped",
     ),
     (
         "driver",
-        "may open few files (`ulimit -n`)",
+        "has a low limit of open files (`ulimit -n`)",
         "it raises its own limit; if the hard limit is too low, an error names it",
         "unit/transport/test_shared_file.py::test_files_are_allowed_as_far_as_the_system_lets_them",
     ),
     (
         "driver",
-        "strangers hold connections, with TLS or without",
-        "at most 64 at a time, 10 s each; members get through",
+        "unauthenticated peers hold connections, with or without TLS",
+        "at most 64 at a time, 10 s each; nodes and tasks still connect",
         "unit/transport/test_hostile.py::test_more_strangers_than_the_gate_lets_wait_keep_nobody_out",
     ),
     (
         "driver",
-        "its host vanishes, or its network drops everything",
+        "its host vanishes, or its network drops all packets",
         "the nodes end within 20 s",
         "unit/transport/test_transport.py::test_a_peer_that_vanishes_is_noticed",
     ),
     (
         "driver",
-        "executors come late, or are replaced late",
+        "executors start late, or are replaced late",
         "it waits up to `start_timeout`, and reports its progress",
         "cluster/lifecycle/test_late_executors.py::test_slots_are_waited_for_as_long_as_they_can_come",
     ),
@@ -188,31 +188,31 @@ FAULTS = [
     (
         "supervisor",
         "can't start its node: a full disk, `ulimit -u`, `ulimit -n`",
-        "`StartError` names it; nothing stays",
+        "`StartError` names it; no process or file remains",
         "unit/supervisor/test_starting.py::test_what_keeps_a_node_from_starting_is_reported",
     ),
     (
         "node",
-        "a full disk while it keeps rows",
+        "a full disk while it caches rows",
         "`FeedError` names the directory",
         "unit/node/test_cache.py::test_a_disk_that_is_full_is_named",
     ),
     (
         "node",
-        "is fed more partitions than it may open files (`ulimit -n`)",
-        "nothing: mapped files hold none open",
+        "receives more partitions than its limit of open files (`ulimit -n`)",
+        "none: mapped files need no open descriptor",
         "unit/transport/test_shared_file.py::test_more_files_are_mapped_than_may_be_open",
     ),
     (
         "node",
-        "may map no more memory (`ulimit -v`, vm.max_map_count)",
+        "reaches its limit of mapped memory (`ulimit -v`, vm.max_map_count)",
         "`FeedError` names the limit",
         "unit/transport/test_shared_file.py::test_a_process_that_may_map_no_more_says_so",
     ),
     (
         "node",
         "closes its standard output",
-        "nothing",
+        "none",
         "cluster/failures/test_failures.py::test_a_program_may_close_its_output",
     ),
     (
@@ -229,26 +229,26 @@ FAULTS = [
     ),
     (
         "node",
-        "raises an exception without a text, or of 50 MB",
-        "`NodeError` with the beginning of the text, and the traceback",
+        "raises an exception without text, or with 50 MB of text",
+        "`NodeError` with the start of the text, and the traceback",
         "cluster/failures/test_failures.py::test_an_exception_of_any_kind_reaches_the_driver",
     ),
     (
         "node",
         "a bit of its newest checkpoint has flipped",
-        "all workers go on from the one before, with a warning",
+        "all workers continue from the previous one, with a warning",
         "unit/node/test_checkpoints.py::test_a_checkpoint_with_a_flipped_bit_gives_way_to_the_one_before",
     ),
     (
         "any",
         "a slow network",
-        "nothing: it is waited for",
+        "none: the cluster waits for it",
         "unit/transport/test_transport.py::test_a_slow_network_is_waited_for",
     ),
     (
         "any",
         "a small /dev/shm",
-        "nothing: no file is kept there",
+        "none: no files are stored there",
         "unit/transport/test_shared_file.py::test_a_nameless_file_is_opened",
     ),
 ]
@@ -257,7 +257,7 @@ FAULTS = [
 def table():
     """Return the table as it is in the documentation."""
     rows = [f"| {process} | {fault} | {follows} |" for process, fault, follows, _ in FAULTS]
-    return "\n".join(["| process | what happens to it | what follows |", "|---|---|---|", *rows])
+    return "\n".join(["| process | fault | consequence |", "|---|---|---|", *rows])
 
 
 def test_the_documentation_has_the_table():

@@ -87,7 +87,7 @@ def refuse_parameter_servers(trainer: ModuleType) -> None:
                 raise SpecError(
                     f"model.{name} of Keras 3 does not work under ParameterServerStrategy: write the loop with "
                     "tf.distribute.coordinator.ClusterCoordinator, or use tf_keras, whose fit works there "
-                    '(environment={"TF_USE_LEGACY_KERAS": "1"})'
+                    '(env={"TF_USE_LEGACY_KERAS": "1"})'
                 )
             return wrapped(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""What workers combine by way of the driver: every value comes to all, and nobody waits for one who does not come."""
+"""Workers that do not take part in a collective."""
 
 import pytest
 

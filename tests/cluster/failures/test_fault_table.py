@@ -1,4 +1,4 @@
-"""What is done to each process, and what comes of it: the table in docs/failures.md, and the tests of what it says."""
+"""Faults of processes, threads and signals that no other file tests."""
 
 import multiprocessing
 import os

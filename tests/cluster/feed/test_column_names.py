@@ -1,4 +1,4 @@
-"""Columns whose names Spark reads as expressions, on every path through the project."""
+"""Columns whose names Spark reads as expressions: feeds, inference and the estimator."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from tests.support.column_names import NAMES, ROWS, expected, frame, summing
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
 
 
-@pytest.mark.smoke
 def test_feeds_and_inference(spark):
     def program(args, ctx):
         def answer(batch):

@@ -1,4 +1,4 @@
-"""Files of records on a real HDFS and on an S3 server: by the format, by functions and by the nodes."""
+"""TFRecord files on HDFS and S3, read by nodes."""
 
 import pytest
 

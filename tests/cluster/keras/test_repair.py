@@ -1,4 +1,4 @@
-"""Keras as it is installed: what is broken there, and that our repair is still the right one."""
+"""The defect of Keras on several workers, with our repair and without it."""
 
 import os
 

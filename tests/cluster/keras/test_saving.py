@@ -1,4 +1,4 @@
-"""Models that are saved and exported in the nodes: in a strategy's scope, by the chief alone, and as they predict."""
+"""Models saved, exported and loaded by workers in a strategy's scope."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Preprocessing layers that adapt to a DataFrame: by Spark in the driver, and by the estimator."""
+"""Preprocessing layers that the estimator adapts."""
 
 import numpy as np
 import pytest

@@ -259,7 +259,6 @@ def test_models_of_tf_keras(spark, tmp_path):
     assert again.transform(lines(spark)).collect() == fitted.transform(lines(spark)).collect()
 
 
-@pytest.mark.smoke
 def test_copies_and_params(spark):
     est = KerasEstimator(line, epochs=2, **QUIET)
     other = est.copy({est.epochs: 5})

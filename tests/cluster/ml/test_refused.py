@@ -1,4 +1,4 @@
-"""What is given in place of a DataFrame, and columns that a model can't take: refused before anything starts."""
+"""Columns that a model can't take."""
 
 import pytest
 from pyspark.sql import functions as f

@@ -1,4 +1,4 @@
-"""Clusters that are started again after a failure: what they are given, and that they end as if nothing had been."""
+"""Clusters that restart after a failure: their feeds, checkpoints, workers and results."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""On an S3 server, and what the clients of the other stores are given."""
+"""A node that writes to an object store."""
 
 from pathlib import Path
 

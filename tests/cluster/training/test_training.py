@@ -296,7 +296,6 @@ def test_export_is_whole_and_runs_without_us(spark, tmp_path):
         np.testing.assert_allclose(loaded(ones), result, rtol=1e-5)
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_program_that_reads_its_own_data_with_a_custom_loop(spark):
     def program(args, ctx):

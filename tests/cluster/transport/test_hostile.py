@@ -1,4 +1,4 @@
-"""Garbage, floods and replays at every port of ours: nothing is unpickled, nothing grows, nobody is disturbed."""
+"""Garbage, floods and replays at every port of a cluster that trains."""
 
 import os
 

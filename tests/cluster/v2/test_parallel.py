@@ -1,4 +1,4 @@
-"""The names of 2.x: all are there, and those that can't be translated say what stands in their place."""
+"""`TFParallel` of 2.x: one function on independent nodes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stages of Spark ML by the names of 2.x: what is set, what is fed, what a SavedModel gives, and what is refused."""
+"""`TFEstimator` of 2.x on nodes."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Classes and functions of the user's own: they travel with a model to nodes, Spark's workers and other processes."""
+"""Models with custom classes in files, and sessions that forbid to load code."""
 
 import numpy as np
 import pytest

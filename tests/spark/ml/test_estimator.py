@@ -1,4 +1,4 @@
-"""Fitting Keras models on DataFrames, as a user of Spark ML does it."""
+"""DataFrames that the estimator refuses before it starts nodes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a path means: the rules of TensorFlowOnSpark 2.x."""
+"""Paths, by the settings of a session."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is done to each process, and what comes of it: the table in docs/failures.md, and the tests of what it says."""
+"""Forked children of the driver."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Clusters that are started again after a failure: what they are given, and that they end as if nothing had been."""
+"""Restart policies and ranges of workers that are refused."""
 
 import pytest
 

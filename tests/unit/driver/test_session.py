@@ -1,4 +1,4 @@
-"""Clusters that come up, do nothing heavy, and go: on each kind of Spark."""
+"""The session that a cluster is given."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Models that are saved and exported in the nodes: in a strategy's scope, by the chief alone, and as they predict."""
+"""Models exported by a node's Keras, and scopes that are entered again."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What Keras and tf.data offer, under each strategy, compared with one process: the page docs/keras.md."""
+"""Completeness of the table of Keras and tf.data."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Preprocessing layers that adapt to a DataFrame: by Spark in the driver, and by the estimator."""
+"""The computations by which preprocessing layers adapt in Spark's tasks."""
 
 import pickle
 

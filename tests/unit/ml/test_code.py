@@ -1,4 +1,4 @@
-"""Classes and functions of the user's own: they travel with a model to nodes, Spark's workers and other processes."""
+"""Names of custom classes and functions in a model."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Fitting Keras models on DataFrames, as a user of Spark ML does it."""
+"""Params of the estimator that are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Models over DataFrames: what comes in, what comes out, and what is said of rows that don't fit."""
+"""The summary of a training."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What workers combine by way of the driver: every value comes to all, and nobody waits for one who does not come."""
+"""Values that workers combine by way of the driver: all sizes, and the worker that keeps others waiting."""
 
 import pytest
 

@@ -8,8 +8,8 @@ from tensorflowonspark.driver.feed.job import contents
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import PartHeader, Split
 from tensorflowonspark.messages import NodeReady
-from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed import epochs
+from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.shard import Reader
 from tensorflowonspark.task.feeder import NodeEndpoint

@@ -1,4 +1,4 @@
-"""Asynchronous training from DataFrames: a chief coordinates, and two workers train on the rows that they were fed."""
+"""Rows of a worker that a coordinator reads."""
 
 import pytest
 

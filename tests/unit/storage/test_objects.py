@@ -1,4 +1,4 @@
-"""On an S3 server, and what the clients of the other stores are given."""
+"""Object stores: an S3 server, and the options of other stores' clients."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Garbage, floods and replays at every port of ours: nothing is unpickled, nothing grows, nobody is disturbed."""
+"""Garbage, floods and replays at a server: nothing is unpickled, nothing grows, no client is disturbed."""
 
 import os
 import pickle

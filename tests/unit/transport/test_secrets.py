@@ -1,4 +1,4 @@
-"""Where the secret of a cluster is not: command lines, environments, output, Spark's logs, its pages, our own words."""
+"""Messages that do not show the secret, and settings that ask for TLS."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""DataFrames to TFRecord files and back, by the names of 2.x."""
+"""TFRecord messages to rows and back, by the names of 2.x."""
 
 import math
 

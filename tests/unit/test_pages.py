@@ -1,0 +1,41 @@
+"""Links on the documentation's pages, and the names of modules and classes on those about the architecture."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+ARCHITECTURE = [page for page in PAGES if "architecture" in str(page.relative_to(ROOT))]
+PACKAGE = ROOT / "src" / "tensorflowonspark"
+_CODE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub derives them."""
+    headings = re.findall(r"^#+ (.+)$", _CODE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(page):
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", _CODE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        if not linked.exists() or (anchor and anchor not in _anchors(linked)):
+            broken.append(target)
+    assert not broken
+
+
+@pytest.mark.parametrize("page", ARCHITECTURE, ids=lambda page: page.name)
+def test_modules_and_classes_on_the_architecture_pages_exist(page):
+    text = page.read_text()
+    modules = set(re.findall(r"`((?:\w+/)*\w+\.py|(?:\w+/)+)`", text))
+    places = [ROOT, ROOT / "src", PACKAGE]
+    assert not {name for name in modules if not any((place / name).exists() for place in places)}
+    words = set(re.findall(r"\w+", "\n".join(module.read_text() for module in PACKAGE.rglob("*.py"))))
+    assert not set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)\b", text)) - words
