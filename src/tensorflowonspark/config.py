@@ -27,6 +27,13 @@ class Job(str, Enum):
 class Role:
     """A node's place in the cluster: its job and its number within the job.
 
+    Attributes
+    ----------
+    job : Job
+        The job.
+    index : int
+        The number within the job, from 0.
+
     Examples
     --------
     >>> str(Role(Job.WORKER, 1))
