@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from pyspark.ml.param import Params
 
 import tensorflowonspark
 
@@ -46,7 +47,7 @@ def _public():
             item = getattr(module, name)
             yield f"{package}.{name}", (item, False)
             if inspect.isclass(item) and not issubclass(item, BaseException):
-                is_stage = package.endswith(".ml") and hasattr(item, "uid")
+                is_stage = issubclass(item, Params)
                 for method, function in _methods(item):
                     elsewhere = is_stage and method != "setParams" and _SPARK_ML.fullmatch(method)
                     yield f"{package}.{name}.{method}", (function, bool(elsewhere))
