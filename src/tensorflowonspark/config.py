@@ -205,5 +205,21 @@ class RestartPolicy:
             raise SpecError(f"causes: there is no {unknown[0]!r}; there are {', '.join(_CAUSES)}")
 
     def delay(self, restart: int) -> float:
-        """Return the seconds to wait before restart number `restart`, from 0."""
+        """Return the seconds to wait before restart number `restart`, counted from 0.
+
+        Parameters
+        ----------
+        restart : int
+            The number of the restart.
+
+        Returns
+        -------
+        float
+            In seconds; 0 for the first restart.
+
+        Examples
+        --------
+        >>> [RestartPolicy(backoff=5.0).delay(restart) for restart in range(4)]
+        [0.0, 5.0, 10.0, 20.0]
+        """
         return float(min(self.max_backoff, self.backoff * 2 ** (restart - 1))) if restart else 0.0
