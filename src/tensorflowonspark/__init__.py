@@ -1,7 +1,7 @@
-"""A running Spark application becomes a TensorFlow cluster, for as long as it is needed.
+"""TensorFlow clusters inside Spark applications.
 
-The public names are loaded when they are first used: importing this package costs nothing, so that it may be
-imported in a Spark driver, a Spark task, a supervisor and a node alike, whatever is installed there.
+Public names are imported at their first use. So importing the package is cheap and needs no other package, in the
+driver, tasks, supervisors and nodes alike.
 """
 
 from importlib import import_module
@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 _PACKAGES = ("frames", "ml", "storage")
-_HOMES = {
+_MODULES = {
     "driver.cluster": ("Cluster",),
     "driver.nodes": ("NodeInfo", "NodeState"),
     "driver.run": ("run",),
@@ -103,9 +103,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
-    for home, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
+            return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -29,6 +29,13 @@ class Job(str, Enum):
 class Role:
     """The role of a node in the cluster: its job and its index within the job.
 
+    Attributes
+    ----------
+    job : Job
+        The job.
+    index : int
+        The number within the job, from 0.
+
     Examples
     --------
     >>> str(Role(Job.WORKER, 1))
@@ -200,7 +207,23 @@ class RestartPolicy:
             raise SpecError(f"causes: {unknown[0]!r} is unknown; expected some of {', '.join(_CAUSES)}")
 
     def delay(self, restart: int) -> float:
-        """Return the seconds to wait before restart number `restart`, counted from 0."""
+        """Return the seconds to wait before restart number `restart`, counted from 0.
+
+        Parameters
+        ----------
+        restart : int
+            The number of the restart.
+
+        Returns
+        -------
+        float
+            In seconds; 0 for the first restart.
+
+        Examples
+        --------
+        >>> [RestartPolicy(backoff=5.0).delay(restart) for restart in range(4)]
+        [0.0, 5.0, 10.0, 20.0]
+        """
         return float(min(self.max_backoff, self.backoff * 2 ** (restart - 1))) if restart else 0.0
 
 

@@ -22,6 +22,8 @@ WITH_SPARK = {
     "tensorflowonspark.frames.reductions",
     "tensorflowonspark.ml.adapting",
     "tensorflowonspark.ml.model",
+    "tensorflowonspark.storage.hadoop",
+    "tensorflowonspark.tfrecords.functions",
 }
 WITH_NODES = {
     "tensorflowonspark.driver.cluster",

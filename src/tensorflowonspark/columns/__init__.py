@@ -1,8 +1,8 @@
-"""Arrow columns and numpy arrays: the only folder that knows both layouts.
+"""Conversion between Arrow columns and numpy arrays: the only folder that knows both layouts.
 
-`kinds` and `shapes` say what a column's values are in numpy, `arrays` makes them, `rows` cuts them and puts them
-together, `summary` tells what is in a column before anything is made of it, `results` goes the other way, from numpy to
-Arrow, `schema` knows Spark's types, `layout` Arrow's, and `names` finds a DataFrame's columns by their exact names.
+`summary` counts the nulls of a column and measures its arrays, `kinds` derives the dtype and shape of its values, and
+`arrays` converts them to numpy. `results` converts numpy arrays to Arrow. `layout` describes the types of Arrow, and
+`schema` those of Spark.
 """
 
 from tensorflowonspark.columns.arrays import (

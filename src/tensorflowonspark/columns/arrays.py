@@ -1,4 +1,4 @@
-"""Arrow columns to numpy arrays, and rows of these, ragged where they differ in length."""
+"""Conversion of Arrow columns to numpy arrays, dense or ragged, and operations on their rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +22,15 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths: all values in one array, and for each level of nesting where its lists are split.
+    """Rows of different lengths: one flat array of values, and the row splits of each level of nesting.
 
-    `splits` are as in `tf.RaggedTensor.from_nested_row_splits`: each starts with 0, and has one more entry than there
-    are lists.
+    Attributes
+    ----------
+    values : array
+        All values, of shape ``(values, ...)``.
+    splits : tuple of int64 arrays
+        The row splits, outermost level first, as in `tf.RaggedTensor.from_nested_row_splits`: each starts with 0 and
+        has one more entry than its level has lists.
     """
 
     values: Array
@@ -35,7 +40,7 @@ class Ragged:
         return len(self.splits[0]) - 1
 
     def __getitem__(self, rows: slice) -> "Ragged":
-        """Return some neighbouring rows, in a view."""
+        """Return a slice of the rows as a view."""
         start, stop, _ = rows.indices(len(self))
         stop = max(start, stop)
         splits = []
@@ -57,13 +62,13 @@ class Ragged:
         for level in reversed(self.splits):
             parts = [parts[start:stop] for start, stop in pairwise(level.tolist())]
         out = np.empty(len(parts), dtype=object)
-        for number, part in enumerate(parts):  # an assignment of all at once takes equal lengths for a dimension
+        for number, part in enumerate(parts):  # one assignment would make a dimension of equal lengths
             out[number] = part
         return out
 
 
 def split_at(lengths: npt.NDArray[Any]) -> Numbers:
-    """Return where lists of these lengths are split.
+    """Return the row splits of lists of these lengths.
 
     Examples
     --------
@@ -76,7 +81,7 @@ def split_at(lengths: npt.NDArray[Any]) -> Numbers:
 
 
 def concatenate(pieces: Sequence[Array | Ragged]) -> Array | Ragged:
-    """Return the rows of several arrays of one kind, in one.
+    """Return the rows of several arrays of one kind as one array.
 
     Examples
     --------
@@ -95,7 +100,7 @@ def concatenate(pieces: Sequence[Array | Ragged]) -> Array | Ragged:
 
 
 def repeat_rows(rows: Array | Ragged, numbers: Numbers) -> Array | Ragged:
-    """Return rows by their numbers; a row may come several times.
+    """Return rows by their numbers; a number may occur several times.
 
     Examples
     --------
@@ -113,7 +118,7 @@ def repeat_rows(rows: Array | Ragged, numbers: Numbers) -> Array | Ragged:
 
 
 def zeros(rows: int, kind: Kind) -> Array | Ragged:
-    """Return rows of zeros, of empty strings, or of nothing where they are ragged."""
+    """Return rows of zeros or empty strings, or empty rows if the kind is ragged."""
     empty: object = 0 if kind.dtype.kind != "O" else "" if kind.text else b""
     if not kind.ragged:
         return np.full((rows, *kind.inner), empty, dtype=kind.dtype)
@@ -122,9 +127,9 @@ def zeros(rows: int, kind: Kind) -> Array | Ragged:
 
 
 def view(column: pa.Array, kind: Kind) -> Array | None:
-    """Return a column as an array of shape ``(rows, *kind.shape)`` in Arrow's own memory, or None if it isn't there.
+    """Return a column as an array of shape ``(rows, *kind.shape)`` in Arrow's own memory, or None if that needs a copy.
 
-    Its dtype is what is stored; `kind.dtype` may be another.
+    Its dtype is the stored one, which may differ from `kind.dtype`.
 
     Examples
     --------
@@ -143,12 +148,12 @@ def view(column: pa.Array, kind: Kind) -> Array | None:
     if flat is None:
         return None
     flat = flat[:]
-    flat.flags.writeable = False  # Arrow says so of only some of its memory
+    flat.flags.writeable = False  # Arrow marks only some of its memory so
     return flat.reshape(rows, *kind.inner)
 
 
 def _plain(column: pa.Array) -> Array | None:
-    """Return numbers without a copy; None for what is not laid out as numbers."""
+    """Return the values of a numeric column without a copy, or None if it is not numeric."""
     column = layout.integers(column)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return None
@@ -166,10 +171,9 @@ def _bytes_of(column: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def to_array(column: pa.Array, kind: Kind) -> Array | Ragged:
-    """Return a column as an array of shape ``(rows, *kind.shape)`` and dtype ``kind.dtype``, or as a ragged one.
+    """Return a column as an array of shape ``(rows, *kind.shape)`` and dtype ``kind.dtype``, or as `Ragged`.
 
-    A null becomes ``kind.fill``, and so do all values of an array that is null; one that may have any length becomes
-    an empty one.
+    A null becomes ``kind.fill``, and a null array is filled with it; a null array of varying length becomes empty.
 
     Examples
     --------
@@ -194,7 +198,7 @@ def _ragged(column: pa.Array, kind: Kind) -> Ragged:
 
 
 def _fixed(column: pa.Array, count: int, kind: Kind) -> Array:
-    """Return the values of a column as a flat array: `count` for each entry, whichever may be null."""
+    """Return the values of a column as a flat array with `count` values for each entry, null or not."""
     if column.null_count and (layout.is_list(column.type) or kind.decoded or layout.is_vector(column.type)):
         out = np.full((len(column), count), kind.fill, kind.dtype)
         present = column.drop_null()
@@ -209,14 +213,14 @@ def _fixed(column: pa.Array, count: int, kind: Kind) -> Array:
 
 
 def _leaves(column: pa.Array, kind: Kind) -> Array:
-    """Return the innermost values as a flat array; vectors and bytes give several for each."""
+    """Return the innermost values as a flat array; a vector or binary entry has several."""
     if layout.is_vector(column.type):
         return _vectors(column).astype(kind.dtype, copy=False)
     if kind.decoded:
         return _bytes_of(column).astype(kind.dtype, copy=False)
     column = layout.integers(column)
     if pa.types.is_decimal(column.type):
-        # A whole number of more than 15 digits, as in a key, would not survive the way over a float.
+        # A whole number of more than 15 digits, as in a key, would not survive a conversion by way of a float.
         whole = kind.dtype.kind in "iu"
         column = pc.cast(
             column, options=pc.CastOptions(pa.int64() if whole else pa.float64(), allow_decimal_truncate=True)
@@ -225,7 +229,7 @@ def _leaves(column: pa.Array, kind: Kind) -> Array:
         return column.to_numpy(zero_copy_only=False).astype(kind.dtype, copy=False)  # type: ignore[no-any-return]
     if kind.dtype.kind == "O":
         return pc.fill_null(column, kind.fill).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-    # The fill comes in last: the column's own type may not hold it, as in NaN for integers cast to floats.
+    # The fill is stored last: the column's own type may not hold it, such as NaN for integers cast to floats.
     zero = pa.scalar(0, pa.int8()).cast(column.type)
     flat: Array = pc.fill_null(column, zero).to_numpy(zero_copy_only=False).astype(kind.dtype)
     flat[column.is_null().to_numpy(zero_copy_only=False)] = kind.fill
@@ -233,7 +237,7 @@ def _leaves(column: pa.Array, kind: Kind) -> Array:
 
 
 def spread(values: pa.Array, at: npt.NDArray[np.int64], rows: int) -> pa.Array:
-    """Return values at some rows of a column, and nulls at all others.
+    """Return a column with values at the given rows and nulls at all others.
 
     Examples
     --------
@@ -248,14 +252,14 @@ def spread(values: pa.Array, at: npt.NDArray[np.int64], rows: int) -> pa.Array:
 
 
 def vector_lists(column: pa.Array) -> pa.Array:
-    """Return vectors of Spark ML, dense or sparse, as lists of float64."""
-    there = column.drop_null()
-    lists = pa.ListArray.from_arrays(split_at(layout.counts(there)).astype(np.int32), pa.array(_vectors(there)))
+    """Return Spark ML vectors, dense or sparse, as lists of float64."""
+    present = column.drop_null()
+    lists = pa.ListArray.from_arrays(split_at(layout.counts(present)).astype(np.int32), pa.array(_vectors(present)))
     return spread(lists, np.flatnonzero(~_nulls(column)), len(column)) if column.null_count else lists
 
 
 def lists_as_vectors(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return lists of float64 as dense vectors of Spark ML, in the type in which Spark has them."""
+    """Return lists of float64 as dense Spark ML vectors of the given struct type."""
     ones = pa.array(np.ones(len(column), np.int8))
     parts = [ones, pa.nulls(len(column), kind[1].type), pa.nulls(len(column), kind[2].type), column]
     return pa.StructArray.from_arrays(parts, fields=list(kind), mask=pa.array(_nulls(column)))
@@ -267,14 +271,14 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _vectors(column: pa.Array) -> npt.NDArray[np.float64]:
-    """Return the values of vectors, dense or sparse, as one flat array with the zeros that sparse ones leave out."""
+    """Return the values of vectors, dense or sparse, as one flat array, sparse ones with their zeros."""
     values = column.field("values")
     stored: npt.NDArray[np.float64] = values.flatten().to_numpy(zero_copy_only=False)
     sparse = pc.equal(column.field("type"), 0).to_numpy(zero_copy_only=False)
     if not sparse.any():
         return stored
     starts, counts = split_at(layout.counts(column)), layout.counts(values)
-    # A dense vector's values go where they stand in it, a sparse one's where its indices say.
+    # A dense vector's values keep their positions; a sparse one's take those of its indices.
     places = np.arange(len(stored)) - np.repeat(split_at(counts)[:-1], counts)
     places[np.repeat(sparse, counts)] = column.field("indices").flatten().to_numpy(zero_copy_only=False)
     out = np.zeros(starts[-1])

@@ -1,4 +1,4 @@
-"""The dtype and shape of one row's value of a column: by itself, or as the program declares it."""
+"""The dtype and shape of a column's values: inferred from its type and summary, or declared by the program."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,25 +18,25 @@ __all__ = ["Kind", "kind_of", "natural_type", "shape_of"]
 Shape = tuple[int | None, ...]
 
 
-def shape_of(name: str, depth: int, extents: Sequence[LengthRange], declared: Sequence[int | None] | None) -> Shape:
-    """Return the shape that the values of a column have, or can be folded into.
+def shape_of(name: str, depth: int, ranges: Sequence[LengthRange], declared: Sequence[int | None] | None) -> Shape:
+    """Return the shape of one value of a column: the inferred one, or the declared one if the values fit it.
 
     Parameters
     ----------
     name : str
-        The column's.
+        The name of the column.
     depth : int
-        How many levels of arrays it has; 0 if its values are scalars.
-    extents : sequence of LengthRange
-        Of its arrays, from the outermost level on. Levels are missing of which no row has an array that is not null;
-        more than `depth` are not looked at.
+        The number of levels of arrays; 0 if the values are scalars.
+    ranges : sequence of LengthRange
+        The lengths of its arrays, outermost level first. A level without any non-null array is missing; levels beyond
+        `depth` are ignored.
     declared : sequence of int or None, optional
-        The shape that is wanted.
+        The shape that the program declares, with None for the sizes that vary.
 
     Raises
     ------
     FeedError
-        If it has no shape, or not that one.
+        If the values have no common shape, or do not fit the declared one.
 
     Examples
     --------
@@ -45,35 +45,35 @@ def shape_of(name: str, depth: int, extents: Sequence[LengthRange], declared: Se
     >>> shape_of("x", 2, [LengthRange(1, 4), LengthRange(3, 3)], (None, 3))
     (None, 3)
     """
-    known = tuple(extents[:depth])
+    known = tuple(ranges[:depth])
     if declared is None:
         return _own_shape(name, depth, known)
     wanted = _checked(name, declared)
     varying = wanted.count(None)
     if varying > depth:
         raise FeedError(
-            f"column {name!r} holds {_nested(depth)}, and {_told(name, wanted)} wants arrays nested "
+            f"column {name!r} holds {_nested(depth)}, and {_declaration(name, wanted)} wants arrays nested "
             f"{varying} deep that vary in length"
         )
-    _refuse_varying(name, known, varying, f"{_told(name, wanted)} wants one length")
+    _refuse_varying(name, known, varying, f"{_declaration(name, wanted)} wants one length")
     _refuse_other_size(name, depth, known, wanted)
     return wanted
 
 
 def _own_shape(name: str, depth: int, known: tuple[LengthRange, ...]) -> Shape:
     _refuse_varying(name, known, 0, "without a declared shape all must have one length")
-    if known and known[-1].longest == 0:  # there is nothing inside of arrays that are all empty
+    if known and known[-1].longest == 0:  # if all arrays are empty, so are those inside them
         known += (LengthRange(0, 0),) * (depth - len(known))
     if len(known) < depth:
         raise FeedError(
             f"column {name!r} holds {_nested(depth)}, of which all {'inner ones ' if known else ''}are null, so that "
-            f"their shape can't be told: declare it, as in {_told(name, (3,) * depth)}"
+            f"their shape is unknown: declare it, as in {_declaration(name, (3,) * depth)}"
         )
-    return tuple(extent.longest for extent in known)
+    return tuple(each.longest for each in known)
 
 
 def _checked(name: str, declared: Sequence[int | None]) -> Shape:
-    """Return a declared shape as a tuple, if it can be one."""
+    """Return a declared shape as a tuple, or raise a FeedError if it is not a shape."""
     try:
         shape = tuple(None if size is None else index(size) for size in declared)
     except TypeError:
@@ -84,40 +84,40 @@ def _checked(name: str, declared: Sequence[int | None]) -> Shape:
             "that vary"
         )
     if None in shape[shape.count(None) :]:
-        raise FeedError(f"{_told(name, shape)}: the dimensions that vary must come first, as in (None, 3)")
+        raise FeedError(f"{_declaration(name, shape)}: the dimensions that vary must come first, as in (None, 3)")
     return shape
 
 
 def _refuse_varying(name: str, known: tuple[LengthRange, ...], first: int, rule: str) -> None:
-    """Refuse arrays of several lengths at a level from the first on."""
-    varying = [level for level, extent in enumerate(known) if extent.shortest != extent.longest]
+    """Raise a FeedError if arrays differ in length at level `first` or below."""
+    varying = [level for level, each in enumerate(known) if each.shortest != each.longest]
     if not varying or varying[-1] < first:
         return
-    extent = next(known[level] for level in varying if level >= first)
-    ragged = (None,) * (varying[-1] + 1) + tuple(extent.longest for extent in known[varying[-1] + 1 :])
+    refused = next(known[level] for level in varying if level >= first)
+    ragged = (None,) * (varying[-1] + 1) + tuple(each.longest for each in known[varying[-1] + 1 :])
     raise FeedError(
-        f"column {name!r} holds arrays of different lengths ({extent.shortest} to {extent.longest} values), and "
-        f"{rule}; see {extent.shortest_at}, and {extent.longest_at}. Pad or cut them in Spark, or declare a "
-        f"ragged column, as in {_told(name, ragged)}"
+        f"column {name!r} holds arrays of different lengths ({refused.shortest} to {refused.longest} values), and "
+        f"{rule}; see {refused.shortest_at}, and {refused.longest_at}. Pad or cut them in Spark, or declare a "
+        f"ragged column, as in {_declaration(name, ragged)}"
     )
 
 
 def _refuse_other_size(name: str, depth: int, known: tuple[LengthRange, ...], wanted: Shape) -> None:
-    """Refuse arrays with another number of values than a shape has, below the dimensions that vary."""
+    """Raise a FeedError if arrays below the varying dimensions have another number of values than the shape."""
     varying = wanted.count(None)
     needs = prod(size for size in wanted if size is not None)
     fixed = known[varying:]
-    has = prod(extent.longest for extent in fixed)
-    # Arrays that are null everywhere can be of any length, if only those around them leave room for one.
+    has = prod(each.longest for each in fixed)
+    # The length of a level of nulls is free: the sizes of the known levels must divide the size of the shape.
     if needs == has if len(known) == depth or not has else needs % has == 0:
         return
     if varying == depth:
-        raise FeedError(f"column {name!r} holds single values where {_told(name, wanted)} needs {needs}")
-    own = (None,) * varying + tuple(extent.longest for extent in fixed)
+        raise FeedError(f"column {name!r} holds single values where {_declaration(name, wanted)} needs {needs}")
+    own = (None,) * varying + tuple(each.longest for each in fixed)
     inside = f"in each array of level {varying}" if varying else "in each row"
     raise FeedError(
         f"column {name!r} holds {has} value{'' if has == 1 else 's'} {inside}, as in {fixed[0].longest_at}, and "
-        f"{_told(name, wanted)} needs {needs}; what fits is {_told(name, own)}"
+        f"{_declaration(name, wanted)} needs {needs}; what fits is {_declaration(name, own)}"
     )
 
 
@@ -125,11 +125,11 @@ def _nested(depth: int) -> str:
     return {0: "single values", 1: "arrays"}.get(depth, f"arrays nested {depth} deep")
 
 
-def _told(name: str, shape: Shape) -> str:
+def _declaration(name: str, shape: Shape) -> str:
     return f"shapes={{{name!r}: {shape}}}"
 
 
-# What has a type of its own neither in numpy nor in TensorFlow, or one that TensorFlow does not know.
+# The dtypes of types that numpy or TensorFlow does not have.
 _DTYPES = {
     pa.types.is_date32: np.int32,
     pa.types.is_timestamp: np.int64,
@@ -144,22 +144,21 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Kind:
-    """What one row's value is.
+    """The dtype and shape of one row's value of a column, and the treatment of nulls.
 
-    Dates are the days since 1970, timestamps the microseconds since then (in UTC, or by the wall's clock where Spark's
-    type has no time zone), intervals microseconds, times of day nanoseconds; a cast or a fill is one of such a number.
+    Dates are days since 1970, timestamps microseconds since then (in UTC, or in local time if Spark's type has no time
+    zone), intervals microseconds, times of day nanoseconds; casts and fills apply to these numbers.
 
     Attributes
     ----------
     dtype : numpy.dtype
         ``object`` for strings and binary.
     shape : tuple of int or None
-        ``()`` for a scalar; None, in the first places, where rows differ in length, which makes the column a ragged
-        one.
+        ``()`` for a scalar. Leading sizes of None vary from row to row and make the column ragged.
     fill : object
-        What stands for a null: a number, or a string or bytes; None if there is none.
+        The value that replaces a null: a number, a string or bytes; None if nulls are an error.
     decoded : bool
-        Whether it is a binary column whose bytes are the values (uint8).
+        Whether the bytes of a binary column are its values (uint8).
     text : bool
         Whether its values are strings.
     """
@@ -172,17 +171,17 @@ class Kind:
 
     @property
     def inner(self) -> tuple[int, ...]:
-        """The sizes of the dimensions that are the same in all rows."""
+        """The sizes of the dimensions that do not vary."""
         return tuple(size for size in self.shape if size is not None)
 
     @property
     def varying(self) -> int:
-        """In how many dimensions rows differ."""
+        """The number of dimensions that vary."""
         return self.shape.count(None)
 
     @property
     def ragged(self) -> bool:
-        """Whether rows differ in length."""
+        """Whether rows vary in length."""
         return self.varying > 0
 
 
@@ -195,30 +194,30 @@ def kind_of(
     cast: str | None = None,
     fill: Any = None,
 ) -> Kind:
-    """Return what a column's values are in numpy, given what is in it and what the program declares.
+    """Return the kind of a column's values, given its summary and the declarations of the program.
 
     Parameters
     ----------
     name : str
-        The column's.
+        The name of the column.
     type_ : pyarrow.DataType
-        Its type.
+        The type of the column.
     summary : ColumnSummary
-        What is in it, on all workers.
+        Its nulls and lengths on all workers.
     shape : sequence of int or None, optional
-        The shape of one row's value. A flat array, or a binary value taken as bytes, is folded into it; ``(None,)``
-        and ``(None, None)`` declare ragged arrays.
+        The shape of one row's value. A flat array, or the bytes of a binary value, is reshaped to it; ``(None,)`` and
+        ``(None, None)`` declare ragged arrays.
     cast : str, optional
-        The dtype that the program wants. Values become it as by `numpy.ndarray.astype`: fractions are cut off. Bytes
-        are taken as the numbers that they are, as they are for a declared shape; those in arrays only for a cast.
+        The dtype of the values, converted as by `numpy.ndarray.astype`: fractions are cut off. With a cast, or a
+        declared shape, bytes are decoded as uint8; bytes in arrays only with a cast.
     fill : object, optional
-        What to put for nulls: a string or bytes where the column has them, or else a number, also for dates and
+        The value that replaces nulls: a string or bytes for a column of these, otherwise a number, also for dates and
         timestamps (see `Kind`).
 
     Raises
     ------
     FeedError
-        If the column can't be had like that; it names the first row that shows it, its partition and its value.
+        If the column does not allow it; the error names the first row at fault, its partition and its value.
 
     Examples
     --------
@@ -239,13 +238,13 @@ def kind_of(
             f"{summary.null_at}: drop or replace them in Spark (df.dropna, df.fillna), or declare what stands for a "
             f"null, as in fill={{{name!r}: {empty!r}}}"
         )
-    # Of binary values the length belongs to a shape only if their bytes are the values.
+    # The length of a binary value is a dimension only if its bytes are the values.
     depth = layout.array_depth(type_) - (layout.is_binary(leaf) and not decoded)
     return Kind(dtype, shape_of(name, depth, summary.lengths, shape), fill, decoded, layout.is_text(leaf))
 
 
 def natural_type(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], int, bool]:
-    """Return the dtype and the number of dimensions that a column's values have by themselves, and if they are strings.
+    """Return the inferred dtype and number of dimensions of a column's values, and whether they are strings.
 
     Examples
     --------
@@ -272,29 +271,29 @@ def _cast(name: str, leaf: pa.DataType, cast: str) -> np.dtype[Any]:
         wanted = np.dtype(cast)
     except (TypeError, ValueError, SyntaxError):
         wanted = np.dtype(object)
-    # Beside numpy's numbers there are those that TensorFlow adds, as bfloat16, which have the kind of structures.
+    # TensorFlow adds numbers to those of numpy, such as bfloat16, which have the kind of structures (V).
     if wanted.kind not in "biufcV" or wanted.type is np.void:
         raise FeedError(f"dtypes={{{name!r}: {cast!r}}}: expected the dtype of a number, as in 'float32' or 'int64'")
     return wanted
 
 
 def _empty(leaf: pa.DataType, dtype: np.dtype[Any]) -> object:
-    """Return what a null might be filled with."""
+    """Return an example of a fill."""
     if dtype.kind == "O":
         return "" if layout.is_text(leaf) else b""
     return False if dtype.kind == "b" else 0
 
 
 def _check_fill(name: str, dtype: np.dtype[Any], fill: Any, empty: object) -> None:
-    told = f"fill={{{name!r}: {fill!r}}}"
+    declaration = f"fill={{{name!r}: {fill!r}}}"
     if dtype.kind == "O":
         if not isinstance(fill, type(empty)):
             held = "strings" if empty == "" else "bytes"
-            raise FeedError(f"{told}: column {name!r} holds {held}: expected one of its kind, as in {empty!r}")
+            raise FeedError(f"{declaration}: column {name!r} holds {held}: expected one of its kind, as in {empty!r}")
     elif not _holds(dtype, fill):
         raise FeedError(
-            f"{told}: column {name!r} comes as {dtype.name}: expected one number that {dtype.name} can hold; dates and "
-            "timestamps are numbers too. With another dtype in dtypes it can be another"
+            f"{declaration}: column {name!r} comes as {dtype.name}: expected one number that {dtype.name} can hold; "
+            "dates and timestamps are numbers too. With another dtype in dtypes it can be another"
         )
 
 

@@ -1,4 +1,4 @@
-"""How Arrow lays out the types that Spark sends: which are lists, text or vectors, and what is inside of each."""
+"""Arrow layouts of the types that Spark sends: lists, text, vectors and structs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,34 +22,34 @@ __all__ = [
     "levels",
 ]
 
-# Spark ML's VectorUDT as Spark sends it: a sparse vector (type 0) has size, indices and values, a dense one values.
+# Spark ML's VectorUDT in Arrow: a sparse vector (type 0) has size, indices and values, a dense one only values.
 _VECTOR_FIELDS = ["type", "size", "indices", "values"]
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether it is an array in Spark."""
+    """Return whether a type is an array in Spark."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether it holds bytes."""
+    """Return whether a type holds bytes."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether it holds strings."""
+    """Return whether a type holds strings."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_vector(kind: pa.DataType) -> bool:
-    """Whether it is a vector of Spark ML, dense or sparse."""
+    """Return whether a type is a Spark ML vector, dense or sparse."""
     if not pa.types.is_struct(kind) or [field.name for field in kind] != _VECTOR_FIELDS:
         return False
     return bool(pa.types.is_int8(kind[0].type) and is_list(kind[3].type))
 
 
 def leaf_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the values inside of all lists.
+    """Return the type of the values inside all lists.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def leaf_type(kind: pa.DataType) -> pa.DataType:
 
 
 def array_depth(kind: pa.DataType) -> int:
-    """Return how many lengths a value of a type has: one for each level of lists, one for a vector or for bytes.
+    """Return the number of dimensions of a value: one for each level of lists, and one for a vector or bytes.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def array_depth(kind: pa.DataType) -> int:
 
 
 def levels(column: pa.Array) -> Iterator[pa.Array]:
-    """Yield the column, the values of its lists that are not null, the values of theirs, and so on."""
+    """Yield the column, then the values of its non-null lists, level by level."""
     yield column
     while is_list(column.type):
         column = column.flatten()
@@ -99,7 +99,7 @@ def lengths(column: pa.Array) -> pa.Array | None:
 
 
 def counts(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return how many values each entry of a column has; those that are null have none.
+    """Return the number of values of each entry of a column; a null has none.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def counts(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def integers(column: pa.Array) -> pa.Array:
-    """Return dates, times and durations as the integers that they are stored as, without a copy; others as they are.
+    """Return dates, times and durations as their stored integers, without a copy; other columns unchanged.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def integers(column: pa.Array) -> pa.Array:
 def flat_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a batch with a column for each field of its structs, named ``struct.field``; nothing is copied.
 
-    In a row in which the struct is null, all its fields are.
+    Where a struct is null, all its fields are null.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Numpy arrays to Arrow columns of the types that were asked for: what a program answers, as rows for Spark."""
+"""Conversion of a program's results, numpy arrays, to Arrow columns of the types of a result schema."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,20 +18,20 @@ _SHOWN_CHARACTERS = 60
 
 
 def to_batch(results: Any, schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """Return what a program has made of some rows, as a batch of the schema.
+    """Return a program's results for some rows as a batch of the schema.
 
-    Values are cast where that changes none of them, but for the rounding between floats; None is a null.
+    A cast may round between floats, and otherwise must not change a value; None is a null.
 
     Parameters
     ----------
     results : mapping, sequence or array
-        Arrays by column name; or, for a schema of one column, just its array. Lists, tensors and ragged tensors do as
-        well. A struct's values are a mapping of arrays by field, a vector's an array of two dimensions.
-        Dates and timestamps may be datetimes, or integers as in `Kind`.
+        Arrays of shape ``(rows, ...)`` by column name; or, for a schema of one column, just its array. Lists, tensors
+        and ragged tensors are accepted too. The values of a struct are a mapping of arrays by field, those of a vector
+        a two-dimensional array. Dates and timestamps may be datetimes, or integers as in `Kind`.
     schema : pyarrow.Schema
-        What the result must be.
+        The columns and types of the batch.
     rows : int
-        How many rows it must have.
+        The number of rows that the results must have.
 
     Raises
     ------
@@ -51,14 +51,14 @@ def _by_name(results: Any, names: list[str]) -> Mapping[str, Any]:
     if not isinstance(results, Mapping):
         if len(names) != 1:
             raise FeedError(
-                f"the program answered with a {type(results).__name__}, and the result schema has the columns "
+                f"the program returned a {type(results).__name__}, and the result schema has the columns "
                 f"{names}: return a dict of arrays by these names"
             )
         return {names[0]: results}
     missing = [name for name in names if name not in results]
     if missing:
         raise FeedError(
-            f"the program's answer has no {', '.join(map(repr, missing))}, only {sorted(map(str, results))}"
+            f"the program's result has no {', '.join(map(repr, missing))}, only {sorted(map(str, results))}"
         )
     return results
 
@@ -77,7 +77,7 @@ def _column(values: Any, field: pa.Field, rows: int) -> pa.Array:
         )
     depth = _list_depth(field.type)
     if not depth and array.shape[1:] == (1,):
-        array = array[:, 0]  # what a Dense(1) layer gives for a scalar
+        array = array[:, 0]  # as the output of a Dense(1) layer
     if array.ndim - 1 > depth or (array.ndim - 1 < depth and array.dtype.kind != "O"):
         raise FeedError(
             f"result column {field.name!r} has type {field.type}, and the program's values have shape "
@@ -103,7 +103,7 @@ def _list_depth(kind: pa.DataType) -> int:
 
 
 def _as_array(values: Any) -> Array:
-    """Return values as an array; one of objects, row by row, where they differ in length."""
+    """Return values as an array: an object array with one entry for each row if rows differ in length."""
     if hasattr(values, "nested_row_splits"):  # a tf.RaggedTensor
         values = Ragged(values.flat_values.numpy(), tuple(each.numpy() for each in values.nested_row_splits))
     if isinstance(values, Ragged):
@@ -116,7 +116,7 @@ def _as_array(values: Any) -> Array:
         return _objects(values)
     if array.size and array.dtype.kind not in "SU":
         return array
-    return np.array(values, dtype=object)  # numpy's own strings drop zeros at the end, and nothing has no type
+    return np.array(values, dtype=object)  # numpy's strings drop trailing zeros, and an empty list has no type
 
 
 def _objects(rows: list[Any] | tuple[Any, ...]) -> Array:
@@ -142,7 +142,7 @@ def _typed(array: Array, kind: pa.DataType) -> pa.Array:
 
 
 def _vectors(array: Array, kind: pa.DataType) -> pa.Array:
-    """Return dense vectors of Spark ML."""
+    """Return an array as dense Spark ML vectors."""
     values = _typed(array, kind.field("values").type)
     parts = {"type": pa.array(np.ones(len(array), np.int8)), "values": values}
     columns = [parts.get(each.name, pa.nulls(len(array), each.type)) for each in kind]
@@ -155,7 +155,7 @@ def _lists(lengths: npt.NDArray[Any], values: Array, nulls: npt.NDArray[np.bool_
 
 
 def _joined(rows: list[Array]) -> Array:
-    """Return what is in several arrays in one: as objects, if they differ in shape."""
+    """Return the values of several arrays as one array, of objects if they differ in shape."""
     rows = [row for row in rows if len(row)]
     if rows and len({row.shape[1:] for row in rows}) == 1:
         return np.concatenate(rows)
@@ -165,9 +165,9 @@ def _joined(rows: list[Array]) -> Array:
 def _scalars(array: Array, kind: pa.DataType) -> pa.Array:
     if array.ndim > 1:
         raise ValueError(f"some rows have arrays of shape {array.shape[1:]} instead of single values")
-    if array.dtype.kind == "V" or array.dtype == np.float16:  # bfloat16, of which Arrow knows nothing
+    if array.dtype.kind == "V" or array.dtype == np.float16:  # bfloat16, which Arrow does not have
         array = array.astype(np.float32)
-    # Without a type, which would silently cut off fractions.
+    # No type is given, since it would silently cut off fractions.
     plain = pa.array(array.tolist() if array.dtype.kind == "O" else array)
     is_number = pa.types.is_integer(plain.type) or pa.types.is_floating(plain.type)
     if pa.types.is_boolean(kind) and is_number and not pc.all(pc.is_in(plain, pa.array([0, 1, None]))).as_py():

@@ -1,7 +1,7 @@
-"""Spark's types and column names: what can be fed, the Arrow types, and selection by exact names.
+"""Spark's types and column names: checks of schemas, conversion to Arrow types, and selection by exact names.
 
-Spark reads a name as an expression: a dot leads into a struct, a star stands for all, case does not matter, and a
-backtick quotes. Even `DataFrame.mapInArrow` looks its own columns up in this way.
+Spark reads a name as an expression: a dot selects a field of a struct, a star stands for all columns, case does not
+matter, and a backtick quotes. Even `DataFrame.mapInArrow` resolves its columns like this.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,9 +41,7 @@ _REASONS = {
     "YearMonthIntervalType": "its length in time varies: cast it to int, which gives months",
     "CalendarIntervalType": "its length in time varies: drop it, or make a number of it",
 }
-
-
-_MENDED = {  # by the first letters of a value's module and class
+_REMEDIES = {  # by the start of a value's module and class
     "pandas.": "make one with spark.createDataFrame(data)",
     "numpy.": "make one with spark.createDataFrame([(row.tolist(),) for row in array], 'features array<double>')",
     "polars.": "make one with spark.createDataFrame(data.to_pandas())",
@@ -61,19 +59,19 @@ _MENDED = {  # by the first letters of a value's module and class
 
 
 def require_frame(data: object, argument: str) -> None:
-    """Refuse anything but a Spark DataFrame.
+    """Raise a SpecError unless a value is a Spark DataFrame.
 
     Parameters
     ----------
     data : object
-        What the user gives.
+        The user's value.
     argument : str
-        What it is given as.
+        The name of the argument, for the error.
 
     Raises
     ------
     SpecError
-        It names the type, and says how to make a DataFrame of it.
+        If it is not a DataFrame; the error names its type and how to make a DataFrame of it.
 
     Examples
     --------
@@ -83,22 +81,22 @@ def require_frame(data: object, argument: str) -> None:
     tensorflowonspark.errors.SpecError: cluster.train(data): expected a Spark DataFrame, and not a list: make one with \
 spark.createDataFrame(rows, schema)
     """
-    if hasattr(type(data), "mapInArrow"):  # of Spark Connect, too; its schema would be a call of the server
+    if hasattr(type(data), "mapInArrow"):  # on Spark Connect too, where reading the schema would call the server
         return
     kind = type(data)
-    whole = f"{kind.__module__}.{kind.__qualname__}"
-    remedy = next((line for start, line in _MENDED.items() if whole.startswith(start)), "make one of it first")
-    name = whole.removeprefix("builtins.") if kind.__module__ == "builtins" else whole
+    qualified = f"{kind.__module__}.{kind.__qualname__}"
+    remedy = next((line for start, line in _REMEDIES.items() if qualified.startswith(start)), "make one of it first")
+    name = qualified.removeprefix("builtins.") if kind.__module__ == "builtins" else qualified
     raise SpecError(f"{argument}: expected a Spark DataFrame, and not a {name}: {remedy}")
 
 
 def check_schema(schema: "StructType") -> None:
-    """Refuse a DataFrame's schema with a column that no tensor can hold.
+    """Raise a FeedError for a schema with columns that no tensor can hold.
 
     Raises
     ------
     FeedError
-        It names all such columns, with their types and what can be done about each.
+        The error names all such columns, with their types and a remedy for each.
 
     Examples
     --------
@@ -114,10 +112,10 @@ and map_values(col)
         raise FeedError("the DataFrame has no columns: there is nothing to feed")
     columns = [column for field in schema.fields for column in _flat(field.name, field.dataType)]
     names = [name for name, _ in columns]
-    double = sorted({name for name in names if names.count(name) > 1})
-    if double:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
         raise FeedError(
-            f"the DataFrame has several columns of the name {', '.join(map(repr, double))} (a struct's fields are "
+            f"the DataFrame has several columns of the name {', '.join(map(repr, repeated))} (a struct's fields are "
             "columns named struct.field): rename them"
         )
     problems = [
@@ -130,7 +128,7 @@ and map_values(col)
 
 
 def _flat(name: str, kind: "DataType") -> Iterator[tuple[str, "DataType"]]:
-    """Yield a column, or the fields of a struct as the columns that they are fed as."""
+    """Yield a column, or each field of a struct as the column ``struct.field``."""
     if type(kind).__name__ == "StructType" and (fields := getattr(kind, "fields", ())):
         for field in fields:
             yield from _flat(f"{name}.{field.name}", field.dataType)
@@ -139,7 +137,7 @@ def _flat(name: str, kind: "DataType") -> Iterator[tuple[str, "DataType"]]:
 
 
 def _refusal(kind: "DataType", inside_array: bool = False) -> str:
-    """Return why a type can't be fed; empty if it can."""
+    """Return the reason that a type can't be fed, or an empty string."""
     from pyspark.sql.types import ArrayType, StructType, UserDefinedType
 
     if isinstance(kind, ArrayType):
@@ -157,7 +155,7 @@ def _refusal(kind: "DataType", inside_array: bool = False) -> str:
 
 
 def arrow_type(kind: "DataType") -> pa.DataType:
-    """Return Arrow's type for one of Spark's; vectors have that in which Spark sends them.
+    """Return the Arrow type in which Spark sends values of one of its types.
 
     Examples
     --------
@@ -173,18 +171,18 @@ def arrow_type(kind: "DataType") -> pa.DataType:
         return arrow_type(VectorUDT.sqlType())
     if isinstance(kind, StructType):
         return pa.struct([pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in kind.fields])
-    # Spark 4.1 and newer want to be told the zone of timestamps, which older ones take to be this.
+    # Spark 4.1 and newer require the time zone of timestamps; older versions assume UTC.
     zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
     return to_arrow_type(kind, **zone)
 
 
 def parse_schema(schema: "str | StructType", frame: "DataFrame") -> "StructType":
-    """Return the columns and types that a user asks for, as in ``"prediction float, name string"``.
+    """Return a user's schema, such as ``"prediction float, name string"``, as a StructType.
 
     Raises
     ------
     SpecError
-        If it is none.
+        If it is not a schema.
     """
     from pyspark.sql.types import StructType
 
@@ -198,11 +196,11 @@ def parse_schema(schema: "str | StructType", frame: "DataFrame") -> "StructType"
     return empty.schema
 
 
-Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def quoted(name: str) -> str:
-    """Return a name as Spark's expressions and schemas take it.
+    """Return a name quoted for Spark's expressions and schemas.
 
     Examples
     --------
@@ -213,40 +211,40 @@ def quoted(name: str) -> str:
 
 
 def _are_plain(names: Sequence[str]) -> bool:
-    """Whether Spark finds each of some columns by its bare name."""
+    """Return whether Spark finds each column by its unquoted name."""
     return all(name.isidentifier() for name in names) and len({name.lower() for name in names}) == len(names)
 
 
 def plainly_named(frame: "DataFrame") -> "tuple[DataFrame, list[Column]]":
-    """Return a DataFrame whose columns have names that Spark finds, and each of them under its own name."""
+    """Return a DataFrame with column names that need no quotes, and expressions that restore the original names."""
     from pyspark.sql import functions as f
 
     names = list(frame.columns)
     if _are_plain(names):
         return frame, [f.col(name) for name in names]
-    plain = [f"column_{place}" for place in range(len(names))]
+    plain = [f"column_{position}" for position in range(len(names))]
     return frame.toDF(*plain), [f.col(new).alias(old) for new, old in zip(plain, names, strict=True)]
 
 
 def select(frame: "DataFrame", names: Sequence[str]) -> "DataFrame":
-    """Return a DataFrame with some of the columns; of several with one name the first."""
+    """Return a DataFrame with the named columns; of several columns with one name, the first."""
     plain, columns = plainly_named(frame)
     return plain.select(*[columns[frame.columns.index(name)] for name in names])
 
 
-def map_in_arrow(frame: "DataFrame", function: Function, schema: "str | StructType", **options: Any) -> "DataFrame":
-    """Return what `DataFrame.mapInArrow` does; the function gets its batches with the columns' own names.
+def map_in_arrow(frame: "DataFrame", function: _Function, schema: "str | StructType", **options: Any) -> "DataFrame":
+    """Return the result of `DataFrame.mapInArrow`, whose batches have the original names of the columns.
 
     Parameters
     ----------
     frame : DataFrame
-        Whose rows the function gets.
+        The rows.
     function : callable
-        Of an iterator of record batches.
+        Takes an iterator of record batches and yields record batches.
     schema : str or StructType
-        Of the batches that it yields.
+        The schema of the batches that it yields.
     **options
-        Of `mapInArrow`, as ``barrier=True``.
+        Options of `mapInArrow`, such as ``barrier=True``.
     """
     plain, _ = plainly_named(frame)
     if plain is not frame:
@@ -254,6 +252,6 @@ def map_in_arrow(frame: "DataFrame", function: Function, schema: "str | StructTy
     return plain.mapInArrow(function, schema, **options)
 
 
-def _renamed(function: Function, names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run in a Spark task: give the columns their names again."""
+def _renamed(function: _Function, names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Call the function with batches whose columns have their original names (runs in Spark tasks)."""
     return function(pa.RecordBatch.from_arrays(batch.columns, names) for batch in batches)

@@ -1,7 +1,7 @@
-"""What is in a column: its nulls and the lengths of its arrays, and the first row that shows each.
+"""Summaries of columns: the number of nulls, the lengths of arrays, and the first row that shows each.
 
-A summary is made of each batch as it comes to the node, and merged over batches, parts and nodes, so that a program
-that asks for a shape learns at once, and before it has seen a row, whether all rows of all workers have it.
+A node summarizes each batch on arrival, and the summaries of batches, splits and nodes are merged. So a program that
+declares a shape gets an error before its first batch if any row of any worker does not fit.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ __all__ = ["ColumnSummary", "LengthRange", "merge", "summarize"]
 
 @dataclass(frozen=True)
 class LengthRange:
-    """The shortest and the longest of a column's arrays at one level of nesting, and where each was seen first."""
+    """The shortest and the longest array of a column at one level of nesting, and the first row with each."""
 
     shortest: int
     longest: int
@@ -28,7 +28,7 @@ class LengthRange:
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """What is in one column: its nulls at any level, and its arrays' lengths at each, from the outermost on."""
+    """The number of nulls in one column at all levels, and the range of lengths at each, outermost level first."""
 
     nulls: int = 0
     null_at: str = ""
@@ -37,18 +37,18 @@ class ColumnSummary:
 
 _SHOWN_CHARACTERS = 60
 
-_Teller = Callable[[Sequence[pa.Array], int], str]  # takes the levels of a column down to one, and a place in that one
+_Describe = Callable[[Sequence[pa.Array], int], str]  # takes a column's levels down to one, and a position in that
 
 
 def summarize(batch: pa.RecordBatch, partition: int = 0, first_row: int = 0) -> dict[str, ColumnSummary]:
-    """Return, for each column, its nulls at any level and the range of its arrays' lengths at each.
+    """Return for each column the number of nulls at all levels, and the range of its arrays' lengths at each.
 
     Parameters
     ----------
     batch : pyarrow.RecordBatch
         Some rows of a partition.
     partition, first_row : int
-        Where they stand, for naming one.
+        The partition's number, and the position of the batch's first row in it, for naming a row.
 
     Examples
     --------
@@ -58,47 +58,47 @@ def summarize(batch: pa.RecordBatch, partition: int = 0, first_row: int = 0) -> 
     'row 1 of partition 0, item [1] of [2.0, None]'
     """
 
-    def told(levels: Sequence[pa.Array], place: int) -> str:
-        row, *path = _path(levels, place)
+    def describe(levels: Sequence[pa.Array], position: int) -> str:
+        row, *path = _path(levels, position)
         item = f", item {''.join(f'[{index}]' for index in path)} of " if path else ": "
         return f"row {first_row + row} of partition {partition}{item}{_shown(levels[0][row])}"
 
-    return {name: _summarize(column, told) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+    return {name: _summarize(column, describe) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
-def _summarize(column: pa.Array, told: _Teller) -> ColumnSummary:
+def _summarize(column: pa.Array, describe: _Describe) -> ColumnSummary:
     nulls, null_at = 0, ""
-    extents: list[LengthRange] = []
+    ranges: list[LengthRange] = []
     levels: list[pa.Array] = []
     for level in layout.levels(column):
         levels.append(level)
         if level.null_count:
-            null_at = null_at or told(levels, pc.index(level.is_null(), True).as_py())
+            null_at = null_at or describe(levels, pc.index(level.is_null(), True).as_py())
             nulls += level.null_count
-        extents += _extent(levels, told)
-    return ColumnSummary(nulls, null_at, tuple(extents))
+        ranges += _length_range(levels, describe)
+    return ColumnSummary(nulls, null_at, tuple(ranges))
 
 
-def _extent(levels: Sequence[pa.Array], told: _Teller) -> list[LengthRange]:
-    """Return the lengths at the last level, if there are any."""
+def _length_range(levels: Sequence[pa.Array], describe: _Describe) -> list[LengthRange]:
+    """Return the range of lengths at the last level, or nothing if it has no lengths."""
     lengths = layout.lengths(levels[-1])
     if lengths is None or lengths.null_count == len(lengths):
         return []
     shortest, longest = (bound.as_py() for bound in pc.min_max(lengths).values())
-    shortest_at = told(levels, pc.index(lengths, shortest).as_py())
-    longest_at = shortest_at if shortest == longest else told(levels, pc.index(lengths, longest).as_py())
+    shortest_at = describe(levels, pc.index(lengths, shortest).as_py())
+    longest_at = shortest_at if shortest == longest else describe(levels, pc.index(lengths, longest).as_py())
     return [LengthRange(shortest, longest, shortest_at, longest_at)]
 
 
-def _path(levels: Sequence[pa.Array], place: int) -> list[int]:
-    """Return where the value at a place of the last level stands: its row, and its index at each level of lists."""
+def _path(levels: Sequence[pa.Array], position: int) -> list[int]:
+    """Return the row of the value at a position of the last level, and its index at each level of lists."""
     path: list[int] = []
     for level in reversed(levels[:-1]):
         ends = np.cumsum(layout.counts(level))
-        parent = int(np.searchsorted(ends, place, side="right"))
-        path.insert(0, place - int(ends[parent - 1]) if parent else place)
-        place = parent
-    return [place, *path]
+        parent = int(np.searchsorted(ends, position, side="right"))
+        path.insert(0, position - int(ends[parent - 1]) if parent else position)
+        position = parent
+    return [position, *path]
 
 
 def _shown(value: pa.Scalar) -> str:
@@ -107,7 +107,7 @@ def _shown(value: pa.Scalar) -> str:
 
 
 def _text(value: pa.Scalar, room: int) -> str:
-    """Return a value as text, or as much of it as is needed to fill the room: rows can be long."""
+    """Return a value as text, or enough of it to fill the room: rows can be long."""
     if not value.is_valid:
         return "None"
     if layout.is_vector(value.type):
@@ -123,13 +123,13 @@ def _text(value: pa.Scalar, room: int) -> str:
         return text + "]"
     try:
         plain = value.as_py()
-    except (KeyError, ValueError, OverflowError):  # a year above 9999, or a time zone that this host does not know
+    except (KeyError, ValueError, OverflowError):  # a year above 9999, or a time zone unknown to this host
         return f"{getattr(value, 'value', '?')} ({value.type})"
     return repr(plain[: room + 1]) if isinstance(plain, (str, bytes)) else str(plain)
 
 
 def merge(summaries: Iterable[dict[str, ColumnSummary]]) -> dict[str, ColumnSummary]:
-    """Return the summary of several batches or parts together; of equals, the first one's example stays.
+    """Return the summary of several batches or splits; of equal lengths, the first example is kept.
 
     Examples
     --------
@@ -146,7 +146,7 @@ longest_at='b'),))}
 
 
 def _merged(one: ColumnSummary, other: ColumnSummary) -> ColumnSummary:
-    # A level is missing where all arrays that could have it are empty or null.
+    # A level is missing if all arrays above it are empty or null.
     common = min(len(one.lengths), len(other.lengths))
     both = [_wider(a, b) for a, b in zip(one.lengths, other.lengths, strict=False)]
     rest = one.lengths[common:] or other.lengths[common:]

@@ -1,9 +1,8 @@
 """Functions of arrays on the columns of a DataFrame: the verbs of databricks/tensorframes, on Arrow.
 
-`maps` and `reductions` are the verbs. All of them come down to one thing, a function of *blocks* (arrays of some rows)
-that is sent to the executors: `functions` reads what a user's function takes and gives, `graphs` makes a block function
-of it where it is TensorFlow's, `plain` where it is Python's. `fields` knows what a column is in numpy, and `analysis`
-finds out how long its arrays are. `reducing` runs in Spark's Python workers.
+`maps` and `reductions` hold the verbs. Each sends a function of *blocks*, arrays of some rows, to the executors:
+`functions` derives its inputs and outputs from a user's function, `graphs` builds it from a TensorFlow function, and
+`plain` from a Python function. `analysis` keeps the shapes of columns.
 """
 
 from tensorflowonspark.frames.analysis import analyze, append_shape, print_schema

@@ -1,4 +1,4 @@
-"""Shapes of a DataFrame's columns: found out or declared, kept in metadata, and shown."""
+"""Shapes of a DataFrame's columns: measured or declared, stored in metadata, and printed."""
 
 import pickle
 import sys
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 __all__ = ["SHAPE", "Field", "analyze", "append_shape", "field_of", "fields_of", "print_schema"]
 
-SHAPE = "tensorflowonspark.shape"  # in a column's metadata: the sizes, and -1 for those that vary
+SHAPE = "tensorflowonspark.shape"  # the key in a column's metadata; its value has the sizes, and -1 for those that vary
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column.
+    """The dtype and shape of a column.
 
     Attributes
     ----------
     name : str
-        Its name.
+        The name of the column.
     dtype : str
-        Numpy's; ``string`` for strings and binary.
+        The numpy dtype of its values; ``string`` for strings and binary.
     shape : tuple of int or None
-        Of one row's value; None where it varies, or is not known.
+        The shape of one row's value; None for sizes that vary or are unknown.
     is_text : bool
         Whether it holds strings.
     """
@@ -54,20 +54,20 @@ class Field:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all rows are known to have one shape."""
+        """Whether all rows have one known shape."""
         return None not in self.shape
 
     @property
     def varying(self) -> int:
-        """In how many dimensions rows must be taken to vary: the first ones, down to the last that does."""
+        """The number of leading dimensions up to the last one that varies."""
         return max((at + 1 for at, size in enumerate(self.shape) if size is None), default=0)
 
-    def told(self) -> str:
-        """Return its dtype and shape, as in ``float32[?,2]``.
+    def __str__(self) -> str:
+        """Return the dtype and shape, as in ``float32[?,2]``.
 
         Examples
         --------
-        >>> Field("x", "float32", (None, 2)).told()
+        >>> str(Field("x", "float32", (None, 2)))
         'float32[?,2]'
         """
         sizes = ",".join("?" if size is None else str(size) for size in self.shape)
@@ -75,7 +75,7 @@ class Field:
 
 
 def field_of(column: "StructField") -> Field:
-    """Return what a column is."""
+    """Return the dtype and shape of a column, with the sizes in its metadata."""
     type_ = arrow_type(column.dataType)
     dtype, depth, text = natural_type(column.name, type_)
     shape: Sequence[int | None] = [None] * depth
@@ -86,14 +86,14 @@ def field_of(column: "StructField") -> Field:
 
 
 def fields_of(frame: "DataFrame", names: Sequence[str]) -> dict[str, Field]:
-    """Return what some columns of a DataFrame are, by name.
+    """Return the dtypes and shapes of some columns of a DataFrame, by name.
 
     Raises
     ------
     SpecError
-        If there is no such column.
+        If a column is missing or a struct.
     FeedError
-        If one has a type that no array can hold.
+        If no array can hold a column's type.
     """
     require_frame(frame, "the data")
     schema = frame.schema
@@ -101,7 +101,7 @@ def fields_of(frame: "DataFrame", names: Sequence[str]) -> dict[str, Field]:
     if missing:
         raise SpecError(
             f"the function has a parameter {missing[0]!r}, and the DataFrame no such column; it has {schema.names}. "
-            "Name the parameter like a column, or say which it is: feed_dict={parameter: column}"
+            "Name the parameter like a column, or assign one: feed_dict={parameter: column}"
         )
     check_schema(type(schema)([schema[name] for name in dict.fromkeys(names)]))
     structs = [name for name in names if hasattr(schema[name].dataType, "fields")]
@@ -113,10 +113,24 @@ def fields_of(frame: "DataFrame", names: Sequence[str]) -> dict[str, Field]:
 
 
 def analyze(frame: "DataFrame") -> "DataFrame":
-    """Return a DataFrame whose metadata say how long the arrays of its columns are; this reads all rows once.
+    """Return a DataFrame with the shapes of its columns in their metadata. This reads all rows once.
 
-    Only an array whose length is known can go to a function of blocks that was traced for one, and `map_rows` takes
-    many rows at a time where all have one shape.
+    `map_blocks` needs the shapes of arrays, and `map_rows` computes many rows at once if all have one known shape.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The rows.
+
+    Returns
+    -------
+    DataFrame
+        The same rows and columns.
+
+    Raises
+    ------
+    SpecError
+        If `frame` is not a DataFrame.
 
     Examples
     --------
@@ -138,7 +152,7 @@ def analyze(frame: "DataFrame") -> "DataFrame":
 
 
 def _field(column: "StructField") -> Field | None:
-    """Return what a column is, or None if no array can hold it."""
+    """Return the dtype and shape of a column, or None if no array can hold it."""
     try:
         return field_of(column)
     except Exception:
@@ -146,7 +160,7 @@ def _field(column: "StructField") -> Field | None:
 
 
 def _summaries(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what is in the columns of a partition (runs in Spark's Python workers)."""
+    """Yield one summary of the columns of a partition (runs in Spark's Python workers)."""
     total: dict[str, ColumnSummary] = {}
     for batch in batches:
         total = merge((total, summarize(batch)))
@@ -159,22 +173,29 @@ def _shape(summary: ColumnSummary, field: Field) -> list[int | None]:
 
 
 def append_shape(frame: "DataFrame", col: str, shape: Sequence[int | None]) -> "DataFrame":
-    """Return a DataFrame whose metadata say how long the arrays of a column are; no row is read.
+    """Return a DataFrame with a declared shape in the metadata of a column. This reads no row.
 
     Parameters
     ----------
     frame : DataFrame
-        Any.
+        The rows.
     col : str
         A column of arrays, vectors or nested arrays.
     shape : sequence of int or None
-        Of one row's value: a size for each level, None or -1 where it varies. What is said is checked when rows are
-        computed.
+        The shape of one row's value: a size for each level, None or -1 if it varies. The rows are checked against it
+        when they are computed.
+
+    Returns
+    -------
+    DataFrame
+        The same rows and columns.
 
     Raises
     ------
     SpecError
-        If the column does not have as many levels.
+        If the column is missing, or does not have as many levels.
+    FeedError
+        If no array can hold the column's type.
 
     Examples
     --------
@@ -192,12 +213,22 @@ def append_shape(frame: "DataFrame", col: str, shape: Sequence[int | None]) -> "
     sizes = [-1 if size is None else int(size) for size in shape]
     metadata = {**(frame.schema[col].metadata or {}), SHAPE: sizes}
     plain, own = plainly_named(frame)
-    place = frame.columns.index(col)
-    return plain.select(*own[:place], own[place].alias(col, metadata=metadata), *own[place + 1 :])
+    position = frame.columns.index(col)
+    return plain.select(*own[:position], own[position].alias(col, metadata=metadata), *own[position + 1 :])
 
 
 def print_schema(frame: "DataFrame") -> None:
-    """Print the columns with their Spark types, and with what one row's value is in numpy.
+    """Print each column with its Spark type, and the numpy dtype and shape of one row's value.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The rows, which are not read.
+
+    Raises
+    ------
+    SpecError
+        If `frame` is not a DataFrame.
 
     Examples
     --------
@@ -209,5 +240,5 @@ def print_schema(frame: "DataFrame") -> None:
     lines = ["root"]
     for column in frame.schema.fields:
         field = _field(column)
-        lines.append(f" |-- {column.name}: {column.dataType.simpleString()} {field.told() if field else '(no tensor)'}")
+        lines.append(f" |-- {column.name}: {column.dataType.simpleString()} {field or '(no tensor)'}")
     sys.stdout.write("\n".join([*lines, ""]))

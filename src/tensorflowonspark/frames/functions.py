@@ -1,4 +1,4 @@
-"""What a user's function takes and gives, and that function as one of blocks that can be sent to the executors."""
+"""Conversion of a user's function to a block function, with its inputs and outputs, for the executors."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -26,12 +26,12 @@ __all__ = ["BlockFunction", "Form", "read"]
 
 
 class Form(Enum):
-    """What a function is of."""
+    """The inputs and outputs of a user's function."""
 
-    BLOCKS = "blocks"  # arrays of some rows: as many out
-    ROWS = "rows"  # one row's values
-    REDUCED_BLOCKS = "reduced blocks"  # arrays of some rows: one row's values out
-    REDUCED_ROWS = "reduced rows"  # the values of two rows: those of one out
+    BLOCKS = "blocks"  # arrays of some rows to arrays of as many rows
+    ROWS = "rows"  # one row's values to one row's values
+    REDUCED_BLOCKS = "reduced blocks"  # arrays of some rows to one row's values
+    REDUCED_ROWS = "reduced rows"  # the values of two rows to those of one
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class BlockFunction:
 
     Attributes
     ----------
-    artefact : Artefact
-        What is sent to the executors.
+    bundle : ModelBundle
+        The serialized function for the executors.
     fields : mapping
-        The columns that it takes, by the names that it has for them.
+        Its columns, by parameter.
     types : tuple
-        What it gives: names, with their Spark types.
+        The names and Spark types of its results.
     """
 
-    artefact: ModelBundle
+    bundle: ModelBundle
     fields: Mapping[str, Field]
     types: "tuple[tuple[str, DataType], ...]"
 
@@ -60,25 +60,30 @@ def read(
     feed_dict: Mapping[str, str] | None = None,
     schema: "str | StructType | None" = None,
 ) -> BlockFunction:
-    """Return a user's function as one of blocks.
+    """Return the block function of a user's function.
 
     Parameters
     ----------
     function : object
         A `tf.function`, a concrete function, a Keras model, or a plain function on arrays.
     frame : DataFrame
-        Whose columns it takes.
+        The rows.
     form : Form
-        What it is of.
+        The inputs and outputs of the function.
     feed_dict : mapping, optional
-        Columns by parameter, for parameters that are not named like theirs.
+        Columns by parameter, for parameters with another name than their column.
     schema : str or StructType, optional
-        What it gives, if it is a plain function; by itself it is tried on made-up rows.
+        The results of a plain function. By default they are inferred from a call with two rows of ones.
+
+    Returns
+    -------
+    BlockFunction
+        The function for the executors.
 
     Raises
     ------
     SpecError
-        If it can't be used like that.
+        If the function does not fit the DataFrame or the form.
     """
     require_frame(frame, "the data")
     if is_model(function):
@@ -91,47 +96,45 @@ def read(
     if _is_tensorflow(function):
         from tensorflowonspark.frames.graphs import export
 
-        artefact, outputs = export(function, by_parameter, form.value, default_name(function, form, taken))
+        bundle, outputs = export(function, by_parameter, form.value, default_name(function, form, taken))
     else:
         plain = Plain(function, form.value, tuple(by_parameter), default_name(function, form, taken))
-        artefact = ModelBundle("function", cloudpickle.dumps(WithCode(plain)))
+        bundle = ModelBundle("function", cloudpickle.dumps(WithCode(plain)))
         outputs = {} if schema is not None else probe(plain, taken)
     if schema is not None:
         types = tuple((each.name, each.dataType) for each in parse_schema(schema, frame).fields)
     else:
         types = tuple((name, spark_type(dtype, rank)) for name, (dtype, rank) in outputs.items())
     _check_reduced(form, taken, [name for name, _ in types])
-    return BlockFunction(artefact, taken, types)
+    return BlockFunction(bundle, taken, types)
 
 
 def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str, str]) -> BlockFunction:
-    """Return a Keras model, to which it is all the same how many rows come at a time."""
+    """Return the block function of a Keras model, whose result for a row does not depend on other rows."""
     if form not in (Form.BLOCKS, Form.ROWS):
-        raise SpecError("a Keras model gives a row for each row: it can map, and not reduce")
-    artefact = from_model(serialize_model(model), model)
-    if not artefact.inputs:
+        raise SpecError("a Keras model returns a row for each row: it can map, but not reduce")
+    bundle = from_model(serialize_model(model), model)
+    if not bundle.inputs:
         raise SpecError("the Keras model has no inputs yet: build it, or start it with a keras.Input")
-    names = [each.name for each in artefact.inputs]
+    names = [each.name for each in bundle.inputs]
     columns = {name: feed_dict.get(name, name) for name in names}
     if len(names) == 1 and columns[names[0]] not in frame.columns and len(frame.columns) == 1:
         columns = {names[0]: frame.columns[0]}
     fields = fields_of(frame, list(columns.values()))
-    for each in artefact.inputs:
-        if not (each.is_fixed and _is_binary(frame, columns[each.name])):  # of which a shape makes numbers
+    for each in bundle.inputs:
+        if not (each.is_fixed and _is_binary(frame, columns[each.name])):  # whose bytes a shape decodes
             check_dtypes([each], {columns[each.name]: fields[columns[each.name]].dtype})
-    # What its inputs declare is what the arrays must be, and else its own error names no row.
+    # The inputs' shapes are declared for the columns, whose errors name the row, unlike those of the model.
     shapes = {
         each.name: each.shape if each.is_fixed and each.dtype != "string" else fields[columns[each.name]].shape
-        for each in artefact.inputs
+        for each in bundle.inputs
     }
     taken = {
         name: Field(column, fields[column].dtype, shapes[name] if fields[column].shape else (), fields[column].is_text)
         for name, column in columns.items()
     }
-    outputs = [each.tensor for each in artefact.outputs]
-    return BlockFunction(
-        artefact, taken, tuple((each.name, spark_type(each.dtype, len(each.shape))) for each in outputs)
-    )
+    outputs = [each.tensor for each in bundle.outputs]
+    return BlockFunction(bundle, taken, tuple((each.name, spark_type(each.dtype, len(each.shape))) for each in outputs))
 
 
 def _is_binary(frame: "DataFrame", column: str) -> bool:
@@ -143,7 +146,7 @@ def _is_tensorflow(function: Any) -> bool:
 
 
 def _parameters(function: Any) -> list[str]:
-    """Return the names of what a function takes."""
+    """Return the names of a function's parameters."""
     if hasattr(function, "structured_input_signature"):
         positional, named = function.structured_input_signature
         return [each.name for each in positional] + list(named)
@@ -160,10 +163,10 @@ def _parameters(function: Any) -> list[str]:
 
 
 def _columns(parameters: list[str], frame: "DataFrame", form: Form, feed_dict: Mapping[str, str]) -> dict[str, str]:
-    """Return the column that each parameter stands for."""
-    strangers = [name for name in feed_dict if name not in parameters]
-    if strangers:
-        raise SpecError(f"feed_dict speaks of {strangers[0]!r}, and the function takes {parameters}")
+    """Return the column of each parameter."""
+    unknown = [name for name in feed_dict if name not in parameters]
+    if unknown:
+        raise SpecError(f"feed_dict names the parameter {unknown[0]!r}, and the function takes {parameters}")
     if form is Form.REDUCED_ROWS:
         return {name: _base_of_pair(name, parameters) for name in parameters}
     columns = {name: feed_dict.get(name, name) for name in parameters}
@@ -184,14 +187,14 @@ def _base_of_pair(name: str, parameters: list[str]) -> str:
 
 
 def _taken(by_parameter: Mapping[str, Field], form: Form) -> dict[str, Field]:
-    """Return the columns by the names that the block function has for them: those of reductions have the columns'."""
+    """Return the columns by parameter of the block function; in reductions these have the columns' names."""
     if form in (Form.BLOCKS, Form.ROWS):
         return dict(by_parameter)
     return {field.name: field for field in by_parameter.values()}
 
 
 def default_name(function: Any, form: Form | None = None, taken: Mapping[str, Field] | None = None) -> str:
-    """Return the name of a result that has none of its own."""
+    """Return the name of an unnamed result."""
     if form in (Form.REDUCED_BLOCKS, Form.REDUCED_ROWS) and taken and len(taken) == 1:
         return next(iter(taken))
     own: Callable[..., Any] = getattr(function, "python_function", function)
@@ -199,10 +202,10 @@ def default_name(function: Any, form: Form | None = None, taken: Mapping[str, Fi
     return name if name.isidentifier() else "output"
 
 
-def _check_reduced(form: Form, taken: Mapping[str, Field], given: list[str]) -> None:
-    """Refuse a reduction whose results can't be reduced again."""
-    if form in (Form.REDUCED_BLOCKS, Form.REDUCED_ROWS) and set(given) != set(taken):
+def _check_reduced(form: Form, taken: Mapping[str, Field], results: list[str]) -> None:
+    """Raise a SpecError if the results of a reduction can't be reduced again."""
+    if form in (Form.REDUCED_BLOCKS, Form.REDUCED_ROWS) and set(results) != set(taken):
         raise SpecError(
             f"a reduction's results are reduced again, and so have the names of its columns: it takes {sorted(taken)} "
-            f"and gives {sorted(given)}"
+            f"and returns {sorted(results)}"
         )

@@ -1,4 +1,4 @@
-"""TensorFlow's functions as functions of blocks: traced for the columns' types, and exported as SavedModels."""
+"""Block functions of TensorFlow functions, traced for the columns' types and exported as SavedModels."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,23 +21,28 @@ Block = Callable[..., dict[str, Any]]
 def export(
     function: Any, fields: Mapping[str, Field], form: str, default: str
 ) -> tuple[ModelBundle, dict[str, tuple[str, int]]]:
-    """Return a function of blocks, and the dtype and rank of what it gives for one row.
+    """Return the exported block function, and the dtype and rank of each result for one row.
 
     Parameters
     ----------
     function : tf.function or concrete function
-        The user's.
+        The user's function.
     fields : mapping
-        The columns by its parameters.
+        The columns by parameter.
     form : str
-        What it is of (see `functions.Form`).
+        A value of `functions.Form`.
     default : str
-        The name of a result that has none.
+        The name of an unnamed result.
+
+    Returns
+    -------
+    (ModelBundle, dict)
+        The SavedModel, and (dtype, rank) by the name of the result.
 
     Raises
     ------
     SpecError
-        If it can't be traced for these columns, or can't be exported.
+        If the function can't be traced for the columns, or can't be exported.
     """
     own_types = _own_types(function)
 
@@ -52,10 +57,10 @@ def export(
     except SpecError:
         raise
     except Exception as error:
-        told = ", ".join(f"{name}: {field.told()}" for name, field in fields.items())
+        columns = ", ".join(f"{name}: {field}" for name, field in fields.items())
         raise SpecError(
-            f"{default} can't be traced for the columns ({told}; ? is a length that is not known, which analyze(df) "
-            f"finds out): {type(error).__name__}: {str(error).strip()}"
+            f"{default} can't be traced for the columns ({columns}; ? is an unknown length, which analyze(df) "
+            f"measures): {type(error).__name__}: {str(error).strip()}"
         ) from error
     rows = 1 if form in ("blocks", "rows") else 0
     outputs = {name: (each.dtype.name, _rank(name, each) - rows) for name, each in concrete.structured_outputs.items()}
@@ -65,7 +70,7 @@ def export(
 
 
 def _own_types(function: Any) -> dict[str, tf.DType]:
-    """Return the dtypes that a function asks for by itself."""
+    """Return the dtypes that a function declares."""
     signature = getattr(function, "structured_input_signature", None)
     if signature is not None:
         positional, by_name = signature
@@ -110,33 +115,33 @@ def _reduced_blocks(call: Block, fields: Mapping[str, Field]) -> tuple[Block, di
 
 
 def _rows(call: Block, fields: Mapping[str, Field]) -> tuple[Block, dict[str, Any]]:
-    """Return a function of one row as one of blocks: of all rows at once where all have one shape."""
+    """Return the block function of a function of one row, vectorized if all rows have one shape."""
     row_specs = {name: _of_row(field) for name, field in fields.items()}
-    given = tf.function(call).get_concrete_function(**row_specs).structured_outputs
+    results = tf.function(call).get_concrete_function(**row_specs).structured_outputs
     fixed = all(field.is_fixed for field in fields.values())
-    if fixed and all(each.shape.is_fully_defined() for each in given.values()):
+    if fixed and all(each.shape.is_fully_defined() for each in results.values()):
 
-        def at_once(**columns: Any) -> dict[str, Any]:
+        def vectorized(**columns: Any) -> dict[str, Any]:
             found: dict[str, Any] = tf.vectorized_map(lambda row: call(**row), columns, warn=False)
             return found
 
-        return at_once, {name: _block_spec(field) for name, field in fields.items()}
+        return vectorized, {name: _block_spec(field) for name, field in fields.items()}
 
-    signature = {name: _stacked(name, each) for name, each in given.items()}
+    signature = {name: _stacked(name, each) for name, each in results.items()}
 
-    def in_turn(**columns: Any) -> dict[str, Any]:
+    def row_by_row(**columns: Any) -> dict[str, Any]:
         found: dict[str, Any] = tf.map_fn(
             lambda row: _fitting(call(**row), signature), columns, fn_output_signature=signature
         )
         return found
 
-    return in_turn, {name: _of_rows(field) for name, field in fields.items()}
+    return row_by_row, {name: _of_rows(field) for name, field in fields.items()}
 
 
 def _of_row(field: Field) -> Any:
-    """Return the spec of one row's value: a ragged one if rows vary within."""
+    """Return the spec of one row's value, ragged if it varies in several dimensions."""
     varying = field.varying
-    if varying <= 1:  # an array
+    if varying <= 1:  # a dense array
         return _row_spec(field)
     return tf.RaggedTensorSpec([None] * varying + list(field.shape[varying:]), field.dtype, varying - 1, tf.int64)
 
@@ -149,7 +154,7 @@ def _of_rows(field: Field) -> Any:
 
 
 def _stacked(name: str, spec: Any) -> Any:
-    """Return what rows of a result are put together as: a ragged tensor, where they differ in length."""
+    """Return the spec of a result in the stacked rows, ragged if rows differ in length."""
     if not _rank(name, spec):
         return tf.TensorSpec((), spec.dtype)
     if isinstance(spec, tf.RaggedTensorSpec) or not spec.shape.is_fully_defined():
@@ -160,7 +165,7 @@ def _stacked(name: str, spec: Any) -> Any:
 
 
 def _fitting(results: Tensors, signature: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's results as the kinds of tensors that rows are put together from."""
+    """Return a row's results as the tensors of the signature, ragged or dense."""
     return {
         name: tf.RaggedTensor.from_tensor(value, ragged_rank=signature[name].ragged_rank, row_splits_dtype=tf.int64)
         if isinstance(value, tf.Tensor) and hasattr(signature[name], "ragged_rank") and signature[name].ragged_rank
@@ -170,7 +175,7 @@ def _fitting(results: Tensors, signature: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reduced_rows(call: Block, fields: Mapping[str, Field]) -> tuple[Block, dict[str, Any]]:
-    """Return a function of two rows as one of blocks: of all neighbouring pairs at once, until one row is left."""
+    """Return the block function of a function of two rows: it halves the rows, all pairs at once, until one is left."""
     by_column = {field.name: field for field in fields.values()}
     specs = {name: _row_spec(field) for name, field in by_column.items()}
     pair = {name: specs[field.name] for name, field in fields.items()}
@@ -196,12 +201,12 @@ def _reduced_rows(call: Block, fields: Mapping[str, Field]) -> tuple[Block, dict
 _MAKERS = {"blocks": _blocks, "rows": _rows, "reduced blocks": _reduced_blocks, "reduced rows": _reduced_rows}
 
 
-def _check_closed(given: Tensors, by_column: Mapping[str, Field]) -> None:
-    """Refuse a reduction whose results are not of the columns' types: they are reduced again."""
+def _check_closed(results: Tensors, by_column: Mapping[str, Field]) -> None:
+    """Raise a SpecError if a result of a reduction, which is reduced again, has another dtype than its column."""
     for name, field in by_column.items():
-        if name in given and given[name].dtype != tf.as_dtype(field.dtype):
+        if name in results and results[name].dtype != tf.as_dtype(field.dtype):
             raise SpecError(
-                f"column {name!r} is {field.dtype}, and the function reduces it to {given[name].dtype.name}: results "
+                f"column {name!r} is {field.dtype}, and the function reduces it to {results[name].dtype.name}: results "
                 "are reduced again, so cast the column first (df.withColumn), or the result back"
             )
 
@@ -213,14 +218,14 @@ def _rank(name: str, output: Any) -> int:
 
 
 def _owner(function: Any) -> Any:
-    """Return the object of which a function is a method: what it uses must be saved with it."""
+    """Return the object of a method, whose variables and tables must be saved with it, or None."""
     own = getattr(function, "python_function", None)
     owner = getattr(getattr(own, "__original_wrapped__", getattr(own, "__wrapped__", own)), "__self__", None)
-    return getattr(owner, "target", owner)  # TensorFlow keeps it in a holder of its own
+    return getattr(owner, "target", owner)  # TensorFlow wraps the object of a method
 
 
 def _saved(traced: Any, concrete: Any, function: Any) -> bytes:
-    """Return a SavedModel of a traced function, with the variables that it uses."""
+    """Return the SavedModel of a traced function, with its variables."""
     module = tf.Module()
     module.function = traced
     module.kept = [list(concrete.variables), _owner(function)]

@@ -1,4 +1,4 @@
-"""A function's results as columns of a DataFrame; nothing is computed before Spark asks for rows."""
+"""Maps: a function's results as columns of a DataFrame, computed lazily by Spark."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["map_blocks", "map_rows", "taken_by"]
 
-_WHOLE = 1 << 40  # rows: a block is what Spark sends at a time
+_WHOLE = 1 << 40  # rows: a block is a whole batch of Spark
 
 
 def map_blocks(
@@ -31,29 +31,38 @@ def map_blocks(
     fill: Mapping[str, Any] | None = None,
     schema: "str | StructType | None" = None,
 ) -> "DataFrame":
-    """Return a DataFrame with what a function makes of blocks of rows, as further columns.
+    """Return a DataFrame with the results of a function of blocks of rows as new columns.
 
     Parameters
     ----------
     function : tf.function, concrete function, Keras model or callable
-        Takes an array of shape ``(rows, ...)`` for each column, by parameters that are named like them, and returns a
-        dict of arrays by column (or one array, whose column has the function's name). How many rows a block has is
-        Spark's choice (``spark.sql.execution.arrow.maxRecordsPerBatch`` at the most).
+        Takes an array of shape ``(rows, ...)`` for each parameter, which has the name of a column, and returns a dict
+        of arrays of shape ``(rows, ...)`` by the names of the new columns, or one array, whose column has the
+        function's name. Spark chooses the rows of a block (at most
+        ``spark.sql.execution.arrow.maxRecordsPerBatch``).
     frame : DataFrame
         The rows.
     trim : bool
-        Whether only the results are kept; then a block may give any number of rows.
+        Whether to return only the results; then a block may have any number of results.
     feed_dict : mapping, optional
-        Columns by parameter, for parameters that are not named like theirs.
+        Columns by parameter, for parameters with another name than their column.
     fill : mapping, optional
-        What stands for a null, by column; where there is nothing, a null is an error.
+        Values that replace nulls, by column. A null in any other column is an error.
     schema : str or StructType, optional
-        What a plain function gives, as in ``"y array<float>"``; by itself it is tried on two rows of ones.
+        The results of a plain function, as in ``"y array<float>"``. By default they are inferred from a call with two
+        rows of ones.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `frame`, unless `trim`, followed by the results.
 
     Raises
     ------
     SpecError
-        If the function does not fit the DataFrame.
+        If the function does not fit the DataFrame, or a result has the name of a column.
+    FeedError
+        If no array can hold a column's type.
 
     Examples
     --------
@@ -83,18 +92,36 @@ def map_rows(
     fill: Mapping[str, Any] | None = None,
     schema: "str | StructType | None" = None,
 ) -> "DataFrame":
-    """Return a DataFrame with what a function makes of each row, as further columns.
+    """Return a DataFrame with the results of a function of each row as new columns.
 
-    The rows' arrays may differ in length, those that come in as those that go out. A `tf.function` gets many rows at a
-    time where the lengths are known and the same (see `analyze`), as by `tf.vectorized_map`.
+    Arrays may differ in length from row to row, in inputs and results. A `tf.function` is applied to many rows at once,
+    as by `tf.vectorized_map`, if all lengths are known and equal (see `analyze`).
 
     Parameters
     ----------
     function : tf.function, concrete function, Keras model or callable
-        Takes one row's values by parameters that are named like their columns, and returns a dict of one row's results
-        by column (or one result, whose column has the function's name).
-    frame, feed_dict, fill, schema
-        As for `map_blocks`.
+        Takes one row's value for each parameter, which has the name of a column, and returns a dict of one row's
+        results by the names of the new columns, or one result, whose column has the function's name.
+    frame : DataFrame
+        The rows.
+    feed_dict : mapping, optional
+        Columns by parameter, for parameters with another name than their column.
+    fill : mapping, optional
+        Values that replace nulls, by column. A null in any other column is an error.
+    schema : str or StructType, optional
+        The results of a plain function, as for `map_blocks`.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `frame`, followed by the results.
+
+    Raises
+    ------
+    SpecError
+        If the function does not fit the DataFrame, or a result has the name of a column.
+    FeedError
+        If no array can hold a column's type.
 
     Examples
     --------
@@ -113,10 +140,11 @@ def map_rows(
 
 
 def _beside(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> "DataFrame":
-    double = [name for name, _ in block.types if name in frame.columns]
-    if double:
+    repeated = [name for name, _ in block.types if name in frame.columns]
+    if repeated:
         raise SpecError(
-            f"the function gives a column {double[0]!r}, which the DataFrame has already: give the result another name"
+            f"the function returns a column {repeated[0]!r}, which the DataFrame has already: give the result another "
+            "name"
         )
     return with_results(_plan(block, taken, frame), frame)
 
@@ -130,11 +158,11 @@ def _trimmed(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> "
 
 
 def _plan(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> PredictPlan:
-    return PredictPlan(distribute(frame.sparkSession, block.artefact), taken, (), block.types, _WHOLE)
+    return PredictPlan(distribute(frame.sparkSession, block.bundle), taken, (), block.types, _WHOLE)
 
 
 def taken_by(fields: Mapping[str, Field], fill: Mapping[str, Any] | None, *, by_row: bool = False) -> TakenColumns:
-    """Return what a function is given; only one of rows takes arrays that differ in length."""
+    """Return the columns of a function, which may vary in length only for a function of rows."""
     shapes = {
         field.name: (None,) * field.varying + field.shape[field.varying :]
         for field in fields.values()
@@ -145,7 +173,7 @@ def taken_by(fields: Mapping[str, Field], fill: Mapping[str, Any] | None, *, by_
 
 
 def _only_results(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what the function makes of each block (runs in Spark's Python workers)."""
+    """Yield the results of each block (runs in Spark's Python workers)."""
     schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.types])
     function, row = loaded(plan.model), 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Plain Python functions on numpy arrays as functions of blocks."""
+"""Block functions of plain Python functions on numpy arrays."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ __all__ = ["Plain", "named", "probe"]
 
 @dataclass(frozen=True)
 class Plain:
-    """A plain function, called as one of blocks: with a dict of arrays of some rows.
+    """A plain function as a block function, which takes a dict of arrays of some rows.
 
     Parameters
     ----------
     function : callable
-        The user's.
+        The user's function.
     form : str
-        What it is of (see `functions.Form`).
+        A value of `functions.Form`.
     parameters : tuple of str
-        Their names.
+        The names of its parameters.
     default : str
-        The name of a result that has none.
+        The name of an unnamed result.
     """
 
     function: Callable[..., Any]
@@ -35,7 +35,7 @@ class Plain:
     default: str
 
     def __call__(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        """Return its results by name."""
+        """Return the results for a block by name."""
         if self.form == "blocks":
             return self._named(**block)
         if self.form == "reduced blocks":
@@ -64,7 +64,7 @@ def named(result: Any, default: str) -> dict[str, Any]:
     Raises
     ------
     SpecError
-        If they are several without names.
+        If the result is a tuple without names.
 
     Examples
     --------
@@ -76,29 +76,29 @@ def named(result: Any, default: str) -> dict[str, Any]:
     if hasattr(result, "_asdict"):
         return dict(result._asdict())
     if isinstance(result, tuple):
-        raise SpecError(f"the function gives {len(result)} results without names: return a dict of them")
+        raise SpecError(f"the function returns {len(result)} results without names: return a dict of them")
     return {default: result}
 
 
 def probe(function: Plain, fields: Mapping[str, Field]) -> dict[str, tuple[str, int]]:
-    """Return the dtype of each result, and in how many dimensions one row's value extends, from a trial of two rows.
+    """Return the dtype and rank of each result for one row, from a call with two rows of ones.
 
     Raises
     ------
     SpecError
-        If the function does not work on the made-up rows.
+        If the function raises an error for these rows.
     """
     block = {name: _example(field) for name, field in fields.items()}
-    told = ", ".join(f"{name}: {field.told()}" for name, field in fields.items())
+    columns = ", ".join(f"{name}: {field}" for name, field in fields.items())
     try:
         results = {name: np.asarray(value) for name, value in function(block).items()}
     except SpecError:
         raise
     except Exception as error:
         raise SpecError(
-            f"{function.default} was tried on two rows of ones ({told}) to learn what it gives, and raised "
-            f"{type(error).__name__}: {error}. If that is about a length which is not known (?), say it with "
-            "analyze(df) or append_shape(df, col, shape); or say what it gives, as in schema='y array<float>'"
+            f"{function.default} was tried on two rows of ones ({columns}) to infer its results, and raised "
+            f"{type(error).__name__}: {error}. If an unknown length (?) is the cause, use analyze(df) or "
+            "append_shape(df, col, shape); or declare the results, as in schema='y array<float>'"
         ) from error
     a_row = 1 if function.form in ("blocks", "rows") else 0
     return {name: (_dtype(array), array.ndim - a_row) for name, array in results.items()}

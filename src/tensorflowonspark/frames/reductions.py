@@ -1,4 +1,4 @@
-"""Reductions of many rows to one: of a whole DataFrame, or of each group."""
+"""Reductions of the rows of a DataFrame, or of each group, to one row."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Reduction", "aggregate", "reduce_blocks", "reduce_group", "reduce_partition", "reduce_rows"]
 
-_HELD = 256  # results, before they are reduced to one
+_MAX_PARTIAL_RESULTS = 256  # of a partition, before they are reduced to one
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """What a task is to do: the function, what it is given, and the results' Spark types."""
+    """The work of a task: the function, its columns, and the Spark types of its results."""
 
     model: DistributedModel
     taken: TakenColumns
@@ -35,18 +35,18 @@ class Reduction:
 
     @property
     def schema(self) -> pa.Schema:
-        """The results' types in Arrow."""
+        """The Arrow schema of the results."""
         return pa.schema([(name, arrow_type(type_)) for name, type_ in self.types])
 
 
 def reduce_partition(reduction: Reduction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the one row to which a partition is reduced, if it has any."""
+    """Yield one row for a partition, unless it is empty."""
     held: list[Mapping[str, Any]] = []
     row = 0
     for batch in batches:
         if batch.num_rows:
             held.append(_reduced(reduction, batch, this_partition(), row))
-        if len(held) == _HELD:
+        if len(held) == _MAX_PARTIAL_RESULTS:
             held = [_again(reduction, held)]
         row += batch.num_rows
     if held:
@@ -54,7 +54,7 @@ def reduce_partition(reduction: Reduction, batches: Iterator[pa.RecordBatch]) ->
 
 
 def reduce_group(reduction: Reduction, keys: pa.Schema, key: tuple[Any, ...], table: pa.Table) -> pa.Table:
-    """Return the one row to which a group is reduced, behind its key."""
+    """Return one row for a group: its key, followed by the results."""
     values = [each.as_py() if isinstance(each, pa.Scalar) else each for each in key]
     batch = table.select(list(reduction.taken.columns)).combine_chunks().to_batches()[0]
     try:
@@ -87,31 +87,34 @@ def reduce_blocks(
     fill: Mapping[str, Any] | None = None,
     schema: "str | StructType | None" = None,
 ) -> Any:
-    """Return to what a function reduces all rows, some at a time and then the results of that; this reads all rows.
+    """Return the reduction of all rows by a function of blocks, which is applied to its own results again.
+
+    This reads all rows.
 
     Parameters
     ----------
     function : tf.function, concrete function or callable
         Takes, for each column ``x``, an array of shape ``(rows, ...)`` as parameter ``x`` or ``x_input``, and returns
-        one row's values by the same columns. In what order and how many rows come at a time is not said.
+        one row's values by the same names. The order and number of rows in a block are not defined.
     frame : DataFrame
         The rows.
     fill : mapping, optional
-        What stands for a null, by column; where there is nothing, a null is an error.
+        Values that replace nulls, by column. A null in any other column is an error.
     schema : str or StructType, optional
-        What a plain function gives, as in ``"x array<float>"``; by itself it is tried on two rows of ones.
+        The results of a plain function, as in ``"x array<float>"``. By default they are inferred from a call with two
+        rows of ones.
 
     Returns
     -------
     numpy.ndarray, numpy scalar or dict
-        The values of the one column, or of several by name.
+        The value of a single column, or the values of several by name, in the columns' dtypes and shapes.
 
     Raises
     ------
     SpecError
         If the function does not fit the DataFrame.
     FeedError
-        If there is no row.
+        If the DataFrame is empty, or no array can hold a column's type.
 
     Examples
     --------
@@ -129,20 +132,31 @@ def reduce_rows(
     fill: Mapping[str, Any] | None = None,
     schema: "str | StructType | None" = None,
 ) -> Any:
-    """Return to what a function of two rows reduces all rows; this reads all rows.
+    """Return the reduction of all rows by a function of two rows. This reads all rows.
 
     Parameters
     ----------
     function : tf.function, concrete function or callable
-        Takes each column ``x`` twice, as ``x_1`` and ``x_2``, and returns one row's values by the same columns. It must
-        not matter which two come first.
-    frame, fill, schema
-        As for `reduce_blocks`.
+        Takes each column ``x`` of two rows, as ``x_1`` and ``x_2``, and returns one row's values by the names of the
+        columns. It must be commutative and associative.
+    frame : DataFrame
+        The rows.
+    fill : mapping, optional
+        Values that replace nulls, by column. A null in any other column is an error.
+    schema : str or StructType, optional
+        The results of a plain function, as for `reduce_blocks`.
 
     Returns
     -------
     numpy.ndarray, numpy scalar or dict
-        As of `reduce_blocks`.
+        The value of a single column, or the values of several by name, in the columns' dtypes and shapes.
+
+    Raises
+    ------
+    SpecError
+        If the function does not fit the DataFrame.
+    FeedError
+        If the DataFrame is empty, or no array can hold a column's type.
 
     Examples
     --------
@@ -159,18 +173,30 @@ def aggregate(
     fill: Mapping[str, Any] | None = None,
     schema: "str | StructType | None" = None,
 ) -> "DataFrame":
-    """Return a DataFrame with a row for each group: its keys, and to what a function reduces its rows.
-
-    Nothing is computed before Spark asks for rows.
+    """Return a DataFrame with the keys of each group and the reduction of its rows, computed lazily by Spark.
 
     Parameters
     ----------
     function : tf.function, concrete function or callable
-        As for `reduce_blocks`.
+        A function of blocks, as for `reduce_blocks`. It is called once for each group.
     grouped : GroupedData
-        What ``df.groupBy`` gives.
-    fill, schema
-        As for `reduce_blocks`.
+        The groups, as ``df.groupBy`` returns them.
+    fill : mapping, optional
+        Values that replace nulls, by column. A null in any other column is an error.
+    schema : str or StructType, optional
+        The results of a plain function, as for `reduce_blocks`.
+
+    Returns
+    -------
+    DataFrame
+        The columns of the keys, followed by the results.
+
+    Raises
+    ------
+    SpecError
+        If the function does not fit the DataFrame, or `grouped` is not a grouped DataFrame.
+    FeedError
+        If no array can hold a column's type.
 
     Examples
     --------
@@ -196,7 +222,7 @@ def aggregate(
     whole = StructType([*keys, *[StructField(name, type_) for name, type_ in reduction.types]])
     reduce = partial(reduce_group, reduction, pa.schema([(each.name, arrow_type(each.dataType)) for each in keys]))
 
-    def in_arrow(key: Any, table: Any) -> Any:  # Spark looks at how many arguments it has
+    def in_arrow(key: Any, table: Any) -> Any:  # Spark counts the parameters
         return reduce(key, table.rename_columns(names))
 
     def in_pandas(key: Any, frame: Any) -> Any:  # before Spark 4.0
@@ -211,22 +237,22 @@ def aggregate(
 
 
 def _groups(grouped: "GroupedData", keys: list[str]) -> "GroupedData":
-    """Return the same groups of columns that Spark finds by their names, as it does for a function of groups."""
+    """Return the same groups with names that need no quotes, since Spark resolves the names in a function of groups."""
     frame = grouped._df
     plain, _ = plainly_named(frame)
     if plain is frame:
         return grouped
-    made = [name for name in keys if name not in frame.columns]
-    if made:
+    derived = [name for name in keys if name not in frame.columns]
+    if derived:
         raise SpecError(
-            f"the DataFrame is grouped by {made[0]!r}, which is none of its columns ({frame.columns}): with names that "
-            "Spark must quote, make it a column first (df.withColumn)"
+            f"the DataFrame is grouped by {derived[0]!r}, which is none of its columns ({frame.columns}): with names "
+            "that Spark must quote, make it a column first (df.withColumn)"
         )
     return plain.groupBy(*[plain.columns[frame.columns.index(name)] for name in keys])
 
 
 def _reduction(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | None) -> Reduction:
-    return Reduction(distribute(frame.sparkSession, block.artefact), taken_by(block.fields, fill), block.types)
+    return Reduction(distribute(frame.sparkSession, block.bundle), taken_by(block.fields, fill), block.types)
 
 
 def _reduce(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | None) -> Any:
@@ -236,7 +262,7 @@ def _reduce(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | 
     step = partial(reduce_partition, reduction)
     row = StructType([StructField(name, type_) for name, type_ in block.types])
     partials = map_in_arrow(select(frame, reduction.taken.columns), step, row)
-    # A shuffle to one task, and not `coalesce`, which would compute all partitions in it.
+    # A shuffle to one task; `coalesce` would compute all partitions in that task.
     rows = map_in_arrow(partials.repartition(1), step, row).collect()
     if not rows:
         raise FeedError("there is no row to reduce: the DataFrame is empty")

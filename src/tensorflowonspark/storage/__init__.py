@@ -1,9 +1,9 @@
-"""Paths and files, wherever they are: the only folder that knows file systems.
+"""Files and directories on any file system: the only folder that knows file systems.
 
-A path is one of this machine, or a URL: ``hdfs://`` and ``viewfs://``, ``s3://`` (also ``s3a`` and ``s3n``), ``gs://``,
-``abfs://`` (also ``abfss``), and any other that fsspec has an adapter for. Credentials and addresses come from the
-Hadoop settings of the Spark application (`hadoop`), or else from where the libraries look for them. Importing this
-loads none of these libraries, and neither Spark nor TensorFlow.
+A path is local or a URL: ``hdfs://`` and ``viewfs://``, ``s3://`` (also ``s3a`` and ``s3n``), ``gs://``, ``abfs://``
+(also ``abfss``), or any other scheme with an fsspec adapter. Credentials and addresses come from the Hadoop settings of
+the Spark application, or else from the defaults of each client library. Importing this package loads none of these
+libraries, and neither Spark nor TensorFlow.
 """
 
 from tensorflowonspark.storage.file_systems import file_system, is_local

@@ -1,7 +1,6 @@
 """File systems by URL: HDFS, object stores and fsspec's, with credentials from Hadoop's settings.
 
-Where Hadoop's settings say nothing, the clients look themselves: in the environment, in their own files, and in the
-machine's role.
+Without such settings the clients use their own defaults: the environment, their own files, and the machine's role.
 """
 
 import os
@@ -20,7 +19,7 @@ from tensorflowonspark.storage.hadoop import hadoop_user, settings
 __all__ = ["abfs", "file_system", "gcs", "hdfs", "is_local", "is_object_store", "s3"]
 
 _PORT = "8020"  # Hadoop's, for a name node without one
-# Some seconds for one that is down, as Hadoop has it; hdfs-native takes three minutes, as for a name service.
+# Give up on an unreachable name node after seconds, as Hadoop does; hdfs-native's default takes three minutes.
 _ONE_NAME_NODE = {"dfs.client.failover.max.attempts": "3"}
 
 
@@ -32,21 +31,26 @@ def hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.Abs
     scheme : str
         ``hdfs`` or ``viewfs``.
     authority : str
-        A name node's host and port, or the name of an HA name service or a mount table; if it is empty, that of
+        A name node's host and port, or the name of an HA name service or a mount table; by default that of
         ``fs.defaultFS``.
     settings : mapping
         Hadoop's settings.
 
+    Returns
+    -------
+    fsspec.AbstractFileSystem
+        The adapter, which has not connected yet.
+
     Raises
     ------
     StorageError
-        If hdfs-native isn't installed, or there is no name node to ask.
+        If hdfs-native isn't installed, no name node is configured, or the settings are invalid.
     """
     try:
         from hdfs_native.fsspec import HdfsFileSystem, ViewfsFileSystem
     except ImportError as error:
         raise StorageError(
-            f"{scheme}://{authority} needs hdfs-native, which this Python has not: pip install tensorflowonspark[hdfs]"
+            f"{scheme}://{authority} needs hdfs-native, which is not installed: pip install tensorflowonspark[hdfs]"
         ) from error
     default = settings.get("fs.defaultFS", "")
     if not authority and default.startswith(f"{scheme}://"):
@@ -56,7 +60,9 @@ def hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.Abs
             f"{scheme}:/// names no {scheme}, and fs.defaultFS is {default or 'not set'}: write the name node, as in "
             f"{scheme}://host:8020/path, or set spark.hadoop.fs.defaultFS"
         )
-    if "SPARK_USER" in os.environ:  # hdfs-native knows this one only, and would else act as the executor's own user
+    if (
+        "SPARK_USER" in os.environ
+    ):  # hdfs-native reads only HADOOP_USER_NAME; without it, it acts as the executor's own user
         os.environ.setdefault("HADOOP_USER_NAME", hadoop_user())
     kind = HdfsFileSystem if scheme == "hdfs" else ViewfsFileSystem
     host, _, port = authority.partition(":")
@@ -64,18 +70,18 @@ def hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.Abs
         port = port or _PORT
         settings = {**_ONE_NAME_NODE, **settings}
     try:
-        # fsspec's own cache of adapters is by thread.
+        # fsspec's cache of adapters is per thread; `_connected` caches for the process.
         return kind(host, int(port) if port else None, skip_instance_cache=True, **settings)
     except Exception as error:
         raise StorageError(f"{scheme}://{authority}: {error}; see the dfs.* of Spark's Hadoop settings") from error
 
 
-_PATIENCE = timedelta(minutes=1)  # Google's client goes on trying for 15 minutes
+_GCS_RETRY_TIME = timedelta(minutes=1)  # the default of Google's client is 15 minutes
 _AWS_REGION = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 
 def is_object_store(files: fsspec.AbstractFileSystem) -> bool:
-    """Whether a file system has no rename."""
+    """Return whether a file system is an object store, which has no rename."""
     from fsspec.implementations.arrow import ArrowFSWrapper
 
     return isinstance(files, ArrowFSWrapper)
@@ -84,14 +90,14 @@ def is_object_store(files: fsspec.AbstractFileSystem) -> bool:
 def _wrapped(store: Any) -> fsspec.AbstractFileSystem:
     from fsspec.implementations.arrow import ArrowFSWrapper
 
-    return ArrowFSWrapper(store, skip_instance_cache=True)  # that cache would go by the store's address in memory
+    return ArrowFSWrapper(store, skip_instance_cache=True)  # the cache's key would be the store's address in memory
 
 
 # ---- S3
 
 
 def s3(_scheme: str, bucket: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
-    """Return the adapter of a bucket in S3, or in what speaks its protocol: by the settings of Hadoop's S3A."""
+    """Return the adapter of a bucket in S3 or a store with its protocol, by the settings of Hadoop's S3A."""
     from pyarrow.fs import S3FileSystem
 
     options = s3_options(bucket, settings)
@@ -102,14 +108,19 @@ def s3(_scheme: str, bucket: str, settings: Mapping[str, str]) -> fsspec.Abstrac
 
 
 def s3_options(bucket: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return what ``pyarrow.fs.S3FileSystem`` is to be given for a bucket.
+    """Return the arguments of ``pyarrow.fs.S3FileSystem`` for a bucket.
 
     Parameters
     ----------
     bucket : str
-        Its name: ``fs.s3a.bucket.NAME.x`` goes before ``fs.s3a.x``.
+        The name: ``fs.s3a.bucket.NAME.x`` takes precedence over ``fs.s3a.x``.
     settings : mapping
         Hadoop's settings.
+
+    Returns
+    -------
+    dict
+        Keyword arguments.
 
     Examples
     --------
@@ -139,7 +150,7 @@ def s3_options(bucket: str, settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _region_of(bucket: str) -> str:
-    """Ask AWS where a bucket is, unless the environment says where to go."""
+    """Return the region of a bucket from AWS, or an empty string if the environment sets the region or endpoint."""
     from pyarrow.fs import resolve_s3_region
 
     if not any(name in os.environ for name in _AWS_REGION):
@@ -152,14 +163,14 @@ def _region_of(bucket: str) -> str:
 
 
 def gcs(_scheme: str, _bucket: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
-    """Return the adapter of Google Cloud Storage: by the settings of its connector for Hadoop."""
+    """Return the adapter of Google Cloud Storage, by the settings of its connector for Hadoop."""
     from pyarrow.fs import GcsFileSystem
 
     keyfile = "auth.service.account.json.keyfile"
     key = settings.get(f"fs.gs.{keyfile}") or settings.get(f"google.cloud.{keyfile}")
-    if key:  # a path; Google's client takes it from nowhere else
+    if key:  # a path, which Google's client reads only from the environment
         os.environ.setdefault("GOOGLE_APPLICATION_CREDENTIALS", key)
-    options: dict[str, Any] = {"retry_time_limit": _PATIENCE}
+    options: dict[str, Any] = {"retry_time_limit": _GCS_RETRY_TIME}
     if settings.get("fs.gs.auth.type", "").upper() == "UNAUTHENTICATED":
         options["anonymous"] = True
     if "fs.gs.storage.root.url" in settings:
@@ -172,12 +183,12 @@ def gcs(_scheme: str, _bucket: str, settings: Mapping[str, str]) -> fsspec.Abstr
 
 
 def abfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.AbstractFileSystem:
-    """Return the adapter of an account in Azure: ``abfs://container@account.dfs.core.windows.net/path``.
+    """Return the adapter of an Azure account, as in ``abfs://container@account.dfs.core.windows.net/path``.
 
     Raises
     ------
     StorageError
-        If pyarrow is too old for it, or the URL names no account.
+        If pyarrow has no Azure file system, or the URL names no account.
     """
     try:
         from pyarrow.fs import AzureFileSystem
@@ -185,12 +196,12 @@ def abfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.Abs
         import pyarrow
 
         raise StorageError(
-            f"{scheme}:// needs a pyarrow with Azure, and {pyarrow.__version__} has it not: pip install -U pyarrow"
+            f"{scheme}:// needs a pyarrow with Azure, which {pyarrow.__version__} does not have: pip install -U pyarrow"
         ) from error
     container, _, host = authority.partition("@")
     if not host:
         raise StorageError(
-            f"{scheme}://{container}: it names no account: write {scheme}://container@account.dfs.core.windows.net/path"
+            f"{scheme}://{container} names no account: write {scheme}://container@account.dfs.core.windows.net/path"
         )
     key = settings.get(f"fs.azure.account.key.{host}")
     return _wrapped(AzureFileSystem(account_name=host.partition(".")[0], **({"account_key": key} if key else {})))
@@ -211,12 +222,18 @@ def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     Parameters
     ----------
     path : str
-        A URL, or a path of this machine.
+        A URL or a local path.
+
+    Returns
+    -------
+    (fsspec.AbstractFileSystem, str)
+        The adapter, shared by all callers of this process, and the path without scheme and authority; object stores
+        keep the bucket or container as its first part.
 
     Raises
     ------
     StorageError
-        If what the file system needs is not installed, or not known.
+        If the scheme is unknown, a library is missing, or the settings lack an address.
 
     Examples
     --------
@@ -238,10 +255,26 @@ def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
 
 def is_local(files: fsspec.AbstractFileSystem) -> bool:
-    """Whether a file system is this machine's own."""
+    """Return whether a file system is that of the local machine.
+
+    Parameters
+    ----------
+    files : fsspec.AbstractFileSystem
+        An adapter, as `file_system` returns it.
+
+    Returns
+    -------
+    bool
+        True for local files only.
+
+    Examples
+    --------
+    >>> is_local(file_system("/tmp")[0]), is_local(file_system("memory://folder")[0])
+    (True, False)
+    """
     return isinstance(files, LocalFileSystem)
 
 
 @lru_cache(maxsize=16)
-def _connected(scheme: str, authority: str, known: frozenset[tuple[str, str]]) -> fsspec.AbstractFileSystem:
-    return _ADAPTERS[scheme](scheme, authority, dict(known))
+def _connected(scheme: str, authority: str, properties: frozenset[tuple[str, str]]) -> fsspec.AbstractFileSystem:
+    return _ADAPTERS[scheme](scheme, authority, dict(properties))

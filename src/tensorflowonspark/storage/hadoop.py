@@ -1,7 +1,7 @@
-"""Hadoop's settings for file systems, and paths without a scheme.
+"""Hadoop's settings for file systems, and the resolution of paths without a scheme.
 
-The driver takes them from Spark and gives them to every process of the cluster by the way that the token takes: they
-may hold secrets.
+The driver reads the settings from Spark and sends them to every process of the cluster. They may hold secrets, so they
+travel with the cluster's token.
 """
 
 import getpass
@@ -18,63 +18,95 @@ if TYPE_CHECKING:
 
 __all__ = ["absolute_path", "default_fs", "hadoop_settings", "hadoop_user", "settings", "use", "use_session"]
 
-_WANTED = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.")
-_ALWAYS = "fs.defaultFS"  # even Hadoop's own default of it: an executor's HADOOP_CONF_DIR may say something else
+_PREFIXES = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.")
+_ALWAYS = "fs.defaultFS"  # even if it is Hadoop's default: an executor's HADOOP_CONF_DIR may have another
 _SPARK_PREFIX = "spark.hadoop."
-_BLANK = "(redacted)"
+_REDACTED = "(redacted)"
 _FILES = ("core-site.xml", "hdfs-site.xml")
 
 _used: dict[str, str] = {}
 
 
 def use(given: Mapping[str, str]) -> None:
-    """Take these Hadoop settings for all file systems of this process; they go before those of HADOOP_CONF_DIR.
+    """Set the Hadoop settings of this process's file systems.
+
+    They take precedence over those of HADOOP_CONF_DIR.
 
     Parameters
     ----------
     given : mapping
-        Values by name, as ``{"fs.s3a.endpoint": "http://127.0.0.1:9000"}``. They replace those given before.
+        Values by name, such as ``{"fs.s3a.endpoint": "http://127.0.0.1:9000"}``. They replace those of earlier calls.
+
+    Examples
+    --------
+    >>> use({"fs.s3a.endpoint": "http://127.0.0.1:9000"})
+    >>> settings()["fs.s3a.endpoint"]
+    'http://127.0.0.1:9000'
+    >>> use({})
     """
     global _used  # noqa: PLW0603 - one for the process, as Hadoop's are one for a JVM
     _used = dict(given)
 
 
 def settings() -> dict[str, str]:
-    """Return the Hadoop settings of this process."""
+    """Return the Hadoop settings of this process.
+
+    Returns
+    -------
+    dict
+        Values by name: those of HADOOP_CONF_DIR, overridden by those of `use`.
+
+    Examples
+    --------
+    >>> use({"fs.defaultFS": "hdfs://name:8020"})
+    >>> settings()["fs.defaultFS"]
+    'hdfs://name:8020'
+    >>> use({})
+    """
     return {**_from_folder(os.environ.get("HADOOP_CONF_DIR", "")), **_used}
 
 
 def hadoop_settings(spark: "SparkSession") -> dict[str, str]:
-    """Return what a session's Hadoop settings say of file systems, without what is Hadoop's own default.
+    """Return a session's Hadoop settings for file systems, without Hadoop's own defaults.
 
-    Over Spark Connect these are what the session has set and the server's ``spark.hadoop.*``, but for secrets, which
-    the server does not tell: give these with `use` before. What it has from its HADOOP_CONF_DIR isn't seen.
+    Over Spark Connect these are the session's own settings and the server's ``spark.hadoop.*``, without the server's
+    HADOOP_CONF_DIR. The server redacts secrets: set them with `use` first.
 
     Parameters
     ----------
     spark : SparkSession
-        The application's. What was set at run time (``spark.conf.set("fs.s3a...", ...)``) counts too.
+        The session. Settings made at run time (``spark.conf.set("fs.s3a...", ...)``) are included.
+
+    Returns
+    -------
+    dict
+        Values by name.
+
+    Examples
+    --------
+    >>> hadoop_settings(spark)["fs.defaultFS"]  # of a session on one machine
+    'file:///'
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         return _of_connect(spark)
-    # All of it in one answer of the JVM: asking for thousands of settings one by one takes seconds.
+    # One call of the JVM returns all: thousands of calls take seconds.
     found = spark._jsparkSession.sessionState().newHadoopConf()
     text = spark._jvm.java.io.StringWriter()
     found.writeXml(text)
     chosen = {}
     for name, value, source in _properties(text.toString()):
-        if name.startswith(_WANTED) and (name == _ALWAYS or not source.endswith("-default.xml")):
+        if name.startswith(_PREFIXES) and (name == _ALWAYS or not source.endswith("-default.xml")):
             chosen[name] = str(found.get(name)) if "${" in value else value
     return chosen
 
 
 def use_session(spark: "SparkSession | None" = None) -> None:
-    """Take a Spark session's settings for this process, the driver's.
+    """Set the Hadoop settings of this process, the driver, to those of a Spark session.
 
     Parameters
     ----------
     spark : SparkSession, optional
-        By default the active one; without any, nothing is done.
+        The session; by default the active one. Without an active session nothing changes.
     """
     from pyspark.sql import SparkSession
 
@@ -84,13 +116,13 @@ def use_session(spark: "SparkSession | None" = None) -> None:
 
 
 def _of_connect(spark: "SparkSession") -> dict[str, str]:
-    rows = [row for row in spark.sql("SET").collect() if _BLANK not in row.value]
+    rows = [row for row in spark.sql("SET").collect() if _REDACTED not in row.value]
     named = {row.key.removeprefix(_SPARK_PREFIX): row.value for row in rows}
-    return {**_used, **{name: value for name, value in named.items() if name.startswith(_WANTED)}}
+    return {**_used, **{name: value for name, value in named.items() if name.startswith(_PREFIXES)}}
 
 
 def hadoop_user() -> str:
-    """Return who Hadoop takes this process for: on a YARN without Kerberos, whoever submitted the application."""
+    """Return the user as which this process acts in Hadoop: on YARN without Kerberos, the application's submitter."""
     return os.environ.get("HADOOP_USER_NAME") or os.environ.get("SPARK_USER") or getpass.getuser()
 
 
@@ -102,19 +134,32 @@ def _from_folder(folder: str) -> dict[str, str]:
 
 
 def _properties(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield name, value and source of each property in a file of Hadoop's."""
+    """Yield the name, value and source of each property in a Hadoop configuration file."""
     for entry in ElementTree.fromstring(text).iter("property"):  # noqa: S314 - the administrator's own file
         name, value = entry.findtext("name"), entry.findtext("value")
         if name and value is not None:
             yield name.strip(), value.strip(), entry.findtext("source", "")
 
 
-_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]+:(//|:)")  # with a second colon it is one of fsspec's chains
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]+:(//|:)")  # with a second colon it is an fsspec chain
 _WITH_HOMES = ("hdfs://", "viewfs://")
 
 
 def default_fs() -> str:
-    """Return the URL of the file system that Hadoop takes by default, without a slash at its end."""
+    """Return the URL of Hadoop's default file system, without a trailing slash.
+
+    Returns
+    -------
+    str
+        The value of ``fs.defaultFS``, or ``file://``.
+
+    Examples
+    --------
+    >>> use({"fs.defaultFS": "hdfs://name:8020/"})
+    >>> default_fs()
+    'hdfs://name:8020'
+    >>> use({})
+    """
     return _without_root(settings().get("fs.defaultFS", "")) or "file://"
 
 
@@ -124,12 +169,17 @@ def absolute_path(path: str, working_dir: str, default: str | None = None) -> st
     Parameters
     ----------
     path : str
-        A URL, which stays as it is; an absolute path; or a relative one, which begins at the user's home on HDFS and
-        at `working_dir` on this machine.
+        A URL, which is returned unchanged; an absolute path; or a relative one, which is resolved against the user's
+        home on HDFS and against `working_dir` on the local file system.
     working_dir : str
-        Where relative paths of this machine begin.
+        The local directory against which relative paths are resolved.
     default : str, optional
-        The default file system; that of the settings if none is given.
+        The URL of the default file system; by default that of the settings.
+
+    Returns
+    -------
+    str
+        A URL.
 
     Examples
     --------

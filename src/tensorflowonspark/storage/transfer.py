@@ -1,4 +1,4 @@
-"""Files and directories moved between this machine and any file system, and logs kept in sync."""
+"""Transfer of files and directories between the local machine and any file system, once or continuously."""
 
 import io
 import shutil
@@ -14,29 +14,33 @@ import fsspec
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.file_systems import file_system, is_local, is_object_store
 
-__all__ = ["PIECE_BYTES", "DirectorySync", "fetch", "publish", "remove"]
+__all__ = ["DirectorySync", "fetch", "publish", "remove"]
 
-PIECE_BYTES = 1 << 22
+_COPY_BYTES = 1 << 22
 _STACK = "\\n\\tat "  # as it stands, escaped, in hdfs-native's errors
 _OPENED_FIRST = ("saved_model.pb", "checkpoint")  # a SavedModel and a checkpoint's directory begin with these
 
 
 def publish(path: str, write: Callable[[str], None], scratch_directory: str | None = None) -> None:
-    """Write a file or directory locally, then put it in place of `path` as a whole: readers never see half of it.
+    """Write a file or directory locally, then replace `path` with it atomically.
 
-    What is new is uploaded beside the old, which then makes room by a rename. Object stores have no rename: there a
-    file is replaced at once, and a directory file by file, the one that readers open first (``saved_model.pb``,
-    ``checkpoint``) being gone from the beginning and coming last. So readers find nothing meanwhile, but never a
-    mixture.
+    The new version is uploaded beside the old one and renamed. Object stores have no rename: there a file is replaced
+    by one upload, and a directory file by file. The file that readers open first (``saved_model.pb``, ``checkpoint``)
+    is removed at the start and uploaded last, so that readers may find no version meanwhile, but never a mixture.
 
     Parameters
     ----------
     path : str
-        Where it goes; what stood there is replaced.
+        The URL or local path to create or replace.
     write : callable
-        Writes the file or directory to the local path it is given, whose last part is that of `path`.
+        Takes a local path, whose last part is that of `path`, and writes the file or directory there.
     scratch_directory : str, optional
-        Where it is written first; by default where this machine has its temporary files.
+        The local directory for the first copy; by default the system's directory for temporary files.
+
+    Raises
+    ------
+    StorageError
+        If the file system is not available, or refuses the upload.
 
     Examples
     --------
@@ -61,18 +65,18 @@ def publish(path: str, write: Callable[[str], None], scratch_directory: str | No
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Say which path an error of hdfs-native or pyarrow is about, in a sentence without the name node's own stack."""
+    """Raise errors of hdfs-native and pyarrow as a StorageError with the path, without the server's stack trace."""
     try:
         yield
     except (RuntimeError, OSError) as error:
         if not isinstance(error, RuntimeError) and type(error) is not OSError:
-            raise  # FileNotFoundError and the like say it themselves
+            raise  # FileNotFoundError and the like name the path
         raise StorageError(f"{path}: {str(error).partition(_STACK)[0]}") from error
 
 
 def _replace(files: fsspec.AbstractFileSystem, local: Path, target: str) -> None:
     parent, name = PurePosixPath(target).parent, PurePosixPath(target).name
-    # Beside the target, so that the last step is a rename, not a copy.
+    # Beside the target, so that the last step is a rename and not a copy.
     staged, old = (f"{parent}/.{name}.{uuid.uuid4().hex}" for _ in range(2))
     files.makedirs(str(parent), exist_ok=True)
     with _removed_on_error(files, staged):
@@ -98,7 +102,7 @@ def _removed_on_error(files: fsspec.AbstractFileSystem, path: str) -> Iterator[N
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # the first error is the one to tell
+        with suppress(Exception):  # the first error is the one to report
             files.rm(path, recursive=True)
         raise
 
@@ -111,18 +115,18 @@ def _replace_objects(files: fsspec.AbstractFileSystem, local: Path, target: str)
         return
     new = {f"{target}/{relative}": local / relative for relative in _files(local)}
     old = set(files.find(target)) if files.exists(target) else set()
-    for place in old:
-        if PurePosixPath(place).name in _OPENED_FIRST:
-            files.rm_file(place)
-    for place, source in new.items():
-        _upload(files, source, place)
-    for place in old - set(new):
+    for remote in old:
+        if PurePosixPath(remote).name in _OPENED_FIRST:
+            files.rm_file(remote)
+    for remote, source in new.items():
+        _upload(files, source, remote)
+    for remote in old - set(new):
         with suppress(FileNotFoundError):
-            files.rm_file(place)
+            files.rm_file(remote)
 
 
 def _files(local: Path) -> list[str]:
-    """Return the files below a directory, by their paths in it, in the order in which they are to be uploaded."""
+    """Return the relative paths of the files below a directory in the order of their upload."""
     found = [path.relative_to(local) for path in local.rglob("*") if path.is_file()]
     return [str(path) for path in sorted(found, key=lambda path: (path.name in _OPENED_FIRST, path))]
 
@@ -139,20 +143,39 @@ def _put(files: fsspec.AbstractFileSystem, local: Path, remote: str) -> None:
 
 
 def _upload(files: fsspec.AbstractFileSystem, local: Path, remote: str) -> None:
-    # fsspec's put_file makes folders first, which leaves empty objects in a store.
+    # Not by fsspec's put_file, which makes folders: in a store they are empty objects.
     with local.open("rb") as source, files.open(remote, "wb") as sink:
-        shutil.copyfileobj(source, sink, PIECE_BYTES)
+        shutil.copyfileobj(source, sink, _COPY_BYTES)
 
 
 def fetch(path: str, local: str) -> bool:
-    """Copy a directory or a file here, if it is there; return whether it was.
+    """Copy a file or directory to the local machine, if it exists.
 
     Parameters
     ----------
     path : str
-        What to copy.
+        The URL or path of the file or directory.
     local : str
-        Where it goes: a directory's contents into this directory, which is made; a file to this path.
+        The local path of the copy: of a file itself, or of the directory for a directory's contents, which is created.
+
+    Returns
+    -------
+    bool
+        Whether it exists.
+
+    Raises
+    ------
+    StorageError
+        If the file system is not available, or refuses the download.
+
+    Examples
+    --------
+    >>> folder = tempfile.mkdtemp()
+    >>> publish("memory://folder/note.txt", lambda local: Path(local).write_text("hello") and None)
+    >>> fetch("memory://folder/note.txt", f"{folder}/note.txt"), fetch("memory://folder/other.txt", folder)
+    (True, False)
+    >>> Path(folder, "note.txt").read_text()
+    'hello'
     """
     files, source = file_system(path)
     source = source.rstrip("/")
@@ -164,33 +187,60 @@ def fetch(path: str, local: str) -> bool:
             return True
         Path(local).mkdir(parents=True, exist_ok=True)
         for found in files.find(source):
-            place = Path(local) / PurePosixPath(found).relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            files.get_file(found, str(place))
+            target = Path(local) / PurePosixPath(found).relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            files.get_file(found, str(target))
     return True
 
 
 def remove(path: str) -> None:
-    """Remove a file or a directory, if it is there."""
+    """Remove a file or a directory with its contents, if it exists.
+
+    Parameters
+    ----------
+    path : str
+        The URL or path.
+
+    Raises
+    ------
+    StorageError
+        If the file system is not available, or refuses the removal.
+
+    Examples
+    --------
+    >>> publish("memory://folder/note.txt", lambda local: Path(local).write_text("hello") and None)
+    >>> remove("memory://folder")
+    >>> file_system("memory://folder")[0].exists("/folder/note.txt")
+    False
+    """
     files, target = file_system(path)
     with _named(path):
         if files.exists(target):
             files.rm(target, recursive=True)
 
 
-_AGAIN_SECONDS = 5.0
+_SYNC_SECONDS = 5.0
 
 
 class DirectorySync:
-    """Copies what is new in a directory to another one every few seconds, in a thread, until it is closed.
+    """Copies new and grown files of a directory to another one every 5 seconds, in a thread, until it is closed.
 
     Parameters
     ----------
     source : str
-        A path or URL; it need not be there yet.
+        A URL or path, which need not exist yet.
     target : str
-        Where the files go. What it has of a file on this machine stays, and the rest is added; elsewhere a file that
-        has grown is written anew.
+        The URL or path of the copy. Local files are extended by the new bytes; on other file systems a grown file is
+        written again.
+
+    Examples
+    --------
+    >>> folder = tempfile.mkdtemp()
+    >>> publish("memory://logs/events", lambda local: Path(local).write_text("one") and None)
+    >>> sync = DirectorySync("memory://logs", folder)
+    >>> sync.close()
+    >>> Path(folder, "events").read_text()
+    'one'
     """
 
     def __init__(self, source: str, target: str) -> None:
@@ -198,30 +248,36 @@ class DirectorySync:
         self._target = target
         self._copied: dict[str, int] = {}  # sizes when they were copied
         self._lock = Lock()
-        self._over = Event()
+        self._closed = Event()
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Copy a last time, and end.
+        """Copy a last time and stop the thread.
 
         Raises
         ------
         OSError
-            If that fails.
+            If the last copy fails.
         """
-        self._over.set()
+        self._closed.set()
         self._thread.join()
         self.copy()
 
     def _run(self) -> None:
-        while not self._over.is_set():
-            with suppress(OSError, RuntimeError):  # it is tried again; the last time says what is wrong
+        while not self._closed.is_set():
+            with suppress(OSError, RuntimeError):  # the next copy tries again, and the last one raises its error
                 self.copy()
-            self._over.wait(_AGAIN_SECONDS)
+            self._closed.wait(_SYNC_SECONDS)
 
     def copy(self) -> None:
-        """Copy what is new now."""
+        """Copy all new and grown files now.
+
+        Raises
+        ------
+        OSError
+            If a file can't be read or written.
+        """
         with self._lock:
             self._copy()
 
@@ -230,16 +286,16 @@ class DirectorySync:
         within = within.rstrip("/")
         if not files.exists(within):
             return
-        sink, place = file_system(self._target)
+        sink, root = file_system(self._target)
         append = is_local(sink)
         for path, info in files.find(within, detail=True).items():
             name = str(PurePosixPath(path).relative_to(within))
             if info["size"] == self._copied.get(name):
                 continue
-            goal = f"{place.rstrip('/')}/{name}"
+            goal = f"{root.rstrip('/')}/{name}"
             sink.makedirs(str(PurePosixPath(goal).parent), exist_ok=True)
             with files.open(path, "rb") as old, sink.open(goal, "ab" if append else "wb") as new:
                 if append:
                     old.seek(new.seek(0, io.SEEK_END))
-                shutil.copyfileobj(old, new, PIECE_BYTES)
+                shutil.copyfileobj(old, new, _COPY_BYTES)
             self._copied[name] = info["size"]

@@ -1,7 +1,7 @@
-"""TFRecord files as DataFrames and back, without TensorFlow and without a jar; runs in the driver and in Spark's tasks.
+"""TFRecord files as DataFrames, read and written in the driver and in Spark's tasks without TensorFlow or a jar.
 
-`framing` knows the files' frames and `compression` their compression, `spans` and `wire` Protocol Buffers' format,
-`examples` and `values` the messages, `decode` and `encode` lead from these to Arrow columns and back; `files` knows
-directories, `schema` and `infer` columns, `reading` and `writing` are what a task does, `functions`, `source` and
-`stream` the ways to it.
+`framing` handles frames, checksums and compression, `wire` the format of Protocol Buffers, and `examples` the messages;
+`decode` and `encode` convert between these and Arrow columns. `files` lists and divides files, and `infer` derives
+their columns. `reading` and `writing` are the work of a task, which `functions` (any Spark) and `source` (Spark 4)
+start.
 """

@@ -1,4 +1,4 @@
-"""The features of records as Arrow columns of the types that are wanted."""
+"""Conversion of the features of records to Arrow columns of given types."""
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -16,7 +16,7 @@ __all__ = ["decode", "kinds_for"]
 
 
 def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
-    """Return what a feature may hold for an Arrow type of one value; nothing if no feature can."""
+    """Return the kinds of features that convert to an Arrow type of one value; empty if none does."""
     if is_text(kind) or is_binary(kind):
         return (BYTES,)
     if pa.types.is_decimal(kind):
@@ -28,23 +28,28 @@ def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
 
 
 def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[pa.Array]:
-    """Return one array for each column, with a value for each record.
+    """Return an array for each column, with a value for each record.
 
     Parameters
     ----------
     records : Records
         Serialised ``Example`` or ``SequenceExample`` messages.
     columns : list of pa.Field
-        Names and types. A feature that a record does not have is a null; one that it has without a value is an empty
-        array in a column of arrays, and else a null, too.
+        Names and types. A missing feature is a null. A feature without values is an empty array in a column of arrays,
+        and a null in other columns.
     sequences : bool
-        Whether the records are ``SequenceExample``; columns of theirs that are in no context come from feature lists,
-        as an array with a value, or an array of values, for each step.
+        Whether the records are ``SequenceExample``. Columns that are in no context are read from feature lists: arrays
+        with a value, or an array of values, for each step.
+
+    Returns
+    -------
+    list of pa.Array
+        Of the columns' types and the number of records.
 
     Raises
     ------
     BadRecords
-        If some records can't be read, or hold values that are not of a column's type.
+        If some records can't be read, or hold values that do not convert to a column's type.
     """
     return [_column(records, column, sequences) for column in columns]
 
@@ -55,10 +60,10 @@ def _column(records: Records, column: pa.Field, sequences: bool) -> pa.Array:
     if nested and not sequences:
         raise ValueError(f"column {column.name!r}: an Example has no arrays of arrays")
     source = records.feature_lists if in_lists else records.features
-    there, messages = source.of(column.name)
-    feature = _Feature(records, column, there)
-    if not column.nullable and len(there) < len(records):
-        missing = records.spans.take(~np.isin(records.spans.record, there))
+    present, messages = source.of(column.name)
+    feature = _Feature(records, column, present)
+    if not column.nullable and len(present) < len(records):
+        missing = records.spans.take(~np.isin(records.spans.record, present))
         raise BadRecords(missing.record, missing.start, f"no feature {column.name!r}, which may not be null")
     found = feature.lists(messages, nested) if in_lists else feature.values(messages)
     if not column.nullable and found.null_count:
@@ -69,39 +74,39 @@ def _column(records: Records, column: pa.Field, sequences: bool) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Feature:
-    """One column of some records, of which those in `there` have the feature."""
+    """One column of some records; `present` are the numbers of the records with the feature."""
 
     records: Records
     column: pa.Field
-    there: Ints
+    present: Ints
 
     def values(self, messages: Fields) -> pa.Array:
         """Return the column of an ``Example``."""
         if is_list(self.column.type):
-            elements, counts = self._read(messages, len(self.there), self.column.type.value_type, self.there)
-            return self._spread(_listed(elements, counts, self.column.type), self.there)
-        elements, counts = self._read(messages, len(self.there), self.column.type, self.there)
-        self._refuse_many(counts, self.there)
-        return self._spread(elements, self.there[counts > 0])
+            elements, counts = self._read(messages, len(self.present), self.column.type.value_type, self.present)
+            return self._spread(_listed(elements, counts, self.column.type), self.present)
+        elements, counts = self._read(messages, len(self.present), self.column.type, self.present)
+        self._refuse_many(counts, self.present)
+        return self._spread(elements, self.present[counts > 0])
 
     def lists(self, messages: Fields, nested: bool) -> pa.Array:
         """Return the column of a ``SequenceExample``'s feature lists."""
         if not is_list(self.column.type):
             what = f"feature list {self.column.name!r} has a value for each step, and the column's type has one"
-            raise BadRecords(self.there, self._places(self.there), what)
+            raise BadRecords(self.present, self._places(self.present), what)
         of_step, steps = read_steps(self.records.data, messages)
         kind = self.column.type.value_type
-        record = self.there[of_step]
+        record = self.present[of_step]
         elements, counts = self._read(steps, len(of_step), kind.value_type if nested else kind, record)
         if nested:
             elements = _listed(elements, counts, kind)
         else:
             self._refuse_many(counts, record, least=1)
-        steps_of = np.bincount(of_step, minlength=len(self.there))
-        return self._spread(_listed(elements, steps_of, self.column.type), self.there)
+        steps_of = np.bincount(of_step, minlength=len(self.present))
+        return self._spread(_listed(elements, steps_of, self.column.type), self.present)
 
     def _read(self, messages: Fields, units: int, kind: pa.DataType, record: Ints) -> tuple[pa.Array, Ints]:
-        """Return all values of some features, and how many each has."""
+        """Return the values of some features as one array, and the number of values of each."""
         name = self.column.name
         values = read_values(self.records.data, messages, units, kinds_for(kind), name)
         try:
@@ -124,7 +129,7 @@ class _Feature:
         return spans.start[np.searchsorted(spans.record, record)]
 
     def _spread(self, found: pa.Array, has: Ints) -> pa.Array:
-        """Put what was found to the records that it is of, and nulls to the others."""
+        """Return a column with the found values at their records and nulls at all others."""
         total = len(self.records)
         if len(found) == total:
             return found
@@ -148,7 +153,7 @@ def _fails(values: Values, at: int, kind: pa.DataType) -> bool:
 
 
 def _converted(values: Values, kind: pa.DataType) -> pa.Array:
-    """Return values as an array of a type; none of them may be lost by it."""
+    """Return values as an array of a type, or raise an error if the conversion would lose one."""
     if not len(values.values):
         return pa.array([], kind)
     if isinstance(values.values, pa.Array):
@@ -160,5 +165,5 @@ def _converted(values: Values, kind: pa.DataType) -> pa.Array:
         return pa.array(found.astype(kind.to_pandas_dtype(), copy=False))
     if pa.types.is_boolean(kind) and not np.isin(found, (0, 1)).all():
         raise pa.ArrowInvalid("a boolean is 0 or 1")
-    # Of dates Arrow makes no int64: they are days in 32 bits.
+    # Arrow does not cast int64 to dates, which are days in 32 bits.
     return pa.array(found).cast(pa.int32() if pa.types.is_date32(kind) else pa.int64()).cast(kind)

@@ -1,7 +1,7 @@
-"""Arrow columns as serialised ``Example`` or ``SequenceExample`` messages: one for each row.
+"""Conversion of Arrow columns to serialised ``Example`` or ``SequenceExample`` messages, one for each row.
 
-Of each column the bytes that stand before a row's values (names, kinds, lengths) are made in numpy, for all rows at
-once, and native code joins these and the values row by row (see `wire` for the format).
+For each column numpy computes the bytes before a row's values (names, kinds, lengths) for all rows at once; native code
+joins these with the values row by row (see `wire` for the format).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,9 @@ from tensorflowonspark.tfrecords.wire import LENGTH, Ints, within
 __all__ = ["encode"]
 
 _FIELD_1, _FIELD_2 = bytes([1 << 3 | LENGTH]), bytes([2 << 3 | LENGTH])
-_LARGEST_IN_BYTES = np.array([1 << 7 * count for count in range(1, 10)], np.uint64)  # a varint of so many bytes is less
+_LARGEST_IN_BYTES = np.array(
+    [1 << 7 * count for count in range(1, 10)], np.uint64
+)  # the numbers of n bytes are below the nth
 
 
 def encode(batch: pa.RecordBatch, sequences: bool) -> pa.Array:
@@ -29,15 +31,20 @@ def encode(batch: pa.RecordBatch, sequences: bool) -> pa.Array:
     Parameters
     ----------
     batch : pa.RecordBatch
-        Of columns of one value or of an array of values each; with `sequences` also of arrays of arrays. A null has no
-        feature, an empty array one without values.
+        Columns of single values or arrays; with `sequences` also of arrays of arrays. A null becomes no feature, an
+        empty array a feature without values.
     sequences : bool
-        Write ``SequenceExample`` messages: columns of arrays of arrays become feature lists, the others the context.
+        Whether to write ``SequenceExample`` messages: arrays of arrays become feature lists, other columns the context.
+
+    Returns
+    -------
+    pa.BinaryArray
+        The messages.
 
     Raises
     ------
     ValueError
-        If an array has a null in it, which a feature can't have.
+        If an array holds a null, which a feature can't represent.
 
     Examples
     --------
@@ -57,7 +64,7 @@ def encode(batch: pa.RecordBatch, sequences: bool) -> pa.Array:
 
 
 def _message(field: bytes, entries: list[list[pa.Array]], rows: int) -> list[pa.Array]:
-    """Return the parts of a map's field: its length, and then all entries."""
+    """Return the parts of a map field: its length, followed by all entries."""
     parts = [part for entry in entries for part in entry]
     length = np.zeros(rows, np.int64)
     for part in parts:
@@ -66,7 +73,7 @@ def _message(field: bytes, entries: list[list[pa.Array]], rows: int) -> list[pa.
 
 
 def _entry(name: str, message: list[pa.Array], column: pa.Array) -> list[pa.Array]:
-    """Return the parts of a map's entry, for the rows where the column is no null."""
+    """Return the parts of a map entry, with nulls for the rows in which the column is null."""
     key = name.encode()
     size = sum((_sizes(part) for part in message), np.zeros(len(message[0]), np.int64))
     fixed = _headers([_FIELD_1, np.full(1, len(key)), key, _FIELD_2], 1)[0].as_py()
@@ -74,12 +81,12 @@ def _entry(name: str, message: list[pa.Array], column: pa.Array) -> list[pa.Arra
     parts = [_headers([_FIELD_1, whole, fixed, size], len(size)), *message]
     if not column.null_count:
         return parts
-    there = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    return [spread(part, there, len(column)) for part in parts]
+    present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    return [spread(part, present, len(column)) for part in parts]
 
 
 def _feature(name: str, column: pa.Array, before: bytes) -> list[pa.Array]:
-    """Return the parts of a ``Feature`` for each value that is no null; `before` is a tag, with its length to come."""
+    """Return the parts of a ``Feature`` for each non-null value; `before` is a tag, which precedes its length."""
     column = column.drop_null()
     if is_list(column.type):
         offsets = np.asarray(column.offsets).astype(np.int64)
@@ -98,7 +105,7 @@ def _feature(name: str, column: pa.Array, before: bytes) -> list[pa.Array]:
         inner: list[bytes | Ints] = [tag, size]
         whole = size
     else:
-        # An empty list has no field at all.
+        # An empty list is written without a field.
         whole = np.where(size > 0, 1 + _varint_sizes(size) + size, 0)
         inner = [tag, whole, _FIELD_1, size]
     outer: list[bytes | Ints] = [before, 1 + _varint_sizes(whole) + whole] if before else []
@@ -110,7 +117,7 @@ def _feature(name: str, column: pa.Array, before: bytes) -> list[pa.Array]:
 
 
 def _steps(name: str, column: pa.Array) -> list[pa.Array]:
-    """Return the parts of a ``FeatureList`` for each row that is no null: a ``Feature`` for each of its steps."""
+    """Return the parts of a ``FeatureList`` for each non-null row: a ``Feature`` for each of its steps."""
     column = column.drop_null()
     steps = column.flatten()
     if steps.null_count:
@@ -121,7 +128,7 @@ def _steps(name: str, column: pa.Array) -> list[pa.Array]:
 
 
 def _packed(elements: pa.Array, kind: int) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """Return the bytes of all values as they stand in a list, and where each begins (and the end)."""
+    """Return the bytes of all values as encoded in a list, and their bounds: the start of each and the end."""
     if kind == BYTES:
         if pa.types.is_decimal(elements.type):
             elements = elements.cast(pa.string())
@@ -135,14 +142,14 @@ def _packed(elements: pa.Array, kind: int) -> tuple[npt.NDArray[np.uint8], Ints]
 
 
 def _binary(data: npt.NDArray[np.uint8], bounds: Ints) -> pa.Array:
-    """Return the binary array whose values follow one another in a buffer."""
+    """Return a binary array of the adjacent values of a buffer."""
     return pa.Array.from_buffers(
         pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(data)]
     )
 
 
 def _sizes(array: pa.Array) -> Ints:
-    """Return how many bytes each value of a binary array has; a null has none."""
+    """Return the number of bytes of each value of a binary array; a null has none."""
     sizes: Ints = pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return sizes
 
@@ -153,12 +160,12 @@ def _join(parts: list[pa.Array]) -> pa.Array:
 
 
 def _varint_sizes(numbers: Ints) -> Ints:
-    """Return how many bytes numbers take as varints."""
+    """Return the number of bytes of each number as a varint."""
     return np.searchsorted(_LARGEST_IN_BYTES, numbers.astype(np.uint64), side="right") + 1
 
 
 def _headers(parts: Sequence[bytes | Ints], rows: int) -> pa.Array:
-    """Return a binary array of what is the same in each row and of varints, side by side."""
+    """Return a binary array that joins parts for each row: constant bytes, or the row's number as a varint."""
     sizes = [len(part) if isinstance(part, bytes) else _varint_sizes(part) for part in parts]
     bounds = np.zeros(rows + 1, np.int64)
     np.cumsum(sum(sizes, np.zeros(rows, np.int64)), out=bounds[1:])

@@ -1,7 +1,7 @@
-"""``tf.train.Example`` and ``SequenceExample``: from the records of a buffer to the values of each feature.
+"""``tf.train.Example`` and ``SequenceExample``: the values of each feature of the records in a buffer.
 
-Source of the messages: ``tensorflow/core/example/{example,feature}.proto``. All is done for all records of a buffer at
-once (see `wire`), and only for the features that are asked for.
+All records of a buffer are parsed at once (see `wire`), and only the requested features are decoded. The messages are
+defined in ``tensorflow/core/example/{example,feature}.proto``.
 """
 
 from collections.abc import Iterator
@@ -39,16 +39,16 @@ NAMES = {BYTES: "bytes", FLOAT: "float", INT64: "int64"}
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one feature: of some units, each a feature of a record, or of a step of one.
+    """The values of one feature for some units: records, or the steps of records.
 
     Attributes
     ----------
     kind : int
         `BYTES`, `FLOAT` or `INT64`; 0 if all are empty.
     values : array
-        All of them, one after the other: a binary array of Arrow's, or float32, int64 or float64 in numpy.
+        The values of all units: an Arrow binary array, or a numpy array of float32, int64 or float64.
     counts : array of int
-        How many each unit has.
+        The number of values of each unit.
     """
 
     kind: int
@@ -57,7 +57,7 @@ class Values:
 
 
 def read_steps(data: Bytes, lists: Fields) -> tuple[Ints, Fields]:
-    """Return how many steps each of some ``FeatureList`` has by entry, and the steps' ``Feature`` messages."""
+    """Return the entry of each step of some ``FeatureList`` messages, and the ``Feature`` messages of the steps."""
     steps = fields(data, lists.spans).where(1)
     return lists.message[steps.message], Fields(np.arange(len(steps.message)), steps.number, steps.kind, steps.spans)
 
@@ -70,13 +70,18 @@ def read_values(data: Bytes, features: Fields, units: int, wanted: tuple[int, ..
     data : array of uint8
         The buffer.
     features : Fields
-        The messages; ``message`` is the number of the unit that each is of, in ascending order.
+        The messages; ``message`` is the number of the unit of each, in ascending order.
     units : int
-        How many there are.
+        The number of units.
     wanted : tuple of int
-        The kinds that are accepted. Whole numbers become float64 where others are floats.
+        The accepted kinds. If some records have integers and others floats, all become float64.
     name : str
-        The feature's, for errors.
+        The name of the feature, for errors.
+
+    Returns
+    -------
+    Values
+        The values of all units.
 
     Raises
     ------
@@ -103,7 +108,7 @@ def read_values(data: Bytes, features: Fields, units: int, wanted: tuple[int, ..
 
 
 def _chosen(lists: Fields, features: Fields) -> Fields:
-    """Return of each unit's lists those that count, which are those behind the last one of another kind."""
+    """Return the lists of each unit that count: those after its last list of another kind."""
     lists = Fields(features.message[lists.message], lists.number, lists.kind, lists.spans)
     if len(lists.message) and (lists.message[1:] == lists.message[:-1]).any():
         kind_of_last = np.zeros(lists.message[-1] + 1, np.int64)
@@ -131,7 +136,7 @@ def _ints(data: Bytes, lists: Fields, units: int) -> Values:
     found = fields(data, lists.spans)
     found = found.only((found.number == 1) & ((found.kind == LENGTH) | (found.kind == VARINT)))
     raw, bounds = within(gather(data, found.spans.start, found.spans.end))
-    last = raw < 0x80  # noqa: PLR2004 - the byte of a number after which no more follows
+    last = raw < 0x80  # noqa: PLR2004 - the last byte of a number
     cut = (bounds[1:] > bounds[:-1]) & ~np.append(last, [True])[bounds[1:] - 1]
     ends = np.flatnonzero(last) + 1
     begins = np.concatenate([[0], ends[:-1]])[: len(ends)]
@@ -162,7 +167,7 @@ def _summed(units_of: Ints, counts: Ints, units: int) -> Ints:
 
 
 def _mixed(parts: list[Values]) -> Values:
-    """Put floats and whole numbers together, unit by unit."""
+    """Return floats and integers merged unit by unit as float64."""
     unit_of = np.concatenate([np.repeat(np.arange(len(part.counts)), part.counts) for part in parts])
     values = np.concatenate([np.asarray(part.values, np.float64) for part in parts])
     counts = np.sum([part.counts for part in parts], axis=0)
@@ -181,7 +186,7 @@ class Records:
     data : array of uint8
         The buffer, with `wire.PADDING_BYTES` behind the last record.
     spans : Spans
-        Where the records are; ``spans.record`` are their numbers, from 0.
+        The spans of the records; ``spans.record`` are their numbers, from 0.
     """
 
     data: Bytes
@@ -208,9 +213,9 @@ class Records:
 class Entries:
     """The entries of maps from names to messages, by name.
 
-    Most files have records that were written by one program, with the same features in the same order: so the first
-    entries of all records are taken together, then the second ones, and so on. What does not look as usual, in whatever
-    way Protocol Buffers allow, goes a slower road.
+    Most files are written by one program, whose records have the same features in the same order. So the first entries
+    of all records are parsed together, then the second ones, and so on. A slower path parses any other encoding that
+    Protocol Buffers allow.
 
     Parameters
     ----------
@@ -223,53 +228,53 @@ class Entries:
     def __init__(self, data: Bytes, maps: Spans) -> None:
         self.data = data
         self._found: dict[str, list[_Chunk]] = {}
-        self._mixed: list[tuple[Spans, _Chunk]] = []  # entries' names, in their order, and messages
-        odd = [spans for spans in self._usual(maps) if len(spans)]
-        for spans in odd:
-            self._any(spans)
+        self._mixed: list[tuple[Spans, _Chunk]] = []  # the names of entries, in their order, and their messages
+        unusual = [spans for spans in self._read_usual(maps) if len(spans)]
+        for spans in unusual:
+            self._read_any(spans)
         if self._mixed:
             self._sort()
 
     @property
     def names(self) -> list[str]:
-        """The names that there are."""
+        """The names of all entries."""
         return list(self._found)
 
     def of(self, name: str) -> tuple[Ints, Fields]:
-        """Return the records that have an entry of a name, and the entries' messages.
+        """Return the records that have an entry of a name, and the messages of the entries.
 
-        The ``message`` of each of these is the number of its record in the first array. An entry may have several,
-        which stand for all that is in them.
+        The ``message`` of each is the position of its record in the first array. An entry may have several messages,
+        which are merged.
         """
         chunk = _joined(self._found.get(name, []))
         records = chunk.spans.record
         units = np.arange(len(records))
         if len(records) and not (records[1:] > records[:-1]).all():
-            # Of several entries of a name in a record the last one counts.
+            # The last of a record's entries of one name counts.
             of_record = np.append(records[1:] != records[:-1], [True])
             chunk = chunk.take(np.isin(chunk.entry, chunk.entry[of_record]))
             records = records[of_record]
             units = np.searchsorted(records, chunk.spans.record)
         return records, Fields(units, np.ones_like(units), np.full_like(units, LENGTH), chunk.spans)
 
-    def _usual(self, maps: Spans) -> Iterator[Spans]:
-        """Take one entry of each map after the other, where they are written as usual; yield what is left."""
-        live = maps
-        while len(live) > FEW_MESSAGES:
-            begin, end = lengths(self.data, live.start + 1)
-            good = (self.data[live.start] == _FIELD_1) & (end >= 0) & (end <= live.end)
+    def _read_usual(self, maps: Spans) -> Iterator[Spans]:
+        """Read the maps in the usual encoding entry by entry; yield the spans that are left."""
+        rest = maps
+        while len(rest) > FEW_MESSAGES:
+            begin, end = lengths(self.data, rest.start + 1)
+            good = (self.data[rest.start] == _FIELD_1) & (end >= 0) & (end <= rest.end)
             if not good.all():
-                yield live.take(~good)
-                live, begin, end = live.take(good), begin[good], end[good]
-            yield from self._pairs(live.start, Spans(begin, end, live.record))
-            live = Spans(end, live.end, live.record)
-            further = live.start < live.end
+                yield rest.take(~good)
+                rest, begin, end = rest.take(good), begin[good], end[good]
+            yield from self._read_pairs(rest.start, Spans(begin, end, rest.record))
+            rest = Spans(end, rest.end, rest.record)
+            further = rest.start < rest.end
             if not further.all():
-                live = live.take(further)
-        yield live
+                rest = rest.take(further)
+        yield rest
 
-    def _pairs(self, frame: Ints, pairs: Spans) -> Iterator[Spans]:
-        """Take entries that are a name and one message; yield the others, with their frames."""
+    def _read_pairs(self, frame: Ints, pairs: Spans) -> Iterator[Spans]:
+        """Read the entries that are a name and one message; yield the others, with their frames."""
         name, tag = lengths(self.data, np.minimum(pairs.start + 1, pairs.end))
         tag = np.where(tag < pairs.end, tag, pairs.end)
         value, end = lengths(self.data, tag + 1)
@@ -286,7 +291,7 @@ class Entries:
             self._found.setdefault(same, []).append(chunk)
 
     def _same(self, start: Ints, end: Ints) -> str | None:
-        """Return the name that all these spans hold, if it is one."""
+        """Return the name in the spans if all hold the same one, or None."""
         size = int(end[0] - start[0])
         if size == 0 or (end - start != size).any():
             return None
@@ -297,17 +302,17 @@ class Entries:
         try:
             return first.decode()
         except UnicodeDecodeError:
-            return None  # it is found again with the others, and refused there
+            return None  # the slower path reports it
 
-    def _any(self, maps: Spans) -> None:
-        """Take the entries of parts of maps that may be written in any way."""
+    def _read_any(self, maps: Spans) -> None:
+        """Read the entries of maps, or the rest of maps, in any encoding."""
         pairs = fields(self.data, maps).where(1).spans
         parts = fields(self.data, pairs)
         keys, values = parts.where(1), parts.where(2)
-        _decoded(self.data, keys.spans)  # those that do not count must be names, too
+        _decoded(self.data, keys.spans)  # a key that does not count must be valid too
         names = Spans(pairs.start.copy(), pairs.start.copy(), pairs.record)
         names.start[keys.message], names.end[keys.message] = keys.spans.start, keys.spans.end  # the last of several
-        # An entry without a message has an empty one.
+        # An entry without a message stands for an empty message.
         without = np.setdiff1d(np.arange(len(pairs)), values.message)
         empty = Spans(pairs.end[without], pairs.end[without], pairs.record[without])
         entry = names.start[np.concatenate([values.message, without])]
@@ -315,7 +320,7 @@ class Entries:
         self._mixed.append((names, chunk.take(np.argsort(entry, kind="stable"))))
 
     def _sort(self) -> None:
-        """Find out what the entries that were set aside are named."""
+        """Assign the entries that were set aside to their names."""
         names = joined([names for names, _ in self._mixed])
         names = names.take(np.argsort(names.start, kind="stable"))
         chunk = _joined([chunk for _, chunk in self._mixed])
@@ -330,7 +335,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some messages that entries name, each with a number that tells which entry it is of."""
+    """The messages of some entries, each with a number that identifies its entry."""
 
     entry: Ints
     spans: Spans
@@ -340,7 +345,7 @@ class _Chunk:
 
 
 def _joined(chunks: list[_Chunk]) -> _Chunk:
-    """Put chunks together, in the order in which they are written."""
+    """Return the chunks as one, in the order of the buffer."""
     if len(chunks) == 1:
         return chunks[0]
     entry = np.concatenate([np.empty(0, np.int64), *(chunk.entry for chunk in chunks)])
@@ -348,7 +353,7 @@ def _joined(chunks: list[_Chunk]) -> _Chunk:
 
 
 def _decoded(data: Bytes, names: Spans) -> tuple[list[str], Ints]:
-    """Return the distinct names that some spans hold, and which of them each holds."""
+    """Return the distinct names in some spans, and the index of each span's name."""
     encoded = gather(data, names.start, names.end).dictionary_encode()
     codes = encoded.indices.to_numpy()
     distinct = []

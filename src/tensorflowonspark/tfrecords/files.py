@@ -1,4 +1,4 @@
-"""Which files a path stands for, what their directories say of their rows, and which part of them a task reads."""
+"""Files of records: the files of a path, the partition columns of directories, and the division among tasks."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,10 +16,10 @@ from tensorflowonspark.errors import SpecError
 
 __all__ = ["NULL_DIRECTORY", "File", "Split", "constant", "directory_of", "find", "plan"]
 
-NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # what Hive and Spark name the directory of rows whose column is null
-_PARTITIONS = 32  # so many tasks at least for data that are worth it, whatever the size of a split
-_SMALLEST_SPLIT_BYTES = 32 << 20  # a task costs Spark about as much as reading this
-_OPENING_BYTES = 1 << 20  # what opening a file costs, in bytes that could be read meanwhile
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # the value of Hive and Spark for a null
+_PARTITIONS = 32  # at least, unless splits would be smaller than the next value
+_SMALLEST_SPLIT_BYTES = 32 << 20  # reading this takes about as long as starting a task
+_OPENING_BYTES = 1 << 20  # the cost of opening a file, in bytes that could be read meanwhile
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class File:
     Attributes
     ----------
     path : str
-        As its file system's `fsspec` URL, or a path of this machine.
+        The `fsspec` URL, or a local path.
     size : int
         In bytes.
     modified : float
-        Seconds since 1970, 0 where the file system does not tell.
+        In seconds since 1970; 0 if the file system does not report it.
     values : tuple of (str, str or None)
-        The columns that its directories name, as in ``day=7``.
+        The partition columns in the names of its directories, as in ``day=7``.
     """
 
     path: str
@@ -46,7 +46,7 @@ class File:
 
 @dataclass(frozen=True)
 class Split:
-    """The part of a file whose records' frames begin in ``[begin, end)``, in bytes."""
+    """The records of a file whose frames begin in ``[begin, end)``, in bytes."""
 
     file: File
     begin: int
@@ -54,20 +54,25 @@ class Split:
 
 
 def find(paths: Sequence[str], recursive: bool = False) -> list[File]:
-    """Return the files that paths stand for, in the order of their names.
+    """Return the files of some paths, in the order of their names.
 
     Parameters
     ----------
     paths : sequence of str
-        Of files, directories, or with wildcards. In a directory names that begin with ``_`` or ``.`` do not count, nor
-        does a directory that is not named ``column=value``, unless `recursive`.
+        Files, directories or wildcards. In a directory, names that begin with ``_`` or ``.`` are ignored, and so are
+        directories that are not named ``column=value``, unless `recursive`.
     recursive : bool
-        All files below a directory; their directories name no columns.
+        Whether to return all files below a directory, without partition columns.
+
+    Returns
+    -------
+    list of File
+        Without duplicates.
 
     Raises
     ------
     SpecError
-        If there is nothing at a path.
+        If a path does not exist.
     """
     found: dict[str, File] = {}
     for path in paths:
@@ -110,7 +115,7 @@ def _named(folder: str) -> tuple[str, str | None]:
 
 
 def directory_of(column: str, value: str | None) -> str:
-    """Return the directory of the rows in which a column has a value, named as Spark and Hive do.
+    """Return the name of the directory of rows with a value in a partition column, as in Spark and Hive.
 
     Examples
     --------
@@ -122,7 +127,7 @@ def directory_of(column: str, value: str | None) -> str:
 
 
 def constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
-    """Return the column of rows of a directory that names it.
+    """Return a partition column for some rows of a directory.
 
     Examples
     --------
@@ -133,14 +138,19 @@ def constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def plan(files: Sequence[File], split_bytes: int) -> list[list[Split]]:
-    """Return what each task reads: long files in parts, small ones together.
+    """Return the splits that each task reads: parts of long files, or several small files.
 
     Parameters
     ----------
     files : sequence of File
-        Nobody reads those that are empty.
+        The files; empty ones are left out.
     split_bytes : int
-        How much a task reads at the most, but for files that can't be divided; less where there is little.
+        The most bytes for a task, except for files that can't be divided. Small data have smaller tasks.
+
+    Returns
+    -------
+    list of list of Split
+        One list for each task.
     """
     files = [file for file in files if file.size]
     total = sum(file.size + _OPENING_BYTES for file in files)

@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 _READ_BYTES = 1 << 20
-_WINDOW_BITS = {Compression.GZIP: 31, Compression.ZLIB: 15}  # by which zlib tells its two frames apart
+_WINDOW_BITS = {Compression.GZIP: 31, Compression.ZLIB: 15}  # zlib's parameter for the two formats
 
 
 def compression_of(head: bytes) -> Compression:
-    """Return how a file is compressed that begins with these bytes, at least 12 unless it is shorter.
+    """Return the compression of a file by its first bytes, at least 12 unless the file is shorter.
 
     Examples
     --------
@@ -51,19 +51,19 @@ def compression_of(head: bytes) -> Compression:
         return Compression.NONE
     if head[:2] == b"\x1f\x8b":
         return Compression.GZIP
-    # Deflate (8), with a window of at most 32 kB, and a sum that 31 divides (RFC 1950).
+    # Deflate (8), a window of at most 32 kB, and a header that is a multiple of 31 (RFC 1950).
     if len(head) > 1 and head[0] & 0x0F == 8 and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:  # noqa: PLR2004
         return Compression.ZLIB
     return Compression.NONE
 
 
 def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
-    """Return what is in a compressed file, as a file that can be read from its beginning."""
+    """Return a file object that reads the decompressed data of a file."""
     return file if compression is Compression.NONE else io.BufferedReader(_Inflated(file, compression), _READ_BYTES)
 
 
 class _Inflated(io.RawIOBase):
-    """What is in a compressed file; several may be one behind the other in it, as ``cat a.gz b.gz`` makes them."""
+    """The decompressed data of a file, which may hold several streams, as the output of ``cat a.gz b.gz`` does."""
 
     def __init__(self, file: BinaryIO, compression: Compression) -> None:
         self._file = file
@@ -94,27 +94,27 @@ class _Inflated(io.RawIOBase):
 
 
 def compressor(compression: Compression) -> "zlib._Compress | None":
-    """Return what compresses a file; None if it shall not be."""
+    """Return a compressor, or None for no compression."""
     return None if compression is Compression.NONE else zlib.compressobj(wbits=_WINDOW_BITS[compression])
 
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
-BLOCK_BYTES = 4 << 20  # read at once: few enough for a processor's cache, enough for numpy's calls not to count
+BLOCK_BYTES = 4 << 20  # per read: fits a processor's cache, and outweighs the overhead of numpy's calls
 _MASK_ADDED = np.uint32(0xA282EAD8)
-_LOOK_BYTES = 1 << 14  # read at first where a record's beginning is looked for, which most often is near
-# So much in a row is no accident, nor a short file that is a value in a record.
+_LOOK_BYTES = 1 << 14  # the first read of a search for a record, which is usually near
+# A chain of this length is neither a coincidence nor a short file inside a record.
 _CHAIN_RECORDS, _CHAIN_BYTES = 1000, 8 << 20
 _length_at = struct.Struct("<Q").unpack_from
 
 
 class BrokenFile(Exception):
-    """A file can't be read on from some place, since nobody knows where its next record begins.
+    """A file can't be read beyond some offset, since the start of its next record is unknown.
 
     Attributes
     ----------
     offset : int
-        The place, in bytes of the decompressed file.
+        The offset, in bytes of the decompressed file.
     """
 
     def __init__(self, offset: int, reason: str) -> None:
@@ -129,13 +129,13 @@ class Block:
     Attributes
     ----------
     offset : int
-        Where in the decompressed file the first byte of `data` is.
+        The offset of the first byte of `data` in the decompressed file.
     data : array of uint8
-        The bytes, with padding behind them.
+        The bytes, followed by padding.
     spans : Spans
-        Where in `data` the records are, without their frames.
+        The records in `data`, without their frames.
     wrong : array of int
-        The numbers of the records whose data does not have its checksum.
+        The numbers of the records whose data do not match their checksum.
     """
 
     offset: int
@@ -150,16 +150,21 @@ def blocks(file: BinaryIO, begin: int = 0, end: int | None = None, size: int = B
     Parameters
     ----------
     file : file object
-        Decompressed, and at `begin`, where a record begins.
+        The decompressed file, positioned at `begin`, where a record begins.
     begin, end : int
-        In bytes; by default all of the file.
+        In bytes; by default the whole file.
     size : int
-        How many bytes to read at once. A longer record is read whole.
+        The number of bytes to read at once. A longer record is read whole.
+
+    Yields
+    ------
+    Block
+        Whole records.
 
     Raises
     ------
     BrokenFile
-        After the records that can be read, if the file ends within one, or a length does not have its checksum.
+        After the records that can be read, if the file ends within a record or a length does not match its checksum.
 
     Examples
     --------
@@ -191,7 +196,7 @@ def blocks(file: BinaryIO, begin: int = 0, end: int | None = None, size: int = B
 
 
 def _pieces(file: BinaryIO, wanted: int) -> Iterator[bytes]:
-    """Read so many bytes, or to the end; a length that lies makes nobody reserve memory for it."""
+    """Yield the next bytes of a file in pieces, so that a wrong length does not allocate memory for itself."""
     while wanted > 0 and (piece := file.read(min(wanted, 16 * BLOCK_BYTES))):
         wanted -= len(piece)
         yield piece
@@ -202,8 +207,8 @@ def _frame_bytes(data: bytes, at: int) -> int:
 
 
 def _walk(data: bytes, length: int, limit: int) -> tuple[list[int], int]:
-    """Return where the whole frames begin, and where the one behind them does."""
-    # One step leads to the next one's place: this is the one loop over records, 0.15 microseconds for each.
+    """Return the positions of the whole frames, and of the one after them."""
+    # Each length leads to the next frame: the only loop over records, with 0.15 microseconds for each.
     frames: list[int] = []
     at = 0
     while at < limit and at + HEADER_BYTES <= length:
@@ -233,7 +238,7 @@ def _cut(data: bytes, at: int, length: int) -> str:
 
 
 def _words(array: npt.NDArray[np.uint8], at: Ints, kind: str) -> npt.NDArray[np.unsignedinteger]:
-    """Return the numbers that are written at some places."""
+    """Return the numbers at some positions."""
     words: npt.NDArray[np.unsignedinteger] = array[at[:, None] + np.arange(np.dtype(kind).itemsize)].view(kind).ravel()
     return words
 
@@ -243,7 +248,7 @@ def _masked(crc: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     return masked
 
 
-# A checksum is linear: that of 8 bytes is the exclusive or of what each byte contributes at its place.
+# A checksum is linear: that of 8 bytes is the exclusive or of the contribution of each byte at its position.
 _OF_ZEROS = google_crc32c.value(bytes(8))
 _CONTRIBUTIONS = np.array(
     [
@@ -263,36 +268,41 @@ def _length_crc(lengths: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
 
 
 def headers_hold(array: npt.NDArray[np.uint8], at: Ints) -> npt.NDArray[np.bool_]:
-    """Return whether the lengths at some places of a buffer have their checksums."""
+    """Return whether the lengths at some positions of a buffer match their checksums."""
     hold: npt.NDArray[np.bool_] = _length_crc(array[at[:, None] + np.arange(8)]) == _words(array, at + 8, "<u4")
     return hold
 
 
 def is_header(data: bytes) -> bool:
-    """Return whether a record may begin with these bytes: a length, with its checksum."""
+    """Return whether the bytes begin with a length and its checksum, as a record does."""
     whole = len(data) >= HEADER_BYTES
     return whole and bool(headers_hold(np.frombuffer(data, np.uint8), np.zeros(1, np.int64)).all())
 
 
 def first_header(file: BinaryIO, begin: int, end: int) -> int:
-    """Return where the first record's frame begins in a part of a file, or `end` if none does.
+    """Return the position of the first record's frame in a part of a file, or `end` if no frame begins in it.
 
-    A place is one if the length that is there has its checksum, and so has the one behind the record, and so on: by
-    accident that happens once in 2**32 places for each.
+    A frame is recognized by a length that matches its checksum, followed by further ones: each matches by chance once
+    in 2**32 positions.
 
     Parameters
     ----------
     file : file object
-        Can be searched.
+        A seekable file.
     begin, end : int
         The part, in bytes.
+
+    Returns
+    -------
+    int
+        The position, in bytes.
     """
     at, size = begin, _LOOK_BYTES
     while at < end:
         file.seek(at)
         data = b"".join(_pieces(file, min(size, end - at) + HEADER_BYTES))
         array = np.frombuffer(data, np.uint8)
-        # No record is longer than 4 GiB, so that few places need a look at their checksum.
+        # No record is longer than 4 GiB, which leaves few positions to check.
         high = (
             array[4:-8].astype(bool) | array[5:-7] | array[6:-6] | array[7:-5]
             if len(data) >= HEADER_BYTES
@@ -307,7 +317,7 @@ def first_header(file: BinaryIO, begin: int, end: int) -> int:
 
 
 def _chain_holds(file: BinaryIO, begin: int, end: int) -> bool:
-    """Return whether frame follows frame from here on."""
+    """Return whether frame follows frame from a position on."""
     at, start, data = begin, begin, b""
     for _ in range(_CHAIN_RECORDS):
         if at >= min(end, begin + _CHAIN_BYTES):
@@ -325,12 +335,17 @@ def _chain_holds(file: BinaryIO, begin: int, end: int) -> bool:
 
 
 def framed(records: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the bytes of a file with these records.
+    """Return the bytes of a file of records.
 
     Parameters
     ----------
     records : pa.Array
-        Of type binary, without nulls.
+        The records, of type binary, without nulls.
+
+    Returns
+    -------
+    array of uint8
+        The framed records.
     """
     data, bounds = within(records)
     lengths = np.diff(bounds).astype("<u8").view(np.uint8).reshape(-1, 8)
@@ -344,7 +359,7 @@ def framed(records: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def _rows(matrix: npt.NDArray[np.uint8]) -> pa.Array:
-    """Return the rows of a matrix of bytes as a binary array."""
+    """Return the rows of a matrix of bytes as the values of a binary array."""
     offsets = np.arange(0, matrix.size + 1, matrix.shape[1], dtype=np.int32)
     return pa.Array.from_buffers(
         pa.binary(), len(matrix), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(matrix))]

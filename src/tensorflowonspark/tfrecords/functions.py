@@ -1,4 +1,4 @@
-"""Files of records as DataFrames, on any supported Spark: plain functions."""
+"""Functions that read and write files of records as DataFrames, on any supported Spark."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tensorflowonspark import storage
-from tensorflowonspark.columns import map_in_arrow, require_frame
+from tensorflowonspark.columns import map_in_arrow, parse_schema, require_frame
 from tensorflowonspark.errors import EnvironmentNotReady, SpecError
 from tensorflowonspark.tfrecords.files import Split, find, plan
 from tensorflowonspark.tfrecords.infer import (
@@ -35,17 +35,26 @@ _SAVE_MODES = ("append", "overwrite", "error", "errorifexists", "ignore")
 
 
 def register_tfrecord(spark: "SparkSession") -> None:
-    """Let a session know ``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``.
+    """Register the data source ``tfrecord`` with a session, for ``spark.read``, ``df.write`` and ``spark.readStream``.
 
     Parameters
     ----------
     spark : SparkSession
-        Of Spark 4.0 or newer; before that there are `read_tfrecord` and `write_tfrecord`.
+        A session of Spark 4.0 or newer. On Spark 3.5 use `read_tfrecord` and `write_tfrecord`.
 
     Raises
     ------
     EnvironmentNotReady
-        On an older Spark.
+        On Spark 3.5.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> register_tfrecord(spark)
+    >>> path = f"{tempfile.mkdtemp()}/numbers"
+    >>> spark.range(3).write.format("tfrecord").mode("append").option("compression", "gzip").save(path)
+    >>> spark.read.format("tfrecord").load(path).count()
+    3
     """
     try:
         from tensorflowonspark.tfrecords.source import TFRecordSource
@@ -56,42 +65,91 @@ def register_tfrecord(spark: "SparkSession") -> None:
         ) from None
 
     class Registered(TFRecordSource):
-        settings = storage.hadoop_settings(spark)  # Spark's Python workers do not know them
+        settings = storage.hadoop_settings(spark)  # Spark's Python workers do not have them
 
     spark.dataSource.register(Registered)
 
 
-def read_tfrecord(
+def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sources
     spark: "SparkSession",
     paths: str | Sequence[str],
     schema: "str | StructType | None" = None,
     columns: Sequence[str] | None = None,
-    **options: Any,
+    *,
+    recordType: str | None = None,
+    mode: str | None = None,
+    columnNameOfCorruptRecord: str | None = None,
+    floatType: str | None = None,
+    binaryFeatures: str | Sequence[str] | None = None,
+    sampleRecords: int | None = None,
+    splitBytes: int | None = None,
+    recursiveFileLookup: bool | None = None,
 ) -> "DataFrame":
-    """Return the records of files as a DataFrame.
+    """Return the records of TFRecord files as a DataFrame.
 
     Parameters
     ----------
     spark : SparkSession
-        The session; Spark 3.5 will do, and Spark Connect.
+        The session, of any supported Spark, or of Spark Connect.
     paths : str or sequence of str
         Files, directories (with partition columns, as in ``day=7``), or wildcards, on any file system.
     schema : str or StructType, optional
         The columns. By default they are inferred from the records.
     columns : sequence of str, optional
-        Those that are wanted: others are not even decoded.
-    **options
-        See `Options`.
+        The columns to read; others are not decoded. By default all.
+    recordType : {"Example", "SequenceExample", "ByteArray"}, optional
+        The format of the records. By default ``Example``. The feature lists of a ``SequenceExample`` are arrays of
+        arrays. ``ByteArray`` reads any records, as the binary column ``byteArray``.
+    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}, optional
+        The treatment of records that can't be read: a `TFRecordError` (the default), a row of nulls, or no row.
+    columnNameOfCorruptRecord : str, optional
+        The column of `schema` for the reason that a record can't be read, or for its bytes if the column is binary. By
+        default ``_corrupt_record``.
+    floatType : {"float", "double"}, optional
+        The type of floats in an inferred schema. By default ``float``.
+    binaryFeatures : str or sequence of str, optional
+        Features that an inferred schema has as binary even if all their values are UTF-8.
+    sampleRecords : int, optional
+        The number of records from which the schema is inferred; 0 for all. By default 10,000.
+    splitBytes : int, optional
+        The size in bytes above which several tasks read a file. By default 128 MiB.
+    recursiveFileLookup : bool, optional
+        Whether to read all files below a directory, without partition columns. By default False.
+
+    Returns
+    -------
+    DataFrame
+        A row for each record. Features without a value in a record are null.
 
     Raises
     ------
     SpecError
-        If a path, an option, a type or a name can't be right.
+        If a path, an option, a type or a name is invalid.
+    TFRecordError
+        When Spark computes the rows, as the cause of its error, if a record can't be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = f"{tempfile.mkdtemp()}/numbers"
+    >>> write_tfrecord(spark.range(3).selectExpr("id", "array(float(id), 1f) as x"), path)
+    >>> read_tfrecord(spark, path, columns=["x"]).orderBy("x").collect()
+    [Row(x=[0.0, 1.0]), Row(x=[1.0, 1.0]), Row(x=[2.0, 1.0])]
     """
-    given = Options.of(options)
+    given = _options(
+        recordType=recordType,
+        mode=mode,
+        columnNameOfCorruptRecord=columnNameOfCorruptRecord,
+        floatType=floatType,
+        binaryFeatures=binaryFeatures,
+        sampleRecords=sampleRecords,
+        splitBytes=splitBytes,
+        recursiveFileLookup=recursiveFileLookup,
+    )
     storage.use(settings := storage.hadoop_settings(spark))
     files = find([paths] if isinstance(paths, str) else list(paths), given.recursive_file_lookup)
-    wanted = spark_schema(files, given, partial(_look, spark, given)) if schema is None else _schema(spark, schema)
+    infer = partial(_seen_by_spark, spark, given)
+    wanted = spark_schema(files, given, infer) if schema is None else parse_schema(schema, spark.range(0))
     wanted = type(wanted)([wanted[name] for name in chosen(columns, wanted.names)])
     fields = arrow_columns(wanted, given, partition_types(files))
     tasks = plan(files, given.split_bytes)
@@ -105,55 +163,70 @@ def read_tfrecord(
     return spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(rows, wanted)
 
 
-def _schema(spark: "SparkSession", schema: "str | StructType") -> "StructType":
-    from tensorflowonspark.columns import parse_schema
-
-    return parse_schema(schema, spark.range(0))
+def _options(**options: Any) -> Options:
+    return Options.of({name: value for name, value in options.items() if value is not None})
 
 
-def _look(spark: "SparkSession", options: Options, tasks: list[list[Split]]) -> dict[str, Seen]:
-    """Return what the features of all records are, by a job of Spark's."""
+def _seen_by_spark(spark: "SparkSession", options: Options, tasks: list[list[Split]]) -> dict[str, Seen]:
+    """Return the features of all records by a Spark job."""
     settings = storage.settings()
 
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def summaries(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage.use(settings)
         for batch in batches:
             found = [pickle.dumps(seen_in(tasks[task], options)) for task in batch.column(0).to_pylist()]
             yield pa.RecordBatch.from_pydict({"seen": pa.array(found, pa.binary())})
 
     seen: dict[str, Seen] = {}
-    for row in spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(look, "seen binary").collect():
+    for row in spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(summaries, "seen binary").collect():
         seen = merged(seen, pickle.loads(row.seen))
     return seen
 
 
 def write_tfrecord(
-    df: "DataFrame", path: str, mode: str = "error", partition_by: Sequence[str] = (), **options: Any
+    df: "DataFrame",
+    path: str,
+    mode: str = "error",
+    partition_by: Sequence[str] = (),
+    *,
+    recordType: str | None = None,
+    compression: str | None = None,
 ) -> None:
-    """Write a DataFrame as files of records, one for each of its partitions.
+    """Write a DataFrame as TFRecord files, one for each of its partitions.
 
     Parameters
     ----------
     df : DataFrame
-        Its columns become features.
+        The rows, whose columns become features.
     path : str
-        A directory, on any file system. A job that fails leaves it as it was.
-    mode : str
-        What happens if something is there: ``append``, ``overwrite``, ``error`` or ``ignore``.
+        A directory, on any file system. A job that fails leaves its contents unchanged.
+    mode : {"error", "errorifexists", "append", "overwrite", "ignore"}
+        The treatment of an existing directory: raise an error, add the files, replace its contents, or write nothing.
     partition_by : sequence of str
         Columns whose values become directories, as in ``day=7``.
-    **options
-        See `Options`.
+    recordType : {"Example", "SequenceExample", "ByteArray"}, optional
+        The format of the records. By default ``Example``. ``SequenceExample`` writes arrays of arrays as feature lists.
+        ``ByteArray`` writes the values of a single column of strings or binary.
+    compression : {"none", "gzip", "zlib"}, optional
+        The compression of the files. By default ``none``.
 
     Raises
     ------
     SpecError
-        If a column or an option can't be written, or something is there and `mode` is ``error``.
+        If a column can't be written, an option is invalid, or the directory exists and `mode` is ``error``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = f"{tempfile.mkdtemp()}/numbers"
+    >>> write_tfrecord(spark.range(4).selectExpr("id", "id % 2 as odd"), path, partition_by=["odd"], compression="gzip")
+    >>> read_tfrecord(spark, f"{path}/odd=1").orderBy("id").collect()
+    [Row(id=1), Row(id=3)]
     """
     require_frame(df, "df")
     if mode.lower() not in _SAVE_MODES:
         raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
-    given = Options.of({**options, **({"partitionBy": partition_by} if partition_by else {})})
+    given = _options(recordType=recordType, compression=compression, partitionBy=partition_by)
     storage.use(settings := storage.hadoop_settings(df.sparkSession))
     output = Output(path, given, overwrite=mode.lower() == "overwrite")
     check_written(df.schema, given)

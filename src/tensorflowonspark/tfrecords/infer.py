@@ -1,4 +1,4 @@
-"""Schemas of TFRecord files: the columns that a record can hold, inferred from records and directory names."""
+"""Schemas of TFRecord files: checks of columns, and inference from records and directory names."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 __all__ = [
-    "Look",
     "Seen",
+    "Summarize",
     "arrow_columns",
     "check_columns",
     "check_written",
@@ -59,24 +59,24 @@ _REASONS = (
 
 
 def arrow_columns(schema: "StructType", options: Options, partitions: Iterable[str] = ()) -> list[pa.Field]:
-    """Return Arrow's fields for Spark's columns.
+    """Return the Arrow fields of Spark columns.
 
     Raises
     ------
     SpecError
-        If a column can't be in a record; all of them are named.
+        If a record can't hold some columns; the error names all of them.
     """
     columns = [pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in schema.fields]
     return check_columns(columns, options, partitions)
 
 
 def chosen(columns: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Return the names of the columns that a user wants, which is all if nothing is said.
+    """Return the names of the chosen columns, by default all known ones.
 
     Raises
     ------
     SpecError
-        If there is no such column.
+        If a column is unknown.
     """
     if missing := ", ".join(sorted(set(columns or ()) - set(known))):
         raise SpecError(f"columns={list(columns or ())}: there is no {missing}, only {', '.join(known)}")
@@ -84,7 +84,7 @@ def chosen(columns: Sequence[str] | None, known: Sequence[str]) -> list[str]:
 
 
 def check_columns(columns: list[pa.Field], options: Options, partitions: Iterable[str] = ()) -> list[pa.Field]:
-    """Return columns, if all but those that directories name can be in a record."""
+    """Return the columns if a record can hold all except partition columns; raise a SpecError otherwise."""
     outside = {*partitions, options.column_name_of_corrupt_record}
     inside = [column for column in columns if column.name not in outside]
     problems = [
@@ -98,8 +98,17 @@ def check_columns(columns: list[pa.Field], options: Options, partitions: Iterabl
     return columns
 
 
+def check_written(schema: "StructType", options: Options) -> None:
+    """Raise a SpecError if a DataFrame of the schema can't be written."""
+    if missing := sorted(set(options.partition_by) - set(schema.names)):
+        raise SpecError(f"partitionBy: there is no column {', '.join(missing)}, only {', '.join(schema.names)}")
+    if len(options.partition_by) == len(schema.names):
+        raise SpecError("all columns are in partitionBy: nothing is left for the records")
+    arrow_columns(schema, options, options.partition_by)
+
+
 def _refusal(kind: pa.DataType, options: Options) -> str:
-    """Return why a record can't have a type; empty if it can."""
+    """Return the reason that a record can't hold a type, or an empty string."""
     if options.record_type is RecordType.BYTE_ARRAY:
         return "" if kinds_for(kind) == (BYTES,) else "a record of type ByteArray is binary or a string"
     inner = kind.value_type if is_list(kind) else kind
@@ -120,18 +129,18 @@ _INTEGERS = range(-(1 << 31), 1 << 31)
 
 @dataclass(frozen=True)
 class Seen:
-    """What a feature was in some records.
+    """A summary of one feature over some records.
 
     Attributes
     ----------
     kind : int
-        What it holds, 0 if it was always empty.
+        `BYTES`, `FLOAT` or `INT64`; 0 if all records have it empty.
     many : bool
-        Whether one had several values.
+        Whether a record, or a step of a feature list, has several values.
     text : bool
         Whether all bytes are UTF-8.
     steps : bool
-        Whether it is a feature list, where `many` is about its steps.
+        Whether it is a feature list.
     """
 
     kind: int
@@ -140,7 +149,7 @@ class Seen:
     steps: bool = False
 
     def with_(self, other: "Seen", name: str) -> "Seen":
-        """Return what holds for both; whole numbers are floats where there are floats."""
+        """Return the summary of both; integers and floats together are floats."""
         kinds = {self.kind, other.kind} - {0}
         if len(kinds) > 1 and BYTES in kinds:
             raise SpecError(
@@ -155,29 +164,34 @@ class Seen:
 
 
 def merged(seen: dict[str, Seen], found: dict[str, Seen]) -> dict[str, Seen]:
-    """Return what holds for all features of two lots of records."""
+    """Return the summaries of all features of two sets of records."""
     both = {name: seen[name].with_(found[name], name) for name in seen.keys() & found.keys()}
     return {**seen, **found, **both}
 
 
 def seen_in(splits: Iterable[Split], options: Options, limit: int = 0) -> dict[str, Seen]:
-    """Return what the features of records are, by name.
+    """Return the summaries of the features of some splits, by name.
 
     Parameters
     ----------
     splits : iterable of Split
-        Where the records are.
+        The parts of files.
     options : Options
-        What they are.
+        The options of the records.
     limit : int
-        How many records to look at, at the most (it may be some more); 0 for all.
+        The number of records, rounded up to a whole block; 0 for all.
+
+    Returns
+    -------
+    dict of str to Seen
+        Records that can't be read are ignored.
     """
     seen: dict[str, Seen] = {}
     count = 0
     for split in splits:
         for block in records_of(split):
             if isinstance(block, Damaged):
-                break  # reading will tell
+                break  # reading reports it
             seen = merged(seen, seen_in_block(block, options))
             count += len(block.spans)
             if limit and count >= limit:
@@ -186,7 +200,7 @@ def seen_in(splits: Iterable[Split], options: Options, limit: int = 0) -> dict[s
 
 
 def seen_in_block(block: Block, options: Options) -> dict[str, Seen]:
-    """Return what the features of some records are, by name; those that can't be read don't count."""
+    """Return the summaries of the features of a block, by name, without records that can't be read."""
     spans = block.spans.take(np.setdiff1d(block.spans.record, block.wrong))
     while True:
         try:
@@ -201,8 +215,8 @@ def seen_in_block(block: Block, options: Options) -> dict[str, Seen]:
 
 
 def _feature(entries: Entries, name: str) -> Seen:
-    there, messages = entries.of(name)
-    values = read_values(entries.data, messages, len(there), tuple(NAMES), name)
+    records, messages = entries.of(name)
+    values = read_values(entries.data, messages, len(records), tuple(NAMES), name)
     return Seen(values.kind, bool((values.counts > 1).any()), _is_text(values))
 
 
@@ -213,7 +227,7 @@ def _steps(entries: Entries, name: str) -> Seen:
 
 
 def _is_text(values: Values) -> bool:
-    """Whether no bytes among them are something else than UTF-8."""
+    """Return whether all bytes among the values are UTF-8."""
     if isinstance(values.values, pa.Array):
         try:
             values.values.cast(pa.string())
@@ -222,42 +236,54 @@ def _is_text(values: Values) -> bool:
     return True
 
 
-Look = Callable[[list[list[Split]]], dict[str, Seen]]
+Summarize = Callable[[list[list[Split]]], dict[str, Seen]]
 
 
-def inferred(files: Sequence[File], options: Options, look: Look | None = None) -> list[pa.Field]:
-    """Return the columns of files.
+def inferred(files: Sequence[File], options: Options, summarize: Summarize | None = None) -> list[pa.Field]:
+    """Return the columns of files, inferred from their records and directories.
 
     Parameters
     ----------
     files : sequence of File
-        Where the records are.
+        The files.
     options : Options
-        `sample_records` says how many are looked at.
-    look : callable, optional
-        Looks at all records of what some tasks would read, where all are wanted.
+        Its `sample_records` is the number of records to read.
+    summarize : callable, optional
+        Summarizes all records of some tasks, if `sample_records` is 0. By default this process reads them.
+
+    Returns
+    -------
+    list of pa.Field
+        The features by name, followed by the partition columns.
 
     Raises
     ------
     SpecError
-        If there are no records.
+        If the files have no records, or records contradict each other.
     """
     if options.record_type is RecordType.BYTE_ARRAY:
         columns = [pa.field(BYTES_COLUMN, pa.binary())]
     else:
         tasks = plan(files, options.split_bytes)
-        if look and not options.sample_records:
-            seen = look(tasks)
+        if summarize and not options.sample_records:
+            seen = summarize(tasks)
         else:
             seen = seen_in((split for task in tasks for split in task), options, options.sample_records)
         if not seen:
-            raise SpecError("there are no records to tell the columns from: give a schema")
+            raise SpecError("there are no records to infer the columns from: give a schema")
         columns = columns_of(seen, options)
     return columns + [pa.field(name, kind) for name, kind in partition_types(files).items()]
 
 
+def spark_schema(files: Sequence[File], options: Options, summarize: Summarize | None = None) -> "StructType":
+    """Return the columns of files as a Spark schema, inferred as by `inferred`."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(pa.schema(inferred(files, options, summarize)))
+
+
 def columns_of(seen: dict[str, Seen], options: Options) -> list[pa.Field]:
-    """Return the columns for features, in the order of their names."""
+    """Return the columns of features, in the order of their names."""
     return [pa.field(name, _type(name, seen[name], options)) for name in sorted(seen)]
 
 
@@ -271,7 +297,7 @@ def _type(name: str, seen: Seen, options: Options) -> pa.DataType:
 
 
 def partition_types(files: Sequence[File]) -> dict[str, pa.DataType]:
-    """Return the columns that directories name, with a type that all their values have.
+    """Return the types of the partition columns, which all their values fit.
 
     Examples
     --------
@@ -288,7 +314,7 @@ def partition_types(files: Sequence[File]) -> dict[str, pa.DataType]:
 
 
 def _common(values: list[str | None]) -> pa.DataType:
-    """Return the first of these types that can have all values."""
+    """Return the first of int32, int64, float64 and string that all values fit."""
     given = [value for value in values if value is not None]
     for kind, check in ((pa.int32(), _is_int), (pa.int64(), _is_long), (pa.float64(), _is_double)):
         if given and all(map(check, given)):
@@ -306,19 +332,3 @@ def _is_long(value: str) -> bool:
 
 def _is_double(value: str) -> bool:
     return re.fullmatch(r"-?[0-9]+\.[0-9]+([eE][-+]?[0-9]+)?", value) is not None
-
-
-def spark_schema(files: Sequence[File], options: Options, look: Look | None = None) -> "StructType":
-    """Return the columns of files, told from their records, as Spark's."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(pa.schema(inferred(files, options, look)))
-
-
-def check_written(schema: "StructType", options: Options) -> None:
-    """Refuse a DataFrame that can't be written."""
-    if missing := sorted(set(options.partition_by) - set(schema.names)):
-        raise SpecError(f"partitionBy: there is no column {', '.join(missing)}, only {', '.join(schema.names)}")
-    if len(options.partition_by) == len(schema.names):
-        raise SpecError("all columns are in partitionBy: nothing is left for the records")
-    arrow_columns(schema, options, options.partition_by)

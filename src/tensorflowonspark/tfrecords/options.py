@@ -1,4 +1,4 @@
-"""What a user says about files of records, by the names of Spark's own sources."""
+"""Options of reading and writing files of records, by the names of Spark's own sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,23 +11,23 @@ __all__ = ["Compression", "Mode", "Options", "RecordType"]
 
 
 class RecordType(Enum):
-    """What a record is."""
+    """The format of a record."""
 
     EXAMPLE = "Example"
     SEQUENCE_EXAMPLE = "SequenceExample"
-    BYTE_ARRAY = "ByteArray"  # anything: the record's bytes are the column "byteArray"
+    BYTE_ARRAY = "ByteArray"  # any bytes, as the column "byteArray"
 
 
 class Mode(Enum):
-    """What becomes of a record that can't be read, as in Spark's own sources."""
+    """The treatment of records that can't be read, as in Spark's own sources."""
 
-    FAILFAST = "FAILFAST"  # an error, with file and offset
-    PERMISSIVE = "PERMISSIVE"  # a row of nulls, and the reason in a column of its own
-    DROPMALFORMED = "DROPMALFORMED"  # no row; how many there were is in the executor's log
+    FAILFAST = "FAILFAST"  # raise an error with file and offset
+    PERMISSIVE = "PERMISSIVE"  # return a row of nulls, with the reason in a separate column
+    DROPMALFORMED = "DROPMALFORMED"  # return no row, and log the number of such records on the executor
 
 
 class Compression(Enum):
-    """How a file that is written is compressed; one that is read says so itself."""
+    """The compression of written files; that of read files is detected."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -45,25 +45,25 @@ class Options:
     mode : Mode
         ``mode``: ``FAILFAST`` (the default), ``PERMISSIVE`` or ``DROPMALFORMED``.
     column_name_of_corrupt_record : str
-        ``columnNameOfCorruptRecord``: a column of this name, of type string or binary, is given the reason why a record
-        can't be read, or its bytes.
+        ``columnNameOfCorruptRecord``: the column for the reason that a record can't be read, if of type string, or for
+        its bytes, if binary.
     float_type : str
-        ``floatType``: what floats become where the schema is inferred, ``float`` (the default) or ``double``.
+        ``floatType``: the type of floats in an inferred schema, ``float`` (the default) or ``double``.
     binary_features : tuple of str
-        ``binaryFeatures``: names, separated by commas, of bytes that are no text, whatever they look like.
+        ``binaryFeatures``: the features, separated by commas, that an inferred schema has as binary even if all their
+        values are UTF-8.
     sample_records : int
-        ``sampleRecords``: how many records are looked at to infer the schema, over all files; 0 for all of them.
+        ``sampleRecords``: the number of records, over all files, from which a schema is inferred; 0 for all of them.
     split_bytes : int
-        ``splitBytes``: files that are longer than this are read by several tasks, in bytes.
+        ``splitBytes``: the size, in bytes, above which several tasks read a file.
     recursive_file_lookup : bool
-        ``recursiveFileLookup``: all files below a directory, whose names are no partition columns then.
+        ``recursiveFileLookup``: whether to read all files below a directory, without partition columns.
     compression : Compression
-        ``compression``: ``none`` (the default), ``gzip`` or ``zlib``, for files that are written.
+        ``compression`` of written files: ``none`` (the default), ``gzip`` or ``zlib``.
     partition_by : tuple of str
-        ``partitionBy``: columns, separated by commas, whose values become directories instead.
+        ``partitionBy``: the columns, separated by commas, whose values become directories.
     max_files_per_trigger : int
-        ``maxFilesPerTrigger``: how many files a micro-batch of a stream has at the most, on Spark 4.2 or newer; 0 for
-        all that are there.
+        ``maxFilesPerTrigger``: the most files of a micro-batch of a stream, on Spark 4.2 or newer; 0 for all.
 
     Examples
     --------
@@ -91,12 +91,22 @@ partitionBy, maxFilesPerTrigger
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Options":
-        """Return the options that a user gives; case does not matter.
+        """Return a user's options, whose names match in any case.
+
+        Parameters
+        ----------
+        given : mapping
+            Values by name, as in ``{"recordType": "ByteArray"}``; values may be strings.
+
+        Returns
+        -------
+        Options
+            With the defaults of all other options.
 
         Raises
         ------
         SpecError
-            If one is unknown, or can't have its value.
+            If a name is unknown or a value is invalid.
         """
         names = {_camel(each.name): each for each in fields(cls)}
         known = {name.lower(): name for name in names}

@@ -1,4 +1,4 @@
-"""The records of files as Arrow batches: what a task does, whoever started it."""
+"""Reading of records as Arrow batches, in Spark's tasks and in nodes."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,9 +44,9 @@ class Damaged:
     Attributes
     ----------
     offset : int
-        Where it begins, in bytes.
+        The position at which it begins, in bytes.
     reason : str
-        Why.
+        The reason that it can't be read.
     """
 
     offset: int
@@ -54,7 +54,7 @@ class Damaged:
 
 
 def records_of(split: Split) -> Iterator[Block | Damaged]:
-    """Yield the records of a part of a file, and at its end perhaps why it can't be read on."""
+    """Yield the records of a split, and last a `Damaged` if the file can't be read to the end of the split."""
     files, path = storage.file_system(split.file.path)
     with files.open(path, "rb") as file:
         try:
@@ -66,7 +66,7 @@ def records_of(split: Split) -> Iterator[Block | Damaged]:
 def _blocks(file: BinaryIO, split: Split) -> Iterator[Block]:
     compression = compression_of(file.read(HEADER_BYTES))
     if compression is not Compression.NONE:
-        if split.begin == 0:  # it can only be read from its beginning: the first part is all of it
+        if split.begin == 0:  # decompression starts at the beginning, so the first split is the whole file
             file.seek(0)
             yield from blocks(decompressed(file, compression))
         return
@@ -76,16 +76,21 @@ def _blocks(file: BinaryIO, split: Split) -> Iterator[Block]:
 
 
 def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of parts of files.
+    """Yield the rows of some splits.
 
     Parameters
     ----------
     splits : iterable of Split
-        The parts.
+        The parts of files.
     columns : sequence of pa.Field
-        What the rows have: features, partition columns of the files, and the column of reasons.
+        The columns of the rows: features, partition columns of the files, and the column of reasons.
     options : Options
-        Of them `record_type`, `mode` and `column_name_of_corrupt_record` matter.
+        Only `record_type`, `mode` and `column_name_of_corrupt_record` apply.
+
+    Yields
+    ------
+    pa.RecordBatch
+        Rows of one block of one file.
 
     Raises
     ------
@@ -97,11 +102,11 @@ def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options)
         for block in records_of(split):
             if (batch := reader.rows(block)) is not None:
                 yield batch
-        reader.tell()
+        reader.log_dropped()
 
 
 class _Reader:
-    """Makes rows of one file's records."""
+    """Converts the records of one file to rows."""
 
     def __init__(self, split: Split, columns: list[pa.Field], options: Options) -> None:
         self._file = split.file.path
@@ -113,7 +118,7 @@ class _Reader:
         self._dropped = 0
 
     def rows(self, block: Block | Damaged) -> pa.RecordBatch | None:
-        """Return the rows of some records."""
+        """Return the rows of a block, or None for the rest of a file that is left out."""
         if isinstance(block, Damaged):
             return self._rest(block)
         data, spans = block.data, block.spans
@@ -133,8 +138,8 @@ class _Reader:
         arrays = [spread(array, good, len(spans)) for array in arrays]
         return self._batch(arrays, len(spans), self._reasons(block, bad))
 
-    def tell(self) -> None:
-        """Say in the log what was left out."""
+    def log_dropped(self) -> None:
+        """Log the number of records that could not be read."""
         if self._dropped:
             _log.warning("%s: %d records could not be read and were left out", self._file, self._dropped)
 
@@ -161,7 +166,7 @@ class _Reader:
             bad[record] = f"{self._file}, byte {block.offset + at}: {reason}"
 
     def _rest(self, damaged: Damaged) -> pa.RecordBatch | None:
-        """Return what stands for the rest of a file: one row, of which nobody knows how many records it was."""
+        """Return one row for the rest of a file, whose number of records is unknown, or None."""
         if self._options.mode is Mode.FAILFAST:
             raise TFRecordError(self._file, damaged.offset, damaged.reason, _ADVICE)
         self._dropped += 1
@@ -171,7 +176,7 @@ class _Reader:
         return self._batch([pa.nulls(1, each.type) for each in self._features], 1, pa.array([reason]))
 
     def _reasons(self, block: Block, bad: dict[int, str]) -> pa.Array:
-        """Return what the column of reasons has: for a binary one the records themselves."""
+        """Return the column of reasons, which holds the records themselves if it is binary."""
         name = self._options.column_name_of_corrupt_record
         if name in self._schema.names and is_binary(self._schema.field(name).type):
             spans = block.spans

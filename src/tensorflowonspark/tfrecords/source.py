@@ -1,9 +1,9 @@
-"""Spark 4's data source ``tfrecord``: batch reads, writes, and streaming reads.
+"""The data source ``tfrecord`` of Spark 4: batch reads, writes, and streaming reads.
 
-What has been read is the stream's offset itself, which Spark keeps in the checkpoint: the names of all files of the
-last seven days, counted from the youngest. A file that is older than that when it is first seen is left out, as Spark's
-own file source does (``maxFileAge``); so the offset does not grow for ever. A file must come into place as a whole, by
-a rename, as `Output` and Spark do.
+The offset of a stream, which Spark keeps in its checkpoint, holds the names of the files read that are at most seven
+days older than the newest. A new file that is older than that is ignored, as in Spark's own file source
+(``maxFileAge``), so that the size of the offset is bounded. Files must appear as a whole, by a rename, as those of
+`Output` and Spark do.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -29,11 +29,11 @@ from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
 from tensorflowonspark.tfrecords.writing import Output
 
-__all__ = ["SplitsPartition", "TFRecordSource", "TFRecordStream", "Travelling"]
+__all__ = ["CarriesSettings", "SplitsPartition", "TFRecordSource", "TFRecordStream"]
 
 
-class Travelling:
-    """Takes the settings of file systems along to wherever Spark sends it: its Python workers do not know them."""
+class CarriesSettings:
+    """Carries the settings of file systems with its pickle, since Spark's Python workers do not have them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_settings": storage.settings()}
@@ -43,13 +43,13 @@ class Travelling:
         self.__dict__.update(state)
 
 
-class TFRecordSource(Travelling, DataSource):
-    """Files of records, by the name ``tfrecord``.
+class TFRecordSource(CarriesSettings, DataSource):
+    """The data source ``tfrecord``.
 
     Attributes
     ----------
     settings : mapping
-        Hadoop's, of the session that knows this source.
+        The Hadoop settings of the session that has registered it.
     """
 
     settings: Mapping[str, str] = {}
@@ -77,19 +77,19 @@ class TFRecordSource(Travelling, DataSource):
         return find([self._path], self._options.recursive_file_lookup)
 
     def schema(self) -> StructType:
-        """Return the columns that the records have."""
+        """Return the columns inferred from the records."""
         return spark_schema(self._files(), self._options)
 
     def reader(self, schema: StructType) -> "_Reader":
-        """Return what reads the files that are there now."""
+        """Return a reader of the present files."""
         return _Reader(self._files(), schema, self._options)
 
     def streamReader(self, schema: StructType) -> "TFRecordStream":  # noqa: N802 - Spark's name
-        """Return what reads files as they come."""
+        """Return a reader of present and future files."""
         return TFRecordStream(self._path, schema, self._options)
 
     def writer(self, schema: StructType, overwrite: bool) -> "_Writer":
-        """Return what writes files."""
+        """Return a writer of files."""
         check_written(schema, self._options)
         output = Output(self._path, self._options, overwrite)
         output.begin()
@@ -98,12 +98,12 @@ class TFRecordSource(Travelling, DataSource):
 
 @dataclass
 class SplitsPartition(InputPartition):
-    """What a task reads."""
+    """The splits that one task reads."""
 
     splits: list[Split]
 
 
-class _Reader(Travelling, DataSourceReader):
+class _Reader(CarriesSettings, DataSourceReader):
     def __init__(self, files: Sequence[File], schema: StructType, options: Options) -> None:
         self._files = files
         self._columns = arrow_columns(schema, options, partition_types(files))
@@ -122,7 +122,7 @@ class _Written(WriterCommitMessage):
     names: list[str]
 
 
-class _Writer(Travelling, DataSourceArrowWriter):
+class _Writer(CarriesSettings, DataSourceArrowWriter):
     def __init__(self, output: Output) -> None:
         self._output = output
 
@@ -143,8 +143,8 @@ _AGE_SECONDS = 7 * 24 * 3600
 Offset = dict[str, Any]
 
 
-class TFRecordStream(Travelling, DataSourceStreamReader):
-    """The files of a directory; `Options.max_files_per_trigger` bounds a micro-batch.
+class TFRecordStream(CarriesSettings, DataSourceStreamReader):
+    """A stream of the files of a directory, with at most `Options.max_files_per_trigger` in a micro-batch.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class TFRecordStream(Travelling, DataSourceStreamReader):
     schema : StructType
         The columns of the rows.
     options : Options
-        How they are read.
+        The options of the source.
     """
 
     def __init__(self, path: str, schema: StructType, options: Options) -> None:
@@ -166,7 +166,7 @@ class TFRecordStream(Travelling, DataSourceStreamReader):
         return {"files": {}, "since": 0}
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
-        """Return the offset after the files that are there, or after as many of them as are wanted at once."""
+        """Return the offset after the present files, or after as many new ones as the limit allows."""
         known = start or self.initialOffset()
         files = find([self._path], self._options.recursive_file_lookup)
         new = [each for each in files if each.path not in known["files"] and each.modified >= known["since"]]
@@ -179,14 +179,14 @@ class TFRecordStream(Travelling, DataSourceStreamReader):
         return {"files": {path: when for path, when in seen.items() if when >= since}, "since": since}
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """Return how much a micro-batch has; before Spark 4.2 nobody asks, and it has all that is there."""
+        """Return the limit of a micro-batch, which Spark requests from 4.2 on; before, it reads all present files."""
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
         most = self._options.max_files_per_trigger
         return ReadMaxFiles(most) if most else ReadAllAvailable()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return what the tasks of a micro-batch read."""
+        """Return the splits of a micro-batch, a partition for each task."""
         wanted = set(end["files"]) - set(start["files"])
         files = [each for each in find([self._path], self._options.recursive_file_lookup) if each.path in wanted]
         if gone := sorted(wanted - {each.path for each in files}):

@@ -1,11 +1,11 @@
-"""Protocol Buffers' wire format, read in numpy for many messages at once.
+"""The wire format of Protocol Buffers, parsed by numpy for many messages at once.
 
-Each step looks at one field of every message, so there are as many steps as the longest message has fields, whatever
-the number of messages. Source: https://protobuf.dev/programming-guides/encoding/.
+Each step parses one field of every message, so the number of steps is the number of fields of the longest message. The
+format is described at https://protobuf.dev/programming-guides/encoding/.
 
-A message is a *span* of one buffer, from `start` to `end`, which belongs to a *record*, the number of the outermost
-message that it is part of. Of what can't be read all records are named in one `BadRecords`, so that the reader can
-leave them out and try again.
+A message is a *span* of one buffer, from `start` to `end`. It belongs to a *record*, the number of the outermost
+message around it. One `BadRecords` names all records that can't be read, so that the reader can leave them out and try
+again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ __all__ = [
 
 Ints = npt.NDArray[np.int64]
 
-# Behind the last record there are so many zero bytes, so that a number that is cut off ends, and need not be watched.
+# Zero bytes after the last record: a number that is cut off ends in them, so that no read needs a check of bounds.
 PADDING_BYTES = 16
 
 
@@ -45,7 +45,7 @@ class BadRecords(Exception):
     Attributes
     ----------
     reasons : dict
-        Of each of them, by its number: a position in the buffer, and what is wrong there.
+        A position in the buffer and the error there, by the number of the record.
     """
 
     def __init__(self, records: Iterable[int], positions: Iterable[int], reason: str) -> None:
@@ -55,7 +55,7 @@ class BadRecords(Exception):
 
 @dataclass(frozen=True)
 class Spans:
-    """Some spans of the buffer, in the order of their records."""
+    """Spans of the buffer, in the order of their records."""
 
     start: Ints
     end: Ints
@@ -65,12 +65,12 @@ class Spans:
         return len(self.start)
 
     def take(self, which: npt.NDArray[np.generic]) -> "Spans":
-        """Return some of them, by a mask or by their numbers."""
+        """Return some of the spans, by a mask or by their positions."""
         return Spans(self.start[which], self.end[which], self.record[which])
 
 
 def joined(spans: Sequence[Spans]) -> Spans:
-    """Return all of these, one behind the other."""
+    """Return several spans as one."""
     none = np.empty(0, np.int64)
     return Spans(
         np.concatenate([none, *(each.start for each in spans)]),
@@ -80,10 +80,10 @@ def joined(spans: Sequence[Spans]) -> Spans:
 
 
 def gather(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> pa.Array:
-    """Return spans of a buffer as a binary array: native code copies them together.
+    """Return spans of a buffer as a binary array, copied by native code.
 
-    Every second value of an array whose offsets are all beginnings and ends is wanted. The spans must neither overlap
-    nor go back.
+    The copy takes every second value of an array whose offsets are all starts and ends. The spans must be in ascending
+    order and must not overlap.
     """
     count = len(start)
     wide = len(data) > np.iinfo(np.int32).max
@@ -96,7 +96,7 @@ def gather(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> pa.Array:
 
 
 def within(array: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """Return the bytes of all values of a binary array, one behind the other, and where each begins (and the end)."""
+    """Return the bytes of all values of a binary array, and their bounds: the start of each and the end."""
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     _, offsets, values = array.buffers()
     dtype = np.int64 if wide else np.int32
@@ -107,12 +107,12 @@ def within(array: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints]:
 
 VARINT, EIGHT_BYTES, LENGTH, BEGIN_GROUP, END_GROUP, FOUR_BYTES = range(6)  # the wire types
 _LONGEST_VARINT = 10
-_TOO_LONG = np.int64(1) << 40  # stands for any length that is longer than all there is
-_DEEPEST_GROUP = 100  # in each other, as in Protocol Buffers
-_SIZES = {EIGHT_BYTES: 8, FOUR_BYTES: 4, BEGIN_GROUP: 0, END_GROUP: 0}  # of wire types, behind the tag
-_NOWHERE = 1 << 62  # stands for a position behind all others
-_MORE = 0x80  # the bit of a varint's byte that says that more follow
-FEW_MESSAGES = 12  # from which on a plain loop is faster than numpy's calls
+_TOO_LONG = np.int64(1) << 40  # stands for any length beyond all buffers
+_DEEPEST_GROUP = 100  # levels, as in Protocol Buffers
+_SIZES = {EIGHT_BYTES: 8, FOUR_BYTES: 4, BEGIN_GROUP: 0, END_GROUP: 0}  # of values after the tag, by wire type
+_NOWHERE = 1 << 62  # stands for a position beyond all buffers
+_MORE = 0x80  # the bit of a varint's byte that means that another follows
+FEW_MESSAGES = 12  # up to this number a plain loop is faster than numpy's calls
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ class Fields:
     Attributes
     ----------
     message : array of int
-        The number of the message that each is of.
+        The position of each field's message.
     number, kind : array of int
-        Its field number and wire type.
+        The field number and wire type of each.
     spans : Spans
-        Its value: of a length-delimited one what is within.
+        The value of each, without its length.
     """
 
     message: Ints
@@ -135,20 +135,20 @@ class Fields:
     spans: Spans
 
     def where(self, number: int, kind: int = LENGTH) -> "Fields":
-        """Return those of one number and wire type: Protocol Buffers skip all others as unknown."""
+        """Return the fields of one number and wire type; Protocol Buffers skip all others as unknown."""
         return self.only((self.number == number) & (self.kind == kind))
 
     def only(self, mask: npt.NDArray[np.bool_]) -> "Fields":
-        """Return some of them, by a mask, which often keeps all."""
+        """Return some of the fields, by a mask that often keeps all."""
         return self if mask.all() else self.take(mask)
 
     def take(self, which: npt.NDArray[np.generic]) -> "Fields":
-        """Return some of them."""
+        """Return some of the fields, by a mask or by their positions."""
         return Fields(self.message[which], self.number[which], self.kind[which], self.spans.take(which))
 
 
 def varints(data: npt.NDArray[np.uint8], at: Ints) -> tuple[npt.NDArray[np.uint64], Ints]:
-    """Return the numbers that are written at some positions, and the positions behind them (-1: it has no end)."""
+    """Return the numbers at some positions, and the positions after them (-1 for a number without an end)."""
     first = data[at]
     value = first.astype(np.uint64)
     behind = at + 1
@@ -168,7 +168,7 @@ def varints(data: npt.NDArray[np.uint8], at: Ints) -> tuple[npt.NDArray[np.uint6
 
 
 def lengths(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
-    """Return begin and end of what stands behind the lengths at some positions (-1: no length, or it can't be)."""
+    """Return the start and end of the data after the lengths at some positions (-1 for an invalid length)."""
     length, begin = varints(data, at)
     end = begin + np.minimum(length, np.uint64(_TOO_LONG)).astype(np.int64)
     if len(at) and begin.min() < 0:
@@ -177,7 +177,7 @@ def lengths(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:
 
 
 def _only(data: npt.NDArray[np.uint8], messages: Spans) -> "Fields | None":
-    """Return the fields of messages that all consist of the same one, with a length, as most in an Example do."""
+    """Return the fields of messages of one length-delimited field each, as most in an Example are, or None."""
     if not len(messages) or (messages.start >= messages.end).any():
         return None
     tags = data[messages.start]
@@ -198,14 +198,19 @@ def fields(data: npt.NDArray[np.uint8], messages: Spans) -> Fields:
     Parameters
     ----------
     data : array of uint8
-        The buffer, with `PADDING_BYTES` behind the last message.
+        The buffer, with `PADDING_BYTES` after the last message.
     messages : Spans
-        Where the messages are.
+        The spans of the messages.
+
+    Returns
+    -------
+    Fields
+        Message by message.
 
     Raises
     ------
     BadRecords
-        If some of them are no messages.
+        If some of the spans are not messages.
     """
     if (single := _only(data, messages)) is not None:
         return single
@@ -236,7 +241,7 @@ def fields(data: npt.NDArray[np.uint8], messages: Spans) -> Fields:
 
 
 def _one_field(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return number, wire type, begin and end of one field of each; the end is -1 of what is none, or a group."""
+    """Return number, wire type, start and end of the field at each position; the end is -1 for errors and groups."""
     tag, begin = varints(data, at)
     kind = (tag & np.uint64(7)).astype(np.int64)
     number = (tag >> np.uint64(3)).astype(np.int64)
@@ -255,15 +260,15 @@ def _one_field(data: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints, Ints,
 
 
 def _rest(view: memoryview, at: int, end: int) -> tuple[Ints, int]:
-    """Read the rest of one message, field by field: for the few that have many more fields, or odd ones.
+    """Parse the rest of one message field by field, for the few messages with many more or unusual fields.
 
-    A group, which begins with a field and ends with another, is skipped as unknown, since no message here has any;
-    what is in it counts as little for Protocol Buffers, who take even fields with the number 0 there.
+    Groups, which begin and end with a field, are skipped as unknown. Like Protocol Buffers this accepts any fields in
+    them, even of number 0.
 
-    Returns number, wire type, begin and end of each field, and where one can't be read, or -1.
+    Returns number, wire type, start and end of each field, and the position of one that can't be read, or -1.
     """
     found: list[tuple[int, int, int, int]] = []
-    groups: list[int] = []  # the numbers of those in which `at` is
+    groups: list[int] = []  # the numbers of the groups around `at`
     while at < end:
         number, kind, begin, stop = _field(view, at)
         if stop > end or (number == 0 and not groups):
@@ -281,7 +286,7 @@ def _rest(view: memoryview, at: int, end: int) -> tuple[Ints, int]:
 
 
 def _field(view: memoryview, at: int) -> tuple[int, int, int, int]:
-    """Return number, wire type, begin and end of the field at a position: its end is nowhere if it can't be read."""
+    """Return number, wire type, start and end of the field at a position; the end of an invalid one is `_NOWHERE`."""
     tag, begin = _varint(view, at)
     number, kind = tag >> 3, tag & 7
     if tag >> 32:
@@ -295,7 +300,7 @@ def _field(view: memoryview, at: int) -> tuple[int, int, int, int]:
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """Return one number and the position behind it: behind the end of the buffer if the number has no end."""
+    """Return one number and the position after it, which is beyond the buffer if the number has no end."""
     value = 0
     for count in range(_LONGEST_VARINT):
         byte = view[at + count] if at + count < len(view) else 0
@@ -306,7 +311,7 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _in_order(steps: list[tuple[Ints, Ints, Ints, Ints, Ints]]) -> tuple[Ints, ...]:
-    """Return the fields of all steps, message by message."""
+    """Return the fields of all steps in the order of their messages."""
     if not steps:
         return tuple(np.empty(0, np.int64) for _ in range(5))
     if len(steps) == 1:

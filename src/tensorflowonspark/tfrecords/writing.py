@@ -1,4 +1,4 @@
-"""Arrow batches as files of records: each task writes its own beside, and all come into place together at the end."""
+"""Writing of Arrow batches as files of records: tasks write to a staging directory, and the commit moves all files."""
 
 import posixpath
 import time
@@ -22,10 +22,10 @@ from tensorflowonspark.tfrecords.options import Compression, Options, RecordType
 __all__ = ["Output"]
 
 _SUCCESS = "_SUCCESS"
-_STARTED = "_STARTED"  # is in the temporary directory for as long as tasks may write there
-_TEMPORARY = "_temporary"  # names that begin so are not data, for Spark and Hadoop too
-_TRIES, _PAUSE_SECONDS = 20, 0.1
-_SLICE_BYTES = 64 << 20  # encoded at once: Arrow's offsets end at 2 GiB, and the memory is wanted elsewhere
+_STARTED = "_STARTED"  # exists in the staging directory while tasks may write there
+_TEMPORARY = "_temporary"  # Spark and Hadoop ignore names that begin with an underscore
+_ATTEMPTS, _PAUSE_SECONDS = 20, 0.1
+_SLICE_BYTES = 64 << 20  # encoded at once: Arrow's offsets end at 2 GiB, and memory is limited
 _ENDINGS = {Compression.NONE: ".tfrecord", Compression.GZIP: ".tfrecord.gz", Compression.ZLIB: ".tfrecord.zlib"}
 
 
@@ -36,13 +36,13 @@ class Output:
     Attributes
     ----------
     path : str
-        Where it is.
+        The URL or path.
     options : Options
-        How files are written.
+        The options of the files.
     overwrite : bool
-        Whether what was there goes, once all is written.
+        Whether the commit removes the previous contents.
     job : str
-        Tells this job's files from those of others.
+        The identifier of the job, unique among all jobs that write the directory.
     """
 
     path: str
@@ -52,23 +52,23 @@ class Output:
 
     @property
     def _staging(self) -> str:
-        """Where files are until the job is done."""
+        """The directory of the files until the commit."""
         return f"{self.path.rstrip('/')}/{_TEMPORARY}/{self.job}"
 
     def exists(self) -> bool:
-        """Return whether something is there already."""
+        """Return whether the path exists."""
         files, path = storage.file_system(self.path)
         files.invalidate_cache()
         return bool(files.exists(path))
 
     def begin(self) -> None:
-        """Let tasks write; they do until `commit` or `abort`."""
+        """Create the staging directory, in which tasks may write until `commit` or `abort`."""
         files, staging = storage.file_system(self._staging)
         files.makedirs(staging, exist_ok=True)
         files.pipe_file(f"{staging}/{_STARTED}", b"")
 
     def write(self, batches: Iterable[pa.RecordBatch], task: int) -> list[str]:
-        """Write what one task has; return the names of its files below the directory.
+        """Write the rows of one task.
 
         Parameters
         ----------
@@ -76,15 +76,20 @@ class Output:
             The rows.
         task : int
             The number of the partition.
+
+        Returns
+        -------
+        list of str
+            The paths of its files, relative to the directory.
         """
-        attempt = uuid.uuid4().hex[:8]  # Spark may repeat a task: of two attempts one is put into place
+        attempt = uuid.uuid4().hex[:8]  # Spark may repeat a task, and commits one of its attempts
         name = f"part-{task:05d}-{self.job[:8]}-{attempt}{_ENDINGS[self.options.compression]}"
-        open_files: dict[str, _Part] = {}
+        open_files: dict[str, _PartFile] = {}
         try:
             for batch in batches:
                 for folder, rows in self._divided(batch):
                     if folder not in open_files:
-                        open_files[folder] = _Part(self._staging, folder, name, self.options)
+                        open_files[folder] = _PartFile(self._staging, folder, name, self.options)
                     open_files[folder].add(rows)
         finally:
             for part in open_files.values():
@@ -92,7 +97,7 @@ class Output:
         return [f"{folder}{name}" for folder in open_files]
 
     def _divided(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the rows of each directory, without the columns that name it."""
+        """Yield each partition directory with its rows, without the partition columns."""
         columns = self.options.partition_by
         if not batch.num_rows:
             return
@@ -112,7 +117,7 @@ class Output:
             yield folder, rest.take(pa.array(rows))
 
     def commit(self, names: Iterable[str]) -> None:
-        """Put the files of all tasks into place, and mark the directory as complete."""
+        """Move the files of all tasks to the directory, and mark it as complete."""
         files, path = storage.file_system(self.path)
         files.invalidate_cache()
         _, staging = storage.file_system(self._staging)
@@ -125,23 +130,23 @@ class Output:
             target = f"{path.rstrip('/')}/{name}"
             files.makedirs(posixpath.dirname(target), exist_ok=True)
             files.mv(f"{staging}/{name}", target)
-        self._tidy()
+        self._clean_up()
         files.pipe_file(f"{path.rstrip('/')}/{_SUCCESS}", b"")
 
     def abort(self) -> None:
-        """Take away what the tasks have written; what was there before is as it was."""
-        self._tidy()
+        """Remove the files of all tasks; the previous contents are unchanged."""
+        self._clean_up()
 
-    def _tidy(self) -> None:
+    def _clean_up(self) -> None:
         files, path = storage.file_system(self.path)
         files.invalidate_cache()
         temporary = f"{path.rstrip('/')}/{_TEMPORARY}"
         storage.remove(f"{self._staging}/{_STARTED}")
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             try:
                 storage.remove(self._staging)
                 break
-            except OSError:  # a task has just put a file there, its last
+            except OSError:  # a task has just created its last file there
                 time.sleep(_PAUSE_SECONDS)
         if files.exists(temporary) and not files.ls(temporary, detail=False):
             files.rmdir(temporary)
@@ -149,12 +154,12 @@ class Output:
             files.rmdir(path)
 
 
-class _Part:
-    """A file that is being written."""
+class _PartFile:
+    """An open file of one task."""
 
     def __init__(self, staging: str, folder: str, name: str, options: Options) -> None:
         files, within = storage.file_system(staging)
-        # A task may still run when its job has failed: it must not make the directory again.
+        # A task that outlives its failed job must not create the directory again.
         files.invalidate_cache()
         if not files.exists(f"{within}/{_STARTED}"):
             raise SpecError(f"the job that writes {staging} is over")
@@ -173,7 +178,7 @@ class _Part:
             self._file.write(self._compressor.compress(data.data) if self._compressor else data.data)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the end of the compressed data and close the file."""
         if self._compressor:
             self._file.write(self._compressor.flush())
         self._file.close()
@@ -183,7 +188,9 @@ def _messages(batch: pa.RecordBatch, options: Options) -> pa.Array:
     if options.record_type is RecordType.BYTE_ARRAY:
         records = batch.column(0).cast(pa.binary())
         if records.null_count:
-            raise SpecError(f"column {batch.schema.names[0]!r} has a null, and a record of type ByteArray is never one")
+            raise SpecError(
+                f"column {batch.schema.names[0]!r} has a null, which a record of type ByteArray can't represent"
+            )
         return records
     columns = [vector_lists(each) if is_vector(each.type) else each for each in batch.columns]
     plain = pa.record_batch(columns, names=batch.schema.names)

@@ -202,11 +202,11 @@ def test_lengths_that_a_function_needs(spark):
         (frames.map_blocks, lambda z: z, r"parameter 'z', and the DataFrame no such column; it has \['id'"),
         (frames.map_blocks, lambda *columns: columns, r"takes \*columns"),
         (frames.map_blocks, lambda x: (x, x), "2 results without names"),
-        (frames.map_blocks, lambda x: {"id": x}, "gives a column 'id', which the DataFrame has already"),
+        (frames.map_blocks, lambda x: {"id": x}, "returns a column 'id', which the DataFrame has already"),
         (frames.map_blocks, tf.function(lambda v: {"y": tf.linalg.matvec(v, [1.0])[:, 1:2, 3]}), "can't be traced"),
         (frames.map_blocks, 7, "expected a tf.function, a Keras model or a plain function"),
         (frames.reduce_rows, lambda x, v_1: x, r"f\(x_1, x_2\)"),
-        (frames.reduce_blocks, lambda x: {"y": x}, r"it takes \['x'\] and gives \['y'\]"),
+        (frames.reduce_blocks, lambda x: {"y": x}, r"it takes \['x'\] and returns \['y'\]"),
         (
             frames.reduce_blocks,
             tf.function(lambda x: tf.reduce_sum(tf.cast(x, tf.float32))),
@@ -215,7 +215,7 @@ def test_lengths_that_a_function_needs(spark):
         (
             frames.reduce_blocks,
             keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]),
-            "it can map, and not reduce",
+            "it can map, but not reduce",
         ),
     ],
 )

@@ -257,7 +257,7 @@ def test_shapes_that_can_not_be_are_refused(column, shape, told):
 
 def test_arrays_that_are_all_null_need_a_declared_shape():
     empty = pa.array([None, None], pa.list_(pa.int8()))
-    assert "of which all are null, so that their shape can't be told" in refusal(empty, fill=0)
+    assert "of which all are null, so that their shape is unknown" in refusal(empty, fill=0)
     assert own_kind(empty, fill=0, shape=(3,)).shape == (3,)
     inside = pa.array([[None, None]], pa.list_(pa.list_(pa.int8())))
     assert "of which all inner ones are null" in refusal(inside, fill=0)

@@ -146,9 +146,9 @@ def test_columns_are_found_by_name_and_others_left_out():
 
 def test_several_columns_need_a_dict_with_all_of_them():
     schema = pa.schema({"a": pa.int8(), "b": pa.int8()})
-    with pytest.raises(FeedError, match=r"answered with a ndarray, .* columns \['a', 'b'\]: return a dict"):
+    with pytest.raises(FeedError, match=r"returned a ndarray, .* columns \['a', 'b'\]: return a dict"):
         to_batch(np.zeros((2, 2)), schema, 2)
-    with pytest.raises(FeedError, match=r"answer has no 'b', only \['a', 'c'\]"):
+    with pytest.raises(FeedError, match=r"result has no 'b', only \['a', 'c'\]"):
         to_batch({"a": [1], "c": [1]}, schema, 1)
 
 

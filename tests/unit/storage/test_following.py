@@ -8,8 +8,8 @@ from tensorflowonspark import storage
 def test_there_and_back(tmp_path):
     here, again = tmp_path / "here" / "run", tmp_path / "again"
     here.mkdir(parents=True)
-    up = storage.Following(str(here.parent), "memory://following")
-    down = storage.Following("memory://following", str(again))
+    up = storage.DirectorySync(str(here.parent), "memory://following")
+    down = storage.DirectorySync("memory://following", str(again))
     (here / "events").write_text("one ")
     up.copy()
     down.copy()
@@ -24,5 +24,5 @@ def test_there_and_back(tmp_path):
 
 
 def test_what_is_not_there_yet(tmp_path):
-    storage.Following(str(tmp_path / "later"), "memory://nothing").close()
+    storage.DirectorySync(str(tmp_path / "later"), "memory://nothing").close()
     assert not Path(tmp_path, "later").exists()
