@@ -167,7 +167,7 @@ def test_a_process_that_is_killed_while_it_uploads_leaves_the_one_before(tmp_pat
 import time
 from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
-from tensorflowonspark.node.checkpoint.store import Shelf
+from tensorflowonspark.node.checkpoint.store import CheckpointStore
 
 copy = LocalFileSystem.put_file
 
@@ -181,7 +181,7 @@ local = Path({str(tmp_path)!r}, "local")
 local.mkdir()
 for name in ("state.index", "state.data"):
     (local / name).write_text("x" * 1000)
-Shelf({str(directory)!r}, 3).add(str(local), 3)
+CheckpointStore({str(directory)!r}, 3).add(str(local), 3)
 """
     process = subprocess.Popen([sys.executable, "-c", program])
     end = time.monotonic() + 30
