@@ -1,4 +1,4 @@
-"""A network of one layer, of numbers or strings."""
+"""A network of one layer, of numbers or strings, and a custom metric."""
 
 
 def network(dtype="float32", inputs=1):
@@ -14,3 +14,22 @@ def network(dtype="float32", inputs=1):
     model = keras.Model(columns, keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")(joined))
     model.compile("sgd", "mse")
     return model
+
+
+def misses(name):
+    """Return a custom metric: the number of predictions that are off by more than one."""
+    import keras
+
+    class Misses(keras.metrics.Metric):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.count = self.add_weight(shape=(), initializer="zeros", name="count")
+
+        def update_state(self, truth, prediction, sample_weight=None):
+            far = keras.ops.abs(keras.ops.reshape(truth, (-1, 1)) - prediction) > 1
+            self.count.assign_add(keras.ops.sum(keras.ops.cast(far, "float32")))
+
+        def result(self):
+            return self.count
+
+    return Misses(name=name)

@@ -1,24 +1,23 @@
-"""Keras 3 under ``MultiWorkerMirroredStrategy``: what is broken there is repaired before the user's function runs.
+"""Repairs of Keras 3 under ``MultiWorkerMirroredStrategy``, made before the user's function runs.
 
-Nothing is imported here that the user's program doesn't import: each repair is made in the moment in which the module
-that it concerns has been imported, and only if a test of that very version says that it is needed.
+This package imports nothing that the user's program doesn't import: each repair is made when the module that it
+concerns has been imported, and only if a test of the installed version shows that it is needed.
 
-- `startup`: a strategy may be made after TensorFlow has started;
-- `repair`: the two functions of Keras's trainer that fail on several workers;
-- `fitting`: what several workers must agree on around ``fit``: statistics, callbacks that write files;
-- `optimizers`, `compiling`: gradients are summed before anything else is done with them, and outside of what XLA
-  compiles;
-- `own_steps`: models with a ``train_step`` of their own;
-- `weighting`: class weights beside sample weights;
-- `saving`: what is saved or exported is so outside of a strategy's scope, and as the model predicts;
-- `shards`: data sets that hold one worker's share already are not divided a second time; `provenance`: which ones do;
-- `counting`, `ledger`: a warning where fewer rows reach the steps of ``fit`` than a feed gave out;
-- `predicting`: ``predict`` waits for no other worker;
-- `iterators`: no step waits for the end of an earlier pass's iterator;
-- `adapting`: preprocessing layers that adapt to a worker's share get the state of all workers' rows;
-- `counts`: what counts loses nothing when it is divided among replicas;
-- `padding`, `metrics`, `losses`: rows that fill up a worker's batches are in no value that is shown (this for
-  ``tf_keras`` as well); a loss that is one number for a batch is averaged over the workers.
+- `startup`: a strategy may be made after TensorFlow has started.
+- `repair`: replacements of the functions of Keras's trainer that fail on several workers.
+- `fitting`, `callbacks`: ``fit`` with statistics, files and restored state that all workers share; ``predict``, which
+  waits for no other worker; class weights beside sample weights.
+- `steps`, `optimizers`: gradients are summed before anything else, and outside of the graph that XLA compiles; models
+  with a custom ``train_step``.
+- `metrics`, `losses`: padding rows don't count in any reported value (for ``tf_keras`` as well); a loss that is one
+  number for a batch is averaged over the workers.
+- `collectives`: reductions and broadcasts over the workers; integer counters keep their remainders.
+- `shards`, `provenance`: a dataset that holds one worker's share is not divided again.
+- `feed_tracking`, `row_count`: a warning if fewer rows reach the steps of ``fit`` than a feed returned.
+- `iterators`: no step waits for the destruction of an earlier pass's iterator.
+- `adapting`, `preprocessing`: preprocessing layers adapt to the rows of all workers.
+- `resuming`: the callback of a checkpoint.
+- `saving`: models are saved outside of a strategy's scope, and exported as they predict.
 """
 
 import importlib
@@ -41,9 +40,9 @@ _TF_KERAS = "tf_keras.src.engine.compile_utils"
 _SOURCES = "tensorflow.python.autograph.pyct.loader"
 _ADAPTERS = "keras.src.trainers.data_adapters"
 _LAYERS = "keras.src.layers.preprocessing"
-_REPAIRS = (  # in this order: what is replaced is wrapped after that
+_REPAIRS = (  # in order: functions are replaced before they are wrapped
     ("steps:compile_steps", _TRAINER),
-    ("steps:note_divided_losses", _TRAINER),
+    ("steps:restore_divided_losses", _TRAINER),
     ("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
     ("fitting:multiply_class_weights_on_batch", _TRAINER),
     ("losses:average_single_values", "keras.src.losses.loss"),
@@ -58,10 +57,10 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
     ("fitting:wrap_trainer", _TRAINER),
     ("fitting:refuse_parameter_servers", _TRAINER),
     ("fitting:predict_alone", _TRAINER),
-    ("shards:teach_strategy", "tensorflow.python.distribute.distribute_lib"),
+    ("shards:distribute_shards_whole", "tensorflow.python.distribute.distribute_lib"),
     ("collectives:keep_remainders", "tensorflow.python.distribute.values_util"),
-    ("iterators:end_garbage_apart", "tensorflow.python.data.ops.iterator_ops"),
-    ("iterators:end_apart", "tensorflow.python.data.ops.multi_device_iterator_ops"),
+    ("iterators:destroy_garbage_in_threads", "tensorflow.python.data.ops.iterator_ops"),
+    ("iterators:destroy_in_threads", "tensorflow.python.data.ops.multi_device_iterator_ops"),
     ("provenance:track_datasets", "tensorflow.python.data.ops.dataset_ops"),
     ("provenance:track_adapters", f"{_ADAPTERS}.generator_data_adapter"),
     ("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter"),
@@ -79,7 +78,7 @@ _REPAIRS = (  # in this order: what is replaced is wrapped after that
 
 
 def install(program: bytes = b"") -> None:
-    """Have the repairs made when TensorFlow and Keras are imported (or now, if they already are).
+    """Make the repairs when TensorFlow and Keras are imported, or now if they are already.
 
     Parameters
     ----------
@@ -102,59 +101,59 @@ def install(program: bytes = b"") -> None:
 
 
 class _Imports:
-    """Repairs modules as they are imported, but never while a module of this package is being imported.
+    """Repairs modules after their import, but never while a module of this package is being imported.
 
-    A program's pickle may name one of them, which then imports TensorFlow, which imports Keras on its way: what would
-    repair Keras is not complete yet. (And TensorFlow passes over any error of that import.) The repair then waits.
+    A program's pickle may import one of them, which imports TensorFlow, which imports Keras: the module that repairs
+    Keras is incomplete then. (And TensorFlow ignores errors of that import.) The repair waits until it is complete.
     """
 
     def __init__(self) -> None:
-        self._ours = [f"{__name__}.{each.name}" for each in pkgutil.iter_modules(__path__)]
+        self._own_modules = [f"{__name__}.{each.name}" for each in pkgutil.iter_modules(__path__)]
         self._complete: set[str] = set()
         self._waiting: list[tuple[Sequence[str], ModuleType]] = []
-        for name in self._ours:
-            wrapt.register_post_import_hook(self._go_on, name)
+        for name in self._own_modules:
+            wrapt.register_post_import_hook(self._on_import, name)
 
     def repair(self, repairs: Sequence[str], module: ModuleType) -> None:
         """Call functions, as ``"module:function"``, with a module that has been imported."""
-        for place, repair in enumerate(repairs):
-            if any(name in sys.modules and name not in self._complete for name in self._ours):
-                self._waiting.append((repairs[place:], module))
+        for number, repair in enumerate(repairs):
+            if any(name in sys.modules and name not in self._complete for name in self._own_modules):
+                self._waiting.append((repairs[number:], module))
                 return
-            ours, function = repair.split(":")
-            getattr(importlib.import_module(ours), function)(module)
+            own_module, function = repair.split(":")
+            getattr(importlib.import_module(own_module), function)(module)
 
-    def _go_on(self, ours: ModuleType) -> None:
-        self._complete.add(ours.__name__)
+    def _on_import(self, imported: ModuleType) -> None:
+        self._complete.add(imported.__name__)
         waiting, self._waiting = self._waiting, []
         for repairs, module in waiting:
             self.repair(repairs, module)
 
 
 def repairing_modules() -> list[str]:
-    """Return the names of the modules that make the repairs; they import TensorFlow, and not Keras."""
+    """Return the names of the modules that make the repairs; they import TensorFlow, but not Keras."""
     return sorted({f"{__name__}.{repair.partition(':')[0]}" for repair, _ in _REPAIRS})
 
 
 def keep_sources(directory: str) -> None:
-    """Have the source files that AutoGraph generates written to a directory that goes with this process.
+    """Have AutoGraph write its source files to a directory that is removed with this process.
 
-    TensorFlow writes one for each function that it converts, to the system's temporary directory, and removes them when
-    the interpreter ends: those of a process that is killed, as Spark's Python workers are, stay for ever.
+    TensorFlow writes a file for each function that it converts, to the system's temporary directory, and removes them
+    when the interpreter exits: those of a killed process, as Spark's Python workers are, would remain.
     """
     wrapt.register_post_import_hook(partial(_redirect, directory), _SOURCES)
 
 
 def _redirect(directory: str, loader: Any) -> None:
     def named(*args: Any, **options: Any) -> Any:
-        place = directory if directory and Path(directory).is_dir() else None
-        return tempfile.NamedTemporaryFile(*args, **{"dir": place, **options})
+        existing = directory if directory and Path(directory).is_dir() else None
+        return tempfile.NamedTemporaryFile(*args, **{"dir": existing, **options})
 
     loader.tempfile = SimpleNamespace(**{**vars(tempfile), "NamedTemporaryFile": named})
 
 
 def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
-    """Wrap a function of a module, or a method of one of its classes; nothing if this version of it has none."""
+    """Wrap a function of a module, or a method of one of its classes; do nothing if this version has none."""
     owner: Any = module
     for part in name.split("."):
         owner = getattr(owner, part, None)

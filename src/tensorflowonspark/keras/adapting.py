@@ -1,9 +1,8 @@
-"""``adapt`` of preprocessing layers on several workers: each computes a part of the state, and all get the whole.
+"""``adapt`` of preprocessing layers on several workers: each computes a part of the state, and all receive the whole.
 
-A fed data set holds one worker's rows, and the state that Keras would compute of it is that of these rows: each worker
-would train with another vocabulary, or another mean. So while a layer adapts in a node, the rows are counted by Keras's
-own functions, and what they gave is merged over all workers before the layer makes its vocabulary, its boundaries or
-its mean of it. Data that no feed has handed out is taken as Keras takes it.
+A dataset of a feed holds one worker's rows. With Keras alone, each worker would compute another vocabulary, or another
+mean. So while a layer adapts in a node, Keras's own functions count the worker's rows, and the counts of all workers
+are merged before the layer computes its vocabulary, its boundaries or its mean. Keras processes other data as usual.
 """
 
 import inspect
@@ -33,7 +32,7 @@ from tensorflowonspark.keras.shards import shard_batch_rows
 __all__ = ["Workers", "connect", "wrap_layers"]
 
 _CACHES = ("CacheDataset", "_SnapshotDataset", "SnapshotDataset")
-_UNBATCHED_ROWS = 128  # that Keras takes at a time of a data set that has no batches
+_UNBATCHED_ROWS = 128  # rows that Keras takes at a time from a dataset without batches
 _WEIGHT = "sample_weight"
 
 
@@ -41,14 +40,14 @@ class Workers(Protocol):
     """The workers that adapt together."""
 
     def combine(self, call: str, part: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
-        """Return what `merge` makes of all workers' parts, in their order; all call it in turn."""
+        """Return the merge of all workers' parts, which are in the workers' order; all workers must call it."""
 
 
-_workers: list[Workers] = []  # one, in a node that trains with others
+_workers: list[Workers] = []  # one in a node that trains with others, else none
 
 
 def connect(workers: Workers) -> None:
-    """Have layers adapt together with other workers from now on."""
+    """Have layers adapt together with other workers."""
     _workers[:] = [workers]
 
 
@@ -85,7 +84,7 @@ def _adapt(wrapped: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _in_batches(data: Any) -> bool:
-    """Whether it is a data set or gives batches in turn, as a generator; arrays and lists are the user's own."""
+    """Return whether data is a dataset or yields batches, as a generator does; arrays and lists don't."""
     import tensorflow as tf
 
     whole = isinstance(data, (np.ndarray, list, tuple)) or tf.is_tensor(data) or hasattr(data, "iloc")
@@ -104,7 +103,7 @@ def _features(batch: Any) -> Any:
         names = [name for name in features if name != _WEIGHT]
         if len(names) != 1:
             raise FeedError(
-                f"adapt takes the values of one column, and the elements have {names}: choose one, as in "
+                f"adapt takes the values of one column, and the elements have {names}: select one, as in "
                 f"adapt(dataset.map(lambda x, *rest: x[{names[0]!r}]))"
             )
         return features[names[0]]
@@ -117,20 +116,20 @@ def _is_empty(batch: Any) -> bool:
 
 
 def _refuse_caches(dataset: Any) -> None:
-    """Refuse a data set that keeps its elements: without the rows that fill up, ``fit`` would not find its steps."""
-    waiting = [dataset]
-    while waiting:
-        each = waiting.pop()
+    """Refuse a dataset that caches its elements: without padding rows, ``fit`` would not find its steps."""
+    pending = [dataset]
+    while pending:
+        each = pending.pop()
         if type(each).__name__ in _CACHES:
             raise FeedError(
-                "adapt was given a fed data set with .cache() in it, which may hold rows that fill up batches: adapt "
-                "the layer on the data set before .cache()"
+                "adapt was given a feed's dataset with .cache() in it, which may hold padding rows: adapt the layer on "
+                "the dataset before .cache()"
             )
-        waiting.extend(each._inputs())
+        pending.extend(each._inputs())
 
 
 def _call(layer: Any) -> str:
-    """Return what the program called, for comparing it with the other workers' calls; Keras's own names may differ."""
+    """Return a name of the call, to compare with those of the other workers; automatic names of layers may differ."""
     kind = type(layer).__name__
     snake_case = re.sub("(?<!^)(?=[A-Z])", "_", kind).lower()
     is_automatic = re.fullmatch(rf"{snake_case}(_\d+)?", layer.name)
@@ -138,7 +137,7 @@ def _call(layer: Any) -> str:
 
 
 class _State(Protocol):
-    """A layer's state over the rows of this worker."""
+    """A layer's state over this worker's rows."""
 
     def prepared(self, data: Any) -> Any:
         """Return the data in batches of rows."""
@@ -147,13 +146,13 @@ class _State(Protocol):
         """Add some rows."""
 
     def part(self) -> Any:
-        """Return the state so far."""
+        """Return the state of the rows so far."""
 
     def merge(self, parts: list[bytes]) -> bytes:
         """Return all workers' states as one."""
 
     def finish(self, merged: Any) -> None:
-        """Give the layer the state."""
+        """Assign the state to the layer."""
 
 
 class _Normalization:
@@ -183,8 +182,8 @@ class _Normalization:
         return self._moments
 
     def merge(self, parts: list[bytes]) -> bytes:
-        every = [moments for part in parts for moments in pickle.loads(part)]
-        return pickle.dumps([Moments.merged(every)] if every else [])
+        moments_of_all = [moments for part in parts for moments in pickle.loads(part)]
+        return pickle.dumps([Moments.merged(moments_of_all)] if moments_of_all else [])
 
     def finish(self, merged: list[Moments]) -> None:
         if not merged:
@@ -192,8 +191,8 @@ class _Normalization:
         set_moments(self._layer, merged[0], self._shape())
 
 
-class _OfBatches:
-    """The state of a layer that Keras itself updates by one batch after the other."""
+class _UpdatedByKeras:
+    """The state of a layer that Keras itself updates with each batch."""
 
     def __init__(self, layer: Any, _data: Any) -> None:
         self._layer = layer
@@ -203,7 +202,7 @@ class _OfBatches:
         return data
 
 
-class _Discretization(_OfBatches):
+class _Discretization(_UpdatedByKeras):
     def add(self, batch: Any) -> None:
         self._build()
         self._layer.update_state(batch)
@@ -223,7 +222,7 @@ class _Discretization(_OfBatches):
         set_quantiles(self._layer, merged or self.part())
 
 
-class _Tokens(_OfBatches):
+class _Tokens(_UpdatedByKeras):
     def add(self, batch: Any) -> None:
         self._layer.update_state(batch)
 

@@ -1,11 +1,11 @@
-"""Callbacks with which several workers agree on one model.
+"""Callbacks that keep the models of several workers equal.
 
-- **Statistics.** What a layer keeps of its batches (BatchNorm's moving mean and variance) is each worker's own in
-  Keras 3. It is averaged over the workers at each epoch's end and before each evaluation, so that all of them save,
-  evaluate and predict with the same model.
-- **Files.** All workers are given the same callbacks, often with one shared directory. Those that write files run on
-  the chief alone.
-- **BackupAndRestore.** The chief alone backs up and restores; it hands what it restored to the others.
+- **Statistics.** In Keras 3 each worker has its own statistics of batches (BatchNorm's moving mean and variance). They
+  are averaged over the workers after each epoch and before each evaluation, so that all workers save, evaluate and
+  predict with the same model.
+- **Files.** All workers have the same callbacks, often with one shared directory. Those that write files run on the
+  chief only.
+- **BackupAndRestore.** Only the chief backs up and restores; it broadcasts the restored state to the others.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.collectives import assign, broadcast, local_values, reduced
 
-__all__ = ["Handover", "Statistics", "agreeing"]
+__all__ = ["AverageStatistics", "BroadcastRestored", "callbacks_of_worker"]
 
 _WRITING = (
     keras.callbacks.BackupAndRestore,
@@ -25,37 +25,36 @@ _WRITING = (
 )
 
 
-def agreeing(model: keras.Model, callbacks: Any, *added: keras.callbacks.Callback) -> Any:
-    """Return what this worker runs in place of the callbacks that the user gave to ``fit``, with those `added`."""
+def callbacks_of_worker(model: keras.Model, callbacks: Any, *added: keras.callbacks.Callback) -> Any:
+    """Return the callbacks that this worker runs in place of those that the user gave to ``fit``, and those `added`."""
     is_chief = model.distribute_strategy.extended.should_checkpoint
     container = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
     given = container.callbacks if container else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
     kept = [each for each in given if each is not None and (is_chief or not isinstance(each, _WRITING))]
-    # Statistics come first, so that what others save and look at has been agreed on; the handover comes last, when
-    # the chief has restored.
-    agreed = [*added, Statistics(), *kept]
+    # Statistics are averaged before other callbacks save the model; the broadcast follows the chief's restore.
+    selected = [*added, AverageStatistics(), *kept]
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in given):
-        agreed.append(Handover())
+        selected.append(BroadcastRestored())
     if container is None:
-        return agreed
-    for callback in agreed:
+        return selected
+    for callback in selected:
         callback.set_model(model)
-    container.callbacks[:] = agreed
+    container.callbacks[:] = selected
     return container
 
 
-class Statistics(keras.callbacks.Callback):
-    """Averages the weights that are not trained over all workers."""
+class AverageStatistics(keras.callbacks.Callback):
+    """Averages the non-trainable weights over all workers."""
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras's names
-        """Average before anyone saves."""
-        self._agree()
+        """Average before other callbacks save the model."""
+        self._average()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Average before the validation."""
-        self._agree()
+        self._average()
 
-    def _agree(self) -> None:
+    def _average(self) -> None:
         weights = [each for each in self.model.non_trainable_weights if "float" in str(each.dtype)]
         if weights:
             strategy = self.model.distribute_strategy
@@ -63,11 +62,11 @@ class Statistics(keras.callbacks.Callback):
             assign(strategy, weights, reduced(strategy, tf.distribute.ReduceOp.MEAN, values))
 
 
-class Handover(keras.callbacks.Callback):
-    """Gives the state that the chief has restored to all workers: weights, optimizer, and the epoch to go on with."""
+class BroadcastRestored(keras.callbacks.Callback):
+    """Broadcasts the state that the chief restored to all workers: weights, optimizer, and the epoch to resume at."""
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Hand over, if the chief has restored anything."""
+        """Broadcast the state, if the chief has restored any."""
         model = self.model
         strategy = model.distribute_strategy
         is_chief = strategy.extended.should_checkpoint

@@ -1,9 +1,11 @@
 """Collective operations of workers that train together, and counters that are summed over replicas.
 
-Replicas have parts of a variable that is summed when it is read, as those of metrics are. TensorFlow gives each of them
-the value divided by the number of replicas, in the variable's own type: of an integer that can't be divided evenly the
-rest is lost, and 1 becomes 0 on two replicas.
+A variable that is summed when it is read, as those of metrics are, has a part on each replica. TensorFlow assigns each
+the value divided by the number of replicas, in the variable's own type: the remainder of an integer is lost, and 1
+becomes 0 on two replicas. `keep_remainders` repairs that.
 """
+
+from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -37,23 +39,23 @@ def reduced(
 def broadcast(
     strategy: tf.distribute.Strategy, is_chief: bool, values: Sequence[Sequence[tf.Tensor]]
 ) -> list[tf.Tensor]:
-    """Return the values of the chief's first replica on all workers: the sum of them and of nothing else."""
+    """Return the values of the chief's first replica on all workers, as a sum in which all others are zero."""
     own = [
-        [value if is_chief and not place else tf.zeros_like(value) for place, value in enumerate(each)]
+        [value if is_chief and not replica else tf.zeros_like(value) for replica, value in enumerate(each)]
         for each in values
     ]
     return reduced(strategy, tf.distribute.ReduceOp.SUM, own)
 
 
 def assign(strategy: tf.distribute.Strategy, variables: Sequence[Any], values: Sequence[tf.Tensor]) -> None:
-    """Give variables their values, each on all replicas of this worker."""
+    """Assign values to variables, each on all replicas of this worker."""
     with strategy.scope():
         for variable, value in zip(variables, values, strict=True):
             variable.assign(tf.cast(value, variable.dtype))
 
 
 def broadcast_text(strategy: tf.distribute.Strategy, is_chief: bool, text: str) -> str:
-    """Return the chief's text on all workers; it has no more than 256 bytes."""
+    """Return the chief's text on all workers; it has at most 256 bytes."""
     own = text.encode().ljust(_TEXT_BYTES, b"\0")
     (codes,) = broadcast(strategy, is_chief, [[tf.constant(list(own), tf.int32)]])
     return bytes(codes.numpy().tolist()).rstrip(b"\0").decode()
@@ -66,12 +68,10 @@ def any_of(strategy: tf.distribute.Strategy, flag: bool) -> bool:
 
 
 def keep_remainders(values_util: ModuleType) -> None:
-    """Have the first replicas take one more each (called after the import of TensorFlow's ``values_util``)."""
+    """Assign the remainder to the first replicas, one each (called after the import of ``values_util``)."""
     original = values_util.on_read_assign_cross_replica
 
     def on_read_assign_cross_replica(var: Any, value: Any, read_value: bool = True) -> Any:
-        import tensorflow as tf  # it is complete by now
-
         if var.aggregation != tf.VariableAggregation.SUM or not var.dtype.is_integer:
             return original(var, value, read_value)
         strategy = var.distribute_strategy
@@ -87,7 +87,7 @@ def keep_remainders(values_util: ModuleType) -> None:
                 ]
             )
 
-            def assign(device: str, variable: Any, _: Any) -> Any:  # called for each of this worker's replicas in turn
+            def assign(device: str, variable: Any, _: Any) -> Any:  # for each replica of this worker in order
                 return values_util.assign_on_device(device, variable, next(parts))
 
             return values_util.assign_on_each_device(var, assign, whole, read_value)

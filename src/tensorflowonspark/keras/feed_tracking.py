@@ -1,9 +1,9 @@
-"""Rows that feeds give out, tracked for ``fit`` and for preprocessing layers; imports no TensorFlow.
+"""Tracking of the rows that feeds return, for ``fit`` and for preprocessing layers; imports no TensorFlow.
 
-It stands apart since feeds, which run without TensorFlow, write to it too.
+Feeds, which run without TensorFlow, record their rows here.
 
-While a layer adapts, a feed hands out the rows that exist and no others: no rows that fill up a batch, in no particular
-order, and without counting as an epoch.
+While a layer adapts, a feed returns real rows only: no padding, in no particular order, and without counting as an
+epoch.
 """
 
 from collections.abc import Iterator
@@ -12,49 +12,49 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["DataPath", "Ledger", "StatePass", "ledger", "note_rows", "state_pass"]
+__all__ = ["DataPath", "RowCounts", "StatePass", "drops_rows", "note_rows", "row_counts", "state_pass"]
 
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets
 
 
 class DataPath(Enum):
-    """How a dataset came to a strategy of several workers."""
+    """The path of a dataset to a strategy of several workers."""
 
-    WHOLE = "as it is"
+    WHOLE = "unchanged"
     DIVIDED = "TensorFlow gives each worker a part of it"
-    UNKNOWN = "neither is certain, or its program has chosen which rows it takes"
+    UNKNOWN = "neither is certain, or the program itself selects rows"
 
 
-class Ledger:
-    """Counts of one process."""
+class RowCounts:
+    """The counts of one process: rows that its feeds returned, and the path of its latest dataset."""
 
     def __init__(self) -> None:
-        self.given = 0  # rows to train on, in passes that were taken to their end
-        self.way = DataPath.UNKNOWN  # of the dataset that was distributed last
+        self.fed = 0  # training rows, of complete passes
+        self.data_path = DataPath.UNKNOWN  # of the dataset that was distributed last
         self._at_fit = 0
 
-    def give(self, rows: int) -> None:
+    def add(self, rows: int) -> None:
         """Count the rows of a pass over a feed."""
-        self.given += rows
+        self.fed += rows
 
-    def given_since_fit(self) -> int:
-        """Return the rows that were given out since the last ``fit`` ended."""
-        return self.given - self._at_fit
+    def fed_since_fit(self) -> int:
+        """Return the rows of feeds since the last ``fit`` ended."""
+        return self.fed - self._at_fit
 
     def end_fit(self) -> None:
-        """Count from here on for the next ``fit``."""
-        self._at_fit = self.given
+        """Begin to count for the next ``fit``."""
+        self._at_fit = self.fed
 
-    def note(self, dataset: Any, way: DataPath) -> None:
-        """Note how a dataset came to the strategy."""
-        self.way = DataPath.UNKNOWN if drops_rows(dataset) else way
+    def note_dataset(self, dataset: Any, data_path: DataPath) -> None:
+        """Record the path of a dataset to the strategy."""
+        self.data_path = DataPath.UNKNOWN if drops_rows(dataset) else data_path
 
 
-ledger = Ledger()
+row_counts = RowCounts()
 
 
 def drops_rows(dataset: Any) -> bool:
-    """Return whether a dataset has a transformation whose purpose it is to drop rows, or has no inputs to look at."""
+    """Return whether a dataset has a transformation that is meant to drop rows, or has no inputs to inspect."""
     try:
         inputs = dataset._inputs()
     except (AttributeError, NotImplementedError):
@@ -69,14 +69,14 @@ def _is_set(flag: Any) -> bool:
 
 @dataclass
 class StatePass:
-    """One layer's ``adapt``: whether any feed has handed out rows meanwhile."""
+    """The ``adapt`` of one layer: whether any feed has returned rows meanwhile."""
 
     fed: bool = False
 
     @staticmethod
     @contextmanager
     def begin() -> Iterator["StatePass"]:
-        """Have feeds hand out real rows only, for as long as the context lasts."""
+        """Have feeds return real rows only for the duration of a context."""
         _running.append(StatePass())
         try:
             yield _running[-1]
@@ -88,11 +88,11 @@ _running: list[StatePass] = []
 
 
 def state_pass() -> bool:
-    """Whether a layer adapts at this moment."""
+    """Return whether a layer adapts now."""
     return bool(_running)
 
 
 def note_rows() -> None:
-    """Note that a feed hands out rows (or would, if this worker had any)."""
+    """Record that a feed returns rows, or would if this worker had any."""
     for each in _running:
         each.fed = True

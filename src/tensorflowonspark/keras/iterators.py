@@ -1,14 +1,14 @@
-"""The end of a strategy's iterators: each in a thread of its own, so that no step waits for it.
+"""Destruction of a strategy's iterators in separate threads, so that no step waits for it.
 
 TensorFlow destroys an iterator in the thread that drops the last reference to it, and waits there for the thread that
-tunes the iterator's buffers. That thread misses its cancellation now and then, and then sleeps until its next round:
-up to 60 seconds for an iterator that is as old. A strategy makes two iterators or more for each pass over a dataset.
-They refer to each other, so that Python's garbage collector destroys those of several passes at once, in the midst of a
-step: this worker stands still for minutes, and the others wait for it. Plain iterators of datasets end where the
-program drops them, as ever; those that the garbage collector destroys end in a thread as well.
+tunes the iterator's buffers. That thread sometimes misses its cancellation, and sleeps until its next round: up to 60
+seconds for an iterator of that age. A strategy makes two iterators or more for each pass over a dataset. They refer to
+each other, so that Python's garbage collector destroys those of several passes at once, during a step: this worker
+stops for minutes, and the others wait for it. Plain iterators of datasets are destroyed where the program drops them,
+as in TensorFlow; those that the garbage collector destroys are destroyed in a thread as well.
 
-Such a thread may be in the midst of that when the program ends. A node's process then ends without the interpreter's
-finalization (`node.run`), which would abort it.
+Such a thread may still run when the program ends. The interpreter's finalization would abort then, so a node's process
+exits without it (`node.main`).
 """
 
 import gc
@@ -23,41 +23,41 @@ from typing import Any
 
 from tensorflowonspark.keras import wrap
 
-__all__ = ["end_apart", "end_garbage_apart"]
+__all__ = ["destroy_garbage_in_threads", "destroy_in_threads"]
 
-_LOOK_SECONDS = 1.0
-_ended: "SimpleQueue[_Ended]" = SimpleQueue()  # its put may be called by the garbage collector
+_CHECK_SECONDS = 1.0
+_dropped: "SimpleQueue[_Dropped]" = SimpleQueue()  # the garbage collector may call its put
 _started = threading.Lock()
-_collecting = SimpleNamespace(thread=0)  # in which the garbage collector runs
+_collecting = SimpleNamespace(thread=0)  # the thread that runs the garbage collector
 _FINALIZER = "_tfos_finalizer"  # an attribute of plain iterators
 
 
 @dataclass
-class _Ended:
-    """The resources of an iterator that has ended, and when to look whether anything else still refers to them."""
+class _Dropped:
+    """The resources of a dropped iterator, and the time of the next check for other references to them."""
 
     resources: list[Any]
-    due: float = field(default_factory=lambda: time.monotonic() + _LOOK_SECONDS)
-    alone: bool = False  # nothing did at the last look
+    due: float = field(default_factory=lambda: time.monotonic() + _CHECK_SECONDS)
+    unreferenced: bool = False  # by anything else at the last check
 
-    def next_look(self) -> "_Ended | None":
-        """Return what to look at later, or None if nothing refers to the resources any more.
+    def next_check(self) -> "_Dropped | None":
+        """Return the next check, or None if nothing else refers to the resources.
 
-        Two looks, since a dataset may refer to them too, which the garbage collector destroys at the same time.
+        There are two checks, since a dataset may refer to them too, which the garbage collector destroys meanwhile.
         """
-        alone = all(sys.getrefcount(self.resources[place]) <= _OWN for place in range(len(self.resources)))
-        return None if alone and self.alone else _Ended(self.resources, alone=alone)
+        unreferenced = all(sys.getrefcount(self.resources[number]) <= _OWN for number in range(len(self.resources)))
+        return None if unreferenced and self.unreferenced else _Dropped(self.resources, unreferenced=unreferenced)
 
 
-_OWN = 2  # references to a resource: the list's, and that of the function which counts them
+_OWN = 2  # references to a resource: of the list, and of the function that counts them
 
 
-def end_apart(module: ModuleType) -> None:
+def destroy_in_threads(module: ModuleType) -> None:
     """Have the iterators of strategies destroyed in another thread (called after the import of their module)."""
 
     def make(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         wrapped(*args, **kwargs)
-        if kwargs.get("components") is None:  # else it shares the resources of another one
+        if kwargs.get("components") is None:  # else it shares another iterator's resources
             for each in iterator._device_iterators:
                 if hasattr(each, _FINALIZER):
                     getattr(each, _FINALIZER).detach()
@@ -65,21 +65,21 @@ def end_apart(module: ModuleType) -> None:
                 iterator._multi_device_iterator_resource,
                 *(each._iterator_resource for each in iterator._device_iterators),
             ]
-            if all(hasattr(each, "numpy") for each in resources):  # they are no symbols of a graph
+            if all(hasattr(each, "numpy") for each in resources):  # not symbols of a graph
                 _start()
-                weakref.finalize(iterator, _end, resources).atexit = False
+                weakref.finalize(iterator, _drop, resources).atexit = False
 
     wrap(module, "OwnedMultiDeviceIterator.__init__", make)
 
 
-def end_garbage_apart(module: ModuleType) -> None:
+def destroy_garbage_in_threads(module: ModuleType) -> None:
     """Have plain iterators that are garbage destroyed in another thread (called after the import of their module)."""
 
     def make(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         wrapped(*args, **kwargs)
         if kwargs.get("components") is None and hasattr(iterator._iterator_resource, "numpy"):
             _start()
-            finalizer = weakref.finalize(iterator, _end_garbage, [iterator._iterator_resource])
+            finalizer = weakref.finalize(iterator, _drop_garbage, [iterator._iterator_resource])
             finalizer.atexit = False
             setattr(iterator, _FINALIZER, finalizer)
 
@@ -91,13 +91,13 @@ def _note_collection(phase: str, _: dict[str, int]) -> None:
     _collecting.thread = threading.get_ident() if phase == "start" else 0
 
 
-def _end_garbage(resources: list[Any]) -> None:
+def _drop_garbage(resources: list[Any]) -> None:
     if _collecting.thread == threading.get_ident():
-        _end(resources)
+        _drop(resources)
 
 
-def _end(resources: list[Any]) -> None:
-    _ended.put(_Ended(resources))
+def _drop(resources: list[Any]) -> None:
+    _dropped.put(_Dropped(resources))
 
 
 def _start() -> None:
@@ -106,13 +106,13 @@ def _start() -> None:
 
 
 def _destroy() -> None:
-    """Have the last references to resources dropped, when the garbage collector has dropped all others."""
+    """Drop the last references to resources, after the garbage collector has dropped all others."""
     while True:
-        ended = _ended.get()
-        time.sleep(max(0.0, ended.due - time.monotonic()))
-        later = ended.next_look()
+        dropped = _dropped.get()
+        time.sleep(max(0.0, dropped.due - time.monotonic()))
+        later = dropped.next_check()
         if later is None:  # a thread for each, since each may take a minute
-            threading.Thread(target=ended.resources.clear, name="iterator", daemon=True).start()
+            threading.Thread(target=dropped.resources.clear, name="iterator", daemon=True).start()
         else:
-            _ended.put(later)
-        del ended, later  # else they live until the next one
+            _dropped.put(later)
+        del dropped, later  # else they remain until the next one

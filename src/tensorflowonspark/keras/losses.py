@@ -1,12 +1,12 @@
-"""The loss that is shown is the mean over real rows.
+"""Reported losses: the mean over real rows.
 
-Keras divides a batch's loss by the number of its rows, and counts the batch with that number of rows when it takes the
-mean over an epoch. With padding both numbers are too large. What is minimized is left as it is, so that each row has
-the same weight in the gradients; only what Keras's trackers of the loss are told is put right.
+Keras divides a batch's loss by the number of its rows, and weights the batch with that number in the epoch's mean. With
+padding both numbers are too large. The minimized loss is unchanged, so that each row has the same weight in the
+gradients; only the values that Keras's trackers of the loss receive are corrected.
 
 A loss that is one number for a whole batch (a function that returns a mean, or one over a model's output without a
-second axis) is averaged over the workers as every other mean is. Keras leaves it as it is: the gradients of all workers
-add up to as many times the right ones as there are workers, and so does the loss that is shown.
+second axis) is averaged over the workers like every other mean. Keras does not divide it: the sum of all workers'
+gradients, and the reported loss, would be too large by the number of workers.
 """
 
 import copy
@@ -29,13 +29,13 @@ _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide b
 
 @dataclass(frozen=True)
 class _Batch:
-    """Which rows of a batch are real, and whether the loss was divided by the number of all of them."""
+    """The real rows of a batch, and whether its loss is divided by the number of all rows."""
 
     real: tf.Tensor
     averaged: bool
 
     def update(self, update: Any, dtype: Any, loss: Any, additional: Iterable[Any]) -> Any:
-        """Tell a tracker, by its `update`, of this batch's loss; in it may be `additional` losses, not made of rows."""
+        """Update a tracker with this batch's loss, of which `additional` losses do not depend on rows."""
         count = tf.reduce_sum(tf.cast(self.real, dtype))
         rest = tf.add_n([tf.zeros([], dtype), *(tf.reduce_sum(tf.cast(each, dtype)) for each in additional)])
         of_rows = tf.cast(loss, dtype) - rest
@@ -45,9 +45,8 @@ class _Batch:
 
 
 def count_real_rows(trainer: ModuleType) -> None:
-    """Have Keras 3 show the mean over real rows (called after the import of its TensorFlow trainer)."""
-    # The trackers don't know the batch, and the steps that do are not ours: so they say which batch they are at.
-    # (Replicas take their steps in threads of their own, one in the midst of another.)
+    """Have Keras 3 report the mean over real rows (called after the import of its TensorFlow trainer)."""
+    # The trackers don't receive the batch, so each step records it. Replicas run their steps in interleaved threads.
     current: ContextVar[tuple[Any, _Batch] | None] = ContextVar("model and batch", default=None)
 
     def step(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -62,10 +61,10 @@ def count_real_rows(trainer: ModuleType) -> None:
             current.reset(token)
 
     def update_state(wrapped: Any, mean: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        at = current.get()
-        if at is None or not any(mean is each for each in _trackers(at[0])):
+        at_batch = current.get()
+        if at_batch is None or not any(mean is each for each in _trackers(at_batch[0])):
             return wrapped(*args, **kwargs)
-        model, batch = at
+        model, batch = at_batch
         additional = model.losses if mean is model._loss_tracker else []
         return batch.update(wrapped, mean.dtype, args[0] if args else kwargs["values"], additional)
 
@@ -75,9 +74,9 @@ def count_real_rows(trainer: ModuleType) -> None:
 
 
 def average_single_values(losses: ModuleType) -> None:
-    """Have Keras 3 divide a mean that is one number by the workers, too (called after the import of its ``loss``)."""
+    """Have Keras 3 divide a mean that is one number by the workers (called after the import of its ``loss``)."""
     if not hasattr(losses, "scale_loss_for_distribution"):
-        return  # a version that scales no loss in this module
+        return  # this version scales no loss in this module
 
     def reduce_values(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = inspect.signature(wrapped).bind(*args, **kwargs)
@@ -91,15 +90,15 @@ def average_single_values(losses: ModuleType) -> None:
 
 
 def _trackers(model: Any) -> list[Any]:
-    """Return the metrics of a model of Keras 3 that keep its loss, and that of each output if there are several."""
+    """Return the metrics of a Keras 3 model that track its loss, and that of each output if there are several."""
     return [model._loss_tracker, *getattr(model._compile_loss, "metrics", [])]
 
 
 def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
-    """Have Keras 2 do the same (called after the import of its ``compile_utils``)."""
+    """Have ``tf_keras`` do the same (called after the import of its ``compile_utils``)."""
     original = compile_utils.LossesContainer.__call__
 
-    # No wrapper of wrapt's: AutoGraph, which Keras 2 runs its steps through, looked through it up to TensorFlow 2.16.
+    # Not a wrapper of wrapt: AutoGraph, which converts the steps of tf_keras, unwraps it up to TensorFlow 2.16.
     @tf.autograph.experimental.do_not_convert
     def call(container: Any, *args: Any, **kwargs: Any) -> Any:
         y_true, y_pred, weights, additional = _arguments(*args, **kwargs)
@@ -109,7 +108,7 @@ def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
         if not container.built:
             container.build(y_pred)
         batch = _Batch(real, _averaged(container._user_losses))
-        own = copy.copy(container)  # Keras's function runs as it is, with trackers that correct what they are told
+        own = copy.copy(container)  # Keras's function runs unchanged, with trackers that correct their values
         own._total_loss_mean = _Tracker(container._total_loss_mean, batch, additional or [])
         own._per_output_metrics = [each and _Tracker(each, batch, []) for each in container._per_output_metrics]
         return original(own, y_true, y_pred, weights, additional)
@@ -119,13 +118,13 @@ def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
 
 @dataclass(frozen=True)
 class _Tracker:
-    """A tracker of Keras 2 at one batch."""
+    """A tracker of ``tf_keras`` at one batch."""
 
     mean: Any
     batch: _Batch
     additional: Iterable[Any]
 
-    def update_state(self, loss: Any, sample_weight: Any = None) -> Any:  # noqa: ARG002 - Keras's count of rows
+    def update_state(self, loss: Any, sample_weight: Any = None) -> Any:  # noqa: ARG002 - Keras counts all rows
         return self.batch.update(self.mean.update_state, self.mean.dtype, loss, self.additional)
 
 
@@ -136,5 +135,5 @@ def _arguments(
 
 
 def _averaged(losses: Any) -> bool:
-    """Tell whether all losses given to ``compile`` are divided by the number of rows, as they are by default."""
+    """Return whether all losses given to ``compile`` are divided by the number of rows, as they are by default."""
     return all(getattr(each, "reduction", "auto") in _AVERAGING for each in tf.nest.flatten(losses))

@@ -1,13 +1,13 @@
-"""Metrics of real rows only: padding rows, and how Keras tells them apart.
+"""Metrics over real rows only, without the padding rows of a batch.
 
-The feed gives them the weight -0.0. To a loss that is a zero like any other; the sign says that the row is not only
-without weight, as a user may want a real row to be, but does not exist at all. It outlives what happens to weights on
-their way to here: casts between float types, and products with what is not negative.
+Padding rows have the weight -0.0. To a loss that is a zero like any other; the sign distinguishes padding from a real
+row to which the user gives no weight. It survives the operations on weights before they get here: casts between float
+types, and products with numbers that are not negative.
 
-Keras gives sample weights to the ``weighted_metrics`` of ``compile`` and not to its ``metrics``, which would count
-padding like any other row. So these are updated with the real rows of a batch and nothing else. (To hand them a mask as
-weights would be less: there are metrics that ignore weights, and some that fail with them, such as a function that
-returns one number for the batch, or ``MeanIoU`` on images.)
+Keras passes sample weights to the ``weighted_metrics`` of ``compile`` but not to its ``metrics``, which would count
+padding like any other row. So these are updated with the real rows of a batch only. (A mask as weights would fail:
+some metrics ignore weights, and others fail with them, such as a function that returns one number for the batch, or
+``MeanIoU`` on images.)
 """
 
 import copy
@@ -25,30 +25,30 @@ _MINUS_ZERO = -(2**31)  # the bits of -0.0, read as an int32
 
 
 def real_rows(weights: Any) -> tf.Tensor | None:
-    """Tell which rows of a batch are real.
+    """Return a mask of the real rows of a batch.
 
     Parameters
     ----------
     weights : tensor, array, nested structure of them, or None
-        A batch's sample weights, as Keras has them. A row is padding if one of several outputs' weights says so;
-        where a row has several weights (one for each time step), all of them must be -0.0.
+        A batch's sample weights, as Keras has them. A row is padding if its weight for any output is -0.0; a row with
+        several weights (one for each time step) is padding if all of them are -0.0.
 
     Returns
     -------
     tf.Tensor or None
-        Of bool, shape ``(rows,)``; None if there are no weights that could tell: then all rows are real.
+        Of bool, shape ``(rows,)``; None if no weights can mark padding, so that all rows are real.
 
     Examples
     --------
     >>> real_rows(np.array([1.0, 0.0, -0.0], np.float32)).numpy().tolist()
     [True, True, False]
     """
-    padding = [_padding(each) for each in tf.nest.flatten(weights) if _can_tell(each)]
+    padding = [_padding(each) for each in tf.nest.flatten(weights) if _can_mark(each)]
     return tf.logical_not(tf.reduce_any(padding, axis=0)) if padding else None
 
 
-def _can_tell(weight: Any) -> bool:
-    """Tell whether it is a dense tensor of floats with at least one axis (and not of another backend of Keras's)."""
+def _can_mark(weight: Any) -> bool:
+    """Return whether a weight is a dense tensor of floats with at least one axis (of TensorFlow's backend)."""
     if not isinstance(weight, (tf.Tensor, np.ndarray)):
         return False
     return tf.as_dtype(weight.dtype).is_floating and bool(tf.TensorShape(weight.shape).rank)
@@ -62,19 +62,18 @@ def _padding(weight: Any) -> tf.Tensor:
 def update_on(real: tf.Tensor, update: Callable[[Any, Any], Any], y_true: Any, y_pred: Any, *, at_once: bool) -> None:
     """Call `update` with the real rows of labels and predictions, if there are any.
 
-    Without the test for any, a metric of the user's own that averages over the batch would become NaN for good in the
-    first batch that is nothing but padding.
+    Without the test for any, a custom metric that averages over the batch would be NaN after a batch of padding only.
 
     Parameters
     ----------
     real : tf.Tensor
-        Which rows are real.
+        The mask of `real_rows`.
     update : callable
         Takes labels and predictions.
     y_true, y_pred : nested structure of tensors
         Of the whole batch.
     at_once : bool
-        Without the test: where values must not come from within a branch of a graph.
+        Whether to call it without the test, where a branch of a graph must not assign values.
     """
 
     def on_real_rows() -> None:
@@ -90,7 +89,7 @@ def _kept(values: Any, real: tf.Tensor) -> Any:
     if values is None:  # an output without labels
         return None
     kept = (tf.ragged if isinstance(values, tf.RaggedTensor) else tf).boolean_mask(values, real)
-    mask = getattr(values, "_keras_mask", None)  # which time steps count; Keras has it on the tensor
+    mask = getattr(values, "_keras_mask", None)  # of time steps; Keras keeps it on the tensor
     if mask is not None:
         kept._keras_mask = tf.boolean_mask(mask, real)
     return kept
@@ -110,7 +109,7 @@ def skip_padding(trainer: ModuleType) -> None:
             container.build(y_true, y_pred)
 
         def only(unweighted: Sequence[Any] = (), weighted: Sequence[Any] = ()) -> Callable[..., None]:
-            """Return Keras's own function, as it is for a container that has only these metrics."""
+            """Return Keras's own function, bound to a container with only these metrics."""
             part = SimpleNamespace(
                 built=True,
                 _flatten_y=container._flatten_y,
@@ -119,7 +118,7 @@ def skip_padding(trainer: ModuleType) -> None:
             )
             return lambda *values: wrapped.__func__(part, *values)
 
-        # Keras builds a model in a scope of its own, which holds on to the values that are assigned.
+        # Keras builds a model in a stateless scope, which records the assigned values.
         update_on(real, only(container._flat_metrics), y_true, y_pred, at_once=in_stateless_scope())
         only(weighted=container._flat_weighted_metrics)(y_true, y_pred, weights)
 
@@ -127,7 +126,7 @@ def skip_padding(trainer: ModuleType) -> None:
 
 
 def skip_padding_in_tf_keras(compile_utils: ModuleType) -> None:
-    """Have Keras 2 do the same (called after the import of its ``compile_utils``)."""
+    """Have ``tf_keras`` do the same (called after the import of its ``compile_utils``)."""
 
     def update_state(wrapped: Any, container: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         y_true, y_pred, weights = _arguments(*args, **kwargs)
@@ -139,7 +138,7 @@ def skip_padding_in_tf_keras(compile_utils: ModuleType) -> None:
             container.build(y_pred, container._conform_to_outputs(y_pred, y_true))
 
         def without(name: str) -> Callable[..., None]:
-            """Return Keras's own function, as it is for a container that does not have these metrics."""
+            """Return Keras's own function, bound to a container without these metrics."""
             part = copy.copy(container)
             setattr(part, name, [[] for _ in getattr(container, name)])  # for each output
             return lambda *values: wrapped.__func__(part, *values)
@@ -155,6 +154,6 @@ def _arguments(y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[Any
 
 
 def _have_rows(*values: Any) -> bool:
-    """Tell whether rows can be taken from all of the values (from sparse tensors they can't: they stay as they are)."""
+    """Return whether rows can be selected from all of the values (they can't from sparse tensors)."""
     kinds = (tf.Tensor, tf.RaggedTensor, np.ndarray)
     return all(each is None or isinstance(each, kinds) for each in tf.nest.flatten(values))

@@ -1,13 +1,13 @@
-"""Keras 3's optimizers on several replicas: gradients are summed first, and everything after that sees their sum.
+"""Keras 3's optimizers on several replicas: gradients are summed before anything else uses them.
 
-Keras adds up the gradients of all replicas last, just before the update. What it does before that, each replica does
-with its own share of the gradient: clip it, accumulate it over steps, look for values that are not finite. That gives
-other weights than one process with the whole batch, or, where two replicas come to different results, a worker that
-waits for ever. And what Keras does in some steps only (``gradient_accumulation_steps``, ``ema_overwrite_frequency``)
-fails, since a branch of a graph must not exchange anything with other replicas from within one of them.
+Keras sums the gradients of all replicas last, just before the update. Before that, each replica processes its own share
+of the gradient: clips it, accumulates it over steps, tests whether it is finite. The weights differ from those of one
+process with the whole batch, and if two replicas come to different results, a worker waits for ever. Operations in some
+steps only (``gradient_accumulation_steps``, ``ema_overwrite_frequency``) fail, since a branch of one replica's graph
+must not communicate with other replicas.
 
-Here the sum comes first. From then on each replica computes the same, and all take the same branch, which is entered
-for all replicas of a worker at once.
+Here the sum comes first. Then each replica computes the same, and all take the same branch, which is entered for all
+replicas of a worker at once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +22,9 @@ from tensorflowonspark.keras import wrap
 
 __all__ = ["agree_on_loss_scale", "only_building", "sum_gradients_first"]
 
-# Replicas take their steps in threads of their own, and have a value each.
+# Replicas run their steps in separate threads, with a value each.
 _summed: ContextVar[bool] = ContextVar("gradients are the sum over all replicas", default=False)
-_only_building: ContextVar[bool] = ContextVar("optimizers make their variables and do no more", default=False)
+_only_building: ContextVar[bool] = ContextVar("optimizers only make their variables", default=False)
 
 
 def sum_gradients_first(module: ModuleType) -> None:
@@ -53,7 +53,7 @@ def sum_gradients_first(module: ModuleType) -> None:
 
 
 def agree_on_loss_scale(module: ModuleType) -> None:
-    """Have all replicas see the same values that are not finite (called after the import of ``LossScaleOptimizer``)."""
+    """Have all replicas agree whether gradients are finite (called after the import of ``LossScaleOptimizer``)."""
 
     def apply(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def arguments(grads: Any, trainable_variables: Any = None) -> Any:
@@ -76,7 +76,7 @@ def agree_on_loss_scale(module: ModuleType) -> None:
 
 @contextmanager
 def only_building() -> Iterator[None]:
-    """Have optimizers make their variables, for the gradients that they are given, and change none."""
+    """Have optimizers make the variables for their gradients without an update."""
     token = _only_building.set(True)
     try:
         yield
@@ -85,7 +85,7 @@ def only_building() -> Iterator[None]:
 
 
 def _on_replica() -> bool:
-    """Return whether this is a step of one of the replicas of a strategy that mirrors variables."""
+    """Return whether a replica of a strategy that mirrors variables runs this step."""
     replica = tf.distribute.get_replica_context()
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     return replica is not None and isinstance(replica.strategy, mirrored)
@@ -101,7 +101,7 @@ def _gradients_are_summed() -> Iterator[None]:
 
 
 def _sum(grads: Sequence[Any]) -> list[Any]:
-    """Return the sum of each gradient over all replicas, unless that is what they are already."""
+    """Return the sum of each gradient over all replicas, unless they are summed already."""
     known = [each for each in grads if each is not None]
     if _summed.get() or not known:
         return list(grads)
@@ -110,7 +110,7 @@ def _sum(grads: Sequence[Any]) -> list[Any]:
 
 
 def _apply(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Do what ``BaseOptimizer._backend_apply_gradients`` does, with branches for all replicas at once."""
+    """Apply gradients as ``BaseOptimizer._backend_apply_gradients`` does, with branches for all replicas at once."""
 
     def update(gradients: Sequence[Any]) -> None:
         optimizer._apply_weight_decay(variables)
@@ -119,16 +119,16 @@ def _apply(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> No
     steps = optimizer.gradient_accumulation_steps
     if steps:
         accumulators = [optimizer._accumulated_gradients[optimizer._get_variable_index(each)] for each in variables]
-        mean = [(grad + so_far) / steps for grad, so_far in zip(grads, accumulators, strict=True)]
+        mean = [(grad + accumulated) / steps for grad, accumulated in zip(grads, accumulators, strict=True)]
         clipped = optimizer._clip_gradients(mean)
 
-        def update_and_begin_again() -> None:
+        def update_and_reset() -> None:
             update(clipped)
             optimizer._backend_reset_gradient_accumulators()
 
         _branch(
             (optimizer._iterations + 1) % steps == 0,
-            update_and_begin_again,
+            update_and_reset,
             lambda: optimizer._backend_increment_gradient_accumulators(grads, accumulators),
         )
     else:
@@ -145,7 +145,7 @@ def _apply(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> No
 
 
 def _branch(condition: Any, on_true: Callable[[], None], on_false: Callable[[], None]) -> None:
-    """Call one of two functions on all replicas, by a condition that has the same value on all of them."""
+    """Call one of two functions on all replicas, by a condition that is the same on all of them."""
 
     def for_all_replicas(strategy: tf.distribute.Strategy, condition: Any, on_true: Any, on_false: Any) -> None:
         def call_each(functions: Any) -> Callable[[], None]:

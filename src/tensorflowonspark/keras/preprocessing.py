@@ -1,9 +1,9 @@
-"""The states of Keras's preprocessing layers: computed in parts, merged, and given to a layer.
+"""States of Keras's preprocessing layers: computed in parts, merged, and assigned to a layer.
 
-A layer's state over all rows is put together from parts, each over some of the rows: those of a worker
-(`keras.adapting`), or of a Spark task (`ml.adapting`). What Keras makes of the state (the order of a vocabulary, the
-weights of tf-idf, the boundaries of bins) is left to Keras. TensorFlow is imported only with a layer at hand, so that
-tasks and the driver may import this module.
+A layer's state over all rows is merged from parts over some of the rows: those of a worker (`keras.adapting`), or of a
+Spark task (`ml.adapting`). Keras itself computes the results (the order of a vocabulary, the weights of tf-idf, the
+boundaries of bins). Only functions that take a layer import TensorFlow, so that tasks and the driver may import this
+module.
 """
 
 import sys
@@ -26,16 +26,16 @@ _LIBRARIES = ("keras", "tf_keras")
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and squared deviations of some values, over all axes but those that a `Normalization` keeps.
+    """Mean and squared deviations of values, over all axes except those that a `Normalization` keeps.
 
     Attributes
     ----------
     count : int
-        How many values each mean is of.
+        Number of values of each mean.
     mean, deviations : numpy.ndarray
-        The mean, and the sum of the squared distances from it, at each place of the kept axes.
+        The mean, and the sum of the squared distances from it, for each index of the kept axes.
     shape : tuple of int or None
-        Of one row's value; None where rows differ.
+        Shape of one row's value; None for a size that varies.
 
     Examples
     --------
@@ -52,12 +52,12 @@ class Moments:
 
     @classmethod
     def of(cls, rows: Any, axis: Sequence[int]) -> "Moments":
-        """Return those of an array whose first axis is that of the rows.
+        """Return the moments of an array whose first axis is that of the rows.
 
         Raises
         ------
         SpecError
-            If the rows' own axis is to be kept, or an axis does not exist.
+            If an axis does not exist, or is that of the rows.
         """
         values = np.asarray(rows).astype(np.float64)
         if any(not -values.ndim <= each < values.ndim or each % values.ndim == 0 for each in axis):
@@ -79,16 +79,16 @@ class Moments:
         if self.mean.shape != other.mean.shape:
             raise SpecError(f"values of shape {self.shape} and {other.shape} can't be normalized by one layer")
         count = self.count + other.count
-        apart = other.mean - self.mean
-        mean = self.mean + apart * (other.count / count)
-        deviations = self.deviations + other.deviations + apart**2 * (self.count * (other.count / count))
+        distance = other.mean - self.mean
+        mean = self.mean + distance * (other.count / count)
+        deviations = self.deviations + other.deviations + distance**2 * (self.count * (other.count / count))
         same = len(self.shape) == len(other.shape)
         shape = tuple(a if a == b else None for a, b in zip(self.shape, other.shape, strict=True)) if same else ()
         return Moments(count, mean, deviations, shape)
 
     @property
     def variance(self) -> npt.NDArray[np.float64]:
-        """The variance, with the count as divisor, as Keras has it."""
+        """The variance, with the count as divisor, as in Keras."""
         return self.deviations / max(1, self.count)
 
     @staticmethod
@@ -99,16 +99,16 @@ class Moments:
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """How often each token was seen, and in how many documents.
+    """Numbers of occurrences of each token, and of documents that contain it.
 
     Attributes
     ----------
     tokens : numpy.ndarray
-        Each once: bytes as objects, or int64.
+        The distinct tokens: bytes as objects, or int64.
     counts, documents : numpy.ndarray
-        How often it was seen, and in how many documents (zeros unless the layer's output is tf-idf).
+        Occurrences of each token, and documents that contain it (zeros unless the layer's output is tf-idf).
     rows : int
-        How many documents there were.
+        The number of all documents.
 
     Examples
     --------
@@ -127,15 +127,15 @@ class TokenCounts:
     @staticmethod
     def merged(parts: Sequence["TokenCounts"]) -> "TokenCounts":
         """Return the counts of all parts together."""
-        tokens, places = np.unique(np.concatenate([part.tokens for part in parts]), return_inverse=True)
+        tokens, indices = np.unique(np.concatenate([part.tokens for part in parts]), return_inverse=True)
         counts, documents = np.zeros(len(tokens), np.int64), np.zeros(len(tokens), np.int64)
-        np.add.at(counts, places, np.concatenate([part.counts for part in parts]))
-        np.add.at(documents, places, np.concatenate([part.documents for part in parts]))
+        np.add.at(counts, indices, np.concatenate([part.counts for part in parts]))
+        np.add.at(documents, indices, np.concatenate([part.documents for part in parts]))
         return TokenCounts(tokens, counts, documents, sum(part.rows for part in parts))
 
 
 def family_of(layer: Any) -> str:
-    """Return which of Keras's adaptable layers it is, as in ``Normalization``; empty if it is none of them.
+    """Return the name of the adaptable Keras layer that a layer is, as in ``Normalization``; empty if it is none.
 
     Lookups of strings and of integers are one family, ``IndexLookup``.
     """
@@ -144,12 +144,12 @@ def family_of(layer: Any) -> str:
 
 
 def lookup_of(layer: Any) -> Any:
-    """Return the lookup that holds a layer's vocabulary: a `TextVectorization` has one of its own."""
+    """Return the lookup that has a layer's vocabulary, which is within a `TextVectorization`."""
     return layer._lookup_layer if family_of(layer) == "TextVectorization" else layer
 
 
 def fixed_reason(layer: Any) -> str:
-    """Return why a layer can't adapt, as it was made with its state; empty if it can."""
+    """Return the reason why a layer can't adapt, since it was made with its state; empty if it can."""
     family = family_of(layer)
     if family == "Normalization":
         return "it was made with mean and variance" if layer.input_mean is not None else ""
@@ -159,7 +159,7 @@ def fixed_reason(layer: Any) -> str:
 
 
 def is_adapted(layer: Any) -> bool:
-    """Whether a layer has a state, whether it was given or computed, or needs none."""
+    """Return whether a layer has a given or computed state, or needs none."""
     family = family_of(layer)
     if not family or fixed_reason(layer):
         return True
@@ -174,25 +174,30 @@ def is_adapted(layer: Any) -> bool:
 
 
 def set_moments(layer: Any, moments: Moments, input_shape: Sequence[int | None] | None = None) -> None:
-    """Give a `Normalization` its mean and variance; build it if it has not been.
+    """Assign mean and variance to a `Normalization`; build it if needed.
 
     Parameters
     ----------
     layer : keras.layers.Normalization
         The layer.
     moments : Moments
-        Of all rows.
+        The moments of all rows.
     input_shape : sequence of int or None, optional
-        The shape to build it for, the rows' axis included; by default that of the rows.
+        The shape to build it for, with the rows' axis; by default that of the rows.
+
+    Raises
+    ------
+    SpecError
+        If there are no rows, or the layer was built for another shape.
     """
     if not moments.count:
         raise SpecError(f"layer {layer.name!r} can't adapt: there are no rows")
     if not layer.built:
         layer.build(tuple(input_shape or (None, *moments.shape)))
-    wanted = tuple(layer.adapt_mean.shape)
-    if wanted != moments.mean.shape:
+    built_for = tuple(layer.adapt_mean.shape)
+    if built_for != moments.mean.shape:
         raise SpecError(
-            f"layer {layer.name!r} was built for {wanted} means, and values of shape {moments.shape} have "
+            f"layer {layer.name!r} was built for {built_for} means, and values of shape {moments.shape} have "
             f"{moments.mean.shape}"
         )
     layer.adapt_mean.assign(moments.mean.astype(np.float32))
@@ -201,7 +206,7 @@ def set_moments(layer: Any, moments: Moments, input_shape: Sequence[int | None] 
 
 
 def set_tokens(layer: Any, counts: TokenCounts) -> None:
-    """Have a lookup or a `TextVectorization` make its vocabulary of tokens that were counted."""
+    """Have a lookup or a `TextVectorization` compute its vocabulary from counts of tokens."""
     import tensorflow as tf
 
     lookup = lookup_of(layer)
@@ -215,7 +220,7 @@ def set_tokens(layer: Any, counts: TokenCounts) -> None:
 
 
 def set_quantiles(layer: Any, summaries: Sequence[npt.NDArray[np.float32]]) -> None:
-    """Give a `Discretization` the boundaries that follow from summaries of its values, by Keras's own functions."""
+    """Have a `Discretization` compute its boundaries from summaries of the values, by Keras's own functions."""
     base = next(kind for kind in type(layer).__mro__ if kind.__name__ == "Discretization")
     merge = sys.modules[base.__module__].merge_summaries
     merged = reduce(lambda one, other: merge(other, one, layer.epsilon), summaries)

@@ -1,13 +1,13 @@
-"""Provenance of datasets: whether their elements come from a feed, which holds one worker's rows and no others.
+"""Provenance of datasets: whether their elements come from a feed, which returns the rows of one worker only.
 
-A dataset of ours carries that in its options (`shards`), but options do not reach a dataset in which ours is an
-argument of a function (``interleave``, ``flat_map``), or one that TensorFlow or Keras makes of a Python generator. So
-each dataset also carries its *sources*:
+The options of a feed's dataset record that (`shards`), but are lost if the dataset is an argument of a function
+(``interleave``, ``flat_map``), or if TensorFlow or Keras makes a dataset of a Python generator. So each dataset also
+records its *sources*:
 
 - a dataset has the sources of its inputs, and of the datasets that its functions make or capture;
-- ``from_generator`` adds its generator. Whether a generator reads from a feed is known when it has been run: a feed
-  reports each read (`report_read`) to the generator that runs in the same thread;
-- ``load`` adds those of the dataset that this process has saved there.
+- ``from_generator`` adds its generator. Running a generator shows whether it reads from a feed: a feed reports each
+  read (`report_read`) to the generator that runs in the same thread;
+- ``load`` adds those of the dataset that this process saved there.
 """
 
 import threading
@@ -25,7 +25,7 @@ from tensorflowonspark.errors import SpecError
 __all__ = ["SHARE", "Generator", "Reader", "add_source", "report_read", "sources", "track_adapters", "track_datasets"]
 
 _SOURCES = "_tensorflowonspark_sources"
-_running = threading.local()  # the readers that run in this thread, each within the one before
+_running = threading.local()  # the readers that run in this thread, from the outermost
 
 
 class Reader:
@@ -37,7 +37,7 @@ class Reader:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Take what is read from a feed in this thread as read by this code."""
+        """Attribute reads from a feed in this thread to this code."""
         stack = _running.__dict__.setdefault("stack", [])
         stack.append(self)
         try:
@@ -56,7 +56,8 @@ def report_read() -> None:
     Raises
     ------
     SpecError
-        If TensorFlow divides what that code yields among the workers: it would drop rows that no other worker has.
+        If TensorFlow divides the elements of that code among the workers, which would drop rows that no other worker
+        has.
     """
     for reader in getattr(_running, "stack", ()):
         reader.reads_feed = True
@@ -75,9 +76,9 @@ class Generator(Reader):
     Parameters
     ----------
     function : callable
-        Starts a pass.
+        Returns an iterator over the elements.
     takes_arguments : bool
-        Whether TensorFlow gives it arguments.
+        Whether TensorFlow passes arguments to it.
     """
 
     def __init__(self, function: Callable[..., Any], takes_arguments: bool) -> None:
@@ -85,20 +86,20 @@ class Generator(Reader):
         self.reads_feed = bool(getattr(function, "reads_feed", False))
         self._function = function
         self._begun: Iterator[Any] | None = None
-        self._known = takes_arguments or self.reads_feed  # as much as can be before it runs
+        self._tested = takes_arguments or self.reads_feed  # no test is possible, or needed
 
     def __call__(self, *arguments: Any) -> Iterator[Any]:
-        """Return a pass over its elements: the one that `find_out` began, or a new one."""
+        """Return a pass over its elements: the one that `test_read` began, or a new one."""
         begun, self._begun = self._begun, None
         return begun if begun is not None else self._pass(*arguments)
 
-    def find_out(self) -> bool:
-        """Return whether it reads from a feed; begin its first pass to know that.
+    def test_read(self) -> bool:
+        """Return whether it reads from a feed; begin its first pass to test that.
 
         The element that this takes is the first of the next pass: none is lost, and none is made twice.
         """
-        if not self._known and not self.reads_feed:
-            self._known = True
+        if not self._tested and not self.reads_feed:
+            self._tested = True
             first: list[Any] = []
             rest = self._pass()
             error: Exception | None = None
@@ -106,7 +107,7 @@ class Generator(Reader):
                 first.append(next(rest))
             except StopIteration:
                 pass
-            except Exception as raised:  # it belongs to the pass, not to this question
+            except Exception as raised:  # raised again by the pass
                 error = raised
             self._begun = _resumed(first, error, rest)
         return self.reads_feed
@@ -151,7 +152,7 @@ def sources(dataset: Any) -> frozenset[Reader]:
 
 
 def add_source(dataset: Any, *added: Reader) -> None:
-    """Add sources to a dataset, and to what will find them there: its tensor, and the functions that make it."""
+    """Add sources to a dataset, to its tensor, and to the functions that make it."""
     tensor = dataset._variant_tensor
     holders = [dataset, tensor]
     graph = getattr(tensor, "graph", None) if not hasattr(tensor, "numpy") else None
@@ -164,7 +165,7 @@ def add_source(dataset: Any, *added: Reader) -> None:
 
 
 def track_datasets(dataset_ops: ModuleType) -> None:
-    """Have each ``tf.data.Dataset`` carry its sources (called after the import of TensorFlow's ``dataset_ops``)."""
+    """Have each ``tf.data.Dataset`` record its sources (called after the import of TensorFlow's ``dataset_ops``)."""
 
     def load(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dataset = wrapped(*args, **kwargs)
@@ -191,7 +192,7 @@ def track_datasets(dataset_ops: ModuleType) -> None:
 
 def _collect_sources(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     wrapped(*args, **kwargs)
-    with suppress(NotImplementedError, AttributeError):  # kinds of dataset that do not show what they are made of
+    with suppress(NotImplementedError, AttributeError):  # datasets that do not expose their inputs
         found = frozenset[Reader]().union(*map(sources, [dataset._variant_tensor, *dataset._inputs()]))
         for function in dataset._functions():
             concrete = function.function
@@ -206,7 +207,7 @@ def _watch_generator(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[s
         return wrapped(function, *rest, **kwargs)
     arguments = kwargs.get("args", (*rest, None, None, None)[2])
     generator = Generator(function, takes_arguments=arguments is not None)
-    # What is known to read a feed needs no watch.
+    # A generator that is known to read from a feed needs no test.
     dataset = wrapped(function if generator.reads_feed else generator, *rest, **kwargs)
     add_source(dataset, SHARE if generator.reads_feed else generator)
     return dataset
@@ -223,7 +224,7 @@ def _directory(path: Any, **_: Any) -> str:
 
 
 def track_adapters(module: ModuleType) -> None:
-    """Have Keras's adapters report what they read ahead from generators (called after the import of their module)."""
+    """Have Keras's adapters report what they prefetch from generators (called after the import of their module)."""
 
     def watched(wrapped: Any, adapter: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         reader = adapter.__dict__.setdefault("_tensorflowonspark_reader", Reader())

@@ -1,19 +1,19 @@
-"""Keras's trainer on several workers: functions of ``keras.src.backend.tensorflow.trainer`` that fail are replaced.
+"""Replacements of functions of ``keras.src.backend.tensorflow.trainer`` that fail on several workers.
 
 ``model.fit`` under ``MultiWorkerMirroredStrategy`` fails with Keras 3 (keras-team/keras#20585):
 
-- ``_maybe_symbolic_build`` takes a batch from the data and reduces it as a whole, which a nested batch of
-  per-replica values does not allow. Here the model is built from zeros made after the data set's element spec, so
-  that no batch of a stream is lost either.
-- ``reduce_per_replica`` asks for the mean of scalars over their axis 0, which they don't have. Here scalars are
-  reduced over the workers only, and results that every worker is to have whole are left whole.
+- ``_maybe_symbolic_build`` takes a batch from the data and reduces it as a whole, which fails for a nested batch of
+  per-replica values. The replacement builds the model from zeros with the dataset's element spec, so that no batch of a
+  stream is lost either.
+- ``reduce_per_replica`` requests the mean of scalars over their axis 0, which they don't have. The replacement reduces
+  scalars over the workers only, and leaves results whole that every worker needs whole.
 
-And one that fails only with ``steps_per_execution`` above 1 (on several replicas of one worker too), since TensorFlow
-can't look ahead for another batch, which all workers must agree on, inside of a loop in a graph:
+A third fails only with ``steps_per_execution`` above 1 (on several replicas of one worker too), since TensorFlow can't
+test for another batch, on which all workers must agree, within a loop of a graph:
 
-- ``_make_function``. Here the steps of one execution are taken one after the other from Python.
+- ``_make_function``. The replacement runs the steps of one execution from Python, one after another.
 
-Whether the first two are needed is found out by trying the installed functions, not by version numbers.
+A test of the installed functions, not a version number, decides whether the first two are replaced.
 """
 
 import inspect
@@ -28,8 +28,8 @@ from typing import Any
 from tensorflowonspark.keras.steps import (
     build_in_advance,
     can_be_called,
-    refuse_own_step,
-    showing_whole_losses,
+    refuse_custom_step,
+    with_undivided_losses,
     without_compiling,
 )
 
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def repair_trainer(trainer: ModuleType) -> None:
-    """Replace what is broken in Keras's trainer (called after its import)."""
+    """Replace the broken functions of Keras's trainer (called after its import)."""
     repaired = []
     if reduction_needs_repair(trainer):
         trainer.reduce_per_replica = _repaired_reduction(trainer)  # type: ignore[attr-defined]
@@ -53,18 +53,18 @@ def repair_trainer(trainer: ModuleType) -> None:
 
 
 def reduction_needs_repair(trainer: ModuleType) -> bool:
-    """Try the installed ``reduce_per_replica`` on a scalar, with a strategy that only listens."""
-    asked: list[Any] = []
-    strategy = _listening_strategy(trainer, asked)
+    """Return whether the installed ``reduce_per_replica`` fails for a scalar, with a recording strategy."""
+    axes: list[Any] = []
+    strategy = _recording_strategy(trainer, axes)
     try:
-        trainer.reduce_per_replica(1.0, strategy, "mean")  # no tensor: TensorFlow must not start yet
+        trainer.reduce_per_replica(1.0, strategy, "mean")  # no tensor, which would start TensorFlow
     except Exception:
         return True
-    return asked != [None]
+    return axes != [None]
 
 
-def _listening_strategy(trainer: ModuleType, asked: list[Any]) -> Any:
-    """Return a strategy of several workers, as far as the trainer can tell, that notes the axis it is asked for."""
+def _recording_strategy(trainer: ModuleType, axes: list[Any]) -> Any:
+    """Return a strategy that looks like one of several workers to the trainer, and records the axes of reductions."""
 
     class Extended:
         worker_devices = ("/device:CPU:0",)
@@ -72,19 +72,19 @@ def _listening_strategy(trainer: ModuleType, asked: list[Any]) -> Any:
         def _in_multi_worker_mode(self) -> bool:
             return True
 
-    class Listening(trainer.tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[name-defined]
+    class Recording(trainer.tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[name-defined]
         def __init__(self) -> None:
-            pass  # no cluster is brought up
+            pass  # connects to no cluster
 
         @property
         def extended(self) -> Any:
             return Extended()
 
         def reduce(self, _operation: Any, value: Any, axis: Any = None) -> Any:
-            asked.append(axis)
+            axes.append(axis)
             return value
 
-    return Listening()
+    return Recording()
 
 
 def _repaired_reduction(trainer: ModuleType) -> Callable[..., Any]:
@@ -98,7 +98,7 @@ def _repaired_reduction(trainer: ModuleType) -> Callable[..., Any]:
 
     def mean(strategy: Any, value: Any) -> Any:
         if not isinstance(value, trainer.tf.distribute.DistributedValues):
-            # The exchange asks where a value is, which nothing says of a metric that returns a variable as it is.
+            # The reduction needs the device of a value; a metric that returns a variable has none.
             with trainer.tf.device(strategy.extended.worker_devices[0]):
                 value = trainer.tf.identity(trainer.tf.convert_to_tensor(value))
         return strategy.reduce("MEAN", value, axis=None)
@@ -107,22 +107,22 @@ def _repaired_reduction(trainer: ModuleType) -> Callable[..., Any]:
 
 
 def build_needs_repair(trainer: ModuleType) -> bool:
-    """Tell whether the installed ``_maybe_symbolic_build`` reduces a nested batch as a whole.
+    """Return whether the installed ``_maybe_symbolic_build`` reduces a nested batch as a whole.
 
-    Trying it needs a model and a cluster; it is told by what it names.
+    A call would need a model and a cluster, so the names that the function uses decide.
     """
     function = getattr(trainer.TensorFlowTrainer, "_maybe_symbolic_build", None)
     return function is not None and "reduce" in _names(function)
 
 
 def _names(function: Callable[..., Any]) -> set[str]:
-    """Return all names that a function and those nested in it use."""
+    """Return all names that a function and its nested functions use."""
     found: set[str] = set()
-    waiting = [function.__code__]
-    while waiting:
-        code = waiting.pop()
+    pending = [function.__code__]
+    while pending:
+        code = pending.pop()
         found.update(code.co_names)
-        waiting.extend(constant for constant in code.co_consts if inspect.iscode(constant))
+        pending.extend(constant for constant in code.co_consts if inspect.iscode(constant))
     return found
 
 
@@ -135,7 +135,7 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
                 spec = iterator.data_adapter.get_tf_dataset().element_spec
                 data_batch = trainer.tree.map_structure(partial(_zeros, trainer.tf, _batch_rows(self)), spec)
                 iterator = None
-            except TypeError:  # Keras may still know what to do
+            except TypeError:  # Keras may still build it
                 pass
         if self._distribute_strategy is None or can_be_called(self):
             with _ragged_kept(trainer, data_batch):
@@ -147,7 +147,7 @@ def _repaired_build(trainer: ModuleType) -> Callable[..., None]:
 
 
 def _zeros(tf: Any, rows: int, spec: Any) -> Any:
-    """Return zeros as a data set's spec describes them, with so many rows."""
+    """Return zeros with a dataset's element spec and a number of rows."""
     if isinstance(spec, tf.TensorSpec):
         shape = [1 if size is None else size for size in spec.shape]
         if shape and spec.shape[0] is None:
@@ -158,14 +158,14 @@ def _zeros(tf: Any, rows: int, spec: Any) -> Any:
         if isinstance(spec, tf.SparseTensorSpec):
             return tf.sparse.from_dense(dense)
         return tf.RaggedTensor.from_tensor(dense, ragged_rank=spec.ragged_rank) if spec.ragged_rank else dense
-    values = getattr(spec, "_value_specs", None)  # one for each replica: of a dataset that is distributed already
+    values = getattr(spec, "_value_specs", None)  # one for each replica, in the spec of a distributed dataset
     if values is None:
         raise TypeError(f"no zeros of {spec}")
     return _zeros(tf, rows, values[0])
 
 
 def _batch_rows(model: Any) -> int:
-    """Return the rows of a batch that a model is made for, as one with a stateful layer is, or 1 if it takes any."""
+    """Return the fixed batch size of a model, as one with a stateful layer has, or 1 if it takes any."""
     inputs = getattr(model, "inputs", None) or [None]
     return getattr(inputs[0], "shape", [None])[0] or 1
 
@@ -177,17 +177,17 @@ def _several_replicas(trainer: ModuleType, strategy: Any) -> bool:
 
 @contextmanager
 def _ragged_kept(trainer: ModuleType, batch: Any) -> Iterator[None]:
-    """Have Keras build with the ragged values of a batch: the symbols that it makes of all values are dense."""
-    waiting = deque(each for each in trainer.tree.flatten(batch) if each is not None)
-    if not any(isinstance(each, trainer.tf.RaggedTensor) for each in waiting):
+    """Have Keras build with the ragged values of a batch, of which it would make dense symbols."""
+    pending = deque(each for each in trainer.tree.flatten(batch) if each is not None)
+    if not any(isinstance(each, trainer.tf.RaggedTensor) for each in pending):
         yield
         return
     backend = trainer.base_trainer.backend
     plain = backend.KerasTensor
 
     def symbol(shape: Any, dtype: Any) -> Any:
-        value = waiting.popleft()
-        if not waiting:
+        value = pending.popleft()
+        if not pending:
             backend.KerasTensor = plain
         return value if isinstance(value, trainer.tf.RaggedTensor) else plain(shape, dtype)
 
@@ -204,8 +204,8 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
 
     def _make_function(self: Any, step_function: Callable[..., Any]) -> Any:
         strategy = self.distribute_strategy
-        refuse_own_step(trainer, self, step_function.__name__)
-        step_function = showing_whole_losses(trainer, step_function)
+        refuse_custom_step(trainer, self, step_function.__name__)
+        step_function = with_undivided_losses(trainer, step_function)
         if self.steps_per_execution == 1 or not _several_replicas(trainer, strategy):
             with without_compiling(self):
                 return original(self, step_function)
@@ -219,8 +219,8 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
         def fetch(iterator: Any) -> Any:
             return iterator.get_next()
 
-        # Two graphs, not one: in one, what needs no data (the optimizer's count of steps) would run before TensorFlow
-        # finds out that there is none left.
+        # Two graphs: in one, operations that need no data (the optimizer's count of steps) would run before TensorFlow
+        # finds the end of the data.
         step, next_batch = (
             (one_step, fetch)
             if self.run_eagerly
@@ -234,7 +234,7 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
             try:
                 for _ in range(self.steps_per_execution):
                     outputs = step(next_batch(iterator))
-            except tf.errors.OutOfRangeError:  # the epoch's last execution may have fewer steps, but not none
+            except tf.errors.OutOfRangeError:  # an epoch's last execution may have fewer steps, but at least one
                 if outputs is None:
                     raise
             return outputs

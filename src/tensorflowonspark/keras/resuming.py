@@ -1,6 +1,7 @@
-"""A Keras callback that goes on from the newest checkpoint, and writes one after each epoch; of Keras 3 or tf_keras.
+"""The Keras callback of a checkpoint, which resumes from the newest one and writes one after each epoch.
 
-All workers run it: each restores what the chief has chosen, and all take part in writing (`node.checkpoints`).
+All workers run it, with Keras 3 or ``tf_keras``: each restores the checkpoint that the chief selects, and all take part
+in writing (`node.checkpoint`).
 """
 
 from typing import Any
@@ -13,7 +14,7 @@ __all__ = ["resuming"]
 
 
 def resuming(checkpoints: Any, every: int | None) -> Any:
-    """Return the callback for a `node.checkpoints.Checkpoints`."""
+    """Return the callback of a `Checkpoints`, which also writes after `every` steps unless that is None."""
     return _Resuming(checkpoints) if every is None else _ResumingInEpochs(checkpoints, every)
 
 
@@ -25,7 +26,7 @@ class _Resuming(tf.keras.callbacks.Callback):
         self._epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras's names
-        """Restore, in the first ``fit``: in later ones the program itself has what is newest."""
+        """Restore in the first ``fit``; in later ones the program has the newest state itself."""
         if self._state is None:
             self._state = _state(self.model)
             saved = self._checkpoints.resume(self._state, whole=_is_keras_3(self.model))
@@ -33,11 +34,11 @@ class _Resuming(tf.keras.callbacks.Callback):
                 _begin_at(self.model, *self._checkpoints.go_on(saved))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Note which epoch is not complete yet."""
+        """Record the epoch, which is not complete yet."""
         self._epoch = epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Write, and copy what the callbacks before this one wrote."""
+        """Write a checkpoint, and copy the files that the callbacks before this one wrote."""
         self._epoch = epoch + 1
         self._save()
         self._checkpoints.mirror()
@@ -52,13 +53,13 @@ class _Resuming(tf.keras.callbacks.Callback):
 
 
 class _ResumingInEpochs(_Resuming):
-    """Writes within epochs too; a class of its own, since parameter servers refuse callbacks that look at batches."""
+    """Writes within epochs too; a separate class, since parameter servers refuse callbacks for batches."""
 
     def __init__(self, checkpoints: Any, every: int) -> None:
         super().__init__(checkpoints)
         self._every = every
-        self._seen = 0  # batches since the last one was written
-        self._last = -1  # the epoch's last batch that was seen: there may be several in one execution
+        self._seen = 0  # batches since the last checkpoint
+        self._last = -1  # the last seen batch of the epoch; one execution may have several
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Count from the first batch."""
@@ -66,7 +67,7 @@ class _ResumingInEpochs(_Resuming):
         self._last = -1
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Write, if it is time."""
+        """Write a checkpoint, if it is due."""
         self._seen += batch - self._last
         self._last = batch
         if self._seen >= self._every:
@@ -75,7 +76,7 @@ class _ResumingInEpochs(_Resuming):
 
 
 def _state(model: Any) -> tf.train.Checkpoint:
-    """Return all that training changes: weights, the optimizer's variables, and seeds, which Keras 3 tracks itself."""
+    """Return all state of the training: weights, the optimizer's variables, and seeds, which Keras 3 tracks itself."""
     if not getattr(model.optimizer, "built", True):
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)
@@ -91,7 +92,7 @@ def _is_keras_3(model: Any) -> bool:
 
 
 def _begin_at(model: Any, epoch: int, batch: int) -> None:
-    """Have ``fit`` begin at this epoch and step, or if both are 0, where it was told to."""
+    """Have ``fit`` begin at this epoch and step, or if both are 0, at its own first epoch."""
     if _is_keras_3(model):
         model._initial_epoch = epoch or None
         skip_steps(batch)
@@ -100,10 +101,10 @@ def _begin_at(model: Any, epoch: int, batch: int) -> None:
 
 
 class _Counters:
-    """In place of what tf_keras asks for the epoch to begin at."""
+    """Stand-in for the object from which ``tf_keras`` gets the epoch and step to begin at."""
 
     def __init__(self, epoch: int, batch: int) -> None:
-        self._place = epoch, batch
+        self._counters = epoch, batch
 
     def maybe_load_initial_counters_from_ckpt(self, *_: Any, **__: Any) -> tuple[int, int]:
-        return self._place
+        return self._counters

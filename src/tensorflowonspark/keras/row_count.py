@@ -1,7 +1,7 @@
-"""Count of the rows that a feed gave out and of those that reached a step of ``fit``.
+"""Comparison of the rows that a feed returned with those that reached a step of ``fit``.
 
-What is certain is compared, and nothing else: whole passes over the feed, and epochs that end because their data does.
-The rows of steps are those that Keras's own tracker of the loss has counted, so that counting costs nothing.
+Only certain counts are compared: complete passes over the feed, and epochs that end with their data. Keras's own
+tracker of the loss counts the rows of steps, so that counting costs nothing.
 """
 
 import json
@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from tensorflowonspark.keras.collectives import local_values
-from tensorflowonspark.keras.feed_tracking import DataPath, ledger
+from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
 
 __all__ = ["RowCount"]
 
@@ -31,53 +31,53 @@ _HINTS = {
 
 
 class RowCount(keras.callbacks.Callback):
-    """Compares, at the end of the first epoch, the rows that this worker's feed gave out with those of its steps."""
+    """Compares, after the first epoch, the rows that this worker's feed returned with those of its steps."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._way = DataPath.UNKNOWN
+        self._data_path = DataPath.UNKNOWN
         self._before = self._begun = 0
         self._open = self._compared = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras's names
-        """Note what the program has read by itself, and how the data of this ``fit`` came to the strategy."""
-        self._way = ledger.way
-        self._before = ledger.given_since_fit()
+        """Record the rows that the program itself has read, and the path of the dataset to the strategy."""
+        self._data_path = row_counts.data_path
+        self._before = row_counts.fed_since_fit()
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Begin to count."""
-        self._begun, self._open = ledger.given, not self._compared
+        self._begun, self._open = row_counts.fed, not self._compared
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Compare before the validation, which counts its own rows."""
         self._compare()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Compare, unless that has been done."""
+        """Compare, unless that is done."""
         self._compare()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Let the next ``fit`` begin anew."""
-        ledger.end_fit()
+        """Begin to count for the next ``fit``."""
+        row_counts.end_fit()
 
     def _compare(self) -> None:
-        if not self._open or self._way is DataPath.UNKNOWN or self.model.stop_training:
+        if not self._open or self._data_path is DataPath.UNKNOWN or self.model.stop_training:
             return
         self._open, self._compared = False, True
-        given = ledger.given - self._begun
-        if not given and self._way is DataPath.DIVIDED:  # what was read before, into arrays as it may be
-            given = self._before
+        fed = row_counts.fed - self._begun
+        if not fed and self._data_path is DataPath.DIVIDED:  # read before, perhaps into arrays
+            fed = self._before
         reached = self._reached()
-        if 0 < reached < given:
+        if 0 < reached < fed:
             warnings.warn(
-                f"{_role()}: its feed gave out {given} rows, and {reached} of them reached a step of fit in an epoch: "
-                f"{_HINTS[self._way]}",
+                f"{_role()}: its feed returned {fed} rows, and {reached} of them reached a step of fit in an epoch: "
+                f"{_HINTS[self._data_path]}",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
     def _reached(self) -> int:
-        """Return how many rows this worker's steps have had; 0 if its model does not count them."""
+        """Return the number of rows in this worker's steps; 0 if its model does not count them."""
         count = getattr(getattr(self.model, "_loss_tracker", None), "count", None)
         if count is None:
             return 0

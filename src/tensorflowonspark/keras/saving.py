@@ -1,11 +1,11 @@
-"""Models that are saved or exported in a node: outside of a strategy's scope, and as they predict.
+"""Saving and export of models in a node: outside of a strategy's scope, and as they predict.
 
-- **Scope.** Keras makes variables while it saves (an optimizer of its own, to compare attributes with). In the scope of
-  ``MultiWorkerMirroredStrategy`` the initial value of each variable is the chief's, which all workers exchange; but the
-  chief saves alone. So Keras's saving functions leave the scope while they run.
-- **Inference.** Keras exports ``model(x)`` and not ``model(x, training=False)``: layers whose ``training`` argument
-  is True by default (``RandomRotation`` and all others that augment) would go on doing so in the SavedModel. An
-  endpoint that is a layer's ``__call__`` is exported with ``training=False``, as ``predict`` calls it.
+- **Scope.** Keras makes variables while it saves (a reference optimizer, to compare attributes with). In the scope of
+  ``MultiWorkerMirroredStrategy`` all workers exchange the initial value of each variable; but the chief saves alone. So
+  Keras's saving functions leave the scope while they run.
+- **Inference.** Keras exports ``model(x)`` and not ``model(x, training=False)``: layers whose ``training`` argument is
+  True by default (``RandomRotation`` and other augmentation) would still augment in the SavedModel. An endpoint that is
+  a layer's ``__call__`` is exported with ``training=False``, as ``predict`` calls it.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,13 +27,13 @@ def outside_scope() -> Iterator[None]:
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context() or not tf.executing_eagerly():
         yield
         return
-    # A strategy's scope, and what it does to new variables, are kept on the current graph, in eager mode too.
+    # The current graph holds a strategy's scope and its creator of variables, in eager mode too.
     with tf.Graph().as_default(), context.eager_mode():
         yield
 
 
 def _leave_scope(module: ModuleType, *names: str) -> None:
-    """Have functions of a module run outside of a strategy's scope."""
+    """Run functions of a module outside of a strategy's scope."""
 
     def outside(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with outside_scope():
@@ -46,8 +46,8 @@ def _leave_scope(module: ModuleType, *names: str) -> None:
 def save_outside_scope(saving_lib: ModuleType) -> None:
     """Have Keras save outside of a strategy's scope (called after the import of its ``saving_lib``).
 
-    ``get_attr_skipset`` makes the variables, once in a process, in loading too: left in the scope, it would make them
-    on those workers only that have not saved before.
+    ``get_attr_skipset`` makes the variables, once in a process, when loading too: within the scope, only the workers
+    that have not saved before would make them.
     """
     _leave_scope(saving_lib, "save_model", "save_weights_only", "get_attr_skipset")
 
@@ -63,7 +63,7 @@ def export_for_inference(archive: ModuleType) -> None:
     Parameters
     ----------
     archive : module
-        Has a class ``SavedModelExportArchive`` (Keras 3) or ``ExportArchive`` (tf_keras).
+        A module with the class ``SavedModelExportArchive`` (Keras 3) or ``ExportArchive`` (tf_keras).
     """
     name = "SavedModelExportArchive" if hasattr(archive, "SavedModelExportArchive") else "ExportArchive"
 
@@ -74,7 +74,7 @@ def export_for_inference(archive: ModuleType) -> None:
         return arguments(*args, **kwargs)
 
     wrap(archive, f"{name}.add_endpoint", add_endpoint)
-    if name == "SavedModelExportArchive":  # of tf_keras all workers save: TensorFlow reads variables from all of them
+    if name == "SavedModelExportArchive":  # with tf_keras all workers save
         _leave_scope(archive, f"{name}.write_out")
 
 
@@ -86,7 +86,7 @@ def _as_predicted(function: Any) -> Any:
 
 
 def inference_call(model: Any) -> Callable[..., Any]:
-    """Return a Keras model (or layer) as the function of its inputs that ``predict`` calls."""
+    """Return the function of its inputs with which ``predict`` calls a Keras model (or layer)."""
     # Keras 3's own predict passes no ``training`` to a model whose ``call`` does not take it.
     if not getattr(model, "_call_has_training_arg", True):
         return model.__call__  # type: ignore[no-any-return]

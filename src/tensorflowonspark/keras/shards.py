@@ -1,65 +1,78 @@
-"""Datasets that hold one worker's share: a strategy takes them as they are, and does not divide them again.
+"""Shards: datasets that hold one worker's share, which a strategy must not divide again.
 
-``strategy.experimental_distribute_dataset``, which Keras's ``fit`` calls on every dataset, takes it for the whole
-data in global batches, and gives each worker its part of every batch. A share that Spark fed to a worker would thus
-lose rows, and its count of steps, on which Keras and the other workers rely. A share goes to
-``distribute_datasets_from_function`` instead, as it is. It is known by a ``framework_type`` in its options (where
-libraries name what made a dataset), which survives ``map``, ``prefetch`` and all other transformations, or by its
+``strategy.experimental_distribute_dataset``, which Keras's ``fit`` calls on every dataset, expects the whole data in
+global batches, and gives each worker its part of every batch. A share that Spark fed to a worker would lose rows, and
+its count of steps, on which Keras and the other workers rely. A share is passed to
+``distribute_datasets_from_function`` instead, unchanged. It is recognized by a ``framework_type`` in its options (where
+libraries name the origin of a dataset), which survives ``map``, ``prefetch`` and all other transformations, or by its
 `provenance`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from tensorflowonspark.keras.feed_tracking import DataPath, ledger
-from tensorflowonspark.keras.fitting import predicts
+from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
 from tensorflowonspark.keras.provenance import Generator, sources
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["mark_shard", "shard_batch_rows", "teach_strategy"]
+__all__ = ["distribute_shards_whole", "mark_shard", "predicting", "shard_batch_rows"]
 
 _MARK = "tensorflowonspark_shard_of_"
+_predicts = ContextVar("predicts", default=False)
+
+
+@contextmanager
+def predicting() -> Iterator[None]:
+    """Distribute no dataset for the duration of a block, which runs ``predict``."""
+    token = _predicts.set(True)
+    try:
+        yield
+    finally:
+        _predicts.reset(token)
 
 
 def mark_shard(dataset: "tf.data.Dataset", batch_rows: int) -> "tf.data.Dataset":
-    """Return the data set, marked as one worker's share in batches of so many rows."""
+    """Return a dataset that is marked as one worker's share, in batches of at most `batch_rows` rows."""
     import tensorflow as tf
 
     options = tf.data.Options()
     options.framework_type = [f"{_MARK}{batch_rows}"]
-    # For strategies that are not asked for here (one process, several GPUs): divide batches, never drop any.
+    # Strategies of one process with several GPUs: divide batches, and never drop any.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)
 
 
 def shard_batch_rows(dataset: Any) -> int | None:
-    """Return the rows in a batch of a marked data set, or None if it has no mark."""
+    """Return the rows in a batch of a marked dataset, or None if it is not marked."""
     options = getattr(dataset, "options", None)
     names = (options().framework_type or []) if callable(options) else []
     marks = [name.removeprefix(_MARK) for name in names if name.startswith(_MARK)]
     return int(marks[0]) if marks else None
 
 
-def teach_strategy(distribute_lib: ModuleType) -> None:
-    """Make the strategies of several workers take a share as it is (called after TensorFlow's import)."""
+def distribute_shards_whole(distribute_lib: ModuleType) -> None:
+    """Have strategies of several workers take a share unchanged (called after TensorFlow's import)."""
 
     def distribute(wrapped: Any, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dataset = args[0] if args else kwargs["dataset"]
         if not strategy.extended._in_multi_worker_mode():
             return wrapped(*args, **kwargs)
         replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
-        if predicts() and replicas == 1:
+        if _predicts.get() and replicas == 1:
             return dataset
         rows = shard_batch_rows(dataset)
-        if rows is None and not predicts() and not _is_share(dataset):
-            ledger.note(dataset, DataPath.UNKNOWN if _is_off(dataset) else DataPath.DIVIDED)
+        if rows is None and not _predicts.get() and not _is_share(dataset):
+            row_counts.note_dataset(dataset, DataPath.UNKNOWN if _is_off(dataset) else DataPath.DIVIDED)
             options = args[1:] if args else [kwargs["options"]] if "options" in kwargs else []
             return wrapped(_sorted(dataset), *options)
-        ledger.note(dataset, DataPath.WHOLE)
+        row_counts.note_dataset(dataset, DataPath.WHOLE)
         per_replica = _divided(dataset, rows, replicas)
         return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 
@@ -67,12 +80,12 @@ def teach_strategy(distribute_lib: ModuleType) -> None:
 
 
 def _is_share(dataset: Any) -> bool:
-    """Return whether an unmarked dataset holds rows of a feed; if it does not seem to, its generators may read none."""
+    """Return whether an unmarked dataset holds rows of a feed; if not, forbid its generators to read any."""
     origins = sources(dataset)
-    if not origins or _is_off(dataset):  # the program has decided by itself
+    if not origins or _is_off(dataset):  # the program has decided
         return False
     generators = [each for each in origins if isinstance(each, Generator)]
-    if any(each.reads_feed for each in origins) or any(each.find_out() for each in generators):
+    if any(each.reads_feed for each in origins) or any(each.test_read() for each in generators):
         return True
     for each in generators:
         each.divided = True
@@ -85,7 +98,7 @@ def _is_off(dataset: Any) -> bool:
 
 
 def _sorted(dataset: Any) -> Any:
-    """Return the dataset with the indices of its sparse tensors in order, which their division into batches needs."""
+    """Return the dataset with sorted indices of its sparse tensors, which their division into batches needs."""
     import tensorflow as tf
 
     def is_sparse(each: Any) -> bool:

@@ -1,13 +1,13 @@
-"""TensorFlow's start in a program that makes its ``MultiWorkerMirroredStrategy`` late.
+"""Start of TensorFlow in a program that makes its ``MultiWorkerMirroredStrategy`` late.
 
-The strategy configures how the workers' collectives work, and starts this worker's server, which gives devices other
-names. TensorFlow refuses that once its runtime has started, as it does with the first tensor or dataset. So the runtime
-starts with these settings already, if the program names the strategy anywhere: it waits for no other worker, and a
-program that makes no strategy after all runs as it would have.
+The strategy configures the workers' collectives, and starts this worker's server, which renames devices. TensorFlow
+refuses that once its runtime has started, as it does with the first tensor or dataset. So the runtime starts with these
+settings if the program contains the strategy's name: it waits for no other worker, and a program that makes no strategy
+runs as without them.
 
-A runtime that has started earlier than the strategy has no coordination service, since that waits for all workers. A
-worker whose peer has died may then wait for a minute, until TensorFlow's other check of its peers' health; the driver
-finds that death itself, and ends all.
+A runtime that starts before the strategy has no coordination service, since that waits for all workers. A worker whose
+peer has died may then wait for a minute, until TensorFlow's other check of its peers' health; the driver detects that
+death itself, and shuts the cluster down.
 """
 
 import copy
@@ -29,7 +29,7 @@ _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-
 
 
 def start_with_collectives(context: ModuleType, program: bytes) -> None:
-    """Have TensorFlow's runtime start as the strategy wants it (called after the import of TensorFlow's ``context``).
+    """Start TensorFlow's runtime with the strategy's settings (called after the import of TensorFlow's ``context``).
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def start_with_collectives(context: ModuleType, program: bytes) -> None:
 
     def ensure_initialized(self: Any) -> None:
         if self is context._context and not self._initialized:
-            context.Context.ensure_initialized = original  # once: this is on the way of each operation
+            context.Context.ensure_initialized = original  # once, since every operation calls it
             if not _is_configured(self) and _names_strategy(program):
                 _configure(self)
         original(self)
@@ -51,21 +51,21 @@ def start_with_collectives(context: ModuleType, program: bytes) -> None:
 
 
 def _is_configured(context: Any) -> bool:
-    """Return whether a strategy, or anyone else (as DTensor), has configured what is between processes."""
+    """Return whether a strategy, or another part of TensorFlow, has configured the communication of processes."""
     return any((context._collective_leader, context._collective_ops_server_def, context._server_def))
 
 
 def _names_strategy(program: bytes) -> bool:
-    """Return whether the user's function, or a module of theirs, names the strategy."""
+    """Return whether the user's function, or one of their modules, contains the strategy's name."""
     if any(name in program for name in _STRATEGIES):
         return True
-    # By their own attributes: others of a module that is to be imported late would import it.
+    # Not by getattr, which would import a lazy module.
     files = [getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values())]
     return any(_file_names_strategy(file) for file in files if file and _is_users(file))
 
 
 def _is_users(file: str) -> bool:
-    """Return whether a module's file is neither Python's, nor a package's, nor ours; there are thousands of these."""
+    """Return whether a module's file belongs neither to Python, nor to a package; there are thousands of those."""
     return file.endswith(".py") and not file.startswith(_LIBRARIES) and not any(part in file for part in _PACKAGES)
 
 
@@ -78,7 +78,7 @@ def _file_names_strategy(file: str) -> bool:
 
 
 def _configure(context: Any) -> None:
-    """Configure what ``CollectiveAllReduceExtended._initialize_multi_worker`` does, if there are several workers."""
+    """Configure TensorFlow as ``CollectiveAllReduceExtended._initialize_multi_worker`` does, for several workers."""
     from tensorflow.core.protobuf import tensorflow_server_pb2
     from tensorflow.python.distribute import multi_worker_util
     from tensorflow.python.distribute.cluster_resolver.tfconfig_cluster_resolver import TFConfigClusterResolver
@@ -102,13 +102,13 @@ def _configure(context: Any) -> None:
             protocol=resolver.rpc_layer or "grpc",
         )
     )
-    # The strategy would take the service for one that is still to be started, and check no peer's health itself. And it
-    # would update the server, which then forgets what other workers have already asked it for.
+    # The strategy would expect the service to be started later, and not check its peers' health. And it would update
+    # the server, which loses the requests of other workers then.
     context.configure_coordination_service = context.enable_collective_ops = lambda *_, **__: None
 
 
 def explain_late_strategy(module: ModuleType) -> None:
-    """Have an error name what to move where (called after the import of ``collective_all_reduce_strategy``)."""
+    """Explain the error of a strategy that is made too late (called after the import of its module)."""
 
     def initialize(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:

@@ -1,14 +1,16 @@
-"""Training and test steps: models compiled with ``jit_compile=True``, and models with steps of their own.
+"""Training and test steps of models with ``jit_compile=True``, and of models with custom steps.
 
-Keras compiles a step as a whole, and XLA can't compile the exchange of gradients between replicas: TensorFlow aborts.
-Here XLA compiles what a replica computes by itself, which is the model, its loss and its gradients; the optimizer and
-the metrics come after it. (The function that ``predict`` runs on a replica is compiled by Keras itself.)
+Keras compiles a step as a whole, but XLA can't compile the exchange of gradients between replicas: TensorFlow aborts.
+Here XLA compiles the local part of a replica's step: the model, its loss and its gradients. The optimizer and the
+metrics follow. (Keras itself compiles the function that ``predict`` runs on a replica.)
 
-- One without a ``call``, as Keras's guide writes a GAN, is built in its first step. Several replicas of one worker
-  can't make variables there: what such a step uses is made beforehand, by following the step without computing it.
-- Keras's losses are divided by the number of replicas, whose gradients are added up. Keras's own steps show a loss as
-  it was before that; those of a model's own do so if they give it to a ``Mean`` or return it.
-- With ``jit_compile=True`` such a step is refused: only in Keras's own is it known what XLA can compile.
+Models with a custom ``train_step`` or ``test_step``:
+
+- A model without a ``call``, as the GAN of Keras's guide, is built in its first step, where several replicas of one
+  worker can't make variables. They are made before, by tracing the step.
+- Keras divides losses by the number of replicas, whose gradients are summed. Keras's own steps report the undivided
+  loss; custom steps do so here if they pass the loss to a ``Mean`` or return it.
+- With ``jit_compile=True`` a custom step is refused, since XLA may not be able to compile it.
 """
 
 import inspect
@@ -29,21 +31,21 @@ __all__ = [
     "can_be_called",
     "compile_steps",
     "is_compiled",
-    "note_divided_losses",
-    "refuse_own_step",
-    "showing_whole_losses",
+    "refuse_custom_step",
+    "restore_divided_losses",
+    "with_undivided_losses",
     "without_compiling",
 ]
 
 
 def compile_steps(trainer: ModuleType) -> None:
-    """Have the steps of Keras's trainer compile what one replica computes (called after the trainer's import)."""
+    """Have the steps of Keras's trainer compile the local part of a replica (called after the trainer's import)."""
     trainer.TensorFlowTrainer.train_step = _train_step(trainer)
     trainer.TensorFlowTrainer.test_step = _test_step(trainer)
 
 
 def is_compiled(model: Any) -> bool:
-    """Return whether XLA compiles what a replica computes of a model's steps, rather than a step as a whole."""
+    """Return whether XLA compiles the local part of a model's steps, and not a step as a whole."""
     strategy = model.distribute_strategy
     several_devices = isinstance(strategy, tf.distribute.MirroredStrategy) and strategy.num_replicas_in_sync > 1
     several_workers = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -52,7 +54,7 @@ def is_compiled(model: Any) -> bool:
 
 @contextmanager
 def without_compiling(model: Any) -> Iterator[None]:
-    """Have Keras make a function around a step that is not compiled as a whole."""
+    """Have Keras make the function of a step without compiling it as a whole."""
     if not is_compiled(model):
         yield
         return
@@ -115,9 +117,9 @@ def _track(trainer: ModuleType, model: Any, loss: Any, x: Any) -> None:
 
 
 def _compiled(model: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose first result is the model's prediction, compiled by XLA.
+    """Return a function, whose first result is the model's prediction, compiled by XLA.
 
-    What Keras keeps beside it, the masks of its results and the losses of layers, comes out of the compiled graph too.
+    The compiled graph also returns the masks of the prediction and the losses of layers, which Keras keeps beside it.
     """
     layers: list[Any] = []
 
@@ -141,20 +143,20 @@ def _compiled(model: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _log = logging.getLogger(__name__)
-_DIVIDED = "_tfos_divided"  # an attribute of tensors: a loss that is divided by the number of replicas
+_DIVIDED = "_tfos_divided"  # attribute of the tensor of a loss that is divided by the number of replicas
 
 
 def can_be_called(model: Any) -> bool:
     """Return whether a model has a ``call``."""
-    import keras  # it is complete by now
+    import keras  # its import is complete by now
 
     return type(model).call not in (keras.Layer.call, keras.Model.call)
 
 
 def build_in_advance(trainer: ModuleType, model: Any, batch: Any) -> None:
-    """Make the variables that a model's own ``train_step`` makes, if several replicas of this worker take it."""
+    """Make the variables of a custom ``train_step``, if several replicas of this worker run it."""
     strategy = model.distribute_strategy
-    if len(strategy.extended.worker_devices) == 1 or not _has_own(trainer, model, "train_step"):
+    if len(strategy.extended.worker_devices) == 1 or not _is_custom(trainer, model, "train_step"):
         return
     from keras.src import backend
 
@@ -162,46 +164,46 @@ def build_in_advance(trainer: ModuleType, model: Any, batch: Any) -> None:
         return None if value is None else backend.KerasTensor(value.shape, backend.standardize_dtype(value.dtype))
 
     def step(data: Any) -> Any:
-        with tf.distribute.ReplicaContext(strategy, 0):  # else variables have no one value to take gradients of
+        with tf.distribute.ReplicaContext(strategy, 0):  # so that variables have one value to differentiate by
             return model.train_step(data)
 
     data = trainer.tree.map_structure(symbolic, batch)
-    # Layers come first; with them, gradients; and with these, optimizers.
+    # The first trace builds layers, which allows gradients, which allow the optimizers' variables.
     for _ in range(3):
         try:
             with strategy.scope(), only_building():
                 backend.compute_output_spec(step, data)
         except Exception as error:
-            _log.debug("the step could not be followed to its end: %s", error)
+            _log.debug("tracing the step failed: %s", error)
         else:
             return
 
 
-def _has_own(trainer: ModuleType, model: Any, name: str) -> bool:
+def _is_custom(trainer: ModuleType, model: Any, name: str) -> bool:
     return inspect.getattr_static(type(model), name) is not inspect.getattr_static(trainer.TensorFlowTrainer, name)
 
 
-def refuse_own_step(trainer: ModuleType, model: Any, name: str) -> None:
-    """Refuse a model that is to be compiled and whose step is its own and does not call Keras's.
+def refuse_custom_step(trainer: ModuleType, model: Any, name: str) -> None:
+    """Refuse to compile a model with a custom step that does not call Keras's.
 
     Raises
     ------
     SpecError
-        It names the step.
+        With the name of the step.
     """
-    if not is_compiled(model) or not _has_own(trainer, model, name):
+    if not is_compiled(model) or not _is_custom(trainer, model, name):
         return
     code = getattr(inspect.getattr_static(type(model), name), "__code__", None)
     if code is None or name not in code.co_names:  # it does not call super().train_step(data) either
         raise SpecError(
-            f"jit_compile=True: {type(model).__name__} has a {name} of its own, which exchanges gradients or metrics "
-            "with the other workers, and XLA can't compile that; put @tf.function(jit_compile=True) on what it "
-            f'computes by itself, and compile the model with jit_compile="auto" or False'
+            f"jit_compile=True: {type(model).__name__} has a custom {name}, which exchanges gradients or metrics with "
+            "the other workers, and XLA can't compile that; put @tf.function(jit_compile=True) on the functions of its "
+            f'local part, and compile the model with jit_compile="auto" or False'
         )
 
 
-def note_divided_losses(trainer: ModuleType) -> None:
-    """Have each ``Mean`` show whole losses (called after the import of Keras's TensorFlow trainer)."""
+def restore_divided_losses(trainer: ModuleType) -> None:
+    """Have each ``Mean`` track undivided losses (called after the import of Keras's TensorFlow trainer)."""
 
     def divided(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         loss = wrapped(*args, **kwargs)
@@ -211,23 +213,23 @@ def note_divided_losses(trainer: ModuleType) -> None:
 
     def update_state(wrapped: Any, _mean: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def arguments(values: Any, *rest: Any, **more: Any) -> Any:
-            return wrapped(_whole(trainer, values), *rest, **more)
+            return wrapped(_undivided(trainer, values), *rest, **more)
 
         return arguments(*args, **kwargs)
 
     wrap(trainer.loss_module, "scale_loss_for_distribution", divided)
-    wrap(trainer.base_trainer, "Trainer.compute_loss", divided)  # a sum of such
+    wrap(trainer.base_trainer, "Trainer.compute_loss", divided)  # a sum of divided losses
     wrap(trainer.metrics_module, "Mean.update_state", update_state)
 
 
-def showing_whole_losses(trainer: ModuleType, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a step that returns losses as they were before they were divided."""
+def with_undivided_losses(trainer: ModuleType, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a step that returns undivided losses."""
 
-    def whole(data: Any) -> Any:
-        return trainer.tree.map_structure(lambda each: _whole(trainer, each), step(data))
+    def undivided(data: Any) -> Any:
+        return trainer.tree.map_structure(lambda each: _undivided(trainer, each), step(data))
 
-    return whole
+    return undivided
 
 
-def _whole(trainer: ModuleType, loss: Any) -> Any:
+def _undivided(trainer: ModuleType, loss: Any) -> Any:
     return trainer.loss_module.unscale_loss_for_distribution(loss) if getattr(loss, _DIVIDED, False) else loss

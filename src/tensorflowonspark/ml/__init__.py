@@ -1,9 +1,11 @@
 """Keras models as stages of Spark ML: fit on a DataFrame, transform a DataFrame.
 
-`estimator` and `model` are the two stages, `params` what can be set on them. `recipe` is how a model gets from the
-driver to the nodes, with the user's own classes in it (`code`, `custom`), `training` what the nodes do with it,
-`artefact` what comes back and is saved. `predict` runs in Spark's Python workers, and `inputs` and `outputs` stand
-between columns and a model's tensors.
+- Driver: the stages `estimator` and `model`, their `params` and `training_params`, `persistence` and `summary`;
+  `transform`, which plans predictions; `adapting` of preprocessing layers (`layers`) over a DataFrame.
+- Nodes: `training`. A model travels in the form of `serialization`, with the `code` of the user's own classes, and
+  returns as a `model_bundle`.
+- Spark's Python workers: `predict` and `counting`, with models from `distribution`.
+- `inputs` and `outputs` map columns to a model's tensors and back.
 """
 
 from importlib import import_module
@@ -16,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["KerasEstimator", "KerasModel", "TrainingSummary"]
 
-_HOMES = {"KerasEstimator": "estimator", "KerasModel": "model", "TrainingSummary": "summary"}
+_MODULES = {"KerasEstimator": "estimator", "KerasModel": "model", "TrainingSummary": "summary"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

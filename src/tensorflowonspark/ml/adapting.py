@@ -1,7 +1,7 @@
-"""``adapt`` of preprocessing layers over a DataFrame: Spark computes the state, and no node is started.
+"""``adapt`` of preprocessing layers over a DataFrame: Spark computes the state, without nodes.
 
-Spark's tasks count, the driver merges: moments for a `Normalization`, counts of tokens for lookups and a
-`TextVectorization`, and approximate quantiles for a `Discretization`. What becomes of them is left to Keras
+Spark's tasks compute statistics, and the driver merges them: moments for a `Normalization`, counts of tokens for
+lookups and a `TextVectorization`, and approximate quantiles for a `Discretization`. Keras computes the state of them
 (`keras.preprocessing`).
 """
 
@@ -34,7 +34,7 @@ from tensorflowonspark.ml.layers import (
     source_inputs,
     unadapted_layers,
 )
-from tensorflowonspark.ml.params import missing_columns
+from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.predict import TakenColumns
 from tensorflowonspark.ml.serialization import is_model
 
@@ -46,9 +46,9 @@ __all__ = ["adapt", "adapted"]
 Layer = TypeVar("Layer")
 
 _ADVICE = "for adapt, nulls are declared with fill, shapes with shapes, and other dtypes with dtypes"
-# An error of ours in a task, as Spark reports it.
-_OURS = re.compile(r"tensorflowonspark\.errors\.\w+: (.+)$", re.MULTILINE)
-_changing = RLock()  # held while a model that the user keeps is not as the user has it
+# An error of this package in a task, as Spark reports it.
+_TASK_ERROR = re.compile(r"tensorflowonspark\.errors\.\w+: (.+)$", re.MULTILINE)
+_changing = RLock()  # held while the layers of the user's model have a temporary state
 
 
 def adapt(
@@ -60,37 +60,37 @@ def adapt(
     dtypes: Mapping[str, str] | None = None,
     fill: Mapping[str, Any] | None = None,
 ) -> Layer:
-    """Adapt Keras's preprocessing layers to a DataFrame's rows, by Spark, in the driver.
+    """Adapt Keras's preprocessing layers to the rows of a DataFrame.
 
-    Equal to the layer's own ``adapt`` in one process over all rows. Spark computes it in one pass for each layer,
-    with any number of rows; only the state comes to the driver. The boundaries of a ``Discretization`` are those of
-    ``DataFrame.approxQuantile`` with the layer's ``epsilon`` as relative error: the rank of each differs from the
-    exact one by at most ``epsilon`` times the number of values; NaNs are ignored.
+    The result equals that of the layer's own ``adapt`` in one process over all rows. Spark computes it in one pass for
+    each layer, for any number of rows; only the state is sent to the driver. The boundaries of a ``Discretization`` are
+    those of ``DataFrame.approxQuantile`` with the layer's ``epsilon`` as relative error: the rank of each differs from
+    the exact one by at most ``epsilon`` times the number of values. NaNs are ignored.
 
     Parameters
     ----------
     layer_or_model : keras.Layer or keras.Model
-        A ``Normalization``, ``Discretization``, ``StringLookup``, ``IntegerLookup`` or ``TextVectorization``, or a
-        model with such layers: then those that have no state yet.
+        A ``Normalization``, ``Discretization``, ``StringLookup``, ``IntegerLookup`` or ``TextVectorization``; or a
+        model, whose layers of these kinds without a state are adapted.
     df : DataFrame
         The rows.
     columns : str, sequence of str, or mapping, optional
-        For a layer, its column, or several columns of numbers that it takes side by side; by default the only column
-        of the DataFrame, or the one of the layer's name. For a model, the columns by layer, as in
-        ``{"layer_name": "column"}``; by default a layer that stands directly behind an input takes the column of the
-        input's name.
+        For a layer, its column, or several columns of numbers that are concatenated; by default the only column of
+        the DataFrame, or the one with the layer's name. For a model, the columns by layer, as in
+        ``{"layer_name": "column"}``; by default a layer directly behind an input takes the column with the input's
+        name.
     shapes, dtypes, fill : mapping, optional
-        The shape of one row's value, the dtype and what stands for a null, by column, as for `Feed.dataset`.
+        The shape of one row's value, the dtype, and the value that replaces a null, by column, as for `Feed.dataset`.
 
     Returns
     -------
     keras.Layer or keras.Model
-        What was given.
+        The given layer or model, which is changed in place.
 
     Raises
     ------
     SpecError
-        If a layer can't adapt, or it is not clear to which column.
+        If a layer can't adapt, or its column is missing or ambiguous.
 
     Examples
     --------
@@ -108,7 +108,9 @@ def adapt(
         work = [(layer_or_model, _own_columns(layer_or_model, df, columns))]
     elif is_model(layer_or_model):
         if columns is not None and not isinstance(columns, Mapping):
-            raise SpecError(f"columns={columns!r}: for a model, say it by layer, as in {{'layer_name': 'column'}}")
+            raise SpecError(
+                f"columns={columns!r}: for a model, give the columns by layer, as in {{'layer_name': 'column'}}"
+            )
         work = _of_model(layer_or_model, df, columns or {})
     else:
         raise SpecError(
@@ -117,7 +119,7 @@ def adapt(
         )
     for layer, names in work:
         _check(layer, df, names)
-    states = [(layer, _computed(layer, df, names, by_column)) for layer, names in work]
+    states = [(layer, _compute(layer, df, names, by_column)) for layer, names in work]
     for layer, state in states:
         _set(layer, state)
     return layer_or_model
@@ -127,26 +129,26 @@ def adapt(
 def adapted(
     model: Any, df: "DataFrame", features: Sequence[str], by_column: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[None]:
-    """Have a model's layers that have no state be adapted for as long as the context lasts.
+    """Adapt a model's layers without a state for the duration of a context.
 
     Parameters
     ----------
     model : keras.Model
-        The user's, which is afterwards as it was: another fit has other rows.
+        The user's model, which is restored afterwards, since another fit has other rows.
     df : DataFrame
         The rows to train on.
     features : sequence of str
-        The columns that the model is given.
+        The feature columns.
     by_column : mapping
-        Shapes, dtypes and fill, by column.
+        The mappings ``shapes``, ``dtypes`` and ``fill`` by column.
     """
-    given = columns_of_inputs(input_names(model), features)
+    by_input = columns_of_inputs(input_names(model), features)
     work = []
     for layer in unadapted_layers(model):
-        names = _columns_of_sources(source_inputs(model, layer), given)
+        names = _columns_of_sources(source_inputs(model, layer), by_input)
         if names and (family_of(layer) != "Normalization" or layer.built):  # others adapt on the nodes
             _check(layer, df, names)
-            work.append((layer, _computed(layer, df, names, by_column)))
+            work.append((layer, _compute(layer, df, names, by_column)))
     with _changing:
         before = [(layer, _Undo(layer)) for layer, _ in work]
         try:
@@ -163,29 +165,29 @@ def _own_columns(layer: Any, df: "DataFrame", columns: str | Sequence[str] | Non
         return [columns] if isinstance(columns, str) else list(columns)
     if len(df.columns) == 1 or layer.name in df.columns:
         return [layer.name if layer.name in df.columns else df.columns[0]]
-    raise SpecError(f"adapt: say to which column the layer {layer.name!r} adapts; the DataFrame has {df.columns}")
+    raise SpecError(f"adapt: name the column of the layer {layer.name!r}; the DataFrame has {df.columns}")
 
 
 def _of_model(model: Any, df: "DataFrame", columns: Mapping[str, str | Sequence[str]]) -> list[tuple[Any, list[str]]]:
     work = _of_layer(columns, adaptable_layers(model))
     named = [layer for layer, _ in work]
     inputs = input_names(model)
-    given = {name: [name] for name in inputs if name in df.columns}
+    by_input = {name: [name] for name in inputs if name in df.columns}
     if len(inputs) == len(df.columns) == 1:
-        given = {inputs[0]: list(df.columns)}
+        by_input = {inputs[0]: list(df.columns)}
     for layer in unadapted_layers(model):
         if any(layer is each for each in named):
             continue
         sources = source_inputs(model, layer)
-        names = _columns_of_sources(sources, given)
+        names = _columns_of_sources(sources, by_input)
         if not names:
             why = (
-                "does not take an input of the model as it is"
+                "does not take an input of the model unchanged"
                 if sources is None
-                else f"takes the model's input {', '.join(map(repr, sources))}, of which the DataFrame has no column"
+                else f"takes the model's input {', '.join(map(repr, sources))}, and the DataFrame has no such column"
             )
             raise SpecError(
-                f"the layer {layer.name!r} {why}: say to which column it adapts, as in "
+                f"the layer {layer.name!r} {why}: name its column, as in "
                 f"columns={{{layer.name!r}: {df.columns[0]!r}}}; the DataFrame has {df.columns}"
             )
         work.append((layer, names))
@@ -193,26 +195,26 @@ def _of_model(model: Any, df: "DataFrame", columns: Mapping[str, str | Sequence[
 
 
 def _of_layer(columns: Mapping[str, str | Sequence[str]], layers: Sequence[Any]) -> list[tuple[Any, list[str]]]:
-    """Return the layers that are named, with their columns."""
+    """Return the layers that `columns` names, with their columns."""
     by_name = {layer.name: layer for layer in layers}
     for name in columns:
         if name not in by_name:
-            raise SpecError(f"columns speaks of a layer {name!r}; the layers that can adapt are {sorted(by_name)}")
+            raise SpecError(f"columns names a layer {name!r}; the layers that can adapt are {sorted(by_name)}")
     return [(by_name[name], [each] if isinstance(each, str) else list(each)) for name, each in columns.items()]
 
 
-def _columns_of_sources(sources: Sequence[str] | None, given: Mapping[str, Sequence[str]]) -> list[str]:
-    if not sources or any(name not in given for name in sources):
+def _columns_of_sources(sources: Sequence[str] | None, by_input: Mapping[str, Sequence[str]]) -> list[str]:
+    if not sources or any(name not in by_input for name in sources):
         return []
-    return [column for name in sources for column in given[name]]
+    return [column for name in sources for column in by_input[name]]
 
 
 def _check(layer: Any, df: "DataFrame", columns: list[str]) -> None:
-    """Refuse what can't be adapted, before Spark begins."""
+    """Refuse a layer that can't adapt to the columns, before Spark starts a job."""
     fixed = fixed_reason(layer)
     if fixed:
         raise SpecError(f"the layer {layer.name!r} can't adapt: {fixed}")
-    missing_columns(df, columns)
+    check_columns(df, columns)
     if family_of(layer) in ("IndexLookup", "TextVectorization"):
         if len(columns) > 1:
             raise SpecError(f"the layer {layer.name!r} adapts to one column, not to {columns}")
@@ -226,7 +228,7 @@ def _check(layer: Any, df: "DataFrame", columns: list[str]) -> None:
             )
 
 
-_INTEGERS = ("byte", "short", "integer", "long", "boolean", "float", "double", "decimal")  # cut off, as Keras does
+_INTEGERS = ("byte", "short", "integer", "long", "boolean", "float", "double", "decimal")  # truncated, as Keras does
 _STRINGS = ("string", "char", "varchar", "binary")
 
 
@@ -238,41 +240,41 @@ def _depth(kind: Any) -> int:
     return 1 + _depth(kind.elementType) if kind.typeName() == "array" else 0
 
 
-def _computed(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[str, Mapping[str, Any]]) -> Any:
+def _compute(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[str, Mapping[str, Any]]) -> Any:
     """Return a layer's state over all rows.
 
     Raises
     ------
     SpecError
-        If a task found a value that the layer can't be given.
+        If the layer can't take a value that a task found.
     """
     try:
         return _state(layer, df, columns, by_column)
     except Exception as error:
-        ours = _OURS.search(str(error))
-        if isinstance(error, SpecError) or ours is None:
+        reason = _TASK_ERROR.search(str(error))
+        if isinstance(error, SpecError) or reason is None:
             raise
-        raise SpecError(f"the layer {layer.name!r} can't adapt: {ours[1]}") from error
+        raise SpecError(f"the layer {layer.name!r} can't adapt: {reason[1]}") from error
 
 
 def _state(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping[str, Mapping[str, Any]]) -> Any:
     family = family_of(layer)
-    own: dict[str, dict[str, Any]] = {
+    options: dict[str, dict[str, Any]] = {
         option: {name: value for name, value in values.items() if name in columns}
         for option, values in by_column.items()
     }
-    # By their places: of names with dots Spark makes fields when they go to Python.
+    # Columns are renamed, since Spark reads a name with dots as fields of a struct when it sends them to Python.
     frame = select(df, columns).toDF(*[f"column_{place}" for place in range(len(columns))])
     if family in ("IndexLookup", "TextVectorization"):
         depth = _depth(df.schema[columns[0]].dataType)
         if depth:
-            own["shapes"].setdefault(columns[0], (None,) * depth)
-        return _token_counts(layer, frame, TakenColumns(tuple(columns), own, advice=_ADVICE))
+            options["shapes"].setdefault(columns[0], (None,) * depth)
+        return _token_counts(layer, frame, TakenColumns(tuple(columns), options, advice=_ADVICE))
     if family == "Normalization" and layer.built and len(columns) == 1:
         built = tuple(getattr(layer, "_build_input_shape", None) or ())[1:]
         if built and None not in built and df.schema[columns[0]].dataType.typeName() in ("array", "binary", "udt"):
-            own["shapes"].setdefault(columns[0], built)
-    taken = TakenColumns(tuple(columns), own, advice=_ADVICE)
+            options["shapes"].setdefault(columns[0], built)
+    taken = TakenColumns(tuple(columns), options, advice=_ADVICE)
     return _moments(layer, frame, taken) if family == "Normalization" else _quantiles(layer, frame, taken)
 
 
@@ -285,14 +287,14 @@ def _moments(layer: Any, frame: "DataFrame", taken: TakenColumns) -> Moments:
 
 
 def _quantiles(layer: Any, frame: "DataFrame", taken: TakenColumns) -> list[float]:
-    """Return as many boundaries as Keras finds, at the same places."""
+    """Return the same boundaries as Keras: as many, of the same ranks."""
     step = 1.0 / layer.num_bins
-    places = np.minimum(step + np.arange(0.0, 1.0, step), 1.0)[:-1].tolist()
+    ranks = np.minimum(step + np.arange(0.0, 1.0, step), 1.0)[:-1].tolist()
     values = frame.mapInArrow(Numbers(taken), "value double")
-    found = values.approxQuantile("value", places or [0.5], float(layer.epsilon))
+    found = values.approxQuantile("value", ranks or [0.5], float(layer.epsilon))
     if not found:
         raise _no_rows(layer)
-    return [float(np.float32(each)) for each in found[: len(places)]]
+    return [float(np.float32(each)) for each in found[: len(ranks)]]
 
 
 def _token_counts(layer: Any, frame: "DataFrame", taken: TakenColumns) -> TokenCounts:
@@ -311,7 +313,7 @@ def _token_counts(layer: Any, frame: "DataFrame", taken: TakenColumns) -> TokenC
             literal = f.lit(int(special) if integers else bytearray(_bytes(special)))
             totals = totals.where(f.col("token").isNull() | (f.col("token") != literal))
     if lookup.max_tokens:
-        # Keras's order: the most frequent first, of equals that with the greater bytes. Rows are counted as no token.
+        # Keras's order: the most frequent first, of equals the one with the greater bytes. Null has the count of rows.
         order = [f.col("token").isNull().desc(), f.col("count").desc(), f.col("token").desc()]
         totals = totals.orderBy(*order).limit(max(lookup.max_tokens - lookup._token_start_index(), 0) + 1)
     found = totals.collect()
@@ -321,7 +323,7 @@ def _token_counts(layer: Any, frame: "DataFrame", taken: TakenColumns) -> TokenC
         raise (
             _no_rows(layer)
             if not rows
-            else SpecError(f"the layer {layer.name!r} can't adapt: in its {rows} rows there is no token to learn")
+            else SpecError(f"the layer {layer.name!r} can't adapt: its {rows} rows contain no token")
         )
     tokens = np.empty(len(found), np.int64 if integers else object)
     tokens[:] = [row.token if integers else bytes(row.token) for row in found]
@@ -350,7 +352,7 @@ def _set(layer: Any, state: Any) -> None:
 
 @dataclass
 class _Undo:
-    """Takes a layer's state away again."""
+    """Restores a layer without its state."""
 
     layer: Any
 

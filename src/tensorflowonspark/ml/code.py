@@ -1,7 +1,7 @@
-"""Classes and functions of the user's own that a Keras object is made of, and their code, which is sent with it.
+"""Code of the user's own classes and functions, which is sent with the Keras objects that contain them.
 
-Keras writes a name in place of a class or a function, and looks it up when it reads. Here the object itself is pickled
-beside the name. A process that can import the module takes its own; any other takes the code from the pickle.
+Keras writes a name in place of a class or a function, and looks the name up when it loads. This module pickles the
+object beside the name. A process that can import the module uses its own; any other uses the code in the pickle.
 """
 
 import functools
@@ -20,7 +20,7 @@ import cloudpickle
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["EVERYWHERE", "LIBRARIES", "Code", "WithCode", "code_for", "described", "is_own", "pickled"]
+__all__ = ["EVERYWHERE", "LIBRARIES", "Code", "WithCode", "code_for", "is_own", "pickled", "qualified_name"]
 
 LIBRARIES = ("keras", "tf_keras")
 _INSTALLED = ("site-packages", "dist-packages")
@@ -33,7 +33,7 @@ _by_value = threading.Lock()  # cloudpickle's registry is one for the process
 
 
 class WithCode:
-    """Pickles as an object that any process can read: from the object's modules, or else from their code.
+    """A value whose pickle any process can load: from the value's modules, or else from their code.
 
     Examples
     --------
@@ -45,18 +45,18 @@ class WithCode:
         self.value = value
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how it is read: a pickle that names the user's modules, and one that holds their code."""
+        """Return a pickle that names the user's modules, and one that contains their code."""
         references = cloudpickle.dumps(self.value)
         values, problem = b"", ""
         if modules := _own_modules():
             try:
                 values = _dumps_by_value(self.value, modules)
-            except Exception as error:  # pickling runs code of the objects; they may be importable on the nodes
+            except Exception as error:  # of the objects' own code; the nodes may import them
                 problem = f"{type(error).__name__}: {error}"
-        return _read, (references, b"" if values == references else values, problem)
+        return _load_pickle, (references, b"" if values == references else values, problem)
 
 
-def _read(references: bytes, values: bytes, problem: str) -> Any:
+def _load_pickle(references: bytes, values: bytes, problem: str) -> Any:
     try:
         return pickle.loads(references)
     except (ImportError, AttributeError) as error:
@@ -84,7 +84,7 @@ def _dumps_by_value(value: Any, modules: Sequence[ModuleType]) -> bytes:
 
 
 def _own_modules() -> list[ModuleType]:
-    """Return the loaded packages and modules that belong to no installed distribution."""
+    """Return the loaded top-level modules that belong to no installed distribution."""
     return [
         module
         for name, module in list(sys.modules.items())
@@ -97,7 +97,7 @@ def _own_modules() -> list[ModuleType]:
 
 
 def is_own(module: str | None) -> bool:
-    """Whether a module is the user's: the main program, or a file that no installed distribution owns."""
+    """Return whether a module is the user's: the main program, or a file that no installed distribution owns."""
     root = (module or "__main__").partition(".")[0]
     if root == "__main__":
         return True
@@ -107,8 +107,8 @@ def is_own(module: str | None) -> bool:
         iter(getattr(sys.modules.get(root), "__path__", ())), None
     )
     if file is None:
-        return root not in sys.modules  # made by a program, as cloudpickle and notebooks do; or built in
-    return not any(place in file.replace("\\", "/").split("/") for place in _INSTALLED) and root not in _distributed()
+        return root not in sys.modules  # made by a program (cloudpickle, a notebook), or built in
+    return not any(folder in file.replace("\\", "/").split("/") for folder in _INSTALLED) and root not in _distributed()
 
 
 @functools.cache
@@ -116,66 +116,69 @@ def _distributed() -> frozenset[str]:
     return frozenset(importlib.metadata.packages_distributions())
 
 
-# ---- what a Keras object needs
+# ---- code by name
 
 
 @dataclass(frozen=True)
 class Code:
-    """Classes and functions by the names under which Keras looks for them.
+    """Classes and functions by the names under which Keras looks them up.
 
     Attributes
     ----------
     names : tuple of str
         The names.
     pickle : bytes
-        A dict of the objects by these names; reading it runs the user's code. Empty if there are none.
+        A pickled dict of the objects by these names; loading it runs the user's code. Empty if there are none.
     """
 
     names: tuple[str, ...] = ()
     pickle: bytes = field(default=b"", repr=False)
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there is any code."""
         return bool(self.names)
 
     @property
     def digest(self) -> str:
-        """A name for the contents."""
+        """A hash of the pickle, which names it."""
         return sha256(self.pickle).hexdigest()[:32] if self.pickle else ""
 
     def load(self, library: str = "") -> dict[str, Any]:
-        """Return the objects by name, which runs their code.
+        """Return the objects by name; this runs their code.
 
-        With a library (``keras`` or ``tf_keras``) they are registered there under the names that they had.
+        Parameters
+        ----------
+        library : str
+            ``keras`` or ``tf_keras``, in which to register the objects under the names that they had; empty for none.
         """
         if not self.pickle:
             return {}
-        known = _held_as.get(self.pickle)
+        known = _loaded.get(self.pickle)
         if known is None:
             known = pickle.loads(self.pickle)
             _remember(self, known)
-            _read_here.add(self.pickle)
+            _received.add(self.pickle)
         if library:
             _register(import_module(library).saving, known)
         return dict(known)
 
 
-# The objects of the latest pickles: to read one twice, or where it was made, gives the same classes.
-_held_as: dict[bytes, dict[str, Any]] = {}
-_read_here: set[bytes] = set()  # those that come from another process, and go on as they came
-_MOST_HELD = 64
+# The objects of the latest pickles: loading one twice, or in the process that made it, gives the same classes.
+_loaded: dict[bytes, dict[str, Any]] = {}
+_received: set[bytes] = set()  # pickles from another process, which are sent on unchanged
+_MAX_LOADED = 64
 
 
 def _remember(code: Code, objects: dict[str, Any]) -> None:
-    while len(_held_as) >= _MOST_HELD:
-        oldest = next(iter(_held_as))
-        del _held_as[oldest]
-        _read_here.discard(oldest)
-    _held_as[code.pickle] = objects
+    while len(_loaded) >= _MAX_LOADED:
+        oldest = next(iter(_loaded))
+        del _loaded[oldest]
+        _received.discard(oldest)
+    _loaded[code.pickle] = objects
 
 
 def code_for(objects: Mapping[str, Any] | None) -> Code:
-    """Return objects that the user names (``customObjects``) as code; registered ones under that name, too."""
+    """Return the code of ``customObjects``; registered objects have that name as well."""
     if not objects:
         return Code()
     named = dict(objects)
@@ -187,23 +190,23 @@ def code_for(objects: Mapping[str, Any] | None) -> Code:
 
 
 def pickled(objects: dict[str, Any]) -> Code:
-    """Return objects by their names as code.
+    """Return the code of objects by name.
 
     Raises
     ------
     SpecError
-        If one can't be pickled; it names it.
+        If an object can't be pickled; the error names it.
     """
-    for known in _read_here:
-        held = _held_as[known]
+    for known in _received:
+        held = _loaded[known]
         if held.keys() >= objects.keys() and all(held[name] is objects[name] for name in objects):
             return Code(tuple(held), known)
     try:
         code = Code(tuple(objects), bytes(cloudpickle.dumps(WithCode(objects))))
-    except Exception as error:  # of the objects' own, or of what they refer to
+    except Exception as error:  # of the objects themselves, or of objects that they refer to
         raise SpecError(
-            f"{_culprit(objects)} can't be sent with the model: {error}. A class or a function must not refer to what "
-            "lives in this process alone, as a Spark session or an open file"
+            f"{_culprit(objects)} can't be sent with the model: {error}. A class or a function must not refer to "
+            "objects of this process alone, as a Spark session or an open file"
         ) from error
     _remember(code, objects)
     return code
@@ -214,18 +217,18 @@ def _culprit(objects: Mapping[str, Any]) -> str:
         try:
             cloudpickle.dumps(each)
         except Exception:
-            return described(each)
+            return qualified_name(each)
     return ", ".join(objects)
 
 
 def _register(saving: Any, objects: Mapping[str, Any]) -> None:
-    """Register objects under their names in a package (``mine>Scale``), by which a file written here names them."""
+    """Register objects under their names in a package (``mine>Scale``), which files of this process contain."""
     for name, each in objects.items():
         package, separator, own = name.partition(">")
         if separator and saving.get_registered_name(each) != name:
             saving.register_keras_serializable(package=package, name=own)(each)
 
 
-def described(value: Any) -> str:
+def qualified_name(value: Any) -> str:
     """Return the full name of a class or a function."""
     return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}"

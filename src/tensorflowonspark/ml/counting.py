@@ -1,4 +1,4 @@
-"""What Spark's tasks compute of their rows when a preprocessing layer adapts to a DataFrame."""
+"""Statistics that Spark's tasks compute of their rows when a preprocessing layer adapts to a DataFrame."""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -21,16 +21,16 @@ from tensorflowonspark.ml.predict import TakenColumns, features_of, this_partiti
 
 __all__ = ["CountTokens", "FindMoments", "Numbers", "Splitter"]
 
-_KEPT_TOKENS = 1 << 20  # that a task holds at a time; Spark adds up what it gives out
+_MAX_TOKENS = 1 << 20  # in a task's memory; Spark adds up the counts that it yields
 _STANDARDIZE = (None, "lower", "strip_punctuation", "lower_and_strip_punctuation")
 _SPLIT = (None, "whitespace")
-_PUNCTUATION = r"""[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']"""  # as Keras has it
-_WHITESPACE = r"[\t\n\v\f\r ]+"  # as TensorFlow has it
-_TEXT_ROWS = 4096  # that are split at a time
+_PUNCTUATION = r"""[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']"""  # the pattern of Keras
+_WHITESPACE = r"[\t\n\v\f\r ]+"  # the pattern of TensorFlow
+_TEXT_ROWS = 4096  # rows that are split in one call
 
 
 def _values(taken: TakenColumns, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield the values of the columns, which come in their order, as arrays; several columns side by side."""
+    """Yield the values of each batch's columns as an array; several columns are concatenated."""
     partition, row = this_partition(), 0
     for batch in batches:
         if batch.num_rows:
@@ -47,20 +47,20 @@ def _side_by_side(columns: Mapping[str, Any]) -> npt.NDArray[Any]:
 
 def _numbers(name: str, values: Any) -> npt.NDArray[Any]:
     if isinstance(values, Ragged) or values.dtype.kind not in "biuf":
-        held = "rows of different lengths" if isinstance(values, Ragged) else "no numbers"
-        raise FeedError(f"column {name!r} has {held}, and the layer adapts to numbers")
+        found = "rows of different lengths" if isinstance(values, Ragged) else "no numbers"
+        raise FeedError(f"column {name!r} has {found}, and the layer adapts to numbers")
     return np.asarray(values)
 
 
 @dataclass(frozen=True)
 class FindMoments:
-    """Yields the moments of a task's rows, packed; nothing if it has none."""
+    """Function of a task's rows that yields their moments, pickled; nothing if there are no rows."""
 
     taken: TakenColumns
     axis: tuple[int, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take a task's rows."""
+        """Yield the results for a task's rows."""
         moments: Moments | None = None
         for values in _values(self.taken, batches):
             numbers = _numbers(self.taken.columns[0], values)
@@ -74,12 +74,12 @@ class FindMoments:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Yields all numbers of a task's rows, one in a row, as float32 has them."""
+    """Function of a task's rows that yields all their numbers, rounded to float32, one in each row."""
 
     taken: TakenColumns
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take a task's rows."""
+        """Yield the results for a task's rows."""
         for values in _values(self.taken, batches):
             flat = _numbers(self.taken.columns[0], values).reshape(-1).astype(np.float32)
             yield pa.record_batch({"value": pa.array(flat.astype(np.float64))})
@@ -87,16 +87,16 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Splits texts into tokens as a `TextVectorization` does.
+    """Splitting of texts into tokens, equal to that of a `TextVectorization`.
 
     Attributes
     ----------
     library : str
         ``keras`` or ``tf_keras``.
     pickled : bytes
-        What the layer was made with, functions of the user's included.
+        The layer's class and settings, functions of the user's included.
     plain : tuple, optional
-        The ways to standardize and to split where Arrow has the same functions, so that no task imports TensorFlow.
+        The settings ``standardize`` and ``split``, if Arrow has the same functions: then no task imports TensorFlow.
     """
 
     library: str
@@ -105,28 +105,28 @@ class Splitter:
 
     @classmethod
     def of(cls, layer: Any) -> "Splitter":
-        """Return that of a layer."""
+        """Return the splitter of a layer."""
         kinds = type(layer).__mro__
         library = next(each.__module__.split(".")[0] for each in kinds if each.__name__ == "TextVectorization")
         settings = {name: getattr(layer, f"_{name}") for name in ("standardize", "split", "encoding")}
         settings["ngrams"] = getattr(layer, "_ngrams_arg", None)
         kind = None if type(layer).__module__.split(".")[0] == library else type(layer)
-        ways = settings["standardize"], settings["split"]
-        is_plain = kind is None and settings["ngrams"] is None and ways[0] in _STANDARDIZE and ways[1] in _SPLIT
-        return cls(library, cloudpickle.dumps((kind, settings)), ways if is_plain else None)
+        plain = settings["standardize"], settings["split"]
+        is_plain = kind is None and settings["ngrams"] is None and plain[0] in _STANDARDIZE and plain[1] in _SPLIT
+        return cls(library, cloudpickle.dumps((kind, settings)), plain if is_plain else None)
 
     def split(self, texts: Any) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Return the tokens of some rows, one after the other, and how many each row has."""
+        """Return the tokens of some rows in one array, and the number of tokens of each row."""
         if self.plain is not None and not isinstance(texts, Ragged) and texts.ndim == 1:
             try:
                 return _split_by_arrow(pa.array(texts, pa.string()), *self.plain)
-            except pa.ArrowException:  # bytes that are no UTF-8
+            except pa.ArrowException:  # the bytes are not UTF-8
                 pass
         return _split_by_keras(self.layer, texts)
 
     @cached_property
     def layer(self) -> Any:
-        """A layer that splits."""
+        """A layer with these settings."""
         prepare_tensorflow()
         kind, settings = cloudpickle.loads(self.pickled)
         return (kind or import_module(self.library).layers.TextVectorization)(**settings)
@@ -134,18 +134,20 @@ class Splitter:
 
 @dataclass(frozen=True)
 class CountTokens:
-    """Yields how often each token is in a task's rows, and in how many of them; and, as no token, how many rows.
+    """Function of a task's rows that yields the occurrences of each token, and the number of rows with it.
+
+    A last row with a null for the token has the number of all rows.
 
     Attributes
     ----------
-    taken : Taken
+    taken : TakenColumns
         The column.
     integers : bool
         Whether tokens are integers, and not bytes.
     documents : bool
-        Whether to count the rows in which each token is.
+        Whether to count the rows that contain each token.
     splitter : Splitter, optional
-        Makes tokens of texts.
+        Splits texts into tokens.
     """
 
     taken: TakenColumns
@@ -154,22 +156,22 @@ class CountTokens:
     splitter: Splitter | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take a task's rows."""
+        """Yield the results for a task's rows."""
         counts: dict[Any, tuple[int, int]] = {}
         rows = 0
         for tokens, lengths in self._rows_of_tokens(batches):
             rows += len(lengths)
-            for token, count, documents in self._counted(tokens, lengths):
+            for token, count, documents in self._count(tokens, lengths):
                 before = counts.get(token, (0, 0))
                 counts[token] = before[0] + count, before[1] + documents
-            if len(counts) > _KEPT_TOKENS:
+            if len(counts) > _MAX_TOKENS:
                 yield self._batch(counts)
                 counts = {}
         if rows:
             yield self._batch({**counts, None: (0, rows)})
 
     def _rows_of_tokens(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Any, npt.NDArray[np.int64]]]:
-        """Yield the tokens of some rows, one after the other, and how many each row has."""
+        """Yield the tokens of some rows in one array, and the number of tokens of each row."""
         for values in _values(self.taken, batches):
             if self.splitter is None:
                 yield _flat(values)
@@ -177,7 +179,7 @@ class CountTokens:
             for start in range(0, len(values), _TEXT_ROWS):
                 yield self.splitter.split(values[start : start + _TEXT_ROWS])
 
-    def _counted(self, tokens: Any, lengths: npt.NDArray[np.int64]) -> Iterator[tuple[Any, int, int]]:
+    def _count(self, tokens: Any, lengths: npt.NDArray[np.int64]) -> Iterator[tuple[Any, int, int]]:
         kind = pa.int64() if self.integers else pa.binary()
         if isinstance(tokens, pa.Array):
             coded = tokens.cast(kind).dictionary_encode()
@@ -204,7 +206,7 @@ class CountTokens:
 
 
 def _flat(values: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Return the values of some rows, and how many each row has."""
+    """Return the values of some rows in one array, and the number of values of each row."""
     if isinstance(values, Ragged):
         bounds = values.splits[0]
         for splits in values.splits[1:]:
@@ -224,7 +226,7 @@ def _split_by_arrow(texts: pa.Array, standardize: str | None, split: str | None)
         return texts, np.ones(len(texts), np.int64)
     tokens = pc.split_pattern_regex(texts, _WHITESPACE)
     rows, flat = pc.list_parent_indices(tokens), tokens.flatten()
-    real = pc.not_equal(flat, "")  # what stands before a leading space
+    real = pc.not_equal(flat, "")  # the empty string before a leading space
     return flat.filter(real), np.bincount(rows.filter(real).to_numpy(), minlength=len(texts))
 
 

@@ -31,7 +31,7 @@ __all__ = ["DistributedModel", "distribute", "loaded", "prepare_tensorflow"]
 
 Call = Callable[[Any], dict[str, Any]]
 
-_KEPT_MODELS = 4  # in a worker's memory
+_MAX_MODELS = 4  # in a worker's memory
 _models: "OrderedDict[tuple[Any, ...], Call]" = OrderedDict()
 
 
@@ -42,54 +42,57 @@ class DistributedModel:
     Attributes
     ----------
     file : str
-        Its data's, as Spark has copied it.
-    artefact : Artefact
+        Name of the file with its data, which Spark copies to each executor.
+    bundle : ModelBundle
         All but its data.
     layers : tuple of str
-        Whose outputs are wanted; none for the model's own.
+        Layers whose outputs are computed; none for the model's own outputs.
     custom_objects : Code
-        What the user says that a Keras model is made of, beside what came with it.
+        The user's `customObjects`, in addition to the bundle's code.
     """
 
     file: str
-    artefact: ModelBundle
+    bundle: ModelBundle
     layers: tuple[str, ...] = ()
     custom_objects: Code = field(default_factory=Code)
 
 
-def loaded(shipped: DistributedModel) -> Call:
-    """Return what gives a model's outputs, by name, for the features of some rows; it is kept for later tasks."""
-    code = shipped.artefact.code.digest, shipped.custom_objects.digest  # a class can change where the model does not
-    key = shipped.file, shipped.layers, shipped.artefact.signature, shipped.artefact.tags, code
+def loaded(distributed: DistributedModel) -> Call:
+    """Return a function from the features of some rows to the model's outputs by name; later tasks get the same one."""
+    code = (
+        distributed.bundle.code.digest,
+        distributed.custom_objects.digest,
+    )  # a class can change where the model does not
+    key = distributed.file, distributed.layers, distributed.bundle.signature, distributed.bundle.tags, code
     if key not in _models:
-        _models[key] = _load(shipped)
+        _models[key] = _load(distributed)
     _models.move_to_end(key)
-    while len(_models) > _KEPT_MODELS:
+    while len(_models) > _MAX_MODELS:
         _models.popitem(last=False)
     return _models[key]
 
 
-def _load(shipped: DistributedModel) -> Call:
-    artefact = replace(shipped.artefact, data=_received(shipped.file))
-    if artefact.kind == "function":
-        return _function(artefact)
+def _load(distributed: DistributedModel) -> Call:
+    bundle = replace(distributed.bundle, data=_read_file(distributed.file))
+    if bundle.kind == "function":
+        return _function(bundle)
     prepare_tensorflow()
-    return _saved_model(artefact) if artefact.kind == "saved_model" else _keras_model(artefact, shipped)
+    return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, distributed)
 
 
-def _received(name: str) -> bytes:
-    """Return the data of a file that Spark has copied."""
+def _read_file(name: str) -> bytes:
+    """Return the data of a file that Spark has copied to this executor."""
     from pyspark import SparkFiles
 
     return Path(SparkFiles.get(name)).read_bytes()
 
 
 def prepare_tensorflow() -> None:
-    """Let TensorFlow keep to this task's share of the machine."""
+    """Limit TensorFlow to this task's share of the machine."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    keep_sources(local_directory())  # which Spark removes: it ends its workers with no time to tidy up
+    keep_sources(local_directory())  # Spark removes it, and kills its workers before they can
     import tensorflow as tf
 
     cores = int(os.environ.get("OMP_NUM_THREADS") or 1)  # Spark sets it to the cores of a task
@@ -97,54 +100,54 @@ def prepare_tensorflow() -> None:
         tf.config.threading.set_intra_op_parallelism_threads(cores)
         tf.config.threading.set_inter_op_parallelism_threads(cores)
     except RuntimeError:
-        pass  # it runs already, as where another stage has used it
+        pass  # TensorFlow has started, for another stage
 
 
-def _keras_model(artefact: ModelBundle, shipped: DistributedModel) -> Call:
+def _keras_model(bundle: ModelBundle, distributed: DistributedModel) -> Call:
     import tensorflow as tf
 
-    frozen = Serialized(artefact.kind, file=artefact.data, code=artefact.code)
-    model = load_model(frozen, shipped.custom_objects.load(artefact.kind))
-    names = list(shipped.layers) or [output.tensor.name for output in artefact.outputs]
-    if shipped.layers:
-        keras = import_module(artefact.kind)
-        model = keras.Model(model.inputs, [model.get_layer(name).output for name in shipped.layers])
+    serialized = Serialized(bundle.kind, file=bundle.data, code=bundle.code)
+    model = load_model(serialized, distributed.custom_objects.load(bundle.kind))
+    names = list(distributed.layers) or [output.tensor.name for output in bundle.outputs]
+    if distributed.layers:
+        keras = import_module(bundle.kind)
+        model = keras.Model(model.inputs, [model.get_layer(name).output for name in distributed.layers])
 
     predict = inference_call(model)
 
     @tf.function(reduce_retracing=True)
     def call(features: Any) -> Any:
-        return predict(to_inputs(features, artefact.inputs))
+        return predict(to_inputs(features, bundle.inputs))
 
     return lambda features: _by_name(call(_tensors(features)), names)
 
 
-def _saved_model(artefact: ModelBundle) -> Call:
+def _saved_model(bundle: ModelBundle) -> Call:
     import tensorflow as tf
 
-    # Spark ends its workers with no time to tidy up: nothing stays on the disk. Tables are filled when it is loaded.
+    # Spark kills its workers before they can remove files. The model needs none once it is loaded.
     with tempfile.TemporaryDirectory(prefix="tfos-", dir=local_directory() or None) as unpacked:
-        with zipfile.ZipFile(io.BytesIO(artefact.data)) as archive:
+        with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
             archive.extractall(unpacked)
-        exported = tf.saved_model.load(unpacked, tags=list(artefact.tags) or None)
-    # Without a signature it is a function of the project's own making (see `frames.graphs`).
-    function = exported.signatures[artefact.signature] if artefact.signature else exported.function
-    types = {each.name: tf.as_dtype(each.dtype) for each in artefact.inputs}
+        exported = tf.saved_model.load(unpacked, tags=list(bundle.tags) or None)
+    # `frames.graphs` exports a function without a signature.
+    function = exported.signatures[bundle.signature] if bundle.signature else exported.function
+    types = {each.name: tf.as_dtype(each.dtype) for each in bundle.inputs}
 
     def call(features: Any) -> dict[str, Any]:
-        taken = to_inputs(_tensors(features), artefact.inputs)
+        taken = to_inputs(_tensors(features), bundle.inputs)
         if not isinstance(taken, Mapping):
-            taken = {artefact.inputs[0].name: taken}
+            taken = {bundle.inputs[0].name: taken}
         cast = {name: each if each.dtype == types[name] else tf.cast(each, types[name]) for name, each in taken.items()}
         return _by_name(function(**cast), [])
 
-    call.model = exported  # type: ignore[attr-defined] # its variables live as long as it does
+    call.model = exported  # type: ignore[attr-defined] # keeps its variables
     return call
 
 
-def _function(artefact: ModelBundle) -> Call:
-    function = pickle.loads(artefact.data)
-    names = [output.tensor.name for output in artefact.outputs]
+def _function(bundle: ModelBundle) -> Call:
+    function = pickle.loads(bundle.data)
+    names = [output.tensor.name for output in bundle.outputs]
 
     def call(features: Any) -> dict[str, Any]:
         if isinstance(features, Mapping):
@@ -171,34 +174,51 @@ def _by_name(results: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _plain(result: Any) -> Any:
-    """Return a tensor as an array; a ragged one stays what it is."""
+    """Return a tensor as an array, and a ragged tensor as it is."""
     return result.numpy() if hasattr(result, "numpy") and not hasattr(result, "nested_row_splits") else result
 
 
-_kept: list[str] = []  # a directory: executors fetch from there whenever they come to it
-_shipped: set[tuple[str, str]] = set()
+_directory: list[str] = []  # one, from which executors may fetch files at any time
+_sent: set[tuple[str, str]] = set()
 
 
 def distribute(
     spark: "SparkSession",
-    artefact: ModelBundle,
+    bundle: ModelBundle,
     layers: tuple[str, ...] = (),
     custom_objects: Mapping[str, Any] | None = None,
 ) -> DistributedModel:
-    """Have Spark send a model to the executors; return what they need to load it."""
-    name = f"model-{artefact.digest}"
+    """Send a model to the executors through Spark.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        Classic, or of Spark Connect.
+    bundle : ModelBundle
+        The model.
+    layers : tuple of str
+        Layers whose outputs are computed; none for the model's own outputs.
+    custom_objects : mapping, optional
+        The user's classes and functions by name, in addition to the bundle's code.
+
+    Returns
+    -------
+    DistributedModel
+        The model's description, with which a task loads it.
+    """
+    name = f"model-{bundle.digest}"
     session = _identity(spark)
-    if (session, name) not in _shipped:
-        _send(spark, name, artefact.data)
-        _shipped.add((session, name))
-    return DistributedModel(name, replace(artefact, data=b"", layers={}), layers, code_for(custom_objects))
+    if (session, name) not in _sent:
+        _send(spark, name, bundle.data)
+        _sent.add((session, name))
+    return DistributedModel(name, replace(bundle, data=b"", layers={}), layers, code_for(custom_objects))
 
 
 def _send(spark: "SparkSession", name: str, data: bytes) -> None:
-    if not _kept:
-        _kept.append(tempfile.mkdtemp(prefix="tfos-models-"))
-        atexit.register(_remove, _kept[0], os.getpid())
-    path = Path(_kept[0], name)
+    if not _directory:
+        _directory.append(tempfile.mkdtemp(prefix="tfos-models-"))
+        atexit.register(_remove, _directory[0], os.getpid())
+    path = Path(_directory[0], name)
     if not path.exists():
         path.write_bytes(data)
     if is_remote(spark):
@@ -208,7 +228,7 @@ def _send(spark: "SparkSession", name: str, data: bytes) -> None:
 
 
 def _remove(directory: str, owner: int) -> None:
-    """Remove a directory at the end of the process that has made it, and not at that of a forked child."""
+    """Remove a directory when the process that made it ends, and not when a forked child does."""
     if os.getpid() == owner:
         shutil.rmtree(directory, ignore_errors=True)
 

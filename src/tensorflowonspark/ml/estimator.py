@@ -1,11 +1,11 @@
-"""The estimator: trains a Keras model on a DataFrame's rows, on as many nodes as are wanted."""
+"""The estimator: trains a Keras model on the rows of a DataFrame, on one or several nodes."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as f
-from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
 
 from tensorflowonspark.columns import check_schema, quoted, select
 from tensorflowonspark.driver.run import run
@@ -13,34 +13,85 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
 from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.model import KerasModel
-from tensorflowonspark.ml.params import TrainParams, missing_columns
-from tensorflowonspark.ml.persistence import EstimatorReader, EstimatorWriter
+from tensorflowonspark.ml.params import Invalid, check_columns, checked_params
+from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.training import TrainingJob, train
+from tensorflowonspark.ml.training_params import EstimatorSettings, Precision, TrainFn, TrainingParams
+from tensorflowonspark.ml.transform import holds_arrays
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from typing_extensions import Self, Unpack
 
 __all__ = ["KerasEstimator"]
 
 
-class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstimator"], MLWritable):
-    """Trains a Keras model on the rows of a DataFrame.
+class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEstimator"], MLWritable):
+    """An estimator that trains a Keras model on the rows of a DataFrame.
 
     The nodes are tasks of one Spark job, which feed themselves: each holds a task slot until training is complete.
+    Every param has a ``setX`` and a ``getX``, and ``fit(df, {est.epochs: 5})`` sets it for one training.
 
     Parameters
     ----------
     model : keras.Model or callable
         A model, compiled or with `optimizer`, `loss` and `metrics` given here; or a function without arguments that
-        returns one, which is called on the nodes. TensorFlow is needed in the driver only for the former.
-    **params
-        All else that can be set: ``KerasEstimator.explainParams()`` lists it. Each has a ``setX`` and a ``getX``.
+        returns one, which the nodes call. The driver needs TensorFlow only for the former.
+    featuresCol : str
+        The column of features.
+    featuresCols : sequence of str, optional
+        Several columns of features instead: one for each input of the model, by name or in order, or numbers that
+        become one input together.
+    labelCol : str
+        The column of labels.
+    labelCols : sequence of str, optional
+        Several columns of labels instead, one for each output of the model.
+    weightCol : str, optional
+        The column of each row's weight.
+    validationIndicatorCol : str, optional
+        A boolean column that selects the rows to validate on after each epoch.
+    validationData : DataFrame, optional
+        A DataFrame with the same columns to validate on, instead of `validationIndicatorCol`.
+    optimizer, loss, metrics, lossWeights : optional
+        Keras's objects or their names, for a model that is not compiled.
+    classWeight : mapping, optional
+        Weight of the rows of each class, by its number.
+    callbacks : sequence of keras.callbacks.Callback, optional
+        Callbacks of ``fit``.
+    numWorkers : int
+        Nodes that train together.
+    epochs : int
+        Passes over all rows.
+    batchSize : int
+        Rows of one step over all workers together.
+    stepsPerExecution : int
+        Steps per execution of Keras's training function, as in ``Model.compile``.
+    seed : int
+        Seed of the initial weights and of the order of rows.
+    mixedPrecision : str, optional
+        Keras's dtype policy for a model that a function builds: ``mixed_float16`` or ``mixed_bfloat16``.
+    checkpointDir : str, optional
+        A directory on any file system for the state after each epoch, removed when training is complete; interrupted
+        training resumes from it.
+    initialModel : KerasModel, optional
+        A fitted model to train further, instead of `model`.
+    trainFn : callable, optional
+        A training loop instead of ``fit``: takes the model, the dataset, the validation dataset or None, and the
+        node's `Context`; may return a history, values by metric.
+    clusterOptions : mapping, optional
+        Further settings of `Cluster`, as ``{"log_level": "WARNING"}``.
+    verbose : int
+        Output of Keras on the chief: 0, 1 or 2.
+    shapes, dtypes, fill : mapping, optional
+        The shape of one row's value, the dtype, and the value that replaces a null, by column.
+    predictionCol, probabilityCol, rawPredictionCol, handleInvalid, inferenceBatchSize, customObjects
+        Params of the fitted `KerasModel`.
 
     Raises
     ------
     SpecError
-        If there is no such param.
+        If there is no such param, or it can't have that value.
 
     Examples
     --------
@@ -57,95 +108,156 @@ class KerasEstimator(TrainParams, Estimator[KerasModel], MLReadable["KerasEstima
     ['features', 'label', 'rawPrediction', 'probability', 'prediction']
     """
 
-    def __init__(self, model: Any = None, **params: Any) -> None:
+    @checked_params
+    def __init__(  # noqa: PLR0913 - one for each param
+        self,
+        model: Any = None,
+        *,
+        featuresCol: str = "features",
+        featuresCols: Sequence[str] | None = None,
+        labelCol: str = "label",
+        labelCols: Sequence[str] | None = None,
+        weightCol: str | None = None,
+        validationIndicatorCol: str | None = None,
+        validationData: "DataFrame | None" = None,
+        optimizer: Any = None,
+        loss: Any = None,
+        metrics: Sequence[Any] | None = None,
+        lossWeights: Any = None,
+        classWeight: Mapping[int, float] | None = None,
+        callbacks: Sequence[Any] | None = None,
+        numWorkers: int = 1,
+        epochs: int = 1,
+        batchSize: int = 32,
+        stepsPerExecution: int = 1,
+        seed: int = 0,
+        mixedPrecision: Precision | None = None,
+        checkpointDir: str | None = None,
+        initialModel: KerasModel | None = None,
+        trainFn: TrainFn | None = None,
+        clusterOptions: Mapping[str, Any] | None = None,
+        verbose: int = 0,
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        dtypes: Mapping[str, str] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        predictionCol: str = "prediction",
+        probabilityCol: str = "probability",
+        rawPredictionCol: str = "rawPrediction",
+        handleInvalid: Invalid = "error",
+        inferenceBatchSize: int | None = None,
+        customObjects: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
-        self.setParams(**({} if model is None else {"model": model}), **params)
+
+    def setParams(self, **params: "Unpack[EstimatorSettings]") -> "Self":
+        """Set several params at once.
+
+        Parameters
+        ----------
+        **params
+            Values by the names of params, as in the constructor; None unsets a param.
+
+        Returns
+        -------
+        KerasEstimator
+            The same stage.
+
+        Raises
+        ------
+        SpecError
+            If there is no such param, or it can't have that value.
+
+        Examples
+        --------
+        >>> KerasEstimator().setParams(epochs=5, batchSize=64).getBatchSize()
+        64
+        """
+        return self._assign(**params)
+
+    def write(self) -> MLWriter:
+        """Return a writer, which `save` uses."""
+        return StageWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader["KerasEstimator"]:
+        """Return a reader, which `load` uses."""
+        return StageReader(lambda _bundle, _metadata: cls())
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:
-        frame, validation = self._rows(dataset)
-        options = {"num_workers": self.getOrDefault("numWorkers"), **self.getOrDefault("clusterOptions")}
+        frame, validation = self._select_rows(dataset)
         job = self._job(frame, validation)
-        results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
+        options = {"num_workers": self.getNumWorkers(), **self.getClusterOptions()}
+        if validation is not None:
+            options["validation"] = validation
+        results = run(dataset.sparkSession, train, job, data=frame, **options)
         trained = next(each for each in results.values() if each is not None)
-        model = KerasModel(trained.artefact, history=trained.history)
-        fitted: KerasModel = self._copyValues(model)
-        return fitted
+        model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
+        return model
 
-    def _rows(self, dataset: "DataFrame") -> tuple["DataFrame", str]:
-        """Return the columns that are fed, and the name of that which says what to validate on."""
-        columns = [*self.feature_columns, *self.label_columns, *self._weights()]
-        indicator = str(self.optional("validationIndicatorCol") or "")
-        other: DataFrame | None = self.optional("validationData")
+    def _select_rows(self, dataset: "DataFrame") -> tuple["DataFrame", str | None]:
+        """Return the columns to feed, and the name of the one that selects the rows to validate on."""
+        weight = self._weight_column
+        columns = [*self._feature_columns, *self._label_columns, *([weight] if weight else [])]
+        indicator: str | None = self._optional("validationIndicatorCol") or None  # Spark ML takes "" for none
+        other = self.getValidationData()
         if indicator and other is not None:
             raise SpecError("set one of validationIndicatorCol and validationData, not both")
-        missing_columns(dataset, [*columns, *([indicator] if indicator else [])])
+        check_columns(dataset, [*columns, *([indicator] if indicator else [])])
         if other is not None:
-            missing_columns(other, columns)
-            own, others = (select(each, list(dict.fromkeys(columns))) for each in (dataset, other))
+            check_columns(other, columns)
+            to_train, to_validate = (select(each, list(dict.fromkeys(columns))) for each in (dataset, other))
             indicator = next(name for name in ("validates", "validates_", "validates__") if name not in columns)
-            frame = own.withColumn(indicator, f.lit(False)).union(others.withColumn(indicator, f.lit(True)))
+            frame = to_train.withColumn(indicator, f.lit(False)).union(to_validate.withColumn(indicator, f.lit(True)))
         else:
             frame = select(dataset, list(dict.fromkeys([*columns, *([indicator] if indicator else [])])))
         check_schema(frame.schema)
         return frame, indicator
 
-    def _weights(self) -> list[str]:
-        return [self.getWeightCol()] if self.isDefined("weightCol") and self.getWeightCol() else []
-
-    def _frozen_model(self, given: Any, frame: "DataFrame", validation: str) -> Any:
-        """Return a model as it travels, with preprocessing layers that have the state of the rows to train on."""
-        if not is_model(given):
-            return serialize(given)
-        rows = frame.where(~f.col(quoted(validation))) if validation else frame
-        by_column = {name: self.getOrDefault(name) for name in ("shapes", "dtypes", "fill")}
-        with adapted(given, rows, self.feature_columns, by_column):
-            return serialize(given)
-
-    def _job(self, frame: "DataFrame", validation: str = "") -> TrainingJob:
-        initial, given = self.optional("initialModel"), self.optional("model")
+    def _job(self, frame: "DataFrame", validation: str | None = None) -> TrainingJob:
+        initial, given = self.getInitialModel(), self.getModel()
         if given is None and initial is None:
             raise SpecError("no model: KerasEstimator(model=...) takes a Keras model, or a function that builds one")
         if given is not None and not is_model(given) and not callable(given):
             raise SpecError(f"model={given!r}: expected a Keras model, or a function that returns one")
         if initial is not None and not isinstance(initial, KerasModel):
             raise SpecError(f"initialModel={initial!r}: expected a fitted KerasModel")
-        compiled = {"optimizer": "optimizer", "loss": "loss", "metrics": "metrics", "loss_weights": "lossWeights"}
-        features = self.feature_columns
+        compiled = {
+            "optimizer": self.getOptimizer(),
+            "loss": self.getLoss(),
+            "metrics": self.getMetrics(),
+            "loss_weights": self.getLossWeights(),
+        }
+        features = self._feature_columns
         try:
             return TrainingJob(
-                model=initial.frozen if initial is not None else self._frozen_model(given, frame, validation),
-                compiled_with={name: serialize(self.optional(param)) for name, param in compiled.items() if
-                               self.optional(param) is not None},
-                custom_objects=code_for(self.getOrDefault("customObjects")),
+                model=self._serialized_model(given, frame, validation)
+                if initial is None
+                else initial._bundle.to_serialized(),
+                compiled_with={name: serialize(value) for name, value in compiled.items() if value is not None},
+                custom_objects=code_for(self.getCustomObjects()),
                 features=tuple(features),
                 arrays=tuple(name for name in features if holds_arrays(frame, name)),
-                labels=tuple(self.label_columns),
-                weight=next(iter(self._weights()), None),
-                by_column={name: self.getOrDefault(name) for name in ("shapes", "dtypes", "fill")},
-                class_weight=self.optional("classWeight") or {},
-                batch_size=self.getOrDefault("batchSize"),
-                epochs=self.getOrDefault("epochs"),
-                seed=self.getOrDefault("seed"),
-                steps_per_execution=self.getOrDefault("stepsPerExecution"),
-                precision=self.optional("mixedPrecision"),
-                callbacks=serialize(self.getOrDefault("callbacks")),
-                checkpoints=self.optional("checkpointDir"),
-                loop=serialize(self.optional("trainFn")),
-                verbose=self.getOrDefault("verbose"),
-            )  # fmt: skip
+                labels=tuple(self._label_columns),
+                weight=self._weight_column,
+                by_column=self._by_column,
+                class_weight=self.getClassWeight() or {},
+                batch_size=self.getBatchSize(),
+                epochs=self.getEpochs(),
+                seed=self.getSeed(),
+                steps_per_execution=self.getStepsPerExecution(),
+                precision=self.getMixedPrecision(),
+                callbacks=serialize(self.getCallbacks()),
+                checkpoints=self.getCheckpointDir(),
+                loop=serialize(self.getTrainFn()),
+                verbose=self.getVerbose(),
+            )
         except FeedError as error:
             raise SpecError(str(error)) from error
 
-    def write(self) -> MLWriter:
-        """Return what saves it."""
-        return EstimatorWriter(self)
-
-    @classmethod
-    def read(cls) -> MLReader["KerasEstimator"]:
-        """Return what loads it."""
-        return EstimatorReader(cls)
-
-
-def holds_arrays(frame: "DataFrame", column: str) -> bool:
-    """Whether a column's values are arrays, vectors or bytes, so that a shape says something of them."""
-    return isinstance(frame.schema[column].dataType, (ArrayType, BinaryType, UserDefinedType))
+    def _serialized_model(self, given: Any, frame: "DataFrame", validation: str | None) -> Any:
+        """Return the model in the form that is sent; its preprocessing layers are adapted to the rows to train on."""
+        if not is_model(given):
+            return serialize(given)
+        rows = frame.where(~f.col(quoted(validation))) if validation else frame
+        with adapted(given, rows, self._feature_columns, self._by_column):
+            return serialize(given)

@@ -1,4 +1,4 @@
-"""From columns to what a model takes: one tensor, several by name, or several columns as one."""
+"""Conversion of feature columns to a model's inputs: one tensor, several by name, or several columns as one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ __all__ = ["TensorInfo", "check_dtypes", "column_shapes", "to_inputs"]
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor of a model; the shape is one row's, None where it may vary."""
+    """The name, shape and dtype of a model's tensor; the shape is one row's, with None for a size that varies."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -19,23 +19,23 @@ class TensorInfo:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all rows have the same shape, and it is known."""
+        """Whether all rows have the same known shape."""
         return None not in self.shape
 
 
 def column_shapes(
     inputs: Sequence[TensorInfo], columns: Sequence[str], arrays: Sequence[str], declared: Mapping[str, Any]
 ) -> dict[str, tuple[int | None, ...]]:
-    """Return the shape that each column is to have: as the user declares it, or as the model's input has it.
+    """Return the shape of each column: as the user declares it, or as the model's input has it.
 
     Parameters
     ----------
     inputs : sequence of TensorInfo
-        The model's.
+        The model's inputs.
     columns : sequence of str
-        Those that the model is given, in order.
+        The feature columns, in order.
     arrays : sequence of str
-        Those of them whose values are arrays, vectors or bytes.
+        Feature columns whose values are arrays, vectors or bytes.
     declared : mapping
         Shapes by column.
 
@@ -47,27 +47,27 @@ def column_shapes(
     """
     by_name = {each.name: each for each in inputs}
     shapes = {}
-    for place, column in enumerate(columns):
-        taken = by_name.get(column) or (inputs[place] if len(inputs) == len(columns) else None)
+    for number, column in enumerate(columns):
+        taken = by_name.get(column) or (inputs[number] if len(inputs) == len(columns) else None)
         if column in arrays and taken is not None and taken.shape and taken.is_fixed and taken.dtype != "string":
             shapes[column] = taken.shape
     return {**shapes, **{name: tuple(shape) for name, shape in declared.items()}}
 
 
 def check_dtypes(inputs: Sequence[TensorInfo], dtypes: Mapping[str, str]) -> None:
-    """Refuse columns of strings where a model takes numbers, and of numbers where it takes strings.
+    """Refuse columns of strings for inputs of numbers, and columns of numbers for inputs of strings.
 
     Parameters
     ----------
     inputs : sequence of TensorInfo
-        The model's; nothing is checked if none is known.
+        The model's inputs; nothing is checked if none is known.
     dtypes : mapping
-        Of the columns that the model is given, in order; ``string`` for strings and bytes.
+        Dtypes of the feature columns, in order; ``string`` for strings and bytes.
 
     Raises
     ------
     SpecError
-        It names the column and the input, and how to convert the one to the other.
+        With the names of the column and the input, and the conversion to make.
 
     Examples
     --------
@@ -95,7 +95,7 @@ the model with a layer that takes strings (StringLookup, TextVectorization)
 
 
 def _input_of_each(inputs: Sequence[TensorInfo], columns: Sequence[str]) -> list[TensorInfo | None]:
-    """Return the input that each column goes to, as `to_inputs` gives them."""
+    """Return the input that receives each column, as in `to_inputs`."""
     if len(inputs) == 1:
         return [inputs[0]] * len(columns)
     by_name = {each.name: each for each in inputs}
@@ -105,14 +105,18 @@ def _input_of_each(inputs: Sequence[TensorInfo], columns: Sequence[str]) -> list
 
 
 def to_inputs(features: Any, inputs: Sequence[TensorInfo]) -> Any:
-    """Return a batch's features as the model takes them.
+    """Return a batch's features in the structure of the model's inputs.
 
     Parameters
     ----------
     features : tensor or mapping
         One column's tensor, or tensors by column.
     inputs : sequence of TensorInfo
-        The model's; empty if it has none that are known, as before its first call.
+        The model's inputs; empty if they are unknown, as before its first call.
+
+    Returns
+    -------
+    tensor or dict
     """
     if not isinstance(features, Mapping):
         return features

@@ -1,4 +1,4 @@
-"""The preprocessing layers of a model: which of them have no state yet, and which columns each of them sees."""
+"""Preprocessing layers of a model: those without a state, and the columns that each receives."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -11,16 +11,16 @@ __all__ = ["adaptable_layers", "columns_of_inputs", "input_names", "model_up_to"
 
 
 def adaptable_layers(model: Any) -> list[Any]:
-    """Return the layers of a model, nested ones included, that have an ``adapt``."""
+    """Return the layers of a model, nested ones included, that can adapt."""
     return list({id(layer): layer for layer in _adaptable(model)}.values())
 
 
 def _adaptable(layer: Any) -> Iterator[Any]:
     if family_of(layer):
-        yield layer  # a TextVectorization has a lookup in it, which is its own matter
+        yield layer  # not the lookup within a TextVectorization
         return
-    inner = getattr(layer, "layers", None)
-    for each in layer._flatten_layers(recursive=False, include_self=False) if inner is None else inner:
+    nested = getattr(layer, "layers", None)
+    for each in layer._flatten_layers(recursive=False, include_self=False) if nested is None else nested:
         yield from _adaptable(each)
 
 
@@ -30,16 +30,16 @@ def unadapted_layers(model: Any) -> list[Any]:
 
 
 def input_names(model: Any) -> list[str]:
-    """Return the names of a model's inputs, in order; none if they are not known."""
+    """Return the names of a model's inputs, in order; none if they are unknown."""
     if not getattr(model, "built", True) or not getattr(model, "inputs", None):
         return []
     return [str(each.name).split(":")[0] for each in model.inputs]
 
 
 def source_inputs(model: Any, layer: Any) -> list[str] | None:
-    """Return the inputs of the model that a layer takes as they are: one, or several that are concatenated.
+    """Return the inputs of the model that a layer takes unchanged: one, or several that are concatenated.
 
-    None if it takes anything else, or is used in several places with different inputs.
+    None if it takes anything else, or is called several times with different inputs.
     """
     graph, nodes = _graph_of(model)
     names = {id(tensor): name for tensor, name in zip(graph.inputs or [], input_names(model), strict=False)}
@@ -48,7 +48,7 @@ def source_inputs(model: Any, layer: Any) -> list[str] | None:
 
 
 def model_up_to(model: Any, layer: Any) -> Any:
-    """Return a model from the model's inputs to what a layer takes; None if Keras does not know one such place."""
+    """Return a model from the model's inputs to a layer's; None unless the layer is called once, on one tensor."""
     graph, nodes = _graph_of(model)
     found = [_inputs_of(node) for node in nodes if _layer_of(node) is layer]
     if len(found) != 1 or len(found[0]) != 1:
@@ -68,12 +68,12 @@ def _sources(tensors: Sequence[Any], nodes: Sequence[Any], names: Mapping[int, s
         if id(tensor) in names:
             sources.append(names[id(tensor)])
             continue
-        maker = next((node for node in nodes if any(each is tensor for each in _outputs_of(node))), None)
-        joined = maker is not None and type(_layer_of(maker)).__name__ == "Concatenate"
-        inner = _sources(_inputs_of(maker), nodes, names) if joined else None
-        if inner is None:
+        producer = next((node for node in nodes if any(each is tensor for each in _outputs_of(node))), None)
+        concatenates = producer is not None and type(_layer_of(producer)).__name__ == "Concatenate"
+        nested = _sources(_inputs_of(producer), nodes, names) if concatenates else None
+        if nested is None:
             return None
-        sources += inner
+        sources += nested
     return sources
 
 
@@ -91,7 +91,7 @@ def _outputs_of(node: Any) -> list[Any]:
 
 
 def columns_of_inputs(inputs: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
-    """Return the columns that each input is given: all for the only one, and else by name or in order.
+    """Return the columns that each input receives: all for a single input, else by name or in order.
 
     Examples
     --------

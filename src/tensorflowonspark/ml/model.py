@@ -1,68 +1,136 @@
-"""The model: gives a DataFrame the columns that a Keras model, a SavedModel or a function makes of its rows."""
+"""The fitted stage: a Keras model, a SavedModel or a function applied to the rows of a DataFrame."""
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
-from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
 
-from tensorflowonspark import storage
-from tensorflowonspark.columns import arrow_type, check_schema, natural_type
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import WithCode, code_for
-from tensorflowonspark.ml.distribution import distribute
-from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes
-from tensorflowonspark.ml.model_bundle import ModelBundle, from_model, from_saved_model
-from tensorflowonspark.ml.outputs import Columns, OutputInfo, result_types
-from tensorflowonspark.ml.params import ApplyParams, missing_columns
-from tensorflowonspark.ml.persistence import ModelReader, ModelWriter
-from tensorflowonspark.ml.predict import PredictPlan, TakenColumns, with_results
-from tensorflowonspark.ml.serialization import Serialized, is_model, load_model, serialize_file, serialize_model
+from tensorflowonspark.ml.inputs import TensorInfo
+from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_keras_model, fetch_saved_model, from_model
+from tensorflowonspark.ml.outputs import Columns, OutputInfo
+from tensorflowonspark.ml.params import Invalid, ModelParams, ModelSettings, checked_params
+from tensorflowonspark.ml.persistence import StageReader, StageWriter
+from tensorflowonspark.ml.predict import with_results
+from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
 from tensorflowonspark.ml.summary import TrainingSummary
+from tensorflowonspark.ml.transform import plan_transform
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from typing_extensions import Self, Unpack
 
 __all__ = ["KerasModel"]
 
 
-class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
-    """Applies a model to the rows of a DataFrame.
+class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
+    """A model that adds result columns to the rows of a DataFrame, from `KerasEstimator.fit` or a ``from_...`` method.
 
-    It comes from `KerasEstimator.fit`, or from `from_keras`, `from_file`, `from_saved_model` or `from_function`.
+    A classifier adds ``rawPrediction``, ``probability`` (vectors) and ``prediction`` (the class, a
+    double); any other model adds ``prediction``: a double, an array, or a struct of several outputs.
 
     Parameters
     ----------
-    artefact : Artefact
-        The model.
+    bundle : ModelBundle, optional
+        The trained model.
     history : mapping, optional
-        What each epoch of its training gave, by metric.
-    **params
-        What can be set: ``explainParams()`` lists it.
+        The values of each metric of its training, one for each epoch.
+    featuresCol, featuresCols : str, sequence of str
+        The only column of features, or several, as for `KerasEstimator`.
+    predictionCol, probabilityCol, rawPredictionCol : str
+        Names of the result columns; an empty name leaves a column out, as in Spark ML.
+    shapes, dtypes, fill : mapping, optional
+        The shape of one row's value, the dtype, and the value that replaces a null, by column.
+    handleInvalid : str
+        Handling of rows with a null or a wrong shape: ``error``, ``keep`` (their results are null) or ``skip``.
+    inferenceBatchSize : int, optional
+        Rows per call of the model; by default as many as hold 4 MB, from 32 to 8,192.
+    customObjects : mapping, optional
+        Your own classes and functions in the model, by name.
+
+    Raises
+    ------
+    SpecError
+        If there is no such param, or it can't have that value.
+
+    Examples
+    --------
+    >>> stage = KerasModel.from_function(lambda x: x * 2, {"twice": ("float32", ())}, featuresCol="x")
+    >>> stage.transform(spark.createDataFrame([(1.5,)], "x float")).first().prediction
+    3.0
     """
 
-    def __init__(
+    @checked_params
+    def __init__(  # noqa: PLR0913 - one for each param
         self,
-        artefact: ModelBundle | None = None,
+        bundle: ModelBundle | None = None,
         *,
         history: Mapping[str, Sequence[float]] | None = None,
-        **params: Any,
+        featuresCol: str = "features",
+        featuresCols: Sequence[str] | None = None,
+        predictionCol: str = "prediction",
+        probabilityCol: str = "probability",
+        rawPredictionCol: str = "rawPrediction",
+        shapes: Mapping[str, Sequence[int | None]] | None = None,
+        dtypes: Mapping[str, str] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        handleInvalid: Invalid = "error",
+        inferenceBatchSize: int | None = None,
+        customObjects: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self._artefact = artefact
+        self._given_bundle = bundle
         self.history: dict[str, list[float]] = {name: list(values) for name, values in (history or {}).items()}
         self._layers: tuple[str, ...] = ()
-        self.setParams(**params)
 
-    # ---- where it comes from
+    def setParams(self, **params: "Unpack[ModelSettings]") -> "Self":
+        """Set several params at once.
+
+        Parameters
+        ----------
+        **params
+            Values by the names of params, as in the constructor; None unsets a param.
+
+        Returns
+        -------
+        KerasModel
+            The same stage.
+
+        Raises
+        ------
+        SpecError
+            If there is no such param, or it can't have that value.
+
+        Examples
+        --------
+        >>> KerasModel().setParams(featuresCol="image", inferenceBatchSize=64).getInferenceBatchSize()
+        64
+        """
+        return self._assign(**params)
 
     @classmethod
-    def from_keras(cls, model: Any, **params: Any) -> "KerasModel":
-        """Return a Keras model that is in memory, as a stage.
+    def from_keras(cls, model: Any, **params: "Unpack[ModelSettings]") -> "KerasModel":
+        """Return a stage with a Keras model in memory.
+
+        Parameters
+        ----------
+        model : keras.Model
+            A built model, of Keras 3 or of ``tf_keras``.
+        **params
+            The params of the stage.
+
+        Returns
+        -------
+        KerasModel
+
+        Raises
+        ------
+        SpecError
+            If it is no Keras model, or a param is wrong.
 
         Examples
         --------
@@ -70,185 +138,263 @@ class KerasModel(ApplyParams, Model, MLReadable["KerasModel"], MLWritable):
         >>> network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
         >>> network.set_weights([np.array([[1.0], [2.0]])])
         >>> df = spark.createDataFrame([([1.0, 1.0],), ([0.5, 2.0],)], "features array<float>")
-        >>> KerasModel.from_keras(network).transform(df).show()
-        +----------+----------+
-        |  features|prediction|
-        +----------+----------+
-        |[1.0, 1.0]|       3.0|
-        |[0.5, 2.0]|       4.5|
-        +----------+----------+
-        <BLANKLINE>
+        >>> [row.prediction for row in KerasModel.from_keras(network).transform(df).collect()]
+        [3.0, 4.5]
         """
         if not is_model(model):
             raise SpecError(f"{model!r}: expected a Keras model")
         return cls(from_model(serialize_model(model), model), **params)
 
     @classmethod
-    def from_file(cls, path: str, *, library: str = "keras", **params: Any) -> "KerasModel":
-        """Return what a ``.keras`` file on any file system holds."""
-        storage.use_session()
-        with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-            local = Path(scratch, "model.keras")
-            if not storage.fetch(path, str(local)):
-                raise SpecError(f"{path}: there is no such file")
-            data = local.read_bytes()
-        model = load_model(Serialized(library, file=data), code_for(params.pop("customObjects", None)).load(library))
-        return cls(from_model(serialize_file(library, data, model), model), **params)
-
-    @classmethod
-    def from_saved_model(
-        cls, path: str, *, signature: str = "serving_default", tags: Sequence[str] = (), **params: Any
-    ) -> "KerasModel":
-        """Return a SavedModel's directory on any file system, as a stage with the outputs of a signature.
-
-        `tags` are needed only where it holds several graphs.
-        """
-        storage.use_session()
-        with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-            if not storage.fetch(path, f"{scratch}/model"):
-                raise SpecError(f"{path}: there is no such directory")
-            return cls(from_saved_model(f"{scratch}/model", signature, tags, path), **params)
-
-    @classmethod
-    def from_function(
-        cls, function: Callable[[Any], Any], outputs: Mapping[str, tuple[str, Sequence[int]]], **params: Any
-    ) -> "KerasModel":
-        """Return a function as a stage.
+    def from_file(cls, path: str, *, library: str = "keras", **params: "Unpack[ModelSettings]") -> "KerasModel":
+        """Return a stage with the model of a ``.keras`` file.
 
         Parameters
         ----------
-        function : callable
-            Takes an array of some rows (or a dict of arrays, of several columns), and returns an array with as many
-            rows, or a dict of such.
-        outputs : mapping
-            What it returns: the dtype and one row's shape, by name; as in ``{"scores": ("float32", (10,))}``.
+        path : str
+            The file, on any file system.
+        library : str
+            ``keras`` or ``tf_keras``, which reads it.
         **params
-            What can be set.
-        """
-        infos = (OutputInfo(TensorInfo(name, tuple(shape), dtype)) for name, (dtype, shape) in outputs.items())
-        return cls(ModelBundle("function", cloudpickle.dumps(WithCode(function)), outputs=tuple(infos)), **params)
+            The params of the stage; `customObjects` are needed to read a model with classes of your own.
 
-    # ---- what it does
-
-    @property
-    def artefact(self) -> ModelBundle:
-        """The model's bytes, and what its tensors are."""
-        if self._artefact is None:
-            raise SpecError("this KerasModel has no model: take it from KerasEstimator.fit or from KerasModel.from_...")
-        return self._artefact
-
-    @property
-    def carries(self) -> list[str]:
-        """The names of the user's own classes and functions whose code is in the model; to use it runs them."""
-        return self.artefact.carries
-
-    def __repr__(self) -> str:
-        """Return its uid, and what code it holds."""
-        held = self._artefact.carries if self._artefact is not None else []
-        return f"{self.uid} (with code of its own: {', '.join(held)})" if held else str(self.uid)
-
-    @property
-    def frozen(self) -> Serialized:
-        """The model, to be trained further."""
-        if self.artefact.kind not in ("keras", "tf_keras"):
-            raise SpecError(f"a {self.artefact.kind} can't be trained further: it is no Keras model")
-        return Serialized(self.artefact.kind, file=self.artefact.data, code=self.artefact.code)
-
-    def keras(self) -> Any:
-        """Return the Keras model itself, in this process."""
-        return load_model(self.frozen, code_for(self.getOrDefault("customObjects")).load())
-
-    @property
-    def hasSummary(self) -> bool:  # noqa: N802 - Spark ML's name
-        """Whether it has been trained here, so that there is a `summary`."""
-        return bool(self.history)
-
-    @property
-    def summary(self) -> TrainingSummary:
-        """How the training went."""
-        if not self.hasSummary:
-            raise SpecError("this model has no history: it was not trained by a KerasEstimator")
-        return TrainingSummary(self.history)
-
-    def features(self, layers: Sequence[str]) -> "KerasModel":
-        """Return a stage that gives the outputs of some layers, each as a column of the layer's name.
+        Returns
+        -------
+        KerasModel
 
         Raises
         ------
         SpecError
-            If there is no such layer; it lists those that there are.
+            If there is no such file, Keras can't read it, or a param is wrong.
+
+        Examples
+        --------
+        >>> import keras, tempfile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     path = f"{directory}/model.keras"
+        ...     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).save(path)
+        ...     stage = KerasModel.from_file(path, featuresCols=["a", "b"])
+        >>> stage.transform(spark.createDataFrame([(1.0, 2.0)], "a double, b double")).columns
+        ['a', 'b', 'prediction']
         """
-        strangers = [name for name in layers if name not in self.artefact.layers]
-        if strangers:
-            raise SpecError(f"there is no layer {strangers[0]!r}; the model has {list(self.artefact.layers)}")
-        other: KerasModel = self.copy()
+        return cls(fetch_keras_model(path, library, params.pop("customObjects", None)), **params)
+
+    @classmethod
+    def from_saved_model(
+        cls,
+        path: str,
+        *,
+        signature: str = "serving_default",
+        tags: Sequence[str] = (),
+        **params: "Unpack[ModelSettings]",
+    ) -> "KerasModel":
+        """Return a stage with a SavedModel.
+
+        Parameters
+        ----------
+        path : str
+            Its directory, on any file system.
+        signature : str
+            The signature whose outputs become the result columns.
+        tags : sequence of str
+            The tags of the graph; needed only if the SavedModel has several.
+        **params
+            The params of the stage.
+
+        Returns
+        -------
+        KerasModel
+
+        Raises
+        ------
+        SpecError
+            If there is no such SavedModel, or no such signature or tags in it, or a param is wrong.
+
+        Examples
+        --------
+        >>> import keras, tempfile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]).export(directory, verbose=False)
+        ...     stage = KerasModel.from_saved_model(directory)
+        >>> stage.transform(spark.createDataFrame([([1.0, 2.0],)], "features array<float>")).columns
+        ['features', 'prediction']
+        """
+        return cls(fetch_saved_model(path, signature, tags), **params)
+
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[[Any], Any],
+        outputs: Mapping[str, tuple[str, Sequence[int]]],
+        **params: "Unpack[ModelSettings]",
+    ) -> "KerasModel":
+        """Return a stage with a function of NumPy arrays.
+
+        Parameters
+        ----------
+        function : callable
+            Takes an array of shape ``(rows, ...)``, or a dict of them if there are several feature columns. Returns an
+            array with as many rows, or a dict of arrays by output.
+        outputs : mapping
+            The dtype and one row's shape of each output, by name, as in ``{"scores": ("float32", (10,))}``.
+        **params
+            The params of the stage.
+
+        Returns
+        -------
+        KerasModel
+
+        Raises
+        ------
+        SpecError
+            If a param is wrong.
+
+        Examples
+        --------
+        >>> stage = KerasModel.from_function(lambda x: x["a"] + x["b"], {"c": ("float32", ())}, featuresCols=["a", "b"])
+        >>> stage.transform(spark.createDataFrame([(1.0, 2.0)], "a float, b float")).first().prediction
+        3.0
+        """
+        infos = (OutputInfo(TensorInfo(name, tuple(shape), dtype)) for name, (dtype, shape) in outputs.items())
+        return cls(ModelBundle("function", cloudpickle.dumps(WithCode(function)), outputs=tuple(infos)), **params)
+
+    @property
+    def custom_code(self) -> list[str]:
+        """Names of the user's own classes and functions whose code the model contains; using the model runs them."""
+        return self._bundle.code_names
+
+    def __repr__(self) -> str:
+        """Return its uid, and the names of the code that it contains."""
+        names = self._given_bundle.code_names if self._given_bundle else []
+        return f"{self.uid} (with custom code: {', '.join(names)})" if names else str(self.uid)
+
+    def keras(self) -> Any:
+        """Return the Keras model, loaded in this process.
+
+        Returns
+        -------
+        keras.Model
+
+        Raises
+        ------
+        SpecError
+            If the stage has a SavedModel or a function, or Keras can't read the model.
+
+        Examples
+        --------
+        >>> import keras
+        >>> stage = KerasModel.from_keras(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+        >>> stage.keras().count_params()
+        3
+        """
+        return load_model(self._bundle.to_serialized(), code_for(self.getCustomObjects()).load())
+
+    @property
+    def hasSummary(self) -> bool:
+        """Whether a `KerasEstimator` trained it, so that there is a `summary`."""
+        return bool(self.history)
+
+    @property
+    def summary(self) -> TrainingSummary:
+        """The history of its training, as a `TrainingSummary`.
+
+        Raises
+        ------
+        SpecError
+            If it has none.
+        """
+        if not self.hasSummary:
+            raise SpecError("this model has no history: it was not trained by a KerasEstimator")
+        return TrainingSummary(self.history)
+
+    def layer_outputs(self, layers: Sequence[str]) -> "KerasModel":
+        """Return a stage that adds the outputs of layers, each as a column with the layer's name.
+
+        Parameters
+        ----------
+        layers : sequence of str
+            Names of the model's layers.
+
+        Returns
+        -------
+        KerasModel
+
+        Raises
+        ------
+        SpecError
+            If the model has no such layer; the error lists its layers.
+
+        Examples
+        --------
+        >>> import keras
+        >>> layers = [keras.Input((2,)), keras.layers.Dense(3, name="hidden"), keras.layers.Dense(1)]
+        >>> stage = KerasModel.from_keras(keras.Sequential(layers)).layer_outputs(["hidden"])
+        >>> len(stage.transform(spark.createDataFrame([([1.0, 2.0],)], "features array<float>")).first().hidden)
+        3
+        """
+        if unknown := [name for name in layers if name not in self._bundle.layers]:
+            raise SpecError(f"there is no layer {unknown[0]!r}; the model has {list(self._bundle.layers)}")
+        other = self.copy()
         other._layers = tuple(layers)
         return other
 
-    def _transform(self, dataset: "DataFrame") -> "DataFrame":
-        columns = self.feature_columns
-        missing_columns(dataset, columns)
-        check_schema(type(dataset.schema)([dataset.schema[name] for name in columns]))
-        artefact = self.artefact
-        outputs, named = self._outputs()
-        types = {}
-        for each, names in zip(outputs, named, strict=True):
-            types.update(result_types(each, names))
-        double = [name for name in types if name in dataset.columns]
-        if double:
-            raise SpecError(f"the DataFrame has a column {double[0]!r} already: drop it, or set another predictionCol")
-        arrays = [
-            name
-            for name in columns
-            if isinstance(dataset.schema[name].dataType, (ArrayType, BinaryType, UserDefinedType))
-        ]
-        by_column = {
-            "shapes": column_shapes(artefact.inputs, columns, arrays, self.getOrDefault("shapes")),
-            "dtypes": self.getOrDefault("dtypes"),
-            "fill": self.getOrDefault("fill"),
-        }
-        check_dtypes(artefact.inputs, self._dtypes(dataset, by_column["shapes"]))
-        plan = PredictPlan(
-            model=distribute(dataset.sparkSession, artefact, self._layers, self.getOrDefault("customObjects")),
-            taken=TakenColumns(tuple(columns), by_column),
-            outputs=tuple(zip(outputs, named, strict=True)),
-            types=tuple(types.items()),
-            batch_rows=self.optional("inferenceBatchSize"),
-            invalid=self.getOrDefault("handleInvalid"),
-        )
-        return with_results(plan, dataset)
-
-    def _dtypes(self, dataset: "DataFrame", shapes: Mapping[str, Any]) -> dict[str, str]:
-        """Return the dtype of each column that the model is given, as a check of it takes them."""
-        dtypes = {}
-        for name in self.feature_columns:
-            dtype, _, text = natural_type(name, arrow_type(dataset.schema[name].dataType))
-            # The bytes of a column with a shape are numbers.
-            dtypes[name] = "string" if text or (dtype.kind == "O" and name not in shapes) else dtype.name
-        return dtypes
-
-    def _outputs(self) -> tuple[list[tuple[OutputInfo, ...]], list[Columns]]:
-        """Return the model's outputs in groups, and the columns of each group."""
-        if self._layers:
-            groups: list[tuple[OutputInfo, ...]] = [(OutputInfo(self.artefact.layers[name]),) for name in self._layers]
-            return groups, [Columns(name, "", "") for name in self._layers]
-        own = Columns(self.getPredictionCol(), self.getProbabilityCol(), self.getRawPredictionCol())
-        return [self.artefact.outputs], [own]
-
-    # ---- Spark ML's ways
-
     def copy(self, extra: Any = None) -> "KerasModel":
-        """Return a copy with some params changed; the model itself is shared."""
+        """Return a copy with the params in `extra` changed; both share the model."""
         other: KerasModel = super().copy(extra)
-        other._artefact, other._layers = self._artefact, self._layers
+        other._given_bundle, other._layers = self._given_bundle, self._layers
         other.history = dict(self.history)
         return other
 
     def write(self) -> MLWriter:
-        """Return what saves it."""
-        return ModelWriter(self)
+        """Return a writer, which `save` uses.
+
+        Raises
+        ------
+        SpecError
+            If the stage has no model.
+
+        Examples
+        --------
+        >>> stage = KerasModel.from_function(lambda x: x * 2, {"twice": ("float32", ())})
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     stage.write().overwrite().save(directory)
+        ...     KerasModel.load(directory).custom_code
+        ['function.pkl']
+        """
+        bundle = self._bundle
+        if given := self.getCustomObjects():
+            bundle = replace(bundle, code=code_for({**bundle.code.load(), **given}))
+        extra = {"history": self.history, "layers": list(self._layers)}
+        return StageWriter(self, bundle, extra, without={"customObjects"})
 
     @classmethod
     def read(cls) -> MLReader["KerasModel"]:
-        """Return what loads it."""
-        return ModelReader(cls)
+        """Return a reader, which `load` uses."""
+
+        def make(bundle: ModelBundle | None, metadata: Mapping[str, Any]) -> "KerasModel":
+            stage = cls(bundle, history=metadata["history"])
+            stage._layers = tuple(metadata["layers"])
+            return stage
+
+        return StageReader(make)
+
+    @property
+    def _bundle(self) -> ModelBundle:
+        if self._given_bundle is None:
+            raise SpecError("this KerasModel has no model: take it from KerasEstimator.fit or from KerasModel.from_...")
+        return self._given_bundle
+
+    def _transform(self, dataset: "DataFrame") -> "DataFrame":
+        plan = plan_transform(
+            dataset,
+            self._bundle,
+            self._feature_columns,
+            results=Columns(self.getPredictionCol(), self.getProbabilityCol(), self.getRawPredictionCol()),
+            layers=self._layers,
+            by_column=self._by_column,
+            custom_objects=self.getCustomObjects(),
+            batch_rows=self.getInferenceBatchSize(),
+            invalid=self.getHandleInvalid(),
+        )
+        return with_results(plan, dataset)

@@ -1,6 +1,7 @@
-"""A model bundle: a trained model as bytes, and the description of its tensors."""
+"""Model bundles: a trained model as bytes, with the description of its tensors."""
 
 import io
+import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,13 +9,23 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import Code
+from tensorflowonspark.ml.code import LIBRARIES, Code, code_for
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
-from tensorflowonspark.ml.serialization import Serialized
+from tensorflowonspark.ml.serialization import Serialized, load_model, serialize_file
 
-__all__ = ["ModelBundle", "from_model", "from_saved_model", "read_saved", "tensor_info", "write_saved", "zipped"]
+__all__ = [
+    "ModelBundle",
+    "fetch_saved_model",
+    "from_model",
+    "from_saved_model",
+    "read_saved",
+    "tensor_info",
+    "write_saved",
+    "zipped",
+]
 
 _MODEL_FILE = "model.keras"
 _SAVED_MODEL = "saved_model"
@@ -25,7 +36,7 @@ _SAVED_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 @dataclass(frozen=True)
 class ModelBundle:
-    """A model.
+    """A trained model.
 
     Attributes
     ----------
@@ -36,13 +47,13 @@ class ModelBundle:
     inputs, outputs : tuple
         Its tensors.
     layers : dict
-        The outputs of its layers by name, for a Keras model whose layers have one each.
+        The outputs of its layers by name, for layers of a Keras model that have one each.
     signature : str
-        Of a SavedModel.
+        The signature of a SavedModel that is called.
     tags : tuple of str
-        Of the graph in a SavedModel that is meant; none if it has but one.
+        The tags of a SavedModel's graph; none if it has only one.
     code : Code
-        The user's own classes and functions that a Keras model is made of.
+        The user's own classes and functions in a Keras model.
     """
 
     kind: str
@@ -56,16 +67,28 @@ class ModelBundle:
 
     @property
     def digest(self) -> str:
-        """A name for the contents."""
+        """A hash of the data, which names it."""
         return sha256(self.data).hexdigest()[:32]
 
     @property
-    def carries(self) -> list[str]:
+    def code_names(self) -> list[str]:
         """The names of the user's code in it."""
         return [_FUNCTION] if self.kind == "function" else list(self.code.names)
 
-    def described(self) -> dict[str, Any]:
-        """Return all but the data as what JSON can hold."""
+    def to_serialized(self) -> Serialized:
+        """Return the Keras model in the form that is sent to the nodes.
+
+        Raises
+        ------
+        SpecError
+            If it is a SavedModel or a function.
+        """
+        if self.kind not in LIBRARIES:
+            raise SpecError(f"this stage holds a {self.kind}, and no Keras model")
+        return Serialized(self.kind, file=self.data, code=self.code)
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Return all but the data, as JSON represents it."""
         return {
             "kind": self.kind,
             "inputs": [_plain(each) for each in self.inputs],
@@ -75,7 +98,7 @@ class ModelBundle:
             "layers": [_plain(each) for each in self.layers.values()],
             "signature": self.signature,
             "tags": list(self.tags),
-            "code": list(self.code.names),  # names of classes and functions in a pickle: to use it runs their code
+            "code": list(self.code.names),  # names in a pickle, which runs code when it is loaded
         }
 
 
@@ -87,17 +110,17 @@ def _tensor(plain: Mapping[str, Any]) -> TensorInfo:
     return TensorInfo(plain["name"], tuple(plain["shape"]), plain["dtype"])
 
 
-def from_model(frozen: Serialized, model: Any, loss: Any = None) -> ModelBundle:
-    """Return a Keras model as an artefact.
+def from_model(serialized: Serialized, model: Any, loss: Any = None) -> ModelBundle:
+    """Return the bundle of a Keras model.
 
     Parameters
     ----------
-    frozen : Frozen
+    serialized : Serialized
         Its file, and its code.
     model : keras.Model
-        The same; it must have been built.
+        The model itself, built.
     loss : object, optional
-        What it was trained with, if that is not what it was compiled with.
+        The loss that it was trained with, if it was compiled with another one.
     """
     loss = loss if loss is not None else getattr(model, "loss", None)
     outputs = []
@@ -105,7 +128,9 @@ def from_model(frozen: Serialized, model: Any, loss: Any = None) -> ModelBundle:
         info = tensor_info(name, tensor)
         outputs.append(OutputInfo(info, *meaning_of(_one(loss, name, place), _activation(model, tensor), info)))
     inputs = tuple(tensor_info(_plain_name(each.name), each) for each in model.inputs or [])
-    return ModelBundle(frozen.library, frozen.file, inputs, tuple(outputs), _layers(model), code=frozen.code)
+    return ModelBundle(
+        serialized.library, serialized.file, inputs, tuple(outputs), _layers(model), code=serialized.code
+    )
 
 
 def _named_outputs(model: Any) -> dict[str, Any]:
@@ -136,15 +161,15 @@ def _activation(model: Any, tensor: Any) -> str:
 
 
 def tensor_info(name: str, tensor: Any) -> TensorInfo:
-    """Return what a tensor with a batch's dimension is for one row.
+    """Return the description of one row of a tensor, whose first dimension is the batch's.
 
     Raises
     ------
     SpecError
-        If the number of its dimensions is not known.
+        If the number of its dimensions is unknown.
     """
     if getattr(tensor.shape, "rank", 0) is None:
-        raise SpecError(f"of the tensor {name!r} the number of dimensions is not known: declare it (tf.ensure_shape)")
+        raise SpecError(f"the number of dimensions of the tensor {name!r} is unknown: declare it (tf.ensure_shape)")
     shape = tuple(None if size is None else int(size) for size in tuple(tensor.shape)[1:])
     dtype = getattr(tensor.dtype, "name", None) or str(tensor.dtype)
     return TensorInfo(name, shape, dtype)
@@ -163,24 +188,57 @@ def _layers(model: Any) -> dict[str, TensorInfo]:
     return found
 
 
-def from_saved_model(path: str, signature: str, tags: Sequence[str] = (), origin: str = "") -> ModelBundle:
-    """Return a SavedModel's directory as an artefact.
-
-    Parameters
-    ----------
-    path : str
-        The directory, on this machine.
-    signature : str
-        Which of its signatures is meant.
-    tags : sequence of str
-        Those of the graph that is meant; none if there is but one.
-    origin : str
-        Where the user has the directory, for the errors.
+def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any] | None = None) -> ModelBundle:
+    """Return the bundle of a ``.keras`` file on any file system.
 
     Raises
     ------
     SpecError
-        If it is none, or has no such signature or tags; it lists those that there are.
+        If there is no such file, or Keras can't read it.
+    """
+    storage.use_session()
+    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+        local = Path(scratch, _MODEL_FILE)
+        if not storage.fetch(path, str(local)):
+            raise SpecError(f"{path}: there is no such file")
+        data = local.read_bytes()
+    model = load_model(Serialized(library, file=data), code_for(custom_objects).load(library))
+    return from_model(serialize_file(library, data, model), model)
+
+
+def fetch_saved_model(path: str, signature: str, tags: Sequence[str] = ()) -> ModelBundle:
+    """Return the bundle of a SavedModel on any file system.
+
+    Raises
+    ------
+    SpecError
+        If there is no SavedModel, or no such signature or tags in it.
+    """
+    storage.use_session()
+    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+        if not storage.fetch(path, f"{scratch}/model"):
+            raise SpecError(f"{path}: there is no such directory")
+        return from_saved_model(f"{scratch}/model", signature, tags, path)
+
+
+def from_saved_model(path: str, signature: str, tags: Sequence[str] = (), origin: str = "") -> ModelBundle:
+    """Return the bundle of a SavedModel.
+
+    Parameters
+    ----------
+    path : str
+        Its directory, on this machine.
+    signature : str
+        The signature to call.
+    tags : sequence of str
+        The tags of its graph; none if it has only one.
+    origin : str
+        The user's own path of the directory, for errors.
+
+    Raises
+    ------
+    SpecError
+        If there is no SavedModel, or no such signature or tags in it; the error lists the existing ones.
     """
     import tensorflow as tf
 
@@ -191,8 +249,8 @@ def from_saved_model(path: str, signature: str, tags: Sequence[str] = (), origin
     try:
         signatures = tf.saved_model.load(path, tags=list(tags) or None).signatures
     except (OSError, RuntimeError, ValueError) as error:
-        told = str(error).replace(path, origin)
-        raise SpecError(f"TensorFlow can't load the SavedModel at {origin}: {told}") from error
+        reason = str(error).replace(path, origin)
+        raise SpecError(f"TensorFlow can't load the SavedModel at {origin}: {reason}") from error
     if signature not in signatures:
         raise SpecError(f"the SavedModel at {origin} has no signature {signature!r}, but {sorted(signatures)}")
     function = signatures[signature]
@@ -203,7 +261,7 @@ def from_saved_model(path: str, signature: str, tags: Sequence[str] = (), origin
 
 
 def zipped(directory: str) -> bytes:
-    """Return a directory's files in one."""
+    """Return a directory's files as a zip archive."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for file in sorted(Path(directory).rglob("*")):
@@ -211,33 +269,33 @@ def zipped(directory: str) -> bytes:
     return buffer.getvalue()
 
 
-def write_saved(artefact: ModelBundle, directory: str) -> None:
-    """Write the model into a directory as what Keras or TensorFlow reads by itself."""
+def write_saved(bundle: ModelBundle, directory: str) -> None:
+    """Write the model into a directory, in the format that Keras or TensorFlow reads."""
     Path(directory).mkdir(parents=True, exist_ok=True)
-    if artefact.kind == "saved_model":
-        with zipfile.ZipFile(io.BytesIO(artefact.data)) as archive:
+    if bundle.kind == "saved_model":
+        with zipfile.ZipFile(io.BytesIO(bundle.data)) as archive:
             archive.extractall(Path(directory, _SAVED_MODEL))
     else:
-        Path(directory, _FUNCTION if artefact.kind == "function" else _MODEL_FILE).write_bytes(artefact.data)
-    if artefact.code:
-        Path(directory, _CODE).write_bytes(artefact.code.pickle)
+        Path(directory, _FUNCTION if bundle.kind == "function" else _MODEL_FILE).write_bytes(bundle.data)
+    if bundle.code:
+        Path(directory, _CODE).write_bytes(bundle.code.pickle)
 
 
-def read_saved(directory: str, described: Mapping[str, Any]) -> ModelBundle:
-    """Return what was written, with what its metadata says of it."""
-    kind = described["kind"]
+def read_saved(directory: str, metadata: Mapping[str, Any]) -> ModelBundle:
+    """Return the bundle that `write_saved` wrote, with its metadata from `ModelBundle.to_metadata`."""
+    kind = metadata["kind"]
     if kind == "saved_model":
         data = zipped(str(Path(directory, _SAVED_MODEL)))
     else:
         data = Path(directory, _FUNCTION if kind == "function" else _MODEL_FILE).read_bytes()
-    names = tuple(described.get("code", ()))
+    names = tuple(metadata.get("code", ()))
     return ModelBundle(
         kind,
         data,
-        tuple(map(_tensor, described["inputs"])),
-        tuple(OutputInfo(_tensor(each), Meaning(each["meaning"]), each["logits"]) for each in described["outputs"]),
-        {each["name"]: _tensor(each) for each in described["layers"]},
-        described["signature"],
-        tuple(described.get("tags", ())),
+        tuple(map(_tensor, metadata["inputs"])),
+        tuple(OutputInfo(_tensor(each), Meaning(each["meaning"]), each["logits"]) for each in metadata["outputs"]),
+        {each["name"]: _tensor(each) for each in metadata["layers"]},
+        metadata["signature"],
+        tuple(metadata.get("tags", ())),
         Code(names, Path(directory, _CODE).read_bytes()) if names else Code(),
     )

@@ -1,8 +1,8 @@
-"""From a model's tensors to result columns, by Spark ML's conventions.
+"""Conversion of a model's outputs to result columns, by Spark ML's conventions.
 
-A classifier gives ``rawPrediction`` (what the network says), ``probability`` (vectors) and ``prediction`` (the class as
-a double); everything else gives ``prediction``: a double for one number, an array for more, a struct for a model with
-several outputs.
+A classifier gives ``rawPrediction`` (the network's own output), ``probability`` (vectors) and ``prediction`` (the class
+as a double); any other model gives ``prediction``: a double for one number, an array for more, a struct for a model
+with several outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,25 +25,25 @@ Numbers = npt.NDArray[Any]
 
 
 class Meaning(Enum):
-    """What the numbers of an output are."""
+    """The meaning of an output's numbers."""
 
-    CLASSES = "classes"  # one for each class
-    BINARY = "binary"  # one, for the second of two classes
-    VALUES = "values"
+    CLASSES = "classes"  # one number for each class
+    BINARY = "binary"  # one number, for the second of two classes
+    VALUES = "values"  # plain numbers
 
 
 @dataclass(frozen=True)
 class OutputInfo:
-    """An output of a model."""
+    """An output of a model, with the meaning of its numbers."""
 
     tensor: TensorInfo
     meaning: Meaning = Meaning.VALUES
-    logits: bool = False  # rather than probabilities
+    logits: bool = False  # not probabilities
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the result columns; an empty one is left out."""
+    """The names of the result columns; one with an empty name is left out, as in Spark ML."""
 
     prediction: str = "prediction"
     probability: str = "probability"
@@ -51,7 +51,7 @@ class Columns:
 
 
 def meaning_of(loss: Any, activation: str, tensor: TensorInfo) -> tuple[Meaning, bool]:
-    """Return what an output means, and whether it gives logits, from its loss, or else from its activation.
+    """Return an output's meaning, and whether it is logits, from its loss, or else from its activation.
 
     Examples
     --------
@@ -88,13 +88,13 @@ def result_types(outputs: Sequence[OutputInfo], columns: Columns) -> dict[str, "
     from pyspark.sql.types import StructType
 
     classified = [each for each in outputs if each.meaning is not Meaning.VALUES]
-    wanted = {
+    by_column = {
         columns.raw: {each.tensor.name: VectorUDT() for each in classified},
         columns.probability: {each.tensor.name: VectorUDT() for each in classified},
         columns.prediction: {each.tensor.name: _prediction_type(each) for each in outputs},
     }
     types: dict[str, DataType] = {}
-    for name, by_output in wanted.items():
+    for name, by_output in by_column.items():
         if name and by_output:
             if len(outputs) == 1:
                 (types[name],) = by_output.values()
@@ -116,7 +116,7 @@ def _prediction_type(output: OutputInfo) -> "DataType":
 
 
 def spark_type(dtype: str, rank: int) -> "DataType":
-    """Return Spark's type for values of a dtype in so many dimensions.
+    """Return the Spark type of values with a dtype and a number of dimensions.
 
     Examples
     --------
@@ -153,24 +153,29 @@ def _leaf_type(dtype: str) -> "DataType":
 
 
 def result_values(outputs: Sequence[OutputInfo], columns: Columns, values: Mapping[str, Numbers]) -> dict[str, Any]:
-    """Return the values of the result columns: an array each, or a dict of them by output where there are several.
+    """Return the values of the result columns.
 
     Parameters
     ----------
     outputs : sequence of OutputInfo
-        The model's.
+        The model's outputs.
     columns : Columns
-        What is wanted.
+        The result columns.
     values : mapping
-        What the model gave, of shape ``(rows, *shape)``, by output.
+        The arrays that the model returned, of shape ``(rows, *shape)``, by output.
+
+    Returns
+    -------
+    dict
+        An array for each column, or a dict of arrays by output if the model has several.
     """
     results: dict[str, dict[str, Any]] = {name: {} for name in (columns.raw, columns.probability, columns.prediction)}
     for output in outputs:
-        name, given = output.tensor.name, values[output.tensor.name]
+        name, received = output.tensor.name, values[output.tensor.name]
         if output.meaning is Meaning.VALUES:
-            results[columns.prediction][name] = given
+            results[columns.prediction][name] = received
             continue
-        raw = _both(given, output.logits) if output.meaning is Meaning.BINARY else given
+        raw = _both(received, output.logits) if output.meaning is Meaning.BINARY else received
         results[columns.raw][name] = raw
         results[columns.probability][name] = _probabilities(raw, output)
         results[columns.prediction][name] = np.argmax(raw, axis=-1).astype(np.float64)
@@ -178,9 +183,9 @@ def result_values(outputs: Sequence[OutputInfo], columns: Columns, values: Mappi
     return {name: next(iter(by.values())) if single else by for name, by in results.items() if name and by}
 
 
-def _both(given: Numbers, logits: bool) -> Numbers:
-    """Return a column for each of two classes, where the network has one number for the second."""
-    second = given.reshape(-1, 1).astype(np.float64)
+def _both(second: Numbers, logits: bool) -> Numbers:
+    """Return a column for each of two classes, from the network's one number for the second."""
+    second = second.reshape(-1, 1).astype(np.float64)
     return np.concatenate([-second if logits else 1 - second, second], axis=1)
 
 
@@ -188,7 +193,7 @@ def _probabilities(raw: Numbers, output: OutputInfo) -> Numbers:
     if not output.logits:
         return raw
     if output.meaning is Meaning.BINARY:
-        # A network's one logit is the logarithm of the odds.
+        # The network's one logit is the logarithm of the odds.
         return _both(1 / (1 + np.exp(-raw[:, 1])), logits=False)
     powers = np.exp(raw - raw.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)  # type: ignore[no-any-return]

@@ -1,39 +1,41 @@
-"""What can be set on the estimator and the model, with Spark ML's names where it has one."""
+# mypy: disable-error-code="no-any-return"
+"""Params that the estimator and the model share, with Spark ML's names where it has one."""
 
 import difflib
+import functools
+import inspect
 import json
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
-from pyspark.ml.param.shared import (
-    HasFeaturesCol,
-    HasLabelCol,
-    HasPredictionCol,
-    HasProbabilityCol,
-    HasRawPredictionCol,
-    HasSeed,
-    HasValidationIndicatorCol,
-    HasWeightCol,
-)
+from pyspark.ml.param.shared import HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol
 from pyspark.sql import DataFrame
 
 from tensorflowonspark.columns import require_frame
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["ApplyParams", "TrainParams", "is_plain", "missing_columns"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-Stage = TypeVar("Stage", bound="ApplyParams")
+__all__ = ["Invalid", "ModelParams", "ModelSettings", "as_mapping", "check_columns", "checked_params", "is_plain",
+           "one_of", "param", "positive"]  # fmt: skip
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Invalid = Literal["error", "keep", "skip"]
 
 
-def _positive(value: Any) -> int:
+def positive(value: Any) -> int:
+    """Return a value as a positive integer, for a `Param`."""
     number = TypeConverters.toInt(value)
     if number < 1:
-        raise TypeError(f"{value!r}: expected a number from 1 on")
+        raise TypeError(f"{value!r}: expected a positive number")
     return int(number)
 
 
-def _one_of(*choices: str) -> Any:
+def one_of(*choices: str) -> Callable[[Any], str]:
+    """Return a converter of a `Param` that accepts some strings only."""
+
     def convert(value: Any) -> str:
         if value not in choices:
             raise TypeError(f"{value!r}: expected one of {', '.join(map(repr, choices))}")
@@ -42,167 +44,226 @@ def _one_of(*choices: str) -> Any:
     return convert
 
 
-def _mapping(value: Any) -> dict[Any, Any]:
+def as_mapping(value: Any) -> dict[Any, Any]:
+    """Return a mapping as a dict, for a `Param`."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{value!r}: expected a dict, as in {{'x': ...}}")
     return dict(value)
 
 
-def _param(name: str, doc: str, convert: Any = None) -> Any:
+def param(name: str, doc: str, convert: Callable[[Any], Any] | None = None) -> Any:
+    """Return a `Param` that a class of stages declares."""
     return Param(Params._dummy(), name, doc, convert)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether JSON holds a value as it is."""
+    """Return whether JSON represents a value without loss.
+
+    Examples
+    --------
+    >>> is_plain({"x": [1, 2]}), is_plain((1, 2))
+    (True, False)
+    """
     try:
         return bool(json.loads(json.dumps(value)) == value)
     except (TypeError, ValueError):
         return False
 
 
-class ApplyParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol):
-    """What estimator and model have in common."""
+def checked_params(init: Function) -> Function:
+    """Wrap an ``__init__`` of a stage: refuse unknown keyword arguments, and set the params that are given.
 
-    featuresCols = _param(
+    The defaults in the signature are for the reader: a param that is not given stays unset, as Spark ML has it.
+
+    Raises
+    ------
+    SpecError
+        By the wrapped function, if there is no param of a given name, or it can't have the given value.
+    """
+    known = list(inspect.signature(init).parameters)[1:]
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in known:
+                raise SpecError(_unknown(type(self), name, known))
+        init(self, *args, **kwargs)
+        given = {**dict(zip(known, args, strict=False)), **kwargs}
+        self._assign(**{name: value for name, value in given.items() if self.hasParam(name)})
+
+    return checked  # type: ignore[return-value]
+
+
+def _unknown(kind: type, name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f": did you mean {close[0]!r}?" if close else ""
+    return f"{kind.__name__} has no param {name!r}{hint} (explainParams() lists all)"
+
+
+class ModelSettings(TypedDict, total=False):
+    """The params of a `KerasModel`, as keyword arguments."""
+
+    featuresCol: str
+    featuresCols: Sequence[str] | None
+    predictionCol: str
+    probabilityCol: str
+    rawPredictionCol: str
+    shapes: Mapping[str, Sequence[int | None]] | None
+    dtypes: Mapping[str, str] | None
+    fill: Mapping[str, Any] | None
+    handleInvalid: Invalid
+    inferenceBatchSize: int | None
+    customObjects: Mapping[str, Any] | None
+
+
+class ModelParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol):
+    """Params of `KerasModel`, which `KerasEstimator` has as well and passes on."""
+
+    featuresCols: "Param[list[str]]" = param(
         "featuresCols",
         "several feature columns: one for each input of the model, by name or in order, or numbers that become one "
         "input together. Takes precedence over featuresCol.",
         TypeConverters.toListString,
     )
-    shapes = _param("shapes", "shape of one row's value, by column; by default that of the model's input.", _mapping)
-    dtypes = _param("dtypes", "dtype that the model wants, by column.", _mapping)
-    fill = _param("fill", "what stands for a null, by column.", _mapping)
-    handleInvalid = _param(
+    shapes: "Param[dict[str, Sequence[int | None]]]" = param(
+        "shapes", "shape of one row's value, by column; by default that of the model's input.", as_mapping
+    )
+    dtypes: "Param[dict[str, str]]" = param(
+        "dtypes", "dtype of the values that the model receives, by column; by default the column's own.", as_mapping
+    )
+    fill: "Param[dict[str, Any]]" = param("fill", "value that replaces a null, by column.", as_mapping)
+    handleInvalid: "Param[str]" = param(
         "handleInvalid",
-        "what transform does with a row that has a null or a wrong shape: 'error', 'keep' (its results are null) or "
-        "'skip' (it is left out).",
-        _one_of("error", "keep", "skip"),
+        "handling of rows with a null or a wrong shape in transform: 'error', 'keep' (their results are null) or "
+        "'skip' (they are left out).",
+        one_of("error", "keep", "skip"),
     )
-    inferenceBatchSize = _param(
+    inferenceBatchSize: "Param[int]" = param(
         "inferenceBatchSize",
-        "rows that transform gives to the model at a time; if it is not set, as many as are 4 MB, from 32 to 8,192.",
-        _positive,
+        "rows per call of the model in transform; if unset, as many as hold 4 MB, from 32 to 8,192.",
+        positive,
     )
-    customObjects = _param("customObjects", "classes and functions of your own that the model is made of.", _mapping)
+    customObjects: "Param[dict[str, Any]]" = param(
+        "customObjects", "your own classes and functions in the model, by name.", as_mapping
+    )
 
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(handleInvalid="error", shapes={}, dtypes={}, fill={}, customObjects={})
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give each param its ``setX`` and ``getX``, as Spark ML's own stages have them."""
-        super().__init_subclass__(**kwargs)
-        for base in cls.__mro__:
-            for name, value in list(vars(base).items()):
-                if isinstance(value, Param):
-                    _add_accessors(cls, name)
+    def setFeaturesCol(self, value: str) -> "Self":
+        """Set `featuresCol`, the only column of features."""
+        return self._assign(featuresCol=value)
 
-    def setParams(self: Stage, **params: Any) -> Stage:  # noqa: N802 - Spark ML's name
-        """Set several params at once.
+    def setFeaturesCols(self, value: Sequence[str] | None) -> "Self":
+        """Set `featuresCols`, several columns of features."""
+        return self._assign(featuresCols=value)
+
+    def getFeaturesCols(self) -> list[str] | None:
+        """Return `featuresCols`, or None if unset."""
+        return self._optional("featuresCols")
+
+    def setPredictionCol(self, value: str) -> "Self":
+        """Set `predictionCol`; an empty name leaves the column out, as in Spark ML."""
+        return self._assign(predictionCol=value)
+
+    def setProbabilityCol(self, value: str) -> "Self":
+        """Set `probabilityCol`; an empty name leaves the column out, as in Spark ML."""
+        return self._assign(probabilityCol=value)
+
+    def setRawPredictionCol(self, value: str) -> "Self":
+        """Set `rawPredictionCol`; an empty name leaves the column out, as in Spark ML."""
+        return self._assign(rawPredictionCol=value)
+
+    def setShapes(self, value: Mapping[str, Sequence[int | None]] | None) -> "Self":
+        """Set `shapes`, the shape of one row's value by column."""
+        return self._assign(shapes=value)
+
+    def getShapes(self) -> dict[str, Sequence[int | None]]:
+        """Return `shapes`."""
+        return self.getOrDefault("shapes")
+
+    def setDtypes(self, value: Mapping[str, str] | None) -> "Self":
+        """Set `dtypes`, the dtype that the model receives by column."""
+        return self._assign(dtypes=value)
+
+    def getDtypes(self) -> dict[str, str]:
+        """Return `dtypes`."""
+        return self.getOrDefault("dtypes")
+
+    def setFill(self, value: Mapping[str, Any] | None) -> "Self":
+        """Set `fill`, the value that replaces a null by column."""
+        return self._assign(fill=value)
+
+    def getFill(self) -> dict[str, Any]:
+        """Return `fill`."""
+        return self.getOrDefault("fill")
+
+    def setHandleInvalid(self, value: Invalid) -> "Self":
+        """Set `handleInvalid`, the handling of rows that the model can't take."""
+        return self._assign(handleInvalid=value)
+
+    def getHandleInvalid(self) -> Invalid:
+        """Return `handleInvalid`."""
+        return self.getOrDefault("handleInvalid")
+
+    def setInferenceBatchSize(self, value: int | None) -> "Self":
+        """Set `inferenceBatchSize`, the rows per call of the model in ``transform``."""
+        return self._assign(inferenceBatchSize=value)
+
+    def getInferenceBatchSize(self) -> int | None:
+        """Return `inferenceBatchSize`, or None if unset."""
+        return self._optional("inferenceBatchSize")
+
+    def setCustomObjects(self, value: Mapping[str, Any] | None) -> "Self":
+        """Set `customObjects`, your own classes and functions in the model by name."""
+        return self._assign(customObjects=value)
+
+    def getCustomObjects(self) -> dict[str, Any]:
+        """Return `customObjects`."""
+        return self.getOrDefault("customObjects")
+
+    def _assign(self, **values: Any) -> "Self":
+        """Set params by name; None unsets one.
 
         Raises
         ------
         SpecError
             If there is no such param, or it can't have that value.
         """
-        for name, value in params.items():
+        for name, value in values.items():
             if not self.hasParam(name):
-                close = difflib.get_close_matches(name, [each.name for each in self.params], 1)
-                hint = f": did you mean {close[0]!r}?" if close else ""
-                raise SpecError(f"{type(self).__name__} has no param {name!r}{hint} (explainParams() lists all)")
+                raise SpecError(_unknown(type(self), name, [each.name for each in self.params]))
+            if value is None:
+                self.clear(self.getParam(name))
+                continue
             try:
                 self._set(**{name: value})
             except TypeError as error:
                 raise SpecError(f"{name}={value!r}: {error}") from None
         return self
 
-    def optional(self, name: str) -> Any:
+    def _optional(self, name: str) -> Any:
         """Return a param's value, or None if it has none."""
         return self.getOrDefault(name) if self.isDefined(name) else None
 
     @property
-    def feature_columns(self) -> list[str]:
-        """The columns of features, in order."""
-        return list(self.getOrDefault("featuresCols")) if self.isSet("featuresCols") else [self.getFeaturesCol()]
-
-
-def _add_accessors(cls: type, name: str) -> None:
-    title = name[0].upper() + name[1:]
-
-    def set_one(self: Any, value: Any) -> Any:
-        return self.setParams(**{name: value})
-
-    def get_one(self: Any) -> Any:
-        return self.getOrDefault(name)
-
-    for function, prefix, doc in ((set_one, "set", "Set"), (get_one, "get", "Return")):
-        method = f"{prefix}{title}"
-        if not hasattr(cls, method):
-            function.__name__, function.__qualname__ = method, f"{cls.__name__}.{method}"
-            function.__doc__ = f"{doc} `{name}`."
-            setattr(cls, method, function)
-
-
-class TrainParams(ApplyParams, HasLabelCol, HasWeightCol, HasValidationIndicatorCol, HasSeed):
-    """What the estimator has beside them."""
-
-    model = _param("model", "a Keras model, or a function without arguments that returns one.")
-    labelCols = _param(
-        "labelCols",
-        "several label columns, one for each output of the model. Takes precedence over labelCol.",
-        TypeConverters.toListString,
-    )
-    validationData = _param("validationData", "a DataFrame with the same columns to validate on after each epoch.")
-    optimizer = _param("optimizer", "a Keras optimizer or its name, for a model that is not compiled.")
-    loss = _param("loss", "a Keras loss, its name, or one for each output, for a model that is not compiled.")
-    metrics = _param("metrics", "a list of Keras metrics or their names, for a model that is not compiled.")
-    lossWeights = _param("lossWeights", "weights of the outputs' losses, for a model that is not compiled.")
-    classWeight = _param("classWeight", "weight of the rows of each class, by its number.", _mapping)
-    callbacks = _param("callbacks", "a list of Keras callbacks.", TypeConverters.toList)
-    numWorkers = _param("numWorkers", "nodes that train together; each takes a task slot of Spark.", _positive)
-    epochs = _param("epochs", "passes over all rows.", _positive)
-    batchSize = _param("batchSize", "rows of one step over all workers together.", _positive)
-    stepsPerExecution = _param("stepsPerExecution", "steps that run between two looks of Keras.", _positive)
-    mixedPrecision = _param(
-        "mixedPrecision",
-        "Keras's dtype policy for a model that a function builds: 'mixed_float16' or 'mixed_bfloat16'.",
-        _one_of("mixed_float16", "mixed_bfloat16", "float32"),
-    )
-    checkpointDir = _param(
-        "checkpointDir",
-        "a directory on any file system in which each epoch's state is kept until training is complete; training that "
-        "was broken off goes on from there.",
-        TypeConverters.toString,
-    )
-    initialModel = _param("initialModel", "a fitted KerasModel to train further.")
-    trainFn = _param(
-        "trainFn",
-        "a training loop of your own, instead of fit: a function of (model, dataset, validation_dataset or None, ctx) "
-        "that trains the model, and may return a history as a dict of lists.",
-    )
-    clusterOptions = _param("clusterOptions", "further settings of Cluster, as log_level or env.", _mapping)
-    verbose = _param("verbose", "what the chief's Keras prints: 0, 1 or 2.", TypeConverters.toInt)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._setDefault(
-            seed=0, numWorkers=1, epochs=1, batchSize=32, stepsPerExecution=1, verbose=0, callbacks=[],
-            clusterOptions={},
-        )  # fmt: skip
+    def _feature_columns(self) -> list[str]:
+        several = self.getFeaturesCols()
+        return [self.getFeaturesCol()] if several is None else list(several)
 
     @property
-    def label_columns(self) -> list[str]:
-        """The columns of labels, in order."""
-        return list(self.getOrDefault("labelCols")) if self.isSet("labelCols") else [self.getLabelCol()]
+    def _by_column(self) -> dict[str, dict[str, Any]]:
+        return {"shapes": self.getShapes(), "dtypes": self.getDtypes(), "fill": self.getFill()}
 
 
-def missing_columns(frame: DataFrame, columns: list[str]) -> None:
+def check_columns(frame: DataFrame, columns: Sequence[str]) -> None:
     """Refuse a DataFrame without some columns.
 
     Raises
     ------
     SpecError
-        It names them, and those that there are; or the type of what is no DataFrame.
+        If a column is missing, or `frame` is no DataFrame.
     """
     require_frame(frame, "the data")
     missing = [name for name in columns if name not in frame.columns]

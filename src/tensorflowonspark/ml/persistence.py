@@ -1,18 +1,17 @@
-"""Saving and loading the stages: Spark ML's metadata, and beside them files that Keras reads without Spark.
+"""Saving and loading of stages: Spark ML's metadata, and beside it files that Keras reads without Spark.
 
 A saved model is a directory with ``metadata`` (as all stages of Spark ML have it, with the history) and ``model``, in
 which ``model.keras`` is what ``keras.models.load_model`` takes (or ``saved_model`` what ``tf.saved_model.load`` takes),
-and ``code.pkl`` the user's own classes and functions in it, which ``metadata`` lists. A saved estimator has what JSON
-can't hold in ``objects/objects.pkl``.
+and ``code.pkl`` the user's own classes and functions in it, which ``metadata`` lists. A saved estimator has params that
+JSON can't represent in ``objects/objects.pkl``.
 """
 
 import logging
 import pickle
 import tempfile
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
@@ -20,163 +19,153 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from tensorflowonspark import storage
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import code_for
-from tensorflowonspark.ml.model_bundle import read_saved, write_saved
-from tensorflowonspark.ml.params import is_plain
+from tensorflowonspark.ml.model_bundle import ModelBundle, read_saved, write_saved
+from tensorflowonspark.ml.params import ModelParams, is_plain
 from tensorflowonspark.ml.serialization import deserialize, serialize
 
-if TYPE_CHECKING:
-    from tensorflowonspark.ml.estimator import KerasEstimator
-    from tensorflowonspark.ml.model import KerasModel
-
-__all__ = ["EstimatorReader", "EstimatorWriter", "ModelReader", "ModelWriter"]
+__all__ = ["StageReader", "StageWriter"]
 
 _log = logging.getLogger(__name__)
 _OBJECTS = "objects.pkl"
 _LOAD_CODE = "spark.tensorflowonspark.loadCode"
-Stage = TypeVar("Stage", "KerasEstimator", "KerasModel")
+Stage = TypeVar("Stage", bound=ModelParams)
 
 
-def _spark_of(place: Any) -> Any:
-    """Return what Spark ML's own readers and writers go by: the context, or over Spark Connect the session."""
-    session = place.sparkSession
-    return session if is_remote(session) else session.sparkContext
+class StageWriter(MLWriter):
+    """Writer of a stage.
 
-
-def _hadoop_path(path: str, place: Any) -> str:
-    """Return a path as Hadoop understands it, which Spark ML's own files go by; ours are to lie beside them."""
-    storage.use_session(place.sparkSession)
-    return storage.absolute_path(path, str(Path.cwd()))
-
-
-def _save_metadata(stage: Any, path: str, place: Any, extra: dict[str, Any]) -> None:
-    plain = {param.name: value for param, value in stage._paramMap.items() if is_plain(value)}
-    DefaultParamsWriter.saveMetadata(stage, path, _spark_of(place), extraMetadata=extra, paramMap=plain)
-
-
-def _save_objects(stage: Any, path: str, without: Collection[str] = ()) -> None:
-    objects = {
-        param.name: serialize(value)
-        for param, value in stage._paramMap.items()
-        if not is_plain(value) and param.name not in without
-    }
-    for name in ("validationData", "initialModel"):
-        if name in objects:
-            raise SpecError(
-                f"an estimator with {name} can't be saved: give it to fit, as in fit(df, {{est.{name}: ...}})"
-            )
-    if objects:
-
-        def write(local: str) -> None:
-            Path(local).mkdir()
-            Path(local, _OBJECTS).write_bytes(cloudpickle.dumps(objects))
-
-        storage.publish(f"{path}/objects", write)
-
-
-def _loaded(stage: Stage, path: str, metadata: dict[str, Any], reader: Any) -> Stage:
-    stage._resetUid(metadata["uid"])
-    DefaultParamsReader.getAndSetParams(stage, metadata)
-    with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-        if storage.fetch(f"{path}/objects", scratch):
-            _check_code(path, reader, [f"objects/{_OBJECTS}"])
-            for name, value in pickle.loads(Path(scratch, _OBJECTS).read_bytes()).items():
-                stage._set(**{name: deserialize(value, stage.getOrDefault("customObjects"))})
-    return stage
-
-
-def _check_code(path: str, place: Any, held: list[str]) -> None:
-    """Refuse code in what is loaded where Spark's settings say so.
-
-    Raises
-    ------
-    SpecError
-        It lists what the saved stage holds.
+    Parameters
+    ----------
+    stage : KerasEstimator or KerasModel
+        The stage.
+    bundle : ModelBundle, optional
+        Its trained model.
+    metadata : mapping, optional
+        Further entries of its metadata, as JSON represents them.
+    without : collection of str, optional
+        Names of params that the bundle contains already.
     """
-    if held and str(place.sparkSession.conf.get(_LOAD_CODE, "true")).lower() == "false":
-        raise SpecError(
-            f"{path} holds code ({', '.join(held)}), and {_LOAD_CODE}=false forbids to load any: set it to true if you "
-            "trust whoever could write there"
-        )
-    if held:
-        _log.info("%s holds code of its own, which runs when it is used: %s", path, ", ".join(held))
 
+    def __init__(
+        self,
+        stage: ModelParams,
+        bundle: ModelBundle | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        without: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        self._stage, self._bundle, self._metadata, self._without = stage, bundle, metadata or {}, without
 
-class _Writer(MLWriter):
-    """Saves a stage, over what is there if the user says so."""
+    def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
+        """Save the stage to a path.
+
+        Raises
+        ------
+        SpecError
+            If a param refers to this Spark session.
+        """
+        path = _hadoop_path(path, self)
+        bundle = self._bundle
+        extra = {**self._metadata, **({} if bundle is None else {"model": bundle.to_metadata()})}
+        params = self._stage._paramMap.items()
+        plain = {param.name: value for param, value in params if is_plain(value)}
+        objects = _pickled({each.name: value for each, value in params if each.name not in {*plain, *self._without}})
+        DefaultParamsWriter.saveMetadata(self._stage, path, _spark_of(self), extraMetadata=extra, paramMap=plain)
+        if objects:
+            storage.publish(f"{path}/objects", lambda local: _write_objects(local, objects))
+        if bundle is not None:
+            storage.publish(f"{path}/model", lambda local: write_saved(bundle, local))
 
     def _handleOverwrite(self, path: str) -> None:  # noqa: N802 - Spark ML's name
-        """Remove what is there, which Spark ML does by the JVM, and over Spark Connect not at all."""
+        # Spark ML removes a directory through the JVM, and over Spark Connect not at all.
         if is_remote(self.sparkSession):
             storage.remove(_hadoop_path(path, self))
         else:
             super()._handleOverwrite(_hadoop_path(path, self))
 
 
-class EstimatorWriter(_Writer):
-    """Saves an estimator."""
+class StageReader(MLReader[Stage]):
+    """Reader of a stage.
 
-    def __init__(self, stage: "KerasEstimator") -> None:
+    Parameters
+    ----------
+    make : callable
+        Returns the stage without its params, from its trained model (None for an estimator) and its metadata.
+    """
+
+    def __init__(self, make: Callable[[ModelBundle | None, Mapping[str, Any]], Stage]) -> None:
         super().__init__()
-        self._stage = stage
+        self._make = make
 
-    def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
-        """Save it to a path."""
-        path = _hadoop_path(path, self)
-        _save_metadata(self._stage, path, self, {})
-        _save_objects(self._stage, path)
+    def load(self, path: str) -> Stage:
+        """Return the stage at a path.
 
-
-class EstimatorReader(MLReader["KerasEstimator"]):
-    """Loads an estimator."""
-
-    def __init__(self, kind: "type[KerasEstimator]") -> None:
-        super().__init__()
-        self._kind = kind
-
-    def load(self, path: str) -> "KerasEstimator":
-        """Load it from a path."""
+        Raises
+        ------
+        SpecError
+            If there is no model, or the stage contains code, which Spark's settings forbid to load.
+        """
         path = _hadoop_path(path, self)
         metadata = DefaultParamsReader.loadMetadata(path, _spark_of(self))
-        return _loaded(self._kind(), path, metadata, self)
+        bundle = self._load_bundle(path, metadata["model"]) if "model" in metadata else None
+        stage = self._make(bundle, metadata)
+        stage._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(stage, metadata)
+        with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
+            if storage.fetch(f"{path}/objects", scratch):
+                _check_code(path, self, [f"objects/{_OBJECTS}"])
+                for name, value in pickle.loads(Path(scratch, _OBJECTS).read_bytes()).items():
+                    stage._set(**{name: deserialize(value, stage.getCustomObjects())})
+        return stage
 
-
-class ModelWriter(_Writer):
-    """Saves a model."""
-
-    def __init__(self, stage: "KerasModel") -> None:
-        super().__init__()
-        self._stage = stage
-
-    def saveImpl(self, path: str) -> None:  # noqa: N802 - Spark ML's name
-        """Save it to a path."""
-        path = _hadoop_path(path, self)
-        stage = self._stage
-        artefact = stage.artefact
-        if given := stage.getOrDefault("customObjects"):
-            artefact = replace(artefact, code=code_for({**artefact.code.load(), **given}))
-        extra = {"artefact": artefact.described(), "history": stage.history, "layers": list(stage._layers)}
-        _save_metadata(stage, path, self, extra)
-        _save_objects(stage, path, without={"customObjects"})
-        storage.publish(f"{path}/model", lambda local: write_saved(artefact, local))
-
-
-class ModelReader(MLReader["KerasModel"]):
-    """Loads a model."""
-
-    def __init__(self, kind: "type[KerasModel]") -> None:
-        super().__init__()
-        self._kind = kind
-
-    def load(self, path: str) -> "KerasModel":
-        """Load it from a path."""
-        path = _hadoop_path(path, self)
-        metadata = DefaultParamsReader.loadMetadata(path, _spark_of(self))
+    def _load_bundle(self, path: str, metadata: Mapping[str, Any]) -> ModelBundle:
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
             if not storage.fetch(f"{path}/model", f"{scratch}/model"):
                 raise SpecError(f"{path}/model: there is no model")
-            artefact = read_saved(f"{scratch}/model", metadata["artefact"])
-        _check_code(path, self, artefact.carries)
-        model = self._kind(artefact, history=metadata["history"])
-        model._layers = tuple(metadata["layers"])
-        return _loaded(model, path, metadata, self)
+            bundle = read_saved(f"{scratch}/model", metadata)
+        _check_code(path, self, bundle.code_names)
+        return bundle
+
+
+def _spark_of(end: Any) -> Any:
+    """Return Spark ML's own argument for a reader or writer: the context, or over Spark Connect the session."""
+    session = end.sparkSession
+    return session if is_remote(session) else session.sparkContext
+
+
+def _hadoop_path(path: str, end: Any) -> str:
+    """Return a path as Hadoop resolves it, so that our files lie beside those of Spark ML."""
+    storage.use_session(end.sparkSession)
+    return storage.absolute_path(path, str(Path.cwd()))
+
+
+def _pickled(params: Mapping[str, Any]) -> bytes:
+    """Return params that JSON can't represent as a pickle of their serialized values; nothing if there are none."""
+    for name in ("validationData", "initialModel"):
+        if name in params:
+            raise SpecError(
+                f"an estimator with {name} can't be saved: pass it to fit, as in fit(df, {{est.{name}: ...}})"
+            )
+    return cloudpickle.dumps({name: serialize(value) for name, value in params.items()}) if params else b""
+
+
+def _write_objects(directory: str, objects: bytes) -> None:
+    Path(directory).mkdir()
+    Path(directory, _OBJECTS).write_bytes(objects)
+
+
+def _check_code(path: str, reader: Any, names: list[str]) -> None:
+    """Refuse a saved stage that contains code, if Spark's settings forbid to load any.
+
+    Raises
+    ------
+    SpecError
+        With the names of the code.
+    """
+    if names and str(reader.sparkSession.conf.get(_LOAD_CODE, "true")).lower() == "false":
+        raise SpecError(
+            f"{path} holds code ({', '.join(names)}), and {_LOAD_CODE}=false forbids to load any: set it to true if "
+            "you trust everyone who can write there"
+        )
+    if names:
+        _log.info("%s holds code, which runs when it is used: %s", path, ", ".join(names))

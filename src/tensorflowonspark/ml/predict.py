@@ -1,10 +1,10 @@
-"""A model applied to the rows of a DataFrame, in Spark's Python workers.
+"""Prediction: a model applied to the rows of a DataFrame, in Spark's Python workers.
 
-Rows go from Arrow to numpy without being touched, through the model some hundreds at a time, and back into Arrow as
-columns beside those that came.
+Feature columns become NumPy views of Arrow memory; the model takes some hundreds of rows per call; the results become
+Arrow columns beside the existing ones.
 
-Where Spark has scalar functions on Arrow (4.1 and newer), only the columns that the model takes go to Spark's Python
-workers, and only the results come back. Older ones send whole rows both ways.
+Spark 4.1 and newer, which has scalar functions on Arrow, sends only the feature columns to its Python workers and
+receives only the results. Older versions send whole rows both ways.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 __all__ = ["PredictPlan", "TakenColumns", "features_of", "predict", "this_partition", "with_results"]
 
 _BATCH_BYTES = 4 << 20
-_LEAST_ROWS, _MOST_ROWS = 32, 8192
+_MIN_ROWS, _MAX_ROWS = 32, 8192
 
 
 @dataclass(frozen=True)
 class TakenColumns:
-    """What a model is given.
+    """The columns that a model takes, with their conversion to arrays.
 
     Attributes
     ----------
     columns : tuple of str
-        The columns; one comes by itself, several by name.
+        The columns; the model receives one as an array, several as a dict of arrays.
     by_column : mapping
-        Shapes, dtypes and fill, by column.
+        The mappings ``shapes``, ``dtypes`` and ``fill`` by column.
     parameters : mapping, optional
-        The column of each parameter of a function, which gets all by these names.
+        The column of each parameter of a function, which receives a dict of arrays by parameter.
     advice : str
-        Is added to errors about values that it can't be given.
+        Text that is appended to errors about unsuitable values.
     """
 
     columns: tuple[str, ...]
@@ -64,22 +64,22 @@ class TakenColumns:
 
 @dataclass(frozen=True)
 class PredictPlan:
-    """What a task is to do.
+    """The work of a task.
 
     Attributes
     ----------
-    model : Shipped
+    model : DistributedModel
         The model.
-    taken : Taken
-        What it is given.
+    taken : TakenColumns
+        Its columns.
     outputs : tuple
-        The outputs in groups, each with the names of its columns; none if the outputs have the columns' names.
+        The outputs in groups, each with the names of its columns; empty if the outputs have the columns' names.
     types : tuple
         The result columns with their Spark types.
     batch_rows : int or None
-        How many rows the model gets at the most; None for as many as are a few megabytes.
+        Rows per call of the model, at most; None for as many as hold a few megabytes.
     invalid : str
-        What is done with rows that it can't be given.
+        Handling of rows that the model can't take: ``error``, ``keep`` or ``skip``.
     """
 
     model: DistributedModel
@@ -91,24 +91,26 @@ class PredictPlan:
 
 
 def predict(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.StructArray]:
-    """Yield the results of each batch: a struct of the result columns for each row, null where it does not fit."""
+    """Yield the results of each batch: a struct of the result columns for each row, null for an invalid row."""
     partition = this_partition()
     schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.types])
     row = 0
     for batch in batches:
-        yield _answer(plan, schema, batch, partition, row)
+        yield _predict_batch(plan, schema, batch, partition, row)
         row += batch.num_rows
 
 
 def this_partition() -> int:
-    """Return the number of the partition that this Spark task works on."""
+    """Return the number of the partition that this Spark task processes."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
     return task.partitionId() if task is not None else 0
 
 
-def _answer(plan: PredictPlan, schema: pa.Schema, batch: pa.RecordBatch, partition: int, row: int) -> pa.StructArray:
+def _predict_batch(
+    plan: PredictPlan, schema: pa.Schema, batch: pa.RecordBatch, partition: int, row: int
+) -> pa.StructArray:
     if not batch.num_rows:
         return _structs(schema.empty_table().combine_chunks(), schema)
     try:
@@ -116,13 +118,13 @@ def _answer(plan: PredictPlan, schema: pa.Schema, batch: pa.RecordBatch, partiti
     except FeedError:
         if plan.invalid == "error":
             raise
-    good = [at for at in range(batch.num_rows) if _is_good(plan, batch.slice(at, 1))]
-    if not good:
+    valid = [number for number in range(batch.num_rows) if _is_valid(plan, batch.slice(number, 1))]
+    if not valid:
         return pa.nulls(batch.num_rows, pa.struct(list(schema)))
-    taken = _structs(_results(plan, schema, batch.take(pa.array(good, pa.int64())), partition, row), schema)
+    results = _structs(_results(plan, schema, batch.take(pa.array(valid, pa.int64())), partition, row), schema)
     places = np.full(batch.num_rows, -1)
-    places[good] = np.arange(len(good))
-    return taken.take(pa.array(places, pa.int64(), mask=places < 0))
+    places[valid] = np.arange(len(valid))
+    return results.take(pa.array(places, pa.int64(), mask=places < 0))
 
 
 def _structs(results: "pa.RecordBatch | pa.Table", schema: pa.Schema) -> pa.StructArray:
@@ -130,7 +132,7 @@ def _structs(results: "pa.RecordBatch | pa.Table", schema: pa.Schema) -> pa.Stru
     return pa.StructArray.from_arrays(columns, fields=list(schema))
 
 
-def _is_good(plan: PredictPlan, row: pa.RecordBatch) -> bool:
+def _is_valid(plan: PredictPlan, row: pa.RecordBatch) -> bool:
     try:
         features_of(plan.taken, row)
     except FeedError:
@@ -142,7 +144,7 @@ def _results(plan: PredictPlan, schema: pa.Schema, batch: pa.RecordBatch, partit
     features = features_of(plan.taken, batch, partition, row)
     model = loaded(plan.model)
     found: dict[str, list[Any]] = {}
-    step = plan.batch_rows or _rows_at_a_time(batch)
+    step = plan.batch_rows or _rows_per_call(batch)
     for start in range(0, batch.num_rows, step):
         for name, values in model(_slice(features, start, start + step)).items():
             found.setdefault(name, []).append(values)
@@ -153,25 +155,34 @@ def _results(plan: PredictPlan, schema: pa.Schema, batch: pa.RecordBatch, partit
     return to_batch(results, schema, batch.num_rows)
 
 
-def _rows_at_a_time(batch: pa.RecordBatch) -> int:
-    """Return so many rows that a call costs little beside them, and what the network makes of them stays small."""
-    return int(min(max(_BATCH_BYTES * batch.num_rows // max(1, batch.nbytes), _LEAST_ROWS), _MOST_ROWS))
+def _rows_per_call(batch: pa.RecordBatch) -> int:
+    """Return a number of rows that amortizes the cost of a call and bounds the memory of the results."""
+    return int(min(max(_BATCH_BYTES * batch.num_rows // max(1, batch.nbytes), _MIN_ROWS), _MAX_ROWS))
 
 
 def features_of(taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, row: int = 0) -> Any:
-    """Return what a model is given, as numpy arrays.
+    """Return the features of a batch as NumPy arrays: one, or a dict of them by name.
+
+    Parameters
+    ----------
+    taken : TakenColumns
+        The columns.
+    batch : pyarrow.RecordBatch
+        The rows.
+    partition, row : int
+        The partition's number and that of the batch's first row in it, for errors.
 
     Raises
     ------
     FeedError
-        It names the column and the row that can't be had.
+        If a value can't be converted; it names the column and the row.
     """
     flat = flat_columns(batch.select(list(taken.columns)))
     summary = summarize(flat, partition, row)
-    contents = SplitManifest({}, columns=summary, schema=flat.schema.serialize().to_pybytes())
-    asked = taken.columns[0] if len(taken.columns) == 1 else list(taken.columns)
+    manifest = SplitManifest({}, columns=summary, schema=flat.schema.serialize().to_pybytes())
+    features = taken.columns[0] if len(taken.columns) == 1 else list(taken.columns)
     try:
-        selection = Selection(contents, Options(features=asked, **taken.by_column), inference=True)  # type: ignore[typeddict-item]
+        selection = Selection(manifest, Options(features=features, **taken.by_column), inference=True)  # type: ignore[typeddict-item]
     except FeedError as error:
         if not taken.advice:
             raise
@@ -192,7 +203,7 @@ _RESULTS = "tensorflowonspark_results"
 
 
 def with_results(plan: PredictPlan, frame: "DataFrame", keep: Sequence[str] | None = None) -> "DataFrame":
-    """Return a DataFrame with the result columns beside its own, or beside those of them that are to be kept."""
+    """Return a DataFrame with the result columns beside its own, or beside those in `keep`."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructField, StructType
 
@@ -200,15 +211,15 @@ def with_results(plan: PredictPlan, frame: "DataFrame", keep: Sequence[str] | No
     places = list(range(len(frame.columns))) if keep is None else [frame.columns.index(name) for name in keep]
     if not hasattr(f, "arrow_udf"):
         whole = StructType([*[frame.schema.fields[place] for place in places], *types.fields])
-        return map_in_arrow(frame, partial(_beside, plan, places), whole)
-    # Not to be called again for each use of a result, which Spark does with functions that it takes for cheap.
-    plain, own = plainly_named(frame)
-    taken = [own[frame.columns.index(name)] for name in plan.taken.columns]
-    answered = plain.withColumn(_RESULTS, _function(plan, types).asNondeterministic()(*taken))
+        return map_in_arrow(frame, partial(_add_results, plan, places), whole)
+    # Spark calls a deterministic function again for each use of its result.
+    plain, names = plainly_named(frame)
+    taken = [names[frame.columns.index(name)] for name in plan.taken.columns]
+    predicted = plain.withColumn(_RESULTS, _function(plan, types).asNondeterministic()(*taken))
     if plan.invalid == "skip":
-        answered = answered.where(f.col(_RESULTS).isNotNull())
+        predicted = predicted.where(f.col(_RESULTS).isNotNull())
     results = [f.col(_RESULTS).getField(name).alias(name) for name in types.names]
-    return answered.select(*[own[place] for place in places], *results)
+    return predicted.select(*[names[place] for place in places], *results)
 
 
 def _function(plan: PredictPlan, types: "StructType") -> Any:
@@ -227,17 +238,17 @@ def _function(plan: PredictPlan, types: "StructType") -> Any:
     return arrow_udf(of_several, types)
 
 
-def _beside(plan: PredictPlan, places: list[int], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows with their results (runs in Spark's Python workers)."""
-    waiting: list[pa.RecordBatch] = []
+def _add_results(plan: PredictPlan, places: list[int], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows with their results, in Spark's Python workers."""
+    pending: list[pa.RecordBatch] = []
 
     def features() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            waiting.append(batch)
+            pending.append(batch)
             yield batch.select(list(plan.taken.columns))
 
     for results in predict(plan, features()):
-        batch = waiting.pop().select(places)
+        batch = pending.pop().select(places)
         columns = [*batch.columns, *results.flatten()]
-        answered = pa.RecordBatch.from_arrays(columns, [*batch.schema.names, *[name for name, _ in plan.types]])
-        yield answered.filter(results.is_valid()) if plan.invalid == "skip" else answered
+        predicted = pa.RecordBatch.from_arrays(columns, [*batch.schema.names, *[name for name, _ in plan.types]])
+        yield predicted.filter(results.is_valid()) if plan.invalid == "skip" else predicted

@@ -1,10 +1,10 @@
 """Models, optimizers and losses in a form that can be sent to the nodes and saved, with the user's own classes.
 
-Keras's own objects travel as Keras writes them (a ``.keras`` file, or a configuration), not as pickles of their
-insides, which differ from version to version; everything else as cloudpickle has it.
+Keras objects are serialized in Keras's own formats (a ``.keras`` file, or a configuration), since pickles of their
+internals differ from version to version; cloudpickle serializes everything else.
 
-Keras writes a name in place of a class or a function. All those whose names are in a configuration, and which are in
-the object or registered, go into its `Code`.
+Keras writes a name in place of a class or a function. Those whose names are in the configuration, and which are part of
+the object or registered, are sent beside it as `Code`.
 """
 
 import json
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import EVERYWHERE, LIBRARIES, Code, WithCode, described, is_own, pickled
+from tensorflowonspark.ml.code import EVERYWHERE, LIBRARIES, Code, WithCode, is_own, pickled, qualified_name
 
 __all__ = [
     "Serialized",
@@ -39,16 +39,24 @@ __all__ = [
     "serialize_model",
 ]
 
-_LIBRARIES = ("keras", "tf_keras")
 _FILE = "model.keras"
 _PLAIN = (str, bytes, numbers.Number, np.generic, np.ndarray, type(None))
 
 
 @dataclass(frozen=True)
 class Serialized:
-    """One of Keras's objects: a whole model as the bytes of its file, or another object as its configuration.
+    """A Keras object: a model as the bytes of its file, or another object as its configuration.
 
-    The code of the user's own classes and functions that it is made of goes with it.
+    Attributes
+    ----------
+    library : str
+        ``keras`` or ``tf_keras``.
+    file : bytes
+        The ``.keras`` file of a model; empty for another object.
+    configuration : object
+        The configuration of another object.
+    code : Code
+        The user's own classes and functions in it.
     """
 
     library: str
@@ -58,20 +66,20 @@ class Serialized:
 
 
 def library_of(value: Any) -> str:
-    """Return ``keras`` or ``tf_keras`` for what is made of one of their classes, and else nothing."""
+    """Return ``keras`` or ``tf_keras`` for an instance of one of their classes, else an empty string."""
     roots = {kind.__module__.split(".")[0] for kind in type(value).__mro__}
-    return next((name for name in _LIBRARIES if name in roots), "")
+    return next((name for name in LIBRARIES if name in roots), "")
 
 
 def is_model(value: Any) -> bool:
-    """Whether it is a Keras model, of Keras 3 or of tf_keras."""
+    """Return whether a value is a model of Keras 3 or of ``tf_keras``."""
     return bool(library_of(value)) and hasattr(value, "fit") and hasattr(value, "layers")
 
 
 def serialize(value: Any) -> Any:
-    """Return a value with all Keras objects in it frozen.
+    """Return a value in which all Keras objects, nested ones included, are `Serialized`.
 
-    Functions and callbacks, for which Keras has no form of its own, are pickled with their code.
+    Functions and callbacks, for which Keras has no format, are pickled with their code.
     """
     library = library_of(value)
     if is_model(value):
@@ -88,7 +96,7 @@ def serialize(value: Any) -> Any:
 
 
 def deserialize(value: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """Return a value as it was before `serialize`."""
+    """Return the value that `serialize` was given."""
     if isinstance(value, Serialized):
         if value.file:
             return load_model(value, custom_objects)
@@ -105,7 +113,7 @@ def deserialize(value: Any, custom_objects: Mapping[str, Any] | None = None) -> 
 
 
 def serialize_model(model: Any) -> Serialized:
-    """Return a model as Keras's own file format has it, with its optimizer's state, and the code that it needs."""
+    """Return a model in Keras's file format, with its optimizer's state and the code that it needs."""
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch, named_lambdas(model):
         path = Path(scratch, _FILE)
         model.save(str(path))
@@ -113,7 +121,7 @@ def serialize_model(model: Any) -> Serialized:
 
 
 def serialize_file(library: str, data: bytes, model: Any) -> Serialized:
-    """Return a file's bytes, with the code that the model which was read from them needs."""
+    """Return the bytes of a ``.keras`` file with the code that they need, given the model that was loaded from them."""
     with tempfile.TemporaryFile(prefix="tfos-") as file:
         file.write(data)
         with zipfile.ZipFile(file) as archive:
@@ -121,35 +129,38 @@ def serialize_file(library: str, data: bytes, model: Any) -> Serialized:
     return Serialized(library, file=data, code=code_of(library, model, configuration))
 
 
-def load_model(frozen: Serialized, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """Return the model that a file's bytes hold.
+def load_model(serialized: Serialized, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """Return a serialized model, loaded.
 
     Raises
     ------
     SpecError
-        If Keras can't read it, as where it lacks a class of the user's.
+        If Keras can't read it, for example because a class of the user's is missing.
     """
-    library = import_module(frozen.library)
+    library = import_module(serialized.library)
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         path = Path(scratch, _FILE)
-        path.write_bytes(frozen.file)
+        path.write_bytes(serialized.file)
         try:
-            with library.saving.custom_object_scope({**frozen.code.load(frozen.library), **(custom_objects or {})}):
+            with library.saving.custom_object_scope(
+                {**serialized.code.load(serialized.library), **(custom_objects or {})}
+            ):
                 return library.models.load_model(str(path))
         except (TypeError, ValueError) as error:
-            held = f" (the model brings the code of {', '.join(frozen.code.names)})" if frozen.code else ""
+            code = f" (with the code of {', '.join(serialized.code.names)})" if serialized.code else ""
             raise SpecError(
-                f"{frozen.library} can't read the model{held}: {error}. Classes and functions of your own travel with "
-                "a model that is given as an object; one that is read from a file needs customObjects={'Name': Name}"
+                f"{serialized.library} can't read the model{code}: {error}. Your own classes and functions are sent "
+                "with a model that is given as an object; one that is read from a file needs "
+                "customObjects={'Name': Name}"
             ) from error
 
 
 _LAMBDA = "<lambda>"
-_GRAPH = {"KerasTensor", "Node"}  # of Keras's: they lead from a shared input or layer into other models
+_GRAPH = {"KerasTensor", "Node"}  # classes of Keras that lead from a shared input or layer into other models
 
 
 def code_of(library: str, value: Any, configuration: Any) -> Code:
-    """Return the classes and functions that reading a Keras object needs, and that are not Keras's own.
+    """Return the user's classes and functions that are needed to load a Keras object.
 
     Parameters
     ----------
@@ -158,17 +169,17 @@ def code_of(library: str, value: Any, configuration: Any) -> Code:
     value : object
         A model, layer, optimizer, loss or metric.
     configuration : object
-        What Keras writes of it: only names that are in it are needed.
+        Its configuration; only names in it are needed.
 
     Raises
     ------
     SpecError
-        If a name stands for two objects, of which Keras would take one for both.
+        If two objects have one name, so that Keras would load one for both.
     """
     saving = import_module(library).saving
     written = set(_strings(configuration))
     found: dict[str, Any] = {}
-    for each in (*_named(saving, configuration), *_held(value)):
+    for each in (*_named(saving, configuration), *_own_parts(value)):
         registered = saving.get_registered_name(each)
         if registered not in written and each.__name__ not in written:
             continue
@@ -178,9 +189,9 @@ def code_of(library: str, value: Any, configuration: Any) -> Code:
             other = found.setdefault(name, each)
             if other is not each and (name == registered or name == saving.get_registered_name(other)):
                 raise SpecError(
-                    f"the model holds two objects of the name {name!r} ({described(other)} and {described(each)}), "
-                    "which Keras can't tell apart in a file: rename one, or register both with "
-                    "keras.saving.register_keras_serializable(package=...)"
+                    f"the model contains two objects of the name {name!r} ({qualified_name(other)} and "
+                    f"{qualified_name(each)}), which Keras can't distinguish in a file: rename one, or register both "
+                    "with keras.saving.register_keras_serializable(package=...)"
                 )
     return pickled(found) if found else Code()
 
@@ -188,12 +199,12 @@ def code_of(library: str, value: Any, configuration: Any) -> Code:
 def _refuse_name_of_keras(library: str, function: Any) -> None:
     for kind in ("activations", "initializers", "losses", "metrics", "regularizers"):
         known = None
-        with suppress(ValueError, TypeError):  # it has no such name
+        with suppress(ValueError, TypeError):  # there is no such name
             known = getattr(import_module(library), kind).get(function.__name__)
         if known is not None and known is not function:
             raise SpecError(
-                f"the function {described(function)} has the name of {function.__name__!r} in {library}.{kind}, and "
-                "Keras can't tell them apart in a file: rename it"
+                f"the function {qualified_name(function)} has the name of {function.__name__!r} in {library}.{kind}, "
+                "and Keras can't distinguish them in a file: rename it"
             )
 
 
@@ -210,7 +221,7 @@ def _strings(configuration: Any) -> Iterator[str]:
 
 
 def _named(saving: Any, configuration: Any) -> Iterator[Any]:
-    """Yield the user's objects that a configuration names in full: by module, or registered."""
+    """Yield the user's objects whose full names are in a configuration: by module, or registered."""
     if isinstance(configuration, Mapping):
         name, registered = configuration.get("class_name"), configuration.get("registered_name")
         if isinstance(name, str):
@@ -229,15 +240,15 @@ def _named(saving: Any, configuration: Any) -> Iterator[Any]:
             yield from _named(saving, each)
 
 
-def _held(value: Any) -> Iterator[Any]:
-    """Yield the user's classes and functions that an object is made of, however deep in it."""
+def _own_parts(value: Any) -> Iterator[Any]:
+    """Yield the user's classes and functions in an object, at any depth."""
     seen: dict[int, Any] = {}
     waiting = [value]
     while waiting:
         each = waiting.pop()
         if id(each) in seen:
             continue
-        seen[id(each)] = each  # kept, so that no other object gets its number
+        seen[id(each)] = each  # referenced, so that no other object gets its id
         if isinstance(each, (type, FunctionType)):
             if not _is_everywhere(each):
                 yield each
@@ -256,7 +267,7 @@ def _held(value: Any) -> Iterator[Any]:
 
 
 def _is_everywhere(value: Any) -> bool:
-    """Whether a class or a function is Keras's, or another that every node has and Keras finds by itself."""
+    """Return whether a class or a function is Keras's own, or one that every node has and Keras imports by itself."""
     root = str(value.__module__ or "").partition(".")[0]
     return root in EVERYWHERE or (root in sys.stdlib_module_names and root != "__main__")
 
@@ -267,10 +278,10 @@ def _is_of_keras(value: Any) -> bool:
 
 @contextmanager
 def named_lambdas(value: Any) -> Iterator[None]:
-    """Give the lambdas in a Keras object names while it is written, as Keras writes only functions with names whole."""
+    """Name the lambdas in a Keras object while it is serialized, since Keras writes only functions with names whole."""
     found = [
         each
-        for each in _held(value)
+        for each in _own_parts(value)
         if isinstance(each, FunctionType) and each.__name__ == _LAMBDA and is_own(each.__module__)
     ]
     for number, each in enumerate(found):

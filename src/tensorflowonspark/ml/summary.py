@@ -1,4 +1,4 @@
-"""How a training went."""
+"""The history of a training."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ __all__ = ["TrainingSummary"]
 
 
 class TrainingSummary:
-    """What each epoch gave, by metric; those of the rows to validate on are named ``val_...``.
+    """The values of each metric after each epoch; those of the validation rows are named ``val_...``.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class TrainingSummary:
 
     @property
     def totalIterations(self) -> int:  # noqa: N802 - Spark ML's name
-        """How many epochs there were."""
+        """The number of epochs."""
         return max(map(len, self._history.values()), default=0)
 
     @property
@@ -48,7 +48,18 @@ class TrainingSummary:
         return self._history.get("loss", [])
 
     def history(self, spark: "SparkSession") -> "DataFrame":
-        """Return a DataFrame with a row for each epoch: its number from 0, and all metrics."""
+        """Return the history as a DataFrame.
+
+        Parameters
+        ----------
+        spark : SparkSession
+            The session that makes it.
+
+        Returns
+        -------
+        DataFrame
+            A row for each epoch: its number ``epoch`` from 0, and a column of doubles for each metric.
+        """
         columns = list(self._history.values())
         rows = [
             (epoch, *(values[epoch] if epoch < len(values) else None for values in columns))
@@ -58,16 +69,21 @@ class TrainingSummary:
         return spark.createDataFrame(rows, types)
 
     def plot(self, path: str | None = None) -> Any:
-        """Draw each metric over the epochs, with that of the rows to validate on beside it.
+        """Plot each metric over the epochs, for training and validation rows; needs matplotlib.
 
         Parameters
         ----------
         path : str, optional
-            Where the picture goes.
+            A file to save the picture to, in the format of its suffix.
 
         Returns
         -------
         matplotlib.figure.Figure
+
+        Examples
+        --------
+        >>> len(TrainingSummary({"loss": [2.0, 1.0], "accuracy": [0.5, 0.9]}).plot().axes)
+        2
         """
         from matplotlib.figure import Figure
 

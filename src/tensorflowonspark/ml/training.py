@@ -1,4 +1,4 @@
-"""What each node does for `KerasEstimator.fit`."""
+"""Training of `KerasEstimator` on a node."""
 
 import logging
 import os
@@ -27,13 +27,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What is to be trained, how, on which columns."""
+    """The model to train, its data, and the settings of the training; sent to every node."""
 
-    model: Any  # frozen, or a function
-    compiled_with: Mapping[str, Any]  # frozen: optimizer, loss, metrics, loss_weights
+    model: Any  # serialized, or a function
+    compiled_with: Mapping[str, Any]  # serialized: optimizer, loss, metrics, loss_weights
     custom_objects: Code
     features: tuple[str, ...]
-    arrays: tuple[str, ...]  # those features whose values are arrays, vectors or bytes
+    arrays: tuple[str, ...]  # features whose values are arrays, vectors or bytes
     labels: tuple[str, ...]
     weight: str | None
     by_column: Mapping[str, Mapping[str, Any]]  # shapes, dtypes, fill
@@ -51,14 +51,14 @@ class TrainingJob:
 
 @dataclass(frozen=True)
 class Trained:
-    """What the chief returns."""
+    """The trained model and its history, which the chief returns."""
 
-    artefact: ModelBundle
+    bundle: ModelBundle
     history: dict[str, list[float]] = field(default_factory=dict)
 
 
 def train(job: TrainingJob, ctx: "Context") -> Trained | None:
-    """Train on this node, with the others."""
+    """Train on this node together with the others; return the result on the chief, and None elsewhere."""
     import tensorflow as tf
 
     keras = _keras()
@@ -71,14 +71,14 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
         _compile(model, job)
     feed: Any = ctx.feed()
     dataset = _dataset(feed, job, model)
-    validation = None if feed.validation is None else _dataset(feed.validation, job, model, validates=True)
+    validation = None if feed.validation is None else _dataset(feed.validation, job, model, for_validation=True)
     adapt_layers(model, dataset)
     history = _train(model, dataset, validation, job, ctx)
-    frozen = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
-    if not ctx.is_chief or frozen is None:
+    serialized = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
+    if not ctx.is_chief or serialized is None:
         return None
-    loss = deserialize(job.compiled_with.get("loss"), job.custom_objects.load(frozen.library))
-    return Trained(from_model(frozen, model, loss), _numbers(history))
+    loss = deserialize(job.compiled_with.get("loss"), job.custom_objects.load(serialized.library))
+    return Trained(from_model(serialized, model, loss), _floats(history))
 
 
 def adapt_layers(model: Any, dataset: Any) -> None:
@@ -87,7 +87,7 @@ def adapt_layers(model: Any, dataset: Any) -> None:
     Raises
     ------
     SpecError
-        If a layer can't be used without a state, and it is not known which values it is given.
+        If a layer needs a state, and the values that it receives are unknown.
     """
     for layer in unadapted_layers(model):
         features = model_up_to(model, layer)
@@ -99,8 +99,8 @@ def adapt_layers(model: Any, dataset: Any) -> None:
             _log.warning("the layer %r has no mean and variance: adapt it in the function that builds the model", layer)
         else:
             raise SpecError(
-                f"the layer {layer.name!r} of the model has no state, and it is not known which values it is given: "
-                "adapt it before, with tfos.adapt(layer, df, 'column') or in the function that builds the model"
+                f"the layer {layer.name!r} of the model has no state, and the values that it receives are unknown: "
+                "adapt it first, with tfos.adapt(layer, df, 'column') or in the function that builds the model"
             )
 
 
@@ -119,7 +119,7 @@ def _model(job: TrainingJob) -> Any:
     given = deserialize(job.model, job.custom_objects.load())
     model = given if is_model(given) else given()
     if not is_model(model):
-        raise SpecError(f"model: the function returned {model!r}, and a Keras model was expected")
+        raise SpecError(f"model: the function returned {model!r}; expected a Keras model")
     return model
 
 
@@ -140,20 +140,20 @@ def _compile(model: Any, job: TrainingJob) -> None:
         model.steps_per_execution = job.steps_per_execution
 
 
-def _dataset(feed: "Feed", job: TrainingJob, model: Any, validates: bool = False) -> Any:
+def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = False) -> Any:
     inputs = _inputs(model)
     features = job.features[0] if len(job.features) == 1 else list(job.features)
     labels = job.labels[0] if len(job.labels) == 1 else list(job.labels)
     shapes = column_shapes(inputs, job.features, job.arrays, job.by_column["shapes"])
-    elements: Any = {**job.by_column, "shapes": shapes}
+    options: Any = {**job.by_column, "shapes": shapes}
     dataset = feed.dataset(
         job.batch_size,
         features=features,
         label=labels,
         weight=job.weight,
-        shuffle=not validates,
+        shuffle=not for_validation,
         seed=job.seed,
-        **elements,
+        **options,
     )
     spec = dataset.element_spec
     check_dtypes(inputs, _dtypes(spec[0], job.features))
@@ -164,15 +164,15 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, validates: bool = False
                                 "(StringIndexer)")  # fmt: skip
     outputs = list(getattr(model, "output_names", None) or [])
 
-    def arranged(x: Any, y: Any, weight: Any) -> Any:
+    def arrange(x: Any, y: Any, weight: Any) -> Any:
         if isinstance(y, Mapping):
             y = _by_output(y, outputs)
-        if job.class_weight and not validates:
-            weight *= _of_classes(y, job.class_weight)
+        if job.class_weight and not for_validation:
+            weight *= _class_weights(y, job.class_weight)
         weights = dict.fromkeys(y, weight) if isinstance(y, Mapping) else weight
         return to_inputs(x, inputs), y, weights
 
-    return dataset.map(arranged)
+    return dataset.map(arrange)
 
 
 def _inputs(model: Any) -> list[TensorInfo]:
@@ -182,24 +182,24 @@ def _inputs(model: Any) -> list[TensorInfo]:
 
 
 def _dtypes(spec: Any, columns: Sequence[str]) -> dict[str, str]:
-    """Return the dtypes of columns, from the specification of their tensors."""
+    """Return the dtypes of columns from the spec of their tensors."""
     by_name = spec if isinstance(spec, Mapping) else {columns[0]: spec}
     return {name: str(by_name[name].dtype.name) for name in columns if name in by_name}
 
 
 def _by_output(labels: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-    """Return labels by the model's outputs: those of the same name, or each in turn."""
+    """Return the labels of each output, by name if the names match, else in order."""
     if len(outputs) != len(labels) or set(outputs) == set(labels):
         return dict(labels)
     return dict(zip(outputs, labels.values(), strict=True))
 
 
-def _of_classes(labels: Any, weights: Mapping[int, float]) -> Any:
-    """Return each row's weight by its class: a number, or the place of the one in a vector."""
+def _class_weights(labels: Any, weights: Mapping[int, float]) -> Any:
+    """Return the weight of each row's class, which is a number or a one-hot vector."""
     import tensorflow as tf
 
     if isinstance(labels, Mapping):
-        raise SpecError("classWeight: a model with several outputs has no one class; use weightCol")
+        raise SpecError("classWeight: rows have no single class in a model with several outputs; use weightCol")
     one_hot = labels.shape.rank > 1 and labels.shape[-1] != 1
     classes = tf.argmax(labels, -1) if one_hot else tf.cast(tf.reshape(labels, [-1]), tf.int64)
     table = np.ones(max(map(int, weights)) + 1, np.float32)
@@ -225,5 +225,5 @@ def _train(model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Co
     return history
 
 
-def _numbers(history: Mapping[str, Any]) -> dict[str, list[float]]:
+def _floats(history: Mapping[str, Any]) -> dict[str, list[float]]:
     return {str(name): [float(value) for value in values] for name, values in history.items()}

@@ -11,7 +11,7 @@ from tensorflowonspark.columns import check_schema, quoted, select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, spark_type
-from tensorflowonspark.ml.params import missing_columns
+from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.predict import TakenColumns
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def fed_columns(frame: "DataFrame", mapping: Mapping[str, str]) -> list[str]:
             f"the columns {frame.columns}"
         )
     columns = sorted(mapping)
-    missing_columns(frame, columns)
+    check_columns(frame, columns)
     return columns
 
 

@@ -12,8 +12,7 @@ from pyspark.ml import Estimator, Model
 from tensorflowonspark.columns import select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.distribution import distribute
-from tensorflowonspark.ml.model import KerasModel
-from tensorflowonspark.ml.model_bundle import ModelBundle
+from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_saved_model
 from tensorflowonspark.ml.predict import PredictPlan, with_results
 
 from . import TFCluster
@@ -90,11 +89,11 @@ class TFModel(
     def _transform(self, dataset: "DataFrame") -> "DataFrame":
         args = self.merge_args_params()
         fed_columns(dataset, args.input_mapping)  # before TensorFlow is loaded
-        artefact = _saved_model(args)
-        frame, taken = taken_columns(dataset, args.input_mapping, artefact.inputs)
-        outputs, types = given_columns(args.output_mapping, artefact.outputs)
+        bundle = _saved_model(args)
+        frame, taken = taken_columns(dataset, args.input_mapping, bundle.inputs)
+        outputs, types = given_columns(args.output_mapping, bundle.outputs)
         plan = PredictPlan(
-            model=distribute(dataset.sparkSession, artefact),
+            model=distribute(dataset.sparkSession, bundle),
             taken=taken,
             outputs=outputs,
             types=tuple(types.items()),
@@ -124,8 +123,7 @@ def _saved_model(args: Namespace) -> ModelBundle:
             "setExportDir(export_dir)"
         )
     tags = [tag.strip() for tag in (args.tag_set or _TAGS).split(",")]
-    stage = KerasModel.from_saved_model(args.export_dir, signature=args.signature_def_key or _SIGNATURE, tags=tags)
-    return stage.artefact
+    return fetch_saved_model(args.export_dir, args.signature_def_key or _SIGNATURE, tags)
 
 
 class TFEstimator(

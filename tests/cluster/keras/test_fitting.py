@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tensorflowonspark as tfos
+from tests.support.networks import misses
 from tests.support.programs import small_frame
 
 
@@ -16,20 +17,6 @@ def everything(args, ctx):
 
     keras.utils.set_random_seed(5)
 
-    class Misses(keras.metrics.Metric):
-        """A metric of the user's own: how many predictions are off by more than one."""
-
-        def __init__(self, **settings):
-            super().__init__(**settings)
-            self.count = self.add_weight(shape=(), initializer="zeros", name="count")
-
-        def update_state(self, truth, prediction, sample_weight=None):
-            far = keras.ops.abs(keras.ops.reshape(truth, (-1, 1)) - prediction) > 1
-            self.count.assign_add(keras.ops.sum(keras.ops.cast(far, "float32")))
-
-        def result(self):
-            return self.count
-
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         model = keras.Sequential(
@@ -38,7 +25,7 @@ def everything(args, ctx):
         model.compile(
             keras.optimizers.Adam(args.get("rate", 1e-3)),
             "mse",
-            metrics=[Misses(name="misses")],
+            metrics=[misses("misses")],
             weighted_metrics=["mae"],
             steps_per_execution=args.get("steps", 1),
         )

@@ -148,7 +148,7 @@ def test_rows_that_reach_no_step_are_counted(spark):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 model.fit(data, y, verbose=0, **options)
-            return [str(each.message) for each in caught if "its feed gave out" in str(each.message)]
+            return [str(each.message) for each in caught if "its feed returned" in str(each.message)]
 
         def arrays():
             x, y, weights = map(np.concatenate, zip(*ctx.batches(8, **columns), strict=True))
@@ -174,9 +174,9 @@ def test_rows_that_reach_no_step_are_counted(spark):
         sharded, arrays = result.pop("sharded"), result.pop("arrays")
         assert result == {name: [] for name in result}
         assert len(sharded) == len(arrays) == 1
-        assert sharded[0].startswith(f"{role}: its feed gave out 30 rows, and ")
+        assert sharded[0].startswith(f"{role}: its feed returned 30 rows, and ")
         assert "shard(...) is not needed" in sharded[0]
-        assert arrays[0].startswith(f"{role}: its feed gave out 30 rows, and 15 of them")
+        assert arrays[0].startswith(f"{role}: its feed returned 30 rows, and 15 of them")
         assert "auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF" in arrays[0]
 
 

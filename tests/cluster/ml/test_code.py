@@ -129,7 +129,7 @@ class Plus(keras.layers.Layer):
     def call(self, x):
         return x + 2
 second = KerasModel.from_keras(keras.Sequential([inputs, Plus()])).transform(data).first().prediction
-print(json.dumps([answers, expected, fitted.history, len(built), len(blocks), [first, second], fitted.carries]))
+print(json.dumps([answers, expected, fitted.history, len(built), len(blocks), [first, second], fitted.custom_code]))
 """
 AGAIN = """
 import json, sys
@@ -178,10 +178,10 @@ def test_all_that_can_be_custom_travels_from_a_notebook_to_nodes_workers_and_oth
     assert held | {"Steps", "Tower"} <= set(carries)
 
     (metadata,) = (folder / "fitted" / "metadata").glob("part-*")
-    assert set(json.loads(metadata.read_text())["artefact"]["code"]) == set(carries)
+    assert set(json.loads(metadata.read_text())["model"]["code"]) == set(carries)
     (folder / "layers.py").unlink()
     *_, text, again = ran(AGAIN, folder, elsewhere)
-    assert "with code of its own: " in text
+    assert "with custom code: " in text
     assert "mine>Scale" in text
     same, further, est = json.loads(again)
     assert same == answers

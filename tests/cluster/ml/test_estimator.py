@@ -141,7 +141,7 @@ def test_several_inputs_and_outputs(spark):
     assert row.prediction.kind in (0.0, 1.0, 2.0)
     assert len(row.prediction.size) == 2
     assert row.probability.kind.size == 3
-    hidden = model.features(["joined"]).transform(data).select("left", "other", "joined").first()
+    hidden = model.layer_outputs(["joined"]).transform(data).select("left", "other", "joined").first()
     assert hidden.joined == pytest.approx([*hidden.left, hidden.other])
 
 
@@ -251,7 +251,7 @@ def test_models_of_tf_keras(spark, tmp_path):
     model = tf_keras.Sequential([tf_keras.Input((1,)), tf_keras.layers.Dense(1, kernel_initializer="zeros")])
     model.compile(tf_keras.optimizers.SGD(0.1), "mse")
     fitted = KerasEstimator(model, numWorkers=2, epochs=3, batchSize=8, **QUIET).fit(lines(spark))
-    assert fitted.artefact.kind == "tf_keras"
+    assert fitted._bundle.kind == "tf_keras"
     assert fitted.history["loss"][-1] < 0.1 * fitted.history["loss"][0]
     fitted.save(str(tmp_path / "model"))
     again = KerasModel.load(str(tmp_path / "model"))

@@ -180,11 +180,11 @@ def test_saved_stages(spark, hdfs, hadoop_free):
 
     model = KerasModel.from_keras(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
     model.write().overwrite().save(f"{hdfs}/stages/one")
-    assert KerasModel.load(f"{hdfs}/stages/one").artefact == model.artefact
+    assert KerasModel.load(f"{hdfs}/stages/one")._bundle == model._bundle
     spark.conf.set("fs.defaultFS", hdfs)
     try:  # as Spark's own files, ours go where Hadoop looks
         model.write().overwrite().save("/stages/two")
-        assert KerasModel.load("/stages/two").artefact == model.artefact
+        assert KerasModel.load("/stages/two")._bundle == model._bundle
     finally:
         spark.conf.unset("fs.defaultFS")
     assert {"metadata", "model/model.keras"} < set(names_below(f"{hdfs}/stages/two"))

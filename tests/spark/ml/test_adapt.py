@@ -81,13 +81,13 @@ def test_a_model_finds_its_columns(spark):
     assert float(hidden.get_layer("deep").adapt_mean[0]) == 18
     for wrong, message in (
         (lambda: tfos.adapt(keras.layers.Dense(1), frame), "expected a Keras model, or one of Keras's layers"),
-        (lambda: tfos.adapt(keras.layers.StringLookup(), frame), "say to which column"),
+        (lambda: tfos.adapt(keras.layers.StringLookup(), frame), "name the column of the layer"),
         (lambda: tfos.adapt(keras.layers.StringLookup(), frame, "a"), "adapts to strings, and the column 'a' has type"),
         (lambda: tfos.adapt(keras.layers.IntegerLookup(), frame, "word"), "adapts to numbers"),
         (lambda: tfos.adapt(keras.layers.StringLookup(vocabulary=["a"]), frame, "word"), "made with a vocabulary"),
         (lambda: tfos.adapt(keras.layers.Normalization(mean=0, variance=1), frame, "a"), "made with mean and variance"),
         (lambda: tfos.adapt(keras.layers.Normalization(), frame, "none"), "no column 'none'"),
-        (lambda: tfos.adapt(hidden, frame, {"deeper": "a"}), "speaks of a layer 'deeper'.*'deep'"),
+        (lambda: tfos.adapt(hidden, frame, {"deeper": "a"}), "names a layer 'deeper'.*'deep'"),
         (lambda: tfos.adapt(keras.layers.Normalization(), frame.where("false"), "a"), "no rows"),
         (lambda: tfos.adapt(keras.layers.Normalization(axis=0), frame, "a"), "axis 0 is that of the rows"),
     ):

@@ -17,7 +17,7 @@ def test_a_file_of_ones_own_and_what_spark_forbids(spark, tmp_path):
     with pytest.raises(tfos.SpecError, match="needs customObjects"):
         KerasModel.from_file(str(tmp_path / "model.keras"))
     stage = KerasModel.from_file(str(tmp_path / "model.keras"), customObjects={"Scale": scale})
-    assert stage.carries == ["Scale"]
+    assert stage.custom_code == ["Scale"]
     stage.write().overwrite().save(str(tmp_path / "stage"))
     spark.conf.set("spark.tensorflowonspark.loadCode", "false")
     try:

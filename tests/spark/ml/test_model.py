@@ -127,7 +127,7 @@ def test_what_cant_be_transformed_is_refused(spark):
     with pytest.raises(tfos.SpecError, match="has a column 'prediction' already"):
         stage.transform(pairs(spark).withColumn("prediction", f.lit(1)))
     with pytest.raises(tfos.SpecError, match="no layer 'thrice'; the model has"):
-        stage.features(["thrice"])
+        stage.layer_outputs(["thrice"])
     with pytest.raises(tfos.SpecError, match="has no history"):
         _ = stage.summary
     with pytest.raises(tfos.SpecError, match="no model"):

@@ -6,6 +6,7 @@ import numpy as np
 from tests.support.keras_table import losses
 from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
 from tests.support.keras_table.training import in_steps, trained
+from tests.support.networks import misses
 
 _REGRESSION = (losses._plain, 3, None)
 _BINARY = (losses._binary, 1, "sigmoid")
@@ -178,20 +179,8 @@ def function(column):
 
 @cell("Metrics", "a class of one's own")
 def own(column):
-    class Far(keras.metrics.Metric):
-        def __init__(self, **options):
-            super().__init__(**options)
-            self.count = self.add_weight(shape=(), initializer="zeros", name="count")
-
-        def update_state(self, truth, prediction, sample_weight=None):
-            far = keras.ops.abs(keras.ops.reshape(truth, (-1, 1)) - prediction) > 1
-            self.count.assign_add(keras.ops.sum(keras.ops.cast(far, "float32")))
-
-        def result(self):
-            return self.count
-
     with column.scope():
-        metric = Far(name="far")
+        metric = misses("far")
     return trained(column, metrics=[metric])
 
 

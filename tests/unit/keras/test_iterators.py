@@ -17,8 +17,8 @@ def test_no_step_waits_for_the_end_of_an_iterator(monkeypatch, kind):
     plain, of_strategy = iterator_ops.OwnedIterator, multi_device_iterator_ops.OwnedMultiDeviceIterator
     monkeypatch.setattr(plain, "__init__", plain.__init__)
     monkeypatch.setattr(of_strategy, "__init__", of_strategy.__init__)
-    iterators.end_garbage_apart(iterator_ops)
-    iterators.end_apart(multi_device_iterator_ops)
+    iterators.destroy_garbage_in_threads(iterator_ops)
+    iterators.destroy_in_threads(multi_device_iterator_ops)
     may_end, ended, held_up = threading.Event(), threading.Event(), threading.Event()
 
     def endless():  # its end is a part of its iterator's end

@@ -28,8 +28,8 @@ def test_names_that_keras_would_mix_up_are_refused():
     with pytest.raises(tfos.SpecError, match=r"mse has the name of 'mse' in keras.losses"):
         serialize(model_of(loss=mse, metrics=["mse"]))
     registered = [keras.saving.register_keras_serializable(package)(layer()) for package in ("one", "other")]
-    assert KerasModel.from_keras(model_of(*registered)).carries
-    assert not KerasModel.from_keras(model_of(loss="mse", optimizer="adam", metrics=["mae"])).carries
+    assert KerasModel.from_keras(model_of(*registered)).custom_code
+    assert not KerasModel.from_keras(model_of(loss="mse", optimizer="adam", metrics=["mae"])).custom_code
 
 
 def test_names_that_the_user_gives_count_in_either_form():

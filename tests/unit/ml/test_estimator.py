@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
     ("params", "told"),
     [
         ({"epoch": 3}, "no param 'epoch': did you mean 'epochs'?"),
-        ({"epochs": 0}, "epochs=0: .*expected a number from 1 on"),
+        ({"epochs": 0}, "epochs=0: .*expected a positive number"),
         ({"handleInvalid": "drop"}, "expected one of 'error', 'keep', 'skip'"),
     ],
 )

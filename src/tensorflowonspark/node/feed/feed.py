@@ -11,7 +11,7 @@ import pyarrow as pa
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import SplitManifest
-from tensorflowonspark.keras.feed_tracking import ledger, state_pass
+from tensorflowonspark.keras.feed_tracking import row_counts, state_pass
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.epochs import Epochs, batch_shares, plan_epoch
@@ -257,7 +257,7 @@ class Feed:
             share = batch_shares(batch_size, len(self._rows))[self._index]
             return partial(self._source.batches, selection, share, seed, on_epoch_end)
         plan = plan_epoch(self._rows, batch_size, self._index)
-        count = ledger.give if self._trained_on else None
+        count = row_counts.add if self._trained_on else None
         epochs = Epochs(self._source, selection, plan, self._report, seed, on_epoch_end, count)
         epochs.begin_at(*divmod(int(first_step), max(1, plan.steps)))
         self._made.add(epochs)

@@ -18,7 +18,7 @@ from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Ragged
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import InputStarved, RowsConsumed, SplitManifest, StepGrant, StreamOpened
-from tensorflowonspark.keras.feed_tracking import ledger, note_rows
+from tensorflowonspark.keras.feed_tracking import note_rows, row_counts
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.epochs import BLOCK_BYTES, BLOCK_ROWS
@@ -81,7 +81,7 @@ class Stream:
             batch = rows.take(step.rows, step.size)
             self._report(Progress(0, number + 1, 0, rows.taken))
             yield batch
-        ledger.give(rows.taken)
+        row_counts.add(rows.taken)
         if on_end is not None:
             on_end(0)
 
