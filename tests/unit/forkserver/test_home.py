@@ -16,7 +16,7 @@ def test_it_is_this_users_alone(tmp_path):
 def test_what_others_may_look_into_is_refused(tmp_path):
     path = tmp_path / "open"
     path.mkdir(mode=0o755)
-    with pytest.raises(PermissionError, match="not this user's alone"):
+    with pytest.raises(PermissionError, match="not private to this user"):
         Rendezvous(path, make=True)
 
 
@@ -25,7 +25,7 @@ def test_another_users_is_refused(tmp_path):
     path = tmp_path / "foreign"
     path.mkdir(mode=0o700)
     os.chown(path, 12345, 12345)
-    with pytest.raises(PermissionError, match="not this user's alone"):
+    with pytest.raises(PermissionError, match="not private to this user"):
         Rendezvous(path, make=True)
 
 

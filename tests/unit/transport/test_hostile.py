@@ -180,7 +180,7 @@ def test_nonsense_of_one_who_has_the_token_is_an_error_to_that_one_alone(guarded
 def test_what_is_no_message_is_named(guarded):
     channel = connect(guarded.addresses[1], guarded.known[1]).channel()
     channel._writer.write_metadata(b"no pickle")
-    with pytest.raises(ConnectionLost, match="9 bytes that are no message"):
+    with pytest.raises(ConnectionLost, match="9 bytes that are not a message"):
         channel.receive()
 
 
@@ -191,5 +191,5 @@ def test_a_message_that_is_too_large_is_refused_by_both_sides(guarded, monkeypat
     with pytest.raises(ValueError, match="str has 1018 bytes, outside of 1 to 1000"):
         channel.send("x" * 1000)
     channel._writer.write_metadata(pickle.dumps("x" * 1000))
-    with pytest.raises(ConnectionLost, match="what the other side sent has 1018 bytes"):
+    with pytest.raises(ConnectionLost, match="a message of the other side has 1018 bytes"):
         channel.receive()

@@ -47,7 +47,7 @@ class Rendezvous:
         found = os.fstat(self._descriptor)
         if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
             self.close()
-            raise PermissionError(f"{path} is accessible to other users")
+            raise PermissionError(f"{path} is not private to this user")
 
     @classmethod
     def of(cls, local_directory: str, executor_pid: int) -> Path:
