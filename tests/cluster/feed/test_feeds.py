@@ -268,16 +268,16 @@ def test_more_than_the_bound_of_what_is_kept_is_an_error_with_ways_out(spark):
 @pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
-    # As on a host where the node's socket is not: all tasks of both executors must take the other road.
-    feed_targets = session.feed_targets
+    # As on a host where the node's socket is not: all tasks of both executors must use TCP.
+    original = session.node_endpoints
 
     def far(nodes, *driver):
         return tuple(
             NodeEndpoint(each.number, each.name, each.host, NodeReady("/far/away", each.ready.feed_port))
-            for each in feed_targets(nodes, *driver)
+            for each in original(nodes, *driver)
         )
 
-    monkeypatch.setattr(session, "feed_targets", far)
+    monkeypatch.setattr(session, "node_endpoints", far)
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         assert {node.host for node in cluster.nodes} == {"127.0.0.1", "127.0.0.2"}
         for cache in ("disk", None):
