@@ -196,7 +196,7 @@ def test_a_stopped_node_is_told_not_those_that_lost_it(spark):
 
 
 class Proxy:
-    """Passes bytes on to a node's TensorFlow, until it drops them without a word, as a broken network does."""
+    """Passes bytes on to a node's TensorFlow, until it drops them silently, as a broken network does."""
 
     def __init__(self, address):
         self._target = address
@@ -227,10 +227,10 @@ class Proxy:
 
 
 def test_a_network_that_drops_packets_between_two_nodes(spark, monkeypatch):
-    """Both nodes and the driver hear each other's supervisors: nobody is dead, and yet nothing goes on."""
+    """The driver receives the heartbeats of both nodes, which can't reach each other: nothing progresses."""
     proxies = []
 
-    def introduce(monitor):
+    def send_members(monitor):
         members = [node.member for node in monitor.nodes]
         proxies.extend(Proxy((member.host, member.port)) for member in members)
         for own in members:
@@ -238,7 +238,7 @@ def test_a_network_that_drops_packets_between_two_nodes(spark, monkeypatch):
                 each if each == own else replace(each, port=proxy.port)
                 for each, proxy in zip(members, proxies, strict=True)
             ]
-            monitor.tell(own.number, Members(tuple(seen)))
+            monitor.send(own.number, Members(tuple(seen)))
 
     def program(path, ctx):
         import tensorflow as tf
@@ -250,7 +250,7 @@ def test_a_network_that_drops_packets_between_two_nodes(spark, monkeypatch):
             Path(path).touch()
             time.sleep(0.1)
 
-    monkeypatch.setattr("tensorflowonspark.driver.monitor.Monitor._introduce", introduce)
+    monkeypatch.setattr("tensorflowonspark.driver.monitor.Monitor._send_members", send_members)
     with tempfile.TemporaryDirectory() as directory, pytest.raises(tfos.NodeError) as caught:
         begun = Path(directory, "begun")
         with tfos.Cluster(spark, program, str(begun), num_workers=2, heartbeat_timeout=_SILENCE_SECONDS) as cluster:
