@@ -81,7 +81,7 @@ FAULTS = [
         "supervisor",
         "is stopped (SIGSTOP)",
         "it is killed after `heartbeat_timeout`, and its node with it",
-        "cluster/supervisor/test_leash.py",
+        "cluster/supervisor/test_orphan_guard.py",
     ),
     (
         "supervisor",
@@ -93,7 +93,7 @@ FAULTS = [
         "node",
         "forks (`os.fork`, `multiprocessing`, `preexec_fn`)",
         "the child ends where a script would end, and sends no messages as the node",
-        "cluster/failures/test_fault_table.py::test_a_forked_child_of_a_node_speaks_for_nobody",
+        "cluster/failures/test_fault_table.py::test_a_forked_child_of_a_node_never_acts_for_the_node",
     ),
     (
         "node",
@@ -117,7 +117,7 @@ FAULTS = [
         "node",
         "a signal that the program does not handle",
         "`NodeError` (`killed`) names it",
-        "cluster/failures/test_failures.py::test_ends_are_told_apart",
+        "cluster/failures/test_failures.py::test_ends_are_distinguished",
     ),
     (
         "node",
@@ -165,7 +165,7 @@ FAULTS = [
         "driver",
         "unauthenticated peers hold connections, with or without TLS",
         "at most 64 at a time, 10 s each; nodes and tasks still connect",
-        "unit/transport/test_hostile.py::test_more_strangers_than_the_gate_lets_wait_keep_nobody_out",
+        "unit/transport/test_hostile.py::test_more_unauthenticated_peers_than_may_wait_keep_no_other_out",
     ),
     (
         "driver",
@@ -207,7 +207,7 @@ FAULTS = [
         "node",
         "reaches its limit of mapped memory (`ulimit -v`, vm.max_map_count)",
         "`FeedError` names the limit",
-        "unit/transport/test_shared_file.py::test_a_process_that_may_map_no_more_says_so",
+        "unit/transport/test_shared_file.py::test_a_process_that_may_map_no_more_reports_it",
     ),
     (
         "node",
@@ -219,7 +219,7 @@ FAULTS = [
         "node",
         "closes the connection to its supervisor (`os.closerange`)",
         "`NodeError` (`exited`) names it",
-        "cluster/failures/test_failures.py::test_ends_are_told_apart",
+        "cluster/failures/test_failures.py::test_ends_are_distinguished",
     ),
     (
         "node",

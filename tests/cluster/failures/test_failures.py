@@ -167,7 +167,7 @@ def test_temporary_files_go_with_their_node(spark, tmp_path, victim):
     ],
     ids=["exit", "sys.exit", "abort", "SIGTERM", "closerange"],
 )
-def test_ends_are_told_apart(spark, end, words):
+def test_ends_are_distinguished(spark, end, words):
     with pytest.raises(tfos.NodeError) as caught:
         tfos.run(spark, lambda args, ctx: end())
     assert caught.value.reason == words
@@ -250,7 +250,7 @@ def test_a_result_that_can_not_be_sent(spark):
 
 @pytest.mark.smoke
 @pytest.mark.masters("local")
-def test_the_first_cause_is_told_not_its_consequences(spark):
+def test_the_root_cause_is_reported_not_its_consequences(spark):
     class UnavailableError(Exception):
         """As TensorFlow's in a worker whose peer is gone."""
 

@@ -95,7 +95,7 @@ def forks(_args, ctx):
 
 @pytest.mark.smoke
 @pytest.mark.usefixtures("unchecked_frames")
-def test_a_forked_child_of_a_node_speaks_for_nobody():
+def test_a_forked_child_of_a_node_never_acts_for_the_node():
     with local_cluster(forks) as cluster:
         cluster.train(partitions_of([5, 5]), cache="memory")
         ends, kept, rows = cluster.join()["worker:0"]

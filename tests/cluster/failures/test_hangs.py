@@ -179,7 +179,7 @@ def test_who_computes_or_waits_with_reason_lives(spark):
         assert cluster.shutdown() == {"worker:0": 10, "worker:1": 10}
 
 
-def test_a_stopped_node_is_told_not_those_that_lost_it(spark):
+def test_a_stopped_node_is_reported_not_those_that_lost_it(spark):
     """TensorFlow gives a silent peer up long before its process has been silent for the time that was set."""
 
     class UnavailableError(Exception):

@@ -78,7 +78,7 @@ def test_a_held_stage_feeds_rows_to_validate_on_too(spark, given):
 
 
 @pytest.mark.masters("local")
-def test_a_null_in_the_column_that_says_what_to_validate_on(spark):
+def test_a_null_in_the_column_that_selects_validation_rows(spark):
     frame = spark.range(10).withColumn("flag", f.when(f.col("id") < 9, f.lit(True)))
     with pytest.raises(tfos.FeedError, match="'flag'.*is null"), tfos.Cluster(spark, read) as cluster:
         cluster.train(frame, validation="flag")

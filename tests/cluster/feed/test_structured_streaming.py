@@ -77,7 +77,7 @@ def test_a_program_that_has_enough_ends_the_query(spark, tmp_path):
         assert len(cluster.join()["worker:0"]) == 10
 
 
-def test_a_query_that_fails_is_told(spark, tmp_path):
+def test_a_query_that_fails_is_reported(spark, tmp_path):
     put(spark, tmp_path / "source", 0, 100)
     bad = stream_of(spark, tmp_path / "source").select(f.expr("id / assert_true(id < 50)").alias("id"))
     with pytest.raises(tfos.ClusterError, match="not true"), tfos.Cluster(spark, read, {}) as cluster:
@@ -85,7 +85,7 @@ def test_a_query_that_fails_is_told(spark, tmp_path):
         feed.wait(timeout=60)
 
 
-def test_frames_with_and_without_an_end_are_told_apart(spark, tmp_path):
+def test_frames_with_and_without_an_end_are_distinguished(spark, tmp_path):
     Path(tmp_path / "source").mkdir()
     with tfos.Cluster(spark, read, {}) as cluster:
         with pytest.raises(tfos.FeedError, match="train_stream"):

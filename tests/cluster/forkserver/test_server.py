@@ -176,7 +176,7 @@ def test_the_end_of_a_forked_node_is_known(shared, end, code):
     processes.kill_group(node.process.pid)
 
 
-def test_a_node_that_wants_another_environment_starts_afresh_and_says_so_for_debugging(shared):
+def test_a_node_that_wants_another_environment_starts_afresh_and_logs_why(shared):
     node = Node(shared.fork_server(TF_CPP_MIN_LOG_LEVEL="1"), lambda args, ctx: "tensorflow" in sys.modules)
     assert not node.forked
     assert not node.result()

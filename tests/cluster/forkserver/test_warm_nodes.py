@@ -110,7 +110,7 @@ def test_a_cluster_without_tensorflow_starts_no_fork_server(spark):
     ],
     ids=["exit", "abort", "kill"],
 )
-def test_ends_are_told_apart(spark, warm, end, words):
+def test_ends_are_distinguished(spark, warm, end, words):
     def program(args, ctx):
         print("warm" if is_warm() else "cold", flush=True)
         end()

@@ -84,7 +84,7 @@ def ids_in_fit(strategy, data):
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.masters("local")
-def test_no_row_is_dropped_on_any_way_into_a_strategy(spark):
+def test_no_row_is_dropped_on_any_path_into_a_strategy(spark):
     results = tfos.run(spark, ways, num_workers=2, data=small_frame(spark, [40, _ROWS - 40]))
     one, two = results["worker:0"], results["worker:1"]
     assert sorted(one.pop("own") + two.pop("own")) == list(range(20))

@@ -83,7 +83,7 @@ def test_ps_and_evaluator_end_when_chief_and_workers_have(spark):
 
 
 @pytest.mark.masters("local", "standalone")
-def test_too_few_slots_are_told_within_seconds(spark):
+def test_too_few_slots_are_reported_within_seconds(spark):
     slots = count_slots(spark.sparkContext)
     assert slots == (4 if spark.sparkContext.master.startswith("local[") else 2)
     started = time.monotonic()

@@ -269,7 +269,7 @@ def test_copies_and_params(spark):
 
 
 @pytest.mark.smoke
-def test_what_only_the_node_can_see_is_told_by_it(spark):
+def test_what_only_the_node_can_see_is_reported_by_it(spark):
     with pytest.raises(tfos.NodeError, match="not compiled: compile it, or set optimizer and loss"):
         KerasEstimator(network, featuresCol="features", **QUIET).fit(lines(spark))
     nulls = lines(spark).withColumn("label", f.expr("if(label > 2.9, null, label)"))

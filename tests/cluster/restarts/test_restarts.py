@@ -201,7 +201,7 @@ def test_a_stream_comes_again_as_a_whole_or_not_at_all(spark, tmp_path):
 
 
 @local
-def test_a_programs_own_exception_does_not_count_unless_it_is_said_so(spark, tmp_path):
+def test_a_programs_own_exception_does_not_count_unless_it_is_declared(spark, tmp_path):
     def program(directory, ctx):
         Path(directory, f"attempt-{ctx.attempt}").touch()
         raise LookupError("nothing here")
@@ -217,7 +217,7 @@ def test_a_programs_own_exception_does_not_count_unless_it_is_said_so(spark, tmp
 
 @pytest.mark.smoke
 @local
-def test_what_happens_is_told(spark, caplog):
+def test_what_happens_is_reported(spark, caplog):
     def program(args, ctx):
         killed_in(args, ctx)
         killed_in(args, ctx, attempt=1)

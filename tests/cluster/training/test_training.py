@@ -181,7 +181,7 @@ def test_what_can_not_be_a_batch_is_named(spark, frame, words):
 
 
 @pytest.mark.masters("local")
-def test_an_empty_dataframe_is_told(spark):
+def test_an_empty_dataframe_is_reported(spark):
     """Once with partitions that turn out to be empty, once with none at all, for which Spark runs no task."""
     for frame in (spark.range(100).where("id < 0"), spark.sql("select 1 x where false")):
         with pytest.raises(tfos.ClusterError, match="has no rows"):

@@ -15,7 +15,7 @@ SPARK = TFCluster.InputMode.SPARK
 
 
 @pytest.mark.masters("local")
-def test_workers_in_step_with_uneven_partitions_are_told_why_they_wait(start, spark):
+def test_workers_in_step_with_uneven_partitions_are_reported_why_they_wait(start, spark):
     """One of two has no rows left, and the other is in a step that waits for it."""
 
     def program(args, ctx):
@@ -89,7 +89,7 @@ def test_what_can_not_be_pickled_is_refused_before_anything_starts(start, spark)
 
 
 @pytest.mark.masters("local")
-def test_rows_that_are_there_and_not_taken_are_told_too(start, spark):
+def test_rows_that_are_there_and_not_taken_are_reported_too(start, spark):
     """The last rows fit into the node's queue; the time runs until the program has been handed them."""
 
     def program(args, ctx):

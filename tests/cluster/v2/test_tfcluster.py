@@ -190,7 +190,7 @@ def test_an_error_in_the_program_reaches_the_driver(run, spark, tmp_path):
 
 
 @pytest.mark.masters("local")
-def test_an_error_after_the_feed_is_told_by_shutdown_in_any_thread(run, spark, tmp_path):
+def test_an_error_after_the_feed_is_reported_by_shutdown_in_any_thread(run, spark, tmp_path):
     """As of an export that fails: in 2.x the driver ended before it, or by sys.exit."""
 
     def program(args, ctx):
@@ -321,7 +321,7 @@ def test_numbers_that_do_not_add_up_are_refused(run, spark, tmp_path, nodes, ps,
 
 
 @pytest.mark.masters("local")
-def test_too_few_slots_are_told_within_seconds(run, spark, tmp_path):
+def test_too_few_slots_are_reported_within_seconds(run, spark, tmp_path):
     started = time.monotonic()
     with pytest.raises(tfos.SlotsError, match=r"5.*4"):
         run(spark, lambda args, ctx: None, tmp_path, 5)

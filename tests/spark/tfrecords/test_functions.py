@@ -202,7 +202,7 @@ def test_a_feature_of_the_wrong_kind(spark, tmp_path, schema, message):
         tfos.read_tfrecord(spark, path, schema).collect()
 
 
-def test_bad_records_are_told_or_left_out(spark, tmp_path):
+def test_bad_records_are_reported_or_left_out(spark, tmp_path):
     path = str(tmp_path / "records")
     with tf.io.TFRecordWriter(path) as writer:
         for each in (example(a=ints(1)), example(a=texts(b"x")), example(a=ints(3))):

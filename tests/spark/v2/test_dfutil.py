@@ -111,7 +111,7 @@ def test_vectors(spark, tmp_path):
 
 
 @local
-def test_the_schema_is_told_by_all_records(spark, tmp_path):
+def test_the_schema_is_reported_by_all_records(spark, tmp_path):
     records = [
         example(a=ints(1), b=ints(1), c=texts(b"one"), d=texts(b"x")),
         example(a=ints(1, 2), b=floats(0.5), c=texts(b"one", b"two"), d=texts(b"\xff"), e=ints(7)),

@@ -115,7 +115,7 @@ def test_several_columns_and_single_values(spark, exported):
     assert bytes(stage.setInputMapping({"words": "b", "one": "a"}).transform(data).first().t) == b"2z"
 
 
-def test_signatures_of_one_model_are_told_apart(spark, exported):
+def test_signatures_of_one_model_are_distinguished(spark, exported):
     data = squares(spark, 1)
     thrice = applying(exported, {"x": "square"}, {"again": "y"}, signature_def_key="other").transform(data)
     assert thrice.first().y == [[0.0, 3.0], [6.0, 9.0]]

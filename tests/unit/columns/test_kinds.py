@@ -83,7 +83,7 @@ def test_a_declared_shape_is_the_shape(column, shape):
     assert own_kind(column, shape=shape).shape == tuple(shape)
 
 
-def test_what_differs_is_told_apart_from_what_does_not():
+def test_what_differs_is_distinguished_from_what_does_not():
     kind = own_kind(pa.array([[[1, 2]], []]), shape=(None, 2))
     assert (kind.ragged, kind.varying, kind.inner) == (True, 1, (2,))
     assert not own_kind(pa.array([1])).ragged
@@ -110,7 +110,7 @@ def test_a_null_is_refused_by_column_row_partition_and_value():
         (pa.array([None, dense([1])], VECTOR), "row 40 of partition 7: None"),
     ],
 )
-def test_nulls_of_all_kinds_are_told(column, told):
+def test_nulls_of_all_kinds_are_reported(column, told):
     assert told in refusal(column)
 
 

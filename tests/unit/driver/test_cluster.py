@@ -30,7 +30,7 @@ def test_results_come_by_name_and_all_are_stopped():
     assert [node.state for node in cluster.nodes] == [NodeState.GONE] * 3
 
 
-def test_members_know_all_and_gpus_are_told():
+def test_members_know_all_and_gpus_are_sent():
     backend = ScriptedBackend(returns(1), returns(2))
     with cluster_on(backend, num_workers=2):
         pass
@@ -51,7 +51,7 @@ def test_the_first_failure_stops_everyone_at_once():
 @pytest.mark.parametrize(
     "kind", [kind for kind in FailureKind if kind is not FailureKind.PEER_LOST], ids=lambda k: k.name
 )
-def test_a_cause_that_is_told_after_its_consequence_is_the_one_raised(kind):
+def test_a_cause_that_is_reported_after_its_consequence_is_the_one_raised(kind):
     backend = ScriptedBackend(fails(FailureKind.PEER_LOST, "peer reset"), fails(kind, "the cause", delay=0.3))
     with pytest.raises(tfos.NodeError, match="the cause"), cluster_on(backend, num_workers=2) as cluster:
         cluster.join()
@@ -75,7 +75,7 @@ def test_a_failure_before_the_users_next_call_is_raised_by_it():
         assert backend.nodes[0].stopped.wait(5)
 
 
-def test_problems_of_the_stage_are_told():
+def test_problems_of_the_stage_are_reported():
     backend = ScriptedBackend(problems=["worker:0 on there: no driver in sight"])
     with pytest.raises(tfos.StartError, match="worker:0 on there: no driver in sight"):
         cluster_on(backend).start()
@@ -145,7 +145,7 @@ def test_output_that_can_not_be_shown_does_no_harm():
         assert cluster.join() == {"worker:0": 1}
 
 
-def test_a_program_that_ends_without_a_word_ends(tmp_path):
+def test_a_program_that_ends_silently_ends(tmp_path):
     """Start, and neither wait nor shut down: the interpreter must end, and the nodes with it."""
     script = tmp_path / "driver.py"
     script.write_text(
@@ -187,7 +187,7 @@ def _hello(plan, number=0, role=None, cluster=None):
         _hello,  # word for word the one that was let in
     ],
 )
-def test_a_hello_that_is_not_awaited_is_turned_away(word):
+def test_a_registration_that_is_not_awaited_is_turned_away(word):
     backend = ScriptedBackend(lambda node: None)
     cluster = cluster_on(backend).start()
     channel = transport.connect(backend.plan.driver, backend.plan.credentials).channel()

@@ -197,7 +197,7 @@ def test_a_stream_that_spark_can_not_compute_ends_in_the_programs_too():
     cluster._attempt.abort()
 
 
-def test_a_feed_that_stands_still_says_who_waits_for_whom():
+def test_a_feed_that_stands_still_names_who_waits_for_whom():
     backend = ScriptedBackend(streams(10, 30, taken=20), feed=ScriptedJob([Row(part(0, 0, 30))]))
     with pytest.raises(tfos.FeedError) as caught, cluster_on(backend) as cluster:
         cluster.train("frame", cache=None, timeout=1.5)
@@ -258,7 +258,7 @@ def test_bad_settings_of_a_feed_are_refused(settings, words):
         cluster.train("frame", **settings)
 
 
-def test_programs_that_wait_for_a_feed_are_told_that_none_comes():
+def test_programs_that_wait_for_a_feed_are_informed_that_none_comes():
     def script(node):
         node.wait_for(NoMoreFeeds)
         node.send(Returned(pickle.dumps("no more")))
@@ -286,7 +286,7 @@ def test_after_a_feed_that_failed_the_next_one_arrives():
         assert cluster.join() == {"worker:0": ((0, 1),)}
 
 
-def test_a_nodes_death_is_told_rather_than_that_of_the_job_it_took_along():
+def test_a_nodes_death_is_reported_rather_than_that_of_the_job_it_took_along():
     backend = ScriptedBackend(
         fails(FailureKind.OUT_OF_MEMORY, "no memory", delay=0.3), feed=ScriptedJob(error=RuntimeError("job"))
     )
@@ -309,7 +309,7 @@ def test_a_job_that_fails_waits_for_what_supervisors_find():
         cluster.train("frame")
 
 
-def test_a_job_that_fails_waits_until_the_first_cause_is_certain():
+def test_a_job_that_fails_waits_until_the_root_cause_is_certain():
     """Of a failure that looks like a consequence the cause may come later than the job's own end."""
     nodes = fails(FailureKind.PEER_LOST, "peer reset"), fails(FailureKind.RAISED, "the cause", delay=0.7)
     backend = ScriptedBackend(*nodes, feed=ScriptedJob(error=RuntimeError("Connection refused")))

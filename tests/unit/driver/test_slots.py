@@ -109,7 +109,7 @@ def test_dynamic_allocation_is_refused_by_its_name():
     )
 
 
-def test_a_node_is_where_spark_says(monkeypatch):
+def test_a_node_has_the_host_that_spark_reports(monkeypatch):
     for name in ("SPARK_EXECUTOR_POD_IP", "SPARK_LOCAL_IP"):
         monkeypatch.delenv(name, raising=False)
     command = ["java", "-cp", "x", "KubernetesExecutorBackend", "--hostname", "127.0.0.7", "--cores", "1"]

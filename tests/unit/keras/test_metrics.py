@@ -53,7 +53,7 @@ def install(keras, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_the_sign_of_a_zero_tells_padding_from_a_row_without_weight(dtype):
+def test_the_sign_of_a_zero_distinguishes_padding_from_a_row_without_weight(dtype):
     weights = tf.constant([1.0, 0.0, -0.0, 2.5, -1.0], dtype)
     for each in (weights, {"a": weights, "b": 3 * weights}, [None, weights], weights.numpy(), weights[:, None]):
         assert metrics.real_rows(each).numpy().tolist() == [True, True, False, True, True]

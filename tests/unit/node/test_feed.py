@@ -140,6 +140,6 @@ def test_rows_that_are_missing_are_noticed(tmp_path):
         Feed(feed._manifest, Cache(str(tmp_path), 0, print).shard(0, Split.TRAIN, ()), [0], 0, print)
 
 
-def test_an_empty_feed_is_told(tmp_path):
+def test_an_empty_feed_is_reported(tmp_path):
     with pytest.raises(FeedError, match="has no rows"):
         feed_of(tmp_path).batches(2)

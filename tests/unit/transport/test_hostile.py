@@ -119,7 +119,7 @@ def _client_hello():
 
 @pytest.mark.parametrize("said", ["nothing", "a beginning"])
 @pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
-def test_more_strangers_than_the_gate_lets_wait_keep_nobody_out(guarded, way, said):
+def test_more_unauthenticated_peers_than_may_wait_keep_no_other_out(guarded, way, said):
     """And they use up none of the files that this process may open."""
     before = len(os.listdir("/proc/self/fd"))
     held = []

@@ -13,7 +13,7 @@ from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint
 from tensorflowonspark.transport import Credentials, new_credentials, spark_wants_tls
 
 
-def test_no_word_of_ours_shows_it():
+def test_no_text_of_ours_shows_it():
     known = Credentials("the-token", "the-certificate", "the-key")
     config = ClusterConfig(ClusterSpec(num_workers=1), b"")
     order = NodeAssignment(config, "c", known, ("h", 1), 0, "h", 1)

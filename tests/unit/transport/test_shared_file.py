@@ -94,7 +94,7 @@ def test_a_limit_of_the_host_is_named(what, words, tmp_path, monkeypatch):
     signal.signal(signal.SIGXFSZ, before)
 
 
-def test_a_process_that_may_map_no_more_says_so(tmp_path):
+def test_a_process_that_may_map_no_more_reports_it(tmp_path):
     """As with ``ulimit -v``; a file without contents takes no room on the disk."""
     with open(tmp_path / "large", "w+b") as file:
         file.truncate(1 << 40)

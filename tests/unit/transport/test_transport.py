@@ -59,7 +59,7 @@ def test_without_the_token_nothing_is_read(address, credentials, shown):
     server.close()
 
 
-def test_either_side_hears_of_the_others_end(credentials):
+def test_either_side_notices_the_others_end(credentials):
     heard = threading.Event()
 
     def listen(channel):

@@ -140,7 +140,7 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
         (IMAGES, {"dtypes": {"image": "flaot"}}, r"dtypes=\{'image': 'flaot'\}"),
     ],
 )
-def test_what_can_not_be_had_is_told(columns, options, told):
+def test_what_can_not_be_had_is_reported(columns, options, told):
     with pytest.raises(FeedError, match=told):
         select(columns, **options)
 

@@ -72,7 +72,7 @@ def test_whatever_comes_in_whatever_order(count, batch_rows, events):
     assert workers.ended == set(range(count))
 
 
-def test_nothing_is_told_before_all_programs_read():
+def test_nothing_is_reported_before_all_programs_read():
     plan = StepScheduler([0, 1], 0)
     plan.open(0, 5)
     plan.store(part(0, 0, 10))
@@ -81,7 +81,7 @@ def test_nothing_is_told_before_all_programs_read():
     assert plan.grants()[0].parts == ((0, 1),)
 
 
-def test_full_steps_are_told_as_soon_as_all_have_rows():
+def test_full_steps_are_sent_as_soon_as_all_have_rows():
     plan = StepScheduler([0, 1], 0)
     workers = Workers(plan, {0: 10, 1: 10})
     plan.store(part(0, 0, 35))

@@ -36,7 +36,7 @@ def test_connections_go_to_the_one_that_listens():
 
 
 @pytest.mark.parametrize(("wanted", "why"), [("8471/tcp", "invalid literal"), ("70000", "0-65535"), (None, "in use")])
-def test_a_port_that_can_not_be_had_is_told(monkeypatch, wanted, why):
+def test_a_port_that_can_not_be_had_is_reported(monkeypatch, wanted, why):
     with socket.socket() as other:
         other.bind(("", 0))
         port = wanted or str(other.getsockname()[1])

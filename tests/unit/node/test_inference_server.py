@@ -59,7 +59,7 @@ def test_a_null_is_named_by_its_place_in_the_partition():
     assert found.to_pydict() == {"y": [6, -1]}
 
 
-def test_what_the_function_raises_is_told_with_the_rows():
+def test_what_the_function_raises_is_reported_with_the_rows():
     def fail(x):
         raise KeyError("oops")
 
@@ -68,7 +68,7 @@ def test_what_the_function_raises_is_told_with_the_rows():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_results_that_do_not_fit_are_told_with_the_rows():
+def test_results_that_do_not_fit_are_reported_with_the_rows():
     with pytest.raises(FeedError, match=r"4 rows went in, and 3 values came out: .* \(rows 4 to 7 of partition 5\)"):
         answers(lambda x: x if x[0] < 4 else x[1:], [batch(*range(10))])
 
