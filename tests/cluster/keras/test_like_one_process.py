@@ -232,7 +232,7 @@ def compiled(share):
             try:
                 call() if share.workers > 1 else None
             except tfos.SpecError as error:
-                found[name] = "has a t" in str(error)
+                found[name] = "has a custom t" in str(error)
         return found if share.workers > 1 else dict.fromkeys(calls, True)
 
     yield "compiled, refused", refused
