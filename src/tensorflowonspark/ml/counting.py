@@ -69,7 +69,7 @@ class FindMoments:
             found = Moments.of(numbers, self.axis)
             moments = found if moments is None else moments + found
         if moments is not None:
-            yield pa.record_batch({"moments": pa.array([pickle.dumps(moments)], pa.binary())})
+            yield pa.RecordBatch.from_pydict({"moments": pa.array([pickle.dumps(moments)], pa.binary())})
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Numbers:
         """Yield the results for a task's rows."""
         for values in _values(self.taken, batches):
             flat = _numbers(self.taken.columns[0], values).reshape(-1).astype(np.float32)
-            yield pa.record_batch({"value": pa.array(flat.astype(np.float64))})
+            yield pa.RecordBatch.from_pydict({"value": pa.array(flat.astype(np.float64))})
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class CountTokens:
 
     def _batch(self, counts: Mapping[Any, tuple[int, int]]) -> pa.RecordBatch:
         kind = pa.int64() if self.integers else pa.binary()
-        return pa.record_batch(
+        return pa.RecordBatch.from_pydict(
             {
                 "token": pa.array(list(counts), kind),
                 "count": pa.array([count for count, _ in counts.values()], pa.int64()),

@@ -304,7 +304,7 @@ def sleep(args, ctx):
 
 spark = SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
-with tfos.Cluster(spark, sleep, workers=2, hold=sys.argv[2] == "held") as cluster:
+with tfos.Cluster(spark, sleep, num_workers=2, hold=sys.argv[2] == "held") as cluster:
     print("up", *[node.pid for node in cluster.nodes], flush=True)
     cluster.join()
 """

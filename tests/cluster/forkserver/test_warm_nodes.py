@@ -201,9 +201,9 @@ def program(args, ctx):
 
 spark = SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")
-tfos.run(spark, lambda args, ctx: __import__("tensorflow").__version__, workers=1)
+tfos.run(spark, lambda args, ctx: __import__("tensorflow").__version__, num_workers=1)
 print("up", flush=True)
-with tfos.Cluster(spark, program, workers=1) as cluster:
+with tfos.Cluster(spark, program, num_workers=1) as cluster:
     cluster.join()
 """
 

@@ -52,9 +52,9 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, context
     )
     stack.callback(spark.stop)
     Timer(13, later, (2,)).start()
-    print(tfos.run(spark, where, workers=2))
+    print(tfos.run(spark, where, num_workers=2))
 
-    with tfos.Cluster(spark, wait_once, workers=2, restarts=1) as cluster:
+    with tfos.Cluster(spark, wait_once, num_workers=2, restarts=1) as cluster:
         Timer(1, end, (workers.pop(),)).start()
         Timer(15, later, (3,)).start()
         print(cluster.join())
@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, context
     end(workers.pop())
     time.sleep(2)
     try:
-        tfos.run(spark, where, workers=2, start_timeout=6)
+        tfos.run(spark, where, num_workers=2, start_timeout=6)
     except tfos.SlotsError as error:
         print(error)
 """

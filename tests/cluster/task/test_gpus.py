@@ -19,7 +19,7 @@ spark = (
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("OFF")
-print("visible", sorted(tfos.run(spark, lambda args, ctx: os.environ["CUDA_VISIBLE_DEVICES"], workers=2).values()))
+print("visible", sorted(tfos.run(spark, lambda args, ctx: os.environ["CUDA_VISIBLE_DEVICES"], num_workers=2).values()))
 """
 
 

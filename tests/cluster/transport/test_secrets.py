@@ -34,7 +34,7 @@ def program(args, ctx):
     for feed in ctx.feeds():
         print("rows", feed.rows, flush=True)
 
-with tfos.Cluster(spark, program, workers=2, tls=True, log_level="DEBUG") as cluster:
+with tfos.Cluster(spark, program, num_workers=2, tls=True, log_level="DEBUG") as cluster:
     cluster.train(spark.range(0, 100, 1, 4))
     print(cluster, vars(cluster), vars(cluster._attempt), cluster._config, cluster.nodes)
     data = cluster.inference(spark.range(10), "same long")

@@ -86,7 +86,7 @@ def test_any_numbers_in_any_tasks(tasks, axis):
     taken = TakenColumns(("a", "b"), {})
     parts = []
     for task in tasks:
-        batch = pa.record_batch({name: [row[place] for row in task] for place, name in enumerate("ab")})
+        batch = pa.RecordBatch.from_pydict({name: [row[place] for row in task] for place, name in enumerate("ab")})
         batch = batch.cast(pa.schema({"a": pa.float64(), "b": pa.float64()}))
         found = FindMoments(taken, () if axis is None else (axis,))(iter([batch]))
         parts += [pickle.loads(each["moments"][0].as_py()) for each in found]
