@@ -206,8 +206,8 @@ $ make keras-suite
 {targets}
 
 The tests of Keras's trainers, callbacks, optimizers, metrics and models, from the source distribution of the installed
-version. They run in the nodes of a cluster of two workers (`tfos.run(spark, program, num_workers=2)` on `local[2]`): once
-without a strategy, and once with each test's `setUp` entering the scope of one `MultiWorkerMirroredStrategy`. Both
+version. They run in the nodes of a cluster of two workers (`tfos.run(spark, program, num_workers=2)` on `local[2]`):
+once without a strategy, and once with each test's `setUp` entering the scope of one `MultiWorkerMirroredStrategy`. Both
 workers run all tests in the same order with the same seed, and agree after each test whether it failed. A test fails if
 it fails on either worker, or leaves one waiting for the other. "Skipped" are tests that skip themselves, most of them
 because they are for another backend. Many tests of optimizers apply one outside of a step, which no strategy takes:
