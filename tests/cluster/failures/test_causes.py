@@ -250,7 +250,7 @@ class Slow:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("frames_need_no_check")
+@pytest.mark.usefixtures("unchecked_frames")
 def test_a_node_that_is_stopped_while_it_is_fed():
     """Its task loses it long before it has been silent for the time that was set, and asks why."""
 
