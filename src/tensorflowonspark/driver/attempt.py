@@ -61,7 +61,7 @@ class ClusterAttempt:
         self.console = ConsoleReporter()
         self._config = config
         self.cluster_id = uuid.uuid4().hex
-        self.monitor = Monitor(config.spec, self.cluster_id, self.console, config.heartbeat_timeout, self._on_failure)
+        self.monitor = Monitor(config.spec, self.cluster_id, self.console, config.heartbeat_timeout, self._cancel_job)
         self.address: tuple[str, int] = ("", 0)
         self._job: Job | None = None  # that feeds
         self._feed: FeedSpec | None = None  # of the tasks that hold the nodes
@@ -231,9 +231,6 @@ class ClusterAttempt:
     def release_job(self) -> None:
         """Forget the feeding job, which has ended."""
         self._job = None
-
-    def _on_failure(self) -> None:
-        self._cancel_job()
 
     def _cancel_job(self) -> None:
         if self._job is not None:

@@ -139,7 +139,7 @@ class FileFeeds:
             "paths"
         )
 
-    def receive(self, node: Node, message: FilesRead | Returned, workers: Sequence[Node]) -> Failed | None:
+    def receive(self, node: Node, message: FilesRead | FeedWanted | Returned, workers: Sequence[Node]) -> Failed | None:
         """Note what a worker has read; return a failure if others wait in vain for a worker."""
         if isinstance(message, FilesRead):
             reads = self._reads.setdefault(message.feed, {})

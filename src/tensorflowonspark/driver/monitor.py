@@ -64,7 +64,7 @@ class Monitor(Roster):
         The cluster's id; a `Register` for another one is refused.
     console : ConsoleReporter
         Shows the nodes' output and progress.
-    silence : float
+    heartbeat_timeout : float
         Seconds without a heartbeat after which a node is given up.
     on_failure : callable
         Called once, when the root cause of a failure is certain.
@@ -75,7 +75,7 @@ class Monitor(Roster):
         spec: ClusterSpec,
         cluster: str,
         console: ConsoleReporter,
-        silence: float,
+        heartbeat_timeout: float,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(spec)
@@ -88,7 +88,7 @@ class Monitor(Roster):
         self._collectives = Collectives(self.send)
         self._cluster = cluster
         self._console = console
-        self._silence = silence
+        self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
         self._failures = Failures(self, self.changed, self._conclude)
         self._failed = False  # and the root cause is certain
@@ -123,16 +123,16 @@ class Monitor(Roster):
         finally:
             self._lost(node, BROKEN)
 
-    def _admit(self, hello: Any, channel: Channel) -> Node | None:
-        if not self._is_ours(hello):
+    def _admit(self, request: Any, channel: Channel) -> Node | None:
+        if not self._is_ours(request):
             return None
         with self.changed:
-            node = self.nodes[hello.member.number]
+            node = self.nodes[request.member.number]
             # A second supervisor for a node is one of a repeated stage, whose cluster has already failed.
             if self._stopping or self._failures.begun or node.state is not NodeState.AWAITED:
                 return None
-            node.member, node.channel = hello.member, channel
-            node.pid, node.jvm_pid = hello.pid, hello.jvm_pid
+            node.member, node.channel = request.member, channel
+            node.pid, node.jvm_pid = request.pid, request.jvm_pid
             node.state = NodeState.CONNECTED
             node.last_message = time.monotonic()
             self.send(node.number, Accepted())
@@ -141,9 +141,9 @@ class Monitor(Roster):
             self.changed.notify_all()
         return node
 
-    def _is_ours(self, hello: Any) -> TypeGuard[Register]:
+    def _is_ours(self, request: Any) -> TypeGuard[Register]:
         """Whether a request registers a node of this cluster."""
-        match hello:
+        match request:
             case Register(Member(int(number), role), str(cluster)):
                 ours = hmac.compare_digest(cluster.encode(), self._cluster.encode())
                 return ours and 0 <= number < len(self.nodes) and role == self.nodes[number].role
@@ -194,13 +194,16 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: FeedWanted, node: Node) -> None:
         node.feed_wanted = message.feed
-        self._find_hung()
-        self._fail(node, self._collectives.receive(node, message, self.fed()))
+        self._fail_if_awaited(node, message)
 
     @_handle.register
     def _(self, message: Returned, node: Node) -> None:
         node.returned, node.result = True, message.result
         self._move(node, NodeState.RETURNED)
+        self._fail_if_awaited(node, message)
+
+    def _fail_if_awaited(self, node: Node, message: FeedWanted | Returned) -> None:
+        """Fail the cluster if others wait for a node that has gone on to its next feed, or returned."""
         self._find_hung()
         failure = self._file_feeds.receive(node, message, self.fed())
         self._fail(node, failure or self._collectives.receive(node, message, self.fed()))
@@ -263,8 +266,8 @@ class Monitor(Roster):
     def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
         for node in self.nodes:
-            if node.channel is not None and time.monotonic() - node.last_message > self._silence:
-                self._lost(node, silent(self._silence))
+            if node.channel is not None and time.monotonic() - node.last_message > self._heartbeat_timeout:
+                self._lost(node, silent(self._heartbeat_timeout))
         with self.changed:
             self._find_hung()
 
@@ -327,7 +330,7 @@ class Monitor(Roster):
             if not self._stopping:
                 probe = self._failures.probe()
                 # A supervisor that never answers is given up for its missing heartbeats.
-                self.changed.wait_for(certain, self._silence + _CAUSE_SECONDS)
+                self.changed.wait_for(certain, self._heartbeat_timeout + _CAUSE_SECONDS)
         return self.failure()
 
     # ---- for the driver's other parts

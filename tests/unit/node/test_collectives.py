@@ -2,10 +2,13 @@
 
 import pytest
 
-from tensorflowonspark.config import Job, Role
+from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.driver.collectives import Collectives
+from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.feed_messages import FilesRead
 from tensorflowonspark.messages import Contribution, Failed, FeedWanted, Returned
 from tensorflowonspark.node import collectives
 from tests.support.inprocess import cluster_in_process
@@ -55,3 +58,16 @@ def test_the_driver_knows_who_keeps_whom_waiting():
     workers[0].feed_wanted = 0
     ahead = shared.receive(workers[1], FeedWanted(1), workers)
     assert "worker:1 asked for the next feed without A.adapt, for which worker:0 waits" in ahead.reason
+
+
+@pytest.mark.parametrize("pending", [FilesRead(0, "ctx.read_tfrecord('x')", "files", ()), Contribution(0, "A.adapt")])
+@pytest.mark.parametrize("leaving", [FeedWanted(1), Returned(b"")])
+def test_a_worker_that_goes_on_while_others_wait_for_it_is_the_cause(pending, leaving):
+    monitor = Monitor(ClusterSpec(num_workers=2), "id", ConsoleReporter(), 30.0)
+    for node in monitor.nodes:
+        monitor._on_message(node, FeedWanted(0))
+    monitor._on_message(monitor.nodes[0], pending)
+    assert not monitor._failures.begun
+    monitor._on_message(monitor.nodes[1], leaving)
+    action = "returned" if isinstance(leaving, Returned) else "asked for the next feed"
+    assert f"worker:1 {action} without {pending.call}, for which worker:0 waits" in str(monitor._failures.first())
