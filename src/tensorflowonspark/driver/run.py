@@ -136,8 +136,8 @@ def _with_marks(data: "DataFrame", validation: "DataFrame") -> tuple["DataFrame"
     """Return the rows of two DataFrames of the same columns, and the boolean column that marks those of the second."""
     from pyspark.sql import functions as f
 
-    column = "validation"
-    while column in data.columns:
+    column, names = "validation", {name.lower() for name in data.columns}  # Spark's names match in any case
+    while column in names:
         column += "_"
     return data.withColumn(column, f.lit(False)).union(validation.withColumn(column, f.lit(True))), column
 

@@ -192,8 +192,8 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
         return model
 
-    def _select_rows(self, dataset: "DataFrame") -> tuple["DataFrame", str | None]:
-        """Return the columns to feed, and the name of the one that selects the rows to validate on."""
+    def _select_rows(self, dataset: "DataFrame") -> "tuple[DataFrame, DataFrame | str | None]":
+        """Return the columns to feed, and the rows to validate on: a DataFrame, or the column that marks them."""
         weight = self._weight_column
         columns = [*self._feature_columns, *self._label_columns, *([weight] if weight else [])]
         indicator: str | None = self._optional("validationIndicatorCol") or None  # Spark ML takes "" for none
@@ -201,17 +201,14 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         if indicator and other is not None:
             raise SpecError("set one of validationIndicatorCol and validationData, not both")
         check_columns(dataset, [*columns, *([indicator] if indicator else [])])
-        if other is not None:
-            check_columns(other, columns)
-            to_train, to_validate = (select(each, list(dict.fromkeys(columns))) for each in (dataset, other))
-            indicator = next(name for name in ("validates", "validates_", "validates__") if name not in columns)
-            frame = to_train.withColumn(indicator, f.lit(False)).union(to_validate.withColumn(indicator, f.lit(True)))
-        else:
-            frame = select(dataset, list(dict.fromkeys([*columns, *([indicator] if indicator else [])])))
+        frame = select(dataset, list(dict.fromkeys([*columns, *([indicator] if indicator else [])])))
         check_schema(frame.schema)
-        return frame, indicator
+        if other is None:
+            return frame, indicator
+        check_columns(other, columns)
+        return frame, select(other, list(dict.fromkeys(columns)))
 
-    def _job(self, frame: "DataFrame", validation: str | None = None) -> TrainingJob:
+    def _job(self, frame: "DataFrame", validation: "DataFrame | str | None" = None) -> TrainingJob:
         initial, given = self.getInitialModel(), self.getModel()
         if given is None and initial is None:
             raise SpecError("no model: KerasEstimator(model=...) takes a Keras model, or a function that builds one")
@@ -252,10 +249,10 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         except FeedError as error:
             raise SpecError(str(error)) from error
 
-    def _serialized_model(self, given: Any, frame: "DataFrame", validation: str | None) -> Any:
+    def _serialized_model(self, given: Any, frame: "DataFrame", validation: "DataFrame | str | None") -> Any:
         """Return the model in the form that is sent; its preprocessing layers are adapted to the rows to train on."""
         if not is_model(given):
             return serialize(given)
-        rows = frame.where(~f.col(quoted(validation))) if validation else frame
+        rows = frame.where(~f.col(quoted(validation))) if isinstance(validation, str) else frame
         with adapted(given, rows, self._feature_columns, self._by_column):
             return serialize(given)
