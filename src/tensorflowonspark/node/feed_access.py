@@ -321,7 +321,7 @@ recursiveFileLookup : optional
         >>> feed.columns, feed.total_rows
         (['id'], 6)
         """
-        given = {
+        options = {
             "recordType": recordType,
             "mode": mode,
             "columnNameOfCorruptRecord": columnNameOfCorruptRecord,
@@ -331,7 +331,6 @@ recursiveFileLookup : optional
             "splitBytes": splitBytes,
             "recursiveFileLookup": recursiveFileLookup,
         }
-        options = {name: value for name, value in given.items() if value is not None}
         splits, fields = tfrecord_splits([paths] if isinstance(paths, str) else list(paths), schema, columns, options)
         return self._file_feeds.read(f"ctx.read_tfrecord({paths!r})", splits, fields, cache, cache_limit)
 

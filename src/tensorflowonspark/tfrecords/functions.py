@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -136,15 +136,17 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
     >>> read_tfrecord(spark, path, columns=["x"]).orderBy("x").collect()
     [Row(x=[0.0, 1.0]), Row(x=[1.0, 1.0]), Row(x=[2.0, 1.0])]
     """
-    given = _options(
-        recordType=recordType,
-        mode=mode,
-        columnNameOfCorruptRecord=columnNameOfCorruptRecord,
-        floatType=floatType,
-        binaryFeatures=binaryFeatures,
-        sampleRecords=sampleRecords,
-        splitBytes=splitBytes,
-        recursiveFileLookup=recursiveFileLookup,
+    given = Options.of(
+        {
+            "recordType": recordType,
+            "mode": mode,
+            "columnNameOfCorruptRecord": columnNameOfCorruptRecord,
+            "floatType": floatType,
+            "binaryFeatures": binaryFeatures,
+            "sampleRecords": sampleRecords,
+            "splitBytes": splitBytes,
+            "recursiveFileLookup": recursiveFileLookup,
+        }
     )
     storage.use(settings := storage.hadoop_settings(spark))
     files = find([paths] if isinstance(paths, str) else list(paths), given.recursive_file_lookup)
@@ -161,10 +163,6 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
                 yield from read(tasks[task], fields, given)
 
     return spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(rows, wanted)
-
-
-def _options(**options: Any) -> Options:
-    return Options.of({name: value for name, value in options.items() if value is not None})
 
 
 def _seen_by_spark(spark: "SparkSession", options: Options, tasks: list[list[Split]]) -> dict[str, Seen]:
@@ -226,7 +224,7 @@ def write_tfrecord(
     require_frame(df, "df")
     if mode.lower() not in _SAVE_MODES:
         raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
-    given = _options(recordType=recordType, compression=compression, partitionBy=partition_by)
+    given = Options.of({"recordType": recordType, "compression": compression, "partitionBy": partition_by})
     storage.use(settings := storage.hadoop_settings(df.sparkSession))
     output = Output(path, given, overwrite=mode.lower() == "overwrite")
     check_written(df.schema, given)

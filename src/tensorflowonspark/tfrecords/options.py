@@ -96,7 +96,7 @@ partitionBy, maxFilesPerTrigger
         Parameters
         ----------
         given : mapping
-            Values by name, as in ``{"recordType": "ByteArray"}``; values may be strings.
+            Values by name, as in ``{"recordType": "ByteArray"}``; values may be strings, and None is the default.
 
         Returns
         -------
@@ -112,7 +112,7 @@ partitionBy, maxFilesPerTrigger
         known = {name.lower(): name for name in names}
         values: dict[str, Any] = {}
         for key, value in given.items():
-            if key.lower() in ("path", "paths") or key.startswith("__"):
+            if value is None or key.lower() in ("path", "paths") or key.startswith("__"):
                 continue
             if key.lower() not in known:
                 raise SpecError(f"option {key!r} is unknown; there are {', '.join(names)}")
