@@ -8,7 +8,16 @@ from typing import Any
 
 from tensorflowonspark.errors import FailureKind, SpecError
 
-__all__ = ["HEARTBEATS_PER_TIMEOUT", "ClusterConfig", "ClusterSpec", "Job", "RestartPolicy", "Role", "tf_config"]
+__all__ = [
+    "HEARTBEATS_PER_TIMEOUT",
+    "ClusterConfig",
+    "ClusterSpec",
+    "Job",
+    "RestartPolicy",
+    "Role",
+    "check_seconds",
+    "tf_config",
+]
 
 HEARTBEATS_PER_TIMEOUT = 6  # sent by a supervisor within `ClusterConfig.heartbeat_timeout`
 
@@ -227,6 +236,13 @@ class RestartPolicy:
         return float(min(self.max_backoff, self.backoff * 2 ** (restart - 1))) if restart else 0.0
 
 
+def check_seconds(name: str, seconds: float) -> float:
+    """Return an argument that is a number of seconds; raise `SpecError` if it is not above 0."""
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise SpecError(f"{name}={seconds!r}: expected seconds above 0")
+    return float(seconds)
+
+
 @dataclass(frozen=True)
 class ClusterConfig:
     """The settings of a cluster: what the user passed to `Cluster`, in one attempt.
@@ -256,6 +272,4 @@ class ClusterConfig:
     first_feed: int = 0  # number of the first feed of this attempt
 
     def __post_init__(self) -> None:
-        seconds = self.heartbeat_timeout
-        if not isinstance(seconds, (int, float)) or not seconds > 0:
-            raise SpecError(f"heartbeat_timeout={seconds!r}: expected seconds above 0")
+        check_seconds("heartbeat_timeout", self.heartbeat_timeout)

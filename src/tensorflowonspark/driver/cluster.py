@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorflowonspark.columns import require_frame
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy, check_seconds
 from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt
 from tensorflowonspark.driver.console import parse_level
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
@@ -13,7 +13,7 @@ from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_end
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeInfo
-from tensorflowonspark.driver.program import Function, deserialize_result, parse_workers, positive, serialize_program
+from tensorflowonspark.driver.program import Function, deserialize_result, parse_workers, serialize_program
 from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
@@ -449,7 +449,7 @@ class Cluster:
         self._attempt.require_own_process()
         require_frame(data, "data")
         self._controller.require_running()
-        nodes = wait_until_served(self._monitor, positive("timeout", timeout))
+        nodes = wait_until_served(self._monitor, check_seconds("timeout", timeout))
         return infer(data, schema, node_endpoints(nodes, self._address), self._credentials, keep)
 
     # ---- state

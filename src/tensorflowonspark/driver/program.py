@@ -10,7 +10,7 @@ import cloudpickle
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import ClusterError, SpecError
 
-__all__ = ["Function", "deserialize_result", "parse_workers", "positive", "serialize_program"]
+__all__ = ["Function", "deserialize_result", "parse_workers", "serialize_program"]
 
 Function = Callable[..., Any]
 
@@ -48,13 +48,6 @@ def parse_workers(workers: int | tuple[int, int]) -> tuple[int, int]:
     if len(workers) != 2 or not all(isinstance(each, int) for each in workers) or not 1 <= workers[0] <= workers[1]:  # noqa: PLR2004
         raise SpecError(f"num_workers={workers!r}: expected a number, or the fewest and the most, as in (2, 8)")
     return workers[0], workers[1]
-
-
-def positive(name: str, seconds: float) -> float:
-    """Return seconds, or raise `SpecError` if they are not above 0."""
-    if not isinstance(seconds, (int, float)) or not seconds > 0:
-        raise SpecError(f"{name}={seconds!r}: expected seconds above 0")
-    return float(seconds)
 
 
 def serialize_program(function: Function, args: Any) -> bytes:
