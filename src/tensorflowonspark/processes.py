@@ -1,7 +1,8 @@
 """Processes of a cluster: start with a private pipe, detection of their ends, and clean-up.
 
 A process is started with ``exec``, never forked from a running interpreter, except by a fork server
-(`supervisor.forkserver`). Parent and child share a socket pair, whose end tells the child that the parent has ended.
+(`supervisor.forkserver`). Parent and child share a socket pair: when the parent ends, its side closes, and the child
+notices.
 """
 
 import os

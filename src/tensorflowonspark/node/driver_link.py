@@ -42,6 +42,11 @@ from tensorflowonspark.transport import Credentials
 
 __all__ = ["Link", "NodeSetup", "node_status"]
 
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_REPORTS = (Progress, TensorFlowImported)
+_links: "WeakSet[Link]" = WeakSet()
+_ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 _TENSORFLOW = str(Path("tensorflow", "python"))
 _PACKAGE = str(Path(__file__).parents[1])
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -71,13 +76,6 @@ class NodeSetup:
     def role(self) -> Role:
         """The role of this node."""
         return self.config.spec.roles[self.number]
-
-
-_log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-_REPORTS = (Progress, TensorFlowImported)
-_links: "WeakSet[Link]" = WeakSet()
-_ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 
 
 class Link:
