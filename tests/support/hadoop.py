@@ -58,6 +58,7 @@ class MiniCluster:
         self._directory = Path(directory)
         self._log = self._directory / "minicluster.log"
         options = ["-Xmx1g", "-XX:TieredStopAtLevel=1", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
+        options.append(f"-Djava.io.tmpdir={directory}")  # Jetty unpacks its pages there, and leaves them
         command = [_java(), *options, "-cp", f"{fetch_jars()}/*", str(_PROGRAM), f"{directory}/dfs"]
         with self._log.open("wb") as log:
             # YARN puts its files where it is started.
