@@ -103,6 +103,9 @@ def _later(seconds: float, act: Callable[[], None]) -> None:
     timer.start()
 
 
+# After failed attempts TensorFlow waits up to 2**14 ms, with Python's lock, until it tries again to register with its
+# coordinator (CoordinationServiceAgent::Connect). A peer that comes up meanwhile waits for that without any activity.
+_RETRY_SECONDS = 17.0
 _LOST_ADVICE = (
     "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise spark.executor.memoryOverhead"
 )
@@ -131,7 +134,8 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
     Nodes that train together wait for each other, and one may wait any length of time for another that is busy. So the
     training hangs only if all of them are idle, none has a reason to wait (for rows, a file system, or a feed that is
     on its way or not begun), and one has steps to take. The node at fault is then one outside of TensorFlow, which
-    keeps the others waiting; if there is none, one that does not answer; else the one with the fewest steps.
+    keeps the others waiting; if there is none, one that does not answer; else the one with the fewest steps. One that
+    does not answer may still be about to find a peer that has just come up, and gets the time that TensorFlow takes.
 
     Any other node waits for none: it hangs if it is idle and does not answer.
 
@@ -149,10 +153,12 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
         together = {node.number for node in trainers}
         alone = next((each for each in frozen if each[0].number not in together), None)
         if alone is not None:
-            return alone[0], _frozen(alone[1])
+            return alone[0], _frozen(alone[0])
     there = [(node, node.idle) for node in trainers if node.idle is not None and not node.returned]
     if len(there) + sum(node.returned for node in trainers) < len(trainers):
         return None  # one is busy
+    if any(idle.where is None and node.idle_seconds < _RETRY_SECONDS for node, idle in there):
+        return None
     if any(_waits_with_reason(node, idle, there, feed) for node, idle in there):
         return None
     here = [(node, idle) for node, idle in there if idle.where is None or idle.where.waits_for is WaitsFor.NOTHING]
@@ -160,7 +166,7 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
         return None
     node, idle = min(here, key=lambda each: (_suspicion(each[1]), _steps(each[0])))
     away = [str(each.role) for each in trainers if each not in [other for other, _ in here]]
-    return node, _frozen(idle) if idle.where is None else _hung(idle, idle.where, away)
+    return node, _frozen(node) if idle.where is None else _hung(idle, idle.where, away)
 
 
 def _waits_with_reason(node: Node, idle: Idle, there: Sequence[tuple[Node, Idle]], feed: int | None) -> bool:
@@ -181,9 +187,11 @@ def _suspicion(idle: Idle) -> int:
     return 2 if idle.where.in_tensorflow else 0
 
 
-def _frozen(idle: Idle) -> Failed:
+def _frozen(node: Node) -> Failed:
     """Return the failure of a node that does not answer."""
-    reason = f"its process has not answered for {idle.seconds:.0f} s and used no processor time (heartbeat_timeout)"
+    reason = (
+        f"its process has not answered for {node.idle_seconds:.0f} s and used no processor time (heartbeat_timeout)"
+    )
     advice = "native code may wait for ever and hold Python's lock; to give it more time, raise heartbeat_timeout"
     return Failed(FailureKind.HUNG, reason, advice)
 

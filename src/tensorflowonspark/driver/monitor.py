@@ -254,7 +254,7 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: Idle, node: Node) -> None:
-        node.idle = message
+        node.idle, node.idle_since = message, time.monotonic() - message.seconds
         self._find_hung()
 
     @_handle.register

@@ -1,5 +1,6 @@
 """The nodes of a cluster: their states, roles and channels."""
 
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -72,6 +73,7 @@ class Node:
     holds: str = ""  # a description of the rows of the current feed that it holds
     progress: Progress | None = None
     idle: Idle | None = None  # None: it is active
+    idle_since: float = 0.0  # time (time.monotonic) since which it is idle
     checked: int = 0  # number of the last `Probe` that its supervisor has answered
     feed_failed: str = ""  # the error of its held task
     serving: bool = False  # a ParameterServerStrategy; its program will not return
@@ -93,6 +95,11 @@ class Node:
         return NodeInfo(
             self.number, self.role, self.state, own.host, own.port, own.gpus, self.pid or None, self.jvm_pid or None
         )
+
+    @property
+    def idle_seconds(self) -> float:
+        """The time for which an idle node has been idle."""
+        return time.monotonic() - self.idle_since
 
     @property
     def waits_for_feed(self) -> bool:

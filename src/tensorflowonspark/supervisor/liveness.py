@@ -1,17 +1,18 @@
 """Liveness of a node's process: computing, waiting for a valid reason, stopped, or hung.
 
-Signs of activity are processor time, a thread that is ready to run, and wake-ups of the main thread. A process that is
-stopped, or whose threads all wait for each other, closes no connection. A process that waits for a valid reason (rows,
-a file system, the end of its cluster, a peer that computes) shows no activity either. The monitor therefore requests
-its status, and the driver, which knows all nodes, decides. Native code that holds Python's lock prevents a reply, and
-TensorFlow holds it while it waits for its peers to come up: a missing reply proves nothing. Only a stopped process is a
-failure by itself. A process that is active is never asked.
+Signs of activity are processor time, a thread that waits for a processor or a disk, and wake-ups of the main thread. A
+process that is stopped, or whose threads all wait for each other, closes no connection. A process that waits for a
+valid reason (rows, a file system, the end of its cluster, a peer that computes) shows no activity either. The monitor
+therefore requests its status, and the driver, which knows all nodes, decides. Native code that holds Python's lock
+prevents a reply, and TensorFlow holds it while it waits for its peers to come up: a missing reply proves nothing. Only
+a stopped process is a failure by itself. A process that is active is never asked.
 """
 
 import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -27,9 +28,11 @@ _IDLE_SHARE = 0.03
 _IDLE_SECONDS = 0.05
 _REQUEST_SHARE = 0.7  # of the time-out, after which the status of an idle process is requested
 _CHECKS = 10  # within the time-out
-# Consecutive checks that find a runnable thread until the process counts as active: on an overloaded host a thread that
-# wakes up now and then, as some of TensorFlow's do without progress, is found runnable too.
-_RUNNABLE_CHECKS = 3
+# A process is active if one of its threads has or wants a processor for this share of the time between two checks: an
+# overloaded host may give it hardly any. Threads that wait for Python's lock wake up 200 times a second, and want one
+# for a smaller share.
+_WANTED_SHARE = 0.8
+_DISK_CHECKS = 3  # consecutive ones that find a thread waiting for a disk until the process counts as active
 
 
 class LivenessMonitor:
@@ -56,7 +59,8 @@ class LivenessMonitor:
         self._status: NodeStatus | None = None
         self._reported: Idle | None = None
         self._stopped_since: float | None = None
-        self._runnable = 0  # consecutive checks that found a runnable thread
+        self._threads: dict[str, _Thread] = {}  # at the last check, by their ids
+        self._disk_checks = 0  # consecutive ones that found a thread waiting for a disk
 
     @property
     def interval(self) -> float:
@@ -70,7 +74,8 @@ class LivenessMonitor:
     def check(self) -> Failed | Idle | Active | None:
         """Return a change: the process is idle (with its status, if it has replied), stopped, or active again."""
         now = time.monotonic()
-        if now - self._checked < self.interval:
+        passed = now - self._checked
+        if passed < self.interval:
             return None
         self._checked = now
         stopped = self.stopped()
@@ -79,8 +84,18 @@ class LivenessMonitor:
         self._stopped_since = None
         used, wakeups = self._processor_seconds(), self._count_wakeups()
         allowed = _IDLE_SECONDS + _IDLE_SHARE * (now - self._idle_since)
-        self._runnable = self._runnable + 1 if _has_runnable_thread(self._pid) else 0
-        if wakeups != self._wakeups or not 0 <= used - self._used < allowed or self._runnable >= _RUNNABLE_CHECKS:
+        before, self._threads = self._threads, _Thread.all_of(self._pid)
+        wanted_processor = any(
+            thread.wanted_processor(before.get(number), passed) for number, thread in self._threads.items()
+        )
+        waits_for_disk = any(thread.state == "D" for thread in self._threads.values())
+        self._disk_checks = self._disk_checks + 1 if waits_for_disk else 0
+        if (
+            wakeups != self._wakeups
+            or not 0 <= used - self._used < allowed
+            or wanted_processor
+            or self._disk_checks >= _DISK_CHECKS
+        ):
             self._used, self._wakeups = used, wakeups
             return self._on_activity(now)
         idle = now - self._idle_since
@@ -89,7 +104,7 @@ class LivenessMonitor:
             self._request()
         if (
             idle < self._timeout
-            or self._runnable
+            or self._disk_checks
             or (self._reported is not None and self._reported.where is self._status)
         ):
             return None
@@ -141,13 +156,31 @@ class LivenessMonitor:
         return Active() if reported else None
 
 
-def _has_runnable_thread(pid: int) -> bool:
-    """Return whether a thread of a process is runnable, or waits for a disk (on Linux; False elsewhere).
+@dataclass(frozen=True)
+class _Thread:
+    """A thread of a process (on Linux).
 
-    On an overloaded host a runnable thread may get hardly any processor time. Source: man 5 proc_pid_stat.
+    Sources: man 5 proc_pid_stat; Documentation/scheduler/sched-stats.rst of Linux.
     """
-    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with suppress(OSError):  # the thread has ended
-            if path.read_text().rpartition(")")[2].split()[0] in ("R", "D"):
-                return True
-    return False
+
+    state: str  # "R": it runs or waits for a processor; "D": it waits for a disk
+    seconds: float  # that it has run, or waited for a processor until it ran
+    runs: int  # how often it was given a processor
+
+    @classmethod
+    def all_of(cls, pid: int) -> "dict[str, _Thread]":
+        """Return the threads of a process by their ids."""
+        threads = {}
+        for path in Path(f"/proc/{pid}/task").glob("*"):
+            with suppress(OSError, ValueError):  # the thread has ended
+                running, waiting, runs = map(int, (path / "schedstat").read_text().split())
+                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+                threads[path.name] = cls(state, (running + waiting) / 1e9, runs)
+        return threads
+
+    def wanted_processor(self, before: "_Thread | None", seconds: float) -> bool:
+        """Return whether it ran or waited for a processor for most of the seconds since it was looked at `before`."""
+        if before is None:
+            return False
+        waits_still = before.state == self.state == "R" and before.runs == self.runs
+        return waits_still or self.seconds - before.seconds > _WANTED_SHARE * seconds

@@ -1,5 +1,7 @@
 """Which node hangs, by what each is at: one that waits for another that works does not."""
 
+import time
+
 import pytest
 
 from tensorflowonspark.config import Job, Role
@@ -24,6 +26,7 @@ def nodes_at(states, wanted=-1):
     for number, state in enumerate(states):
         node = Node(number, Role(Job.WORKER, number), returned=state == RETURNED)
         node.idle = state if isinstance(state, Idle) else None
+        node.idle_since = time.monotonic() - 30
         node.feed_wanted = wanted if state is FEED else -1
         nodes.append(node)
     return nodes
@@ -52,6 +55,17 @@ def test_of_those_that_train_together(states, hung):
     nodes = nodes_at(states)
     found = find_hung(nodes, nodes, feed=None)
     assert (found and found[0].number) == hung
+
+
+def test_one_that_does_not_answer_has_the_time_that_tensorflow_takes_to_try_again():
+    """It registers with its coordinator, which has just come up and waits for it."""
+    nodes = nodes_at([IN_TENSORFLOW, NO_ANSWER])
+    nodes[1].idle_since = time.monotonic() - 16
+    assert find_hung(nodes, nodes, feed=None) is None
+    nodes[1].idle_since = time.monotonic() - 18
+    node, failure = find_hung(nodes, nodes, feed=None)
+    assert node is nodes[1]
+    assert "has not answered for 18 s" in failure.reason
 
 
 @pytest.mark.parametrize("other", [IN_TENSORFLOW, NO_ANSWER])

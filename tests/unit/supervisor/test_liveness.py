@@ -1,0 +1,63 @@
+"""What counts as activity of a process, with real processes."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tensorflowonspark.messages import Active, Idle
+from tensorflowonspark.supervisor.liveness import LivenessMonitor
+
+_TIMEOUT = 1.0
+_FROZEN = """
+import ctypes, threading, time
+def wake_up():
+    while True: time.sleep(0.05)
+for _ in range(12): threading.Thread(target=wake_up, daemon=True).start()
+print(flush=True)
+ctypes.PyDLL(None).sleep(600)  # a PyDLL's functions keep Python's lock
+"""
+_BUSY = "print(flush=True)\nwhile True: pass"
+
+
+@contextmanager
+def running(program, *, processor=None):
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        try:
+            process.stdout.readline()
+            if processor is not None:
+                os.sched_setaffinity(process.pid, {processor})
+            yield process
+        finally:
+            process.kill()
+
+
+def changes(process, seconds):
+    """Return what a monitor finds in some seconds."""
+    monitor = LivenessMonitor(process.pid, _TIMEOUT, lambda: None)
+    end, found = time.monotonic() + seconds, []
+    while time.monotonic() < end:
+        found.append(monitor.check())
+        time.sleep(0.02)
+    return [each for each in found if each]
+
+
+def test_threads_that_wait_for_python_are_no_activity():
+    with running(_FROZEN) as process:
+        found = changes(process, 6 * _TIMEOUT)
+    assert isinstance(found[0], Idle)
+    assert not any(isinstance(each, Active) for each in found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the time that a thread waits for a processor is Linux's")
+def test_a_process_that_gets_no_processor_is_active():
+    """Others with a higher priority have the processor that it wants."""
+    processor = min(os.sched_getaffinity(0))
+    with running(_BUSY, processor=processor) as starved, running(_BUSY, processor=processor) as other:
+        psutil.Process(starved.pid).nice(19)
+        psutil.Process(other.pid).nice(-20 if os.getuid() == 0 else 0)
+        assert not changes(starved, 3 * _TIMEOUT)
