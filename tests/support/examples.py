@@ -27,6 +27,7 @@ WITH_SPARK = {
 }
 WITH_NODES = {
     "tensorflowonspark.driver.cluster",
+    "tensorflowonspark.driver.feed.structured_streaming",
     "tensorflowonspark.driver.run",
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.ml.summary",
@@ -43,7 +44,7 @@ WITH_CONTEXT = {
 
 def run_examples(name, spark):
     """Run the examples of a module with the names that they need; fail if one shows something else."""
-    names = {"spark": spark, "run": tensorflowonspark.run, "np": np}
+    names = {"spark": spark, "run": tensorflowonspark.run, "Cluster": tensorflowonspark.Cluster, "np": np}
     result = doctest.testmod(import_module(name), extraglobs=names)
     assert result.attempted
     assert not result.failed

@@ -386,6 +386,16 @@ class Cluster:
         ------
         FeedError
             If the DataFrame is not a streaming one, or can't be fed.
+
+        Examples
+        --------
+        >>> def program(ctx):  # it returns with the first batch, which ends the stream
+        ...     return len(next(iter(ctx.batches(10)))["value"])
+        >>> rows = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+        >>> with Cluster(spark, program) as cluster:
+        ...     feed = cluster.train_stream(rows)
+        ...     feed.wait(timeout=60), cluster.join()
+        (True, {'worker:0': 10})
         """
         require_frame(data, "data")
         if not getattr(data, "isStreaming", False):

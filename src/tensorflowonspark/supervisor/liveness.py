@@ -169,13 +169,13 @@ class _Thread:
 
     @classmethod
     def all_of(cls, pid: int) -> "dict[str, _Thread]":
-        """Return the threads of a process by their ids."""
+        """Return the threads of a process by their ids; none of one that has ended."""
         threads = {}
-        for path in Path(f"/proc/{pid}/task").glob("*"):
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             with suppress(OSError, ValueError):  # the thread has ended
-                running, waiting, runs = map(int, (path / "schedstat").read_text().split())
-                state = (path / "stat").read_text().rpartition(")")[2].split()[0]
-                threads[path.name] = cls(state, (running + waiting) / 1e9, runs)
+                running, waiting, runs = map(int, path.read_text().split())
+                state = path.with_name("stat").read_text().rpartition(")")[2].split()[0]
+                threads[path.parent.name] = cls(state, (running + waiting) / 1e9, runs)
         return threads
 
     def wanted_processor(self, before: "_Thread | None", seconds: float) -> bool:

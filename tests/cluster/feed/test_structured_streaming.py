@@ -53,6 +53,18 @@ def test_a_streaming_frame_is_one_endless_feed_with_a_clean_stop(spark, tmp_path
     assert all_ids(results, 2) == list(range(7))
 
 
+@pytest.mark.timeout(60)
+def test_a_stream_that_does_not_run_dry_is_stopped(spark):
+    """Spark begins the next micro-batch while the last one is committed."""
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+    with tfos.Cluster(spark, lambda ctx: sum(len(batch["value"]) for batch in ctx.batches(10))) as cluster:
+        feed = cluster.train_stream(rows)
+        wait_for_rows(feed, 1000)
+        feed.stop()
+        processed = sum(progress["numInputRows"] for progress in feed.query.recentProgress)
+        assert cluster.join()["worker:0"] == processed
+
+
 @pytest.mark.smoke
 def test_each_micro_batch_is_a_feed_of_its_own_by_foreach_batch(spark, tmp_path):
     put(spark, tmp_path / "source", 0, 20)

@@ -61,3 +61,10 @@ def test_a_process_that_gets_no_processor_is_active():
         psutil.Process(starved.pid).nice(19)
         psutil.Process(other.pid).nice(-20 if os.getuid() == 0 else 0)
         assert not changes(starved, 3 * _TIMEOUT)
+
+
+def test_a_process_that_has_ended_is_reported_elsewhere():
+    with running(_BUSY) as process:
+        process.kill()
+        process.wait()
+        assert not [each for each in changes(process, 3 * _TIMEOUT) if not isinstance(each, Idle)]

@@ -5,15 +5,15 @@ progresses. Its strategy decides when the programs get the rows: `CachedFeed` an
 `StreamedFeed` as they arrive.
 """
 
-import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorflowonspark.driver.feed.job import FeedRequest, accepted_parts, node_endpoints
 from tensorflowonspark.driver.feed.manifest import build_manifests
+from tensorflowonspark.driver.feed.progress import ProgressTimeout, describe_rows
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.jobs import not_computed
-from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
     CacheConfig,
     FeedComplete,
@@ -36,12 +36,9 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.attempt import ClusterAttempt
     from tensorflowonspark.driver.spark.jobs import Job
 
-__all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "FeedSession", "FeedStrategy", "HeldFeed", "ProgressTimeout"]
+__all__ = ["CachedFeed", "FeedSession", "FeedStrategy", "HeldFeed"]
 
 _CHECK_SECONDS = 1.0  # between two checks for progress
-_NAMED_PARTITIONS = 8  # more are counted
-# The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
-PARTITIONS_PER_BATCH = 1 << 20
 
 
 class FeedStrategy(Protocol):
@@ -209,7 +206,7 @@ class FeedSession:
 
     def note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
         """Note which rows a node holds: they are named if it is lost."""
-        self.monitor.nodes[number].holds = _describe_rows(partitions, self.number, rows)
+        self.monitor.nodes[number].holds = describe_rows(partitions, self.number, rows)
 
     def wait(self, until: Callable[[], bool]) -> None:
         """Wait for a condition.
@@ -360,72 +357,3 @@ class HeldFeed(_CompleteFeed):
 
     def _failures(self) -> list[str]:
         return [node.feed_failed for node in self._session.fed if node.feed_failed]
-
-
-def _describe_rows(partitions: Sequence[int], feed: int, rows: int) -> str:
-    """Return a description of the rows that a node holds.
-
-    Examples
-    --------
-    >>> _describe_rows([1, 3], 0, 2000)
-    'partitions 1 and 3 of feed 0 (2,000 rows)'
-    """
-    if not rows:
-        return ""
-    names = [str(partition % PARTITIONS_PER_BATCH) for partition in partitions]
-    if not names or len(names) > _NAMED_PARTITIONS:
-        which = f"rows of {len(names)} partitions" if names else "rows"
-    else:
-        listed = ", ".join(names[:-1])
-        which = f"partitions {listed} and {names[-1]}" if listed else f"partition {names[-1]}"
-    return f"{which} of feed {feed} ({rows:,} rows)"
-
-
-class ProgressTimeout:
-    """A time-out that counts from the last progress.
-
-    Parameters
-    ----------
-    seconds : float
-        Seconds without progress after which `check` raises.
-    progress : callable
-        Returns the state of everything that may progress; any change of it is progress.
-    describe : callable
-        Returns which process waits for which, for the error.
-
-    Raises
-    ------
-    SpecError
-        If `seconds` is not above 0.
-
-    Examples
-    --------
-    >>> timeout = ProgressTimeout(0.01, progress=lambda: (5, 3), describe=lambda: "worker:0 has taken 3 of 5 rows")
-    >>> time.sleep(0.02)
-    >>> timeout.check()
-    Traceback (most recent call last):
-        ...
-    tensorflowonspark.errors.FeedError: the feed has made no progress for 0.01 s (timeout): worker:0 has taken 3 of 5 \
-rows
-    """
-
-    def __init__(self, seconds: float, progress: Callable[[], Hashable], describe: Callable[[], str]) -> None:
-        if not isinstance(seconds, (int, float)) or not seconds > 0:
-            raise SpecError(f"timeout={seconds!r}: expected seconds above 0 without any progress")
-        self._seconds = seconds
-        self._progress = progress
-        self._describe = describe
-        self.restart()
-
-    def restart(self) -> None:
-        """Count from now on."""
-        self._last = self._progress()
-        self._since = time.monotonic()
-
-    def check(self) -> None:
-        """Raise `FeedError` if there has been no progress for too long."""
-        now = self._progress()
-        if now != self._last:
-            self._last, self._since = now, time.monotonic()
-        elif time.monotonic() - self._since > self._seconds:
-            raise FeedError(f"the feed has made no progress for {self._seconds:g} s (timeout): {self._describe()}")

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.driver.feed.progress import PARTITIONS_PER_BATCH
 from tensorflowonspark.driver.feed.scheduler import StepScheduler
-from tensorflowonspark.driver.feed.session import PARTITIONS_PER_BATCH, FeedSession
+from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (

@@ -11,7 +11,7 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.feed.session import PARTITIONS_PER_BATCH
+from tensorflowonspark.driver.feed.progress import PARTITIONS_PER_BATCH
 from tensorflowonspark.driver.feed.streamed import StreamedFeed
 from tensorflowonspark.errors import ClusterError, FeedError
 
@@ -33,6 +33,17 @@ class StreamingFeed:
     ----------
     query : pyspark.sql.streaming.StreamingQuery
         Spark's own handle, for progress and metrics; end it with `stop`.
+
+    Examples
+    --------
+    >>> rows = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+    >>> with Cluster(spark, lambda ctx: sum(len(batch["value"]) for batch in ctx.batches(10))) as cluster:
+    ...     feed = cluster.train_stream(rows)
+    ...     while not any(each["numInputRows"] for each in feed.query.recentProgress):
+    ...         assert not feed.wait(timeout=0.5)
+    ...     feed.stop()
+    ...     cluster.join()["worker:0"] >= 10
+    True
     """
 
     def __init__(
@@ -102,9 +113,10 @@ class StreamingFeed:
     def _end(self) -> None:
         self._stopping = True
         with self._between:
-            self._wait_for_commit()
-            with suppress(Exception):
-                self.query.stop()
+            pass  # the current micro-batch is fed; the next one, for which Spark would wait for ever, raises
+        self._wait_for_commit()
+        with suppress(Exception):
+            self.query.stop()
         try:
             if self._error is None:
                 self._stream.end_stream()
