@@ -21,6 +21,7 @@ def test_one_function_quotes_and_names_are_exact(spark):
             assert data.select(quoted(name)).columns == [name]
 
 
+@pytest.mark.slow
 def test_verbs(spark, capsys):
     import tensorflow as tf
 
@@ -45,6 +46,7 @@ def test_verbs(spark, capsys):
     assert capsys.readouterr().out.count("a.b: array<double> float64[2]") == 2
 
 
+@pytest.mark.slow
 def test_records(spark, tmp_path):
     data, path = frame(spark), str(tmp_path / "plain")
     tfos.write_tfrecord(data, path)
