@@ -51,8 +51,8 @@ class Cluster:
         The program's first argument: anything that pickles. Only for a function of two parameters.
     num_workers : int or (int, int)
         The number of workers, or the fewest and the most, as in ``(2, 8)``: then the cluster has as many workers as
-        there are slots for when it starts, and again at each restart. A batch has the same number of rows over all
-        workers in any case.
+        there are slots for when it starts, and again at each restart. `batch_size` is the total over all workers, so
+        it does not depend on their number.
     num_ps : int
         The number of parameter servers.
     chief : bool
@@ -316,8 +316,8 @@ class Cluster:
             Whether workers with many rows give some to those with few, so that an epoch has no more steps than
             needed. (Workers of parameter servers keep what they were fed: none waits for another.)
         independent_workers : bool
-            Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return before the others,
-            which are then fed the rest. Needs ``cache=None``.
+            Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return early; the others
+            then get the remaining rows. Needs ``cache=None``.
         timeout : float
             Seconds without any progress, of the Spark job, the rows or the programs, after which the feed fails. (Once
             cached rows have all arrived, the programs take the time that they need.)
@@ -491,7 +491,7 @@ class Cluster:
         """The URL of TensorBoard; None if it was not asked for, or is not up yet."""
         return self._monitor.tensorboard_url
 
-    # ---- for the rooms of the package that build on a cluster
+    # ---- for the parts of the package that build on a cluster
 
     @property
     def _attempt(self) -> ClusterAttempt:
