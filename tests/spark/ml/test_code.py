@@ -10,6 +10,7 @@ from tests.support.custom_layers import layer, model_of
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 
 
+@pytest.mark.slow
 def test_a_file_of_ones_own_and_what_spark_forbids(spark, tmp_path):
     scale = layer()
     model = model_of(scale)

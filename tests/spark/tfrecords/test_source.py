@@ -78,6 +78,7 @@ def test_errors_name_file_and_place(session, tmp_path):
         session.sql("select map(1, 2) as m").write.format("tfrecord").mode("append").save(str(tmp_path / "other"))
 
 
+@pytest.mark.slow
 def test_a_stream_reads_each_file_once(session, tmp_path):
     path, out, checkpoint = (str(tmp_path / name) for name in ("in", "out", "checkpoint"))
     tfos.write_tfrecord(numbers(session), path)
