@@ -5,11 +5,9 @@ from collections.abc import Callable, Hashable, Sequence
 
 from tensorflowonspark.errors import FeedError, SpecError
 
-__all__ = ["PARTITIONS_PER_BATCH", "ProgressTimeout", "describe_rows"]
+__all__ = ["ProgressTimeout", "describe_rows"]
 
 _NAMED_PARTITIONS = 8  # more are counted
-# The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
-PARTITIONS_PER_BATCH = 1 << 20
 
 
 def describe_rows(partitions: Sequence[int], feed: int, rows: int) -> str:
@@ -22,7 +20,7 @@ def describe_rows(partitions: Sequence[int], feed: int, rows: int) -> str:
     """
     if not rows:
         return ""
-    names = [str(partition % PARTITIONS_PER_BATCH) for partition in partitions]
+    names = [str(partition) for partition in partitions]
     if not names or len(names) > _NAMED_PARTITIONS:
         which = f"rows of {len(names)} partitions" if names else "rows"
     else:

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.feed.progress import PARTITIONS_PER_BATCH
 from tensorflowonspark.driver.feed.scheduler import StepScheduler
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.nodes import Node
@@ -25,7 +24,10 @@ from tensorflowonspark.task.feeder import FeedSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["StreamedFeed"]
+__all__ = ["PARTITIONS_PER_BATCH", "StreamedFeed"]
+
+# The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
+PARTITIONS_PER_BATCH = 1 << 20
 
 
 class StreamedFeed:
@@ -112,7 +114,8 @@ class StreamedFeed:
             scheduler.take(node.number, message.rows)
         self._grant()
         if node.number in scheduler.rows:
-            self.session.note_held(node.number, *scheduler.held(node.number))
+            partitions, rows = scheduler.held(node.number)
+            self.session.note_held(node.number, [each % PARTITIONS_PER_BATCH for each in partitions], rows)
 
     def _open(self, first: PartSummary | None) -> None:
         """Send the programs the feed's columns, as its first rows have them."""
