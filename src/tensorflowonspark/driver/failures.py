@@ -15,6 +15,9 @@ __all__ = ["BROKEN", "Failures", "find_hung", "silent", "unanswered"]
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 1.0  # that a failure which looks like a consequence of another one waits for its cause
 _PROBE_SECONDS = 1.5  # more, for supervisors to answer a probe
+# After failed attempts TensorFlow waits up to 2**14 ms, with Python's lock, until it tries again to register with its
+# coordinator (CoordinationServiceAgent::Connect). A peer that comes up meanwhile waits for that without any activity.
+_REGISTRATION_SECONDS = 17.0
 
 
 class Failures:
@@ -103,9 +106,6 @@ def _later(seconds: float, act: Callable[[], None]) -> None:
     timer.start()
 
 
-# After failed attempts TensorFlow waits up to 2**14 ms, with Python's lock, until it tries again to register with its
-# coordinator (CoordinationServiceAgent::Connect). A peer that comes up meanwhile waits for that without any activity.
-_RETRY_SECONDS = 17.0
 _LOST_ADVICE = (
     "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise spark.executor.memoryOverhead"
 )
@@ -157,7 +157,7 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
     there = [(node, node.idle) for node in trainers if node.idle is not None and not node.returned]
     if len(there) + sum(node.returned for node in trainers) < len(trainers):
         return None  # one is busy
-    if any(idle.where is None and node.idle_seconds < _RETRY_SECONDS for node, idle in there):
+    if any(idle.where is None and node.idle_seconds < _REGISTRATION_SECONDS for node, idle in there):
         return None
     if any(_waits_with_reason(node, idle, there, feed) for node, idle in there):
         return None
@@ -166,7 +166,7 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
         return None
     node, idle = min(here, key=lambda each: (_suspicion(each[1]), _steps(each[0])))
     away = [str(each.role) for each in trainers if each not in [other for other, _ in here]]
-    return node, _frozen(node) if idle.where is None else _hung(idle, idle.where, away)
+    return node, _frozen(node) if idle.where is None else _hung(node, idle.where, away)
 
 
 def _waits_with_reason(node: Node, idle: Idle, there: Sequence[tuple[Node, Idle]], feed: int | None) -> bool:
@@ -196,10 +196,10 @@ def _frozen(node: Node) -> Failed:
     return Failed(FailureKind.HUNG, reason, advice)
 
 
-def _hung(idle: Idle, where: NodeStatus, away: Sequence[str]) -> Failed:
+def _hung(node: Node, where: NodeStatus, away: Sequence[str]) -> Failed:
     """Return the failure of a node that answers and hangs; the nodes that are `away` are done with their steps."""
     at = "waits in TensorFlow" if where.in_tensorflow else "stands still"
-    reason = f"its program {at}: it has used no processor time for {idle.seconds:.0f} s (heartbeat_timeout)"
+    reason = f"its program {at}: it has used no processor time for {node.idle_seconds:.0f} s (heartbeat_timeout)"
     if not where.in_tensorflow:
         advice = "the last line of the traceback is where it is; if it may take that long, raise heartbeat_timeout"
     elif away:

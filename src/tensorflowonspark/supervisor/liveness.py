@@ -84,18 +84,7 @@ class LivenessMonitor:
         self._stopped_since = None
         used, wakeups = self._processor_seconds(), self._count_wakeups()
         allowed = _IDLE_SECONDS + _IDLE_SHARE * (now - self._idle_since)
-        before, self._threads = self._threads, _Thread.all_of(self._pid)
-        wanted_processor = any(
-            thread.wanted_processor(before.get(number), passed) for number, thread in self._threads.items()
-        )
-        waits_for_disk = any(thread.state == "D" for thread in self._threads.values())
-        self._disk_checks = self._disk_checks + 1 if waits_for_disk else 0
-        if (
-            wakeups != self._wakeups
-            or not 0 <= used - self._used < allowed
-            or wanted_processor
-            or self._disk_checks >= _DISK_CHECKS
-        ):
+        if wakeups != self._wakeups or not 0 <= used - self._used < allowed or self._has_active_thread(passed):
             self._used, self._wakeups = used, wakeups
             return self._on_activity(now)
         idle = now - self._idle_since
@@ -150,9 +139,19 @@ class LivenessMonitor:
         except psutil.NoSuchProcess:
             return 0
 
+    def _has_active_thread(self, passed: float) -> bool:
+        """Return whether a thread has wanted a processor since the last check, or waits for a disk for several."""
+        before, self._threads = self._threads, _Thread.all_of(self._pid)
+        waits_for_disk = any(thread.state == "D" for thread in self._threads.values())
+        self._disk_checks = self._disk_checks + 1 if waits_for_disk else 0
+        return self._disk_checks >= _DISK_CHECKS or any(
+            thread.wanted_processor(before.get(number), passed) for number, thread in self._threads.items()
+        )
+
     def _on_activity(self, now: float) -> Active | None:
         reported, self._reported = self._reported, None
         self._idle_since, self._requested = now, False
+        self._threads = {}  # those of a busy process are not read
         return Active() if reported else None
 
 
