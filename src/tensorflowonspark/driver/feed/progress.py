@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Hashable, Sequence
 
-from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.config import check_seconds
+from tensorflowonspark.errors import FeedError
 
 __all__ = ["ProgressTimeout", "describe_rows"]
 
@@ -58,9 +59,7 @@ rows
     """
 
     def __init__(self, seconds: float, progress: Callable[[], Hashable], describe: Callable[[], str]) -> None:
-        if not isinstance(seconds, (int, float)) or not seconds > 0:
-            raise SpecError(f"timeout={seconds!r}: expected seconds above 0 without any progress")
-        self._seconds = seconds
+        self._seconds = check_seconds("timeout", seconds)
         self._progress = progress
         self._describe = describe
         self.restart()
