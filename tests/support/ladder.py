@@ -116,6 +116,11 @@ def configure(config):
         config.pluginmanager.register(Durations())
 
 
+def skip(reason):
+    """Skip a test for what is missing; where nothing may be skipped, fail it."""
+    (pytest.fail if os.environ.get("TFOS_TEST_NO_SKIP") == "1" else pytest.skip)(reason)
+
+
 def groups_of(names, processes):
     """Return the group of each test that has one; a group stays in one process, and there is one for each process."""
     known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
@@ -123,6 +128,8 @@ def groups_of(names, processes):
     for name in names:
         if not name.startswith("tests/unit/"):
             chunks[_chunk(name)].append(name)
+    for master, file in [chunk for chunk in chunks if chunk[0] == "local"]:
+        chunks[master, file] += chunks.pop(("", file), [])  # a file's tests without a session stay beside the others
     lengths = {chunk: sum(known.get(_short(name), _UNKNOWN_SECONDS) for name in of) for chunk, of in chunks.items()}
     return {name: f"group {process}" for chunk, process in divide(lengths, processes).items() for name in chunks[chunk]}
 
@@ -162,7 +169,7 @@ def divide(lengths, processes):
 
 
 def _chunk(name):
-    """Return what stays together: the tests of a file, and all on a master other than `local`."""
+    """Return the chunk of a test: its master and file; all on a master other than `local` are one."""
     file, _, test = name.partition("::")
     master = (re.search("local-cluster|standalone|local", test.partition("[")[2]) or [""])[0]
     return (master, "") if master not in ("", "local") else (master, file)

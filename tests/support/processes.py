@@ -30,6 +30,14 @@ def _pipes(pid):
     return {name for name in found if name.startswith("pipe:")}
 
 
+def has_ended(process):
+    """Tell whether a process has ended, even if its parent has not yet waited for it."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def is_fork_server(process):
     """Tell whether a process is a fork server, and not a node that was forked from one."""
     try:
@@ -46,7 +54,7 @@ def fork_servers():
         with suppress(psutil.Error):
             environment = process.environ()
             ours = environment.get("TFOS_TEST_RUN") == run and "SPARK_LOCAL_DIRS" in environment
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
+            if ours and not has_ended(process):
                 found.append(process)
     return found
 
@@ -59,19 +67,9 @@ def our_processes():
         if "-m tensorflowonspark." in line or "kill -KILL 0" in line:
             with suppress(psutil.Error):
                 ours = process.environ().get("TFOS_TEST_RUN") == os.environ["TFOS_TEST_RUN"]
-                if ours and process.status() != psutil.STATUS_ZOMBIE and not is_fork_server(process):
+                if ours and not has_ended(process) and not is_fork_server(process):
                     found.append(f"{process.pid}: {line}")
     return found
-
-
-def listens(server):
-    """Tell whether a fork server takes requests; it holds a file open in the directory of its socket."""
-    for path in Path(f"/proc/{server.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # it has closed it meanwhile
-            lock = Path(os.readlink(path))
-            if lock.name == "server" and lock.with_name("socket").exists():
-                return True
-    return False
 
 
 def left_behind():

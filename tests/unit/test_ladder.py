@@ -21,3 +21,11 @@ def test_every_chunk_has_a_process_and_none_has_much_more_than_the_others(length
     totals = [sum(lengths[chunk] for chunk, of in found.items() if of == each) for each in range(processes)]
     sessions = 3 * 25.0  # at most one of each master in a process
     assert max(totals) <= sum(totals) / processes + max(lengths.values(), default=0.0) + sessions
+
+
+def test_tests_of_a_file_that_build_on_each_other_stay_in_one_process():
+    names = [f"tests/cluster/a/test_{file}.py::test_{test}" for file in "abcd" for test in ("one[local]", "all", "two")]
+    groups = ladder.groups_of(names, 4)
+    for file in "abcd":
+        assert len({groups[name] for name in names if f"test_{file}.py" in name}) == 1
+    assert len(set(groups.values())) == 4

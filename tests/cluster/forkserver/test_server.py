@@ -21,7 +21,7 @@ from tensorflowonspark.messages import Member, Members, NodeReady, Returned, Sto
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.node_process import node_environment
-from tests.support.processes import is_fork_server
+from tests.support.processes import has_ended, is_fork_server
 from tests.support.programs import wait_for
 
 _IMPORT_SECONDS = 60.0  # of TensorFlow, on a machine that does other things too
@@ -43,7 +43,7 @@ class Executor:
         found = []
         for process in filter(is_fork_server, psutil.process_iter()):
             try:
-                if process.environ().get("TFOS_TEST_EXECUTOR") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                if process.environ().get("TFOS_TEST_EXECUTOR") == mark and not has_ended(process):
                     found.append(process)
             except psutil.Error:
                 continue
@@ -205,7 +205,7 @@ def test_of_several_one_becomes_the_server_and_what_it_replaces_ends_with_its_no
     assert len(executor.servers()) == 2  # the first one waits for its node
     processes.kill_group(node.process.pid)
     assert node.process.wait() == -signal.SIGKILL
-    wait_for(lambda: not first.is_running(), 5)
+    wait_for(lambda: has_ended(first), 5)
     node = Node(other, lambda args, ctx: 1)
     assert node.forked
     assert node.result() == 1

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
-from tests.support.processes import fork_servers, is_fork_server, listens, node_of
+from tests.support.processes import fork_servers, has_ended, is_fork_server, node_of
 from tests.support.programs import fit, small_frame, wait_for
 
 _DEATH_SECONDS = 5.0
@@ -41,12 +41,13 @@ def import_and_sleep(args, ctx):
 
 @pytest.fixture
 def warm(spark):
-    """See to it that the executor has its fork server; return the server's process."""
-    if not fork_servers():
-        tfos.run(spark, look)
-    [server] = fork_servers()
-    wait_for(lambda: listens(server))
-    return server
+    """See to it that the executor has a fork server for nodes of the usual environment; return the server's process.
+
+    An earlier test may have left a server for another environment, or one of a Spark session that is just ending.
+    """
+    wait_for(lambda: tfos.run(spark, look)["worker:0"][0], 60)
+    wait_for(lambda: len(fork_servers()) == 1)
+    return fork_servers()[0]
 
 
 @pytest.mark.smoke
@@ -136,7 +137,7 @@ def test_nodes_die_with_their_supervisors(spark, warm):
         psutil.Process(cluster.nodes[0].pid).kill()
         assert not psutil.wait_procs(family, timeout=_DEATH_SECONDS)[1]
         cluster.join()
-    assert warm.is_running()
+    assert not has_ended(warm)
     # No one was there to remove the socket of its node; it lies in Spark's own directory and would go with it.
     for path in Path(spark.conf.get("spark.local.dir")).rglob("tfos-*"):
         if path.is_socket():
@@ -158,7 +159,7 @@ def test_a_fork_server_that_is_killed_does_not_disturb_a_training(spark, warm):
         Thread(target=kill_in_the_third_epoch, args=(cluster,), daemon=True).start()
         cluster.train(small_frame(spark, [100, 100]))
         results = cluster.join()
-    assert not warm.is_running()
+    assert has_ended(warm)
     for began, result in results.values():
         assert began
         assert np.isfinite(result["loss"]).all()

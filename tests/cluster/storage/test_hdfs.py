@@ -17,6 +17,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import StorageError
 from tests.support import hadoop
 from tests.support.paths import ROOT
+from tests.support.processes import has_ended
 from tests.support.programs import wait_for
 
 
@@ -203,4 +204,4 @@ def test_the_mini_cluster_ends_with_who_started_it(hdfs, tmp_path):
     starter.wait()
     starter.stdin.close()
     starter.stdout.close()
-    wait_for(lambda: not cluster.is_running() or cluster.status() == psutil.STATUS_ZOMBIE, 10)
+    wait_for(lambda: has_ended(cluster), 10)
