@@ -48,7 +48,7 @@ def test_nothing_outlives_what_started_it(done, end):
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         child, private = json.loads(parent.stdout.readline())
         if end is not None:
-            assert our_processes()  # the leash
+            wait_for(our_processes, 5)  # the guard, which may still be about to exec
             parent.send_signal(end)
         assert parent.wait(10) == {None: 0, signal.SIGTERM: -signal.SIGTERM}.get(end, -signal.SIGKILL)
     wait_for(lambda: not runs(child) and not our_processes(), 5)
