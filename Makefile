@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs clean
+.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs notebooks clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -43,6 +43,10 @@ keras-suite: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python tools/module_map.py
 
+# The notebooks of examples/notebooks, executed and rewritten with their output.
+notebooks: $(STAMP)
+	PYSPARK_PYTHON=$(abspath $(BIN)/python) $(BIN)/python tools/notebooks.py
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,7 +73,7 @@ $(OLDEST)/.installed: pyproject.toml
 	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*' 'pyarrow==15.*'
 	touch $@
 
-# A folder of benchmarks/: lifecycle, feed, inference, tfrecord (needs Maven), scale, recovery, workers or revisions.
+# A folder of benchmarks/: lifecycle, feed, inference, tfrecord (needs Maven), scale, recovery, run, workers or revisions.
 # ARGS="--publish" puts the report into its page in docs/benchmarks.
 benchmark-%: $(STAMP)
 	$(BIN)/python -m benchmarks.$* $(ARGS)

@@ -107,6 +107,23 @@ def mini_cluster():
         cluster.close()
 
 
+@pytest.fixture
+def secure_hdfs(hadoop_free, monkeypatch):
+    """An HDFS with Kerberos, which this process reaches with its user's key."""
+    _needs(hadoop.what_is_missing_for_kerberos())
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        try:
+            secure = hadoop.SecureHdfs(directory)
+        except subprocess.SubprocessError as error:
+            _needs(f"Maven could not fetch Hadoop's jars: {error}")
+        monkeypatch.setenv("KRB5_CONFIG", secure.krb5_conf)
+        monkeypatch.setenv("KRB5_CLIENT_KTNAME", secure.keytab)
+        monkeypatch.setenv("KRB5CCNAME", f"FILE:{directory}/tickets")
+        storage.use(secure.settings)
+        yield secure
+        secure.close()
+
+
 @pytest.fixture(scope="session")
 def hdfs(mini_cluster):
     """The URL of a name node."""

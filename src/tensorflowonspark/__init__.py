@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.nodes import NodeInfo as NodeInfo
     from tensorflowonspark.driver.nodes import NodeState as NodeState
     from tensorflowonspark.driver.run import run as run
+    from tensorflowonspark.driver.run import run_script as run_script
     from tensorflowonspark.errors import CheckpointError as CheckpointError
     from tensorflowonspark.errors import ClusterError as ClusterError
     from tensorflowonspark.errors import EnvironmentNotReady as EnvironmentNotReady
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.ml.adapting import adapt as adapt
     from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints as Checkpoints
     from tensorflowonspark.node.context import Context as Context
+    from tensorflowonspark.node.context import context as context
     from tensorflowonspark.node.feed.feed import Feed as Feed
     from tensorflowonspark.node.ps.coordinator import CoordinatedFeed as CoordinatedFeed
     from tensorflowonspark.tfrecords.functions import read_tfrecord as read_tfrecord
@@ -66,9 +68,11 @@ __all__ = [
     "TFRecordError",
     "__version__",
     "adapt",
+    "context",
     "read_tfrecord",
     "register_tfrecord",
     "run",
+    "run_script",
     "write_tfrecord",
 ]
 
@@ -76,7 +80,7 @@ _PACKAGES = ("frames", "ml", "storage")
 _MODULES = {
     "driver.cluster": ("Cluster",),
     "driver.nodes": ("NodeInfo", "NodeState"),
-    "driver.run": ("run",),
+    "driver.run": ("run", "run_script"),
     "driver.feed.structured_streaming": ("StreamingFeed",),
     "node.ps.coordinator": ("CoordinatedFeed",),
     "node.feed.feed": ("Feed",),
@@ -94,7 +98,7 @@ _MODULES = {
     ),
     "ml.adapting": ("adapt",),
     "node.checkpoint.checkpoints": ("Checkpoints",),
-    "node.context": ("Context",),
+    "node.context": ("Context", "context"),
     "config": ("ClusterSpec", "Job", "RestartPolicy", "Role"),
     "tfrecords.functions": ("read_tfrecord", "register_tfrecord", "write_tfrecord"),
 }

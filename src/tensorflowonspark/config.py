@@ -1,6 +1,7 @@
 """Configuration of a cluster: its roles, restart policy and other settings, and each node's ``TF_CONFIG``."""
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -253,7 +254,7 @@ class ClusterConfig:
     Raises
     ------
     SpecError
-        If the heartbeat time-out is not above 0.
+        If the heartbeat time-out is not above 0, the grace is negative, or a node's number of GPUs is below 1.
     """
 
     spec: ClusterSpec  # of an elastic cluster: with the most workers, or those of this attempt
@@ -268,8 +269,17 @@ class ClusterConfig:
     min_workers: int | None = None  # of an elastic cluster
     warm_nodes: bool = True
     tls: bool | None = None  # None: as Spark's settings ask
+    grace: float = 0.0  # seconds that nodes have to end when the cluster is interrupted
+    show: str | None = None  # the node whose output is shown; None for all
+    log_dir: str | None = None  # where the output of each node is written, on the driver's machine
+    gpus_per_node: int | None = None  # that Spark assigns to each node's task; None: as the application's settings ask
     attempt: int = 0  # restarts before this attempt
     first_feed: int = 0  # number of the first feed of this attempt
 
     def __post_init__(self) -> None:
         check_seconds("heartbeat_timeout", self.heartbeat_timeout)
+        if not isinstance(self.grace, (int, float)) or not 0 <= self.grace < math.inf:
+            raise SpecError(f"grace={self.grace!r}: expected 0 or more seconds")
+        gpus = self.gpus_per_node
+        if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
+            raise SpecError(f"gpus_per_node={gpus!r}: expected a whole number of GPUs from 1 on, or None")

@@ -152,6 +152,9 @@ class NodeError(ClusterError):
         The last lines that the node printed, unless there is a traceback.
     cause : str
         The kind of the failure, one of the `causes` of `RestartPolicy`.
+    exit_code : int
+        The exit code of the node's program as a shell knows it: 128 and the signal's number after a signal; 1 if there
+        is none.
 
     Examples
     --------
@@ -169,8 +172,9 @@ class NodeError(ClusterError):
         traceback: str = "",
         output: str = "",
         cause: str = "",
+        exit_code: int = 1,
     ) -> None:
-        super().__init__(node, host, reason, advice, traceback, output, cause)
+        super().__init__(node, host, reason, advice, traceback, output, cause, exit_code)
         self.node = node
         self.host = host
         self.reason = reason
@@ -178,6 +182,7 @@ class NodeError(ClusterError):
         self.traceback = traceback
         self.output = output
         self.cause = cause
+        self.exit_code = exit_code
 
     def __str__(self) -> str:
         lines = [f"{self.node} on {self.host} failed: {self.reason}"]

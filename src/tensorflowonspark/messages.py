@@ -198,6 +198,7 @@ class Failed(ToDriver):
     advice: str = ""
     traceback: str = ""
     output: str = ""
+    exit_code: int = 1  # of the program, as a shell knows it
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ their output into a queue. While the writer makes progress they wait for room in
 lines are dropped and counted.
 """
 
+import io
 import logging
 import os
 import select
@@ -16,10 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 from typing import Any
 
-__all__ = ["CONSOLE", "Console", "Unblocked", "outlets"]
+__all__ = ["CONSOLE", "Console", "Unblocked", "in_notebook", "outlets"]
 
 _log = logging.getLogger(__name__)
 _CHARACTERS = 1 << 20  # in the queue
@@ -51,7 +52,8 @@ class Console:
         self._reset()
 
     def _reset(self) -> None:
-        self._changed = Condition()
+        self._lock = RLock()  # entered itself, as in `Monitor`, so that a signal can't leave it locked
+        self._changed = Condition(self._lock)
         self._entries: deque[_Entry] = deque()
         self._size = 0
         self._dropped = 0
@@ -74,7 +76,7 @@ class Console:
         lines, size : int
             Number of lines and characters.
         """
-        with self._changed:
+        with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._run, name="console", daemon=True)
                 self._thread.start()
@@ -97,7 +99,7 @@ class Console:
     def drain(self) -> bool:
         """Wait until the queue is empty, unless the reader has stopped; return whether it is empty."""
         end = time.monotonic() + _DRAIN_SECONDS
-        with self._changed:
+        with self._lock:
             while (self._entries or self._busy) and not self._is_stuck and time.monotonic() < end:
                 self._changed.wait(_STUCK_SECONDS / 4)
             return not self._entries and not self._busy
@@ -110,12 +112,12 @@ class Console:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(lambda: self._entries)
                 self._busy = True
                 streams = self._entries[0].streams
             self._wait_until_writable(streams)
-            with self._changed:
+            with self._lock:
                 self._moved = time.monotonic()
                 dropped, self._dropped = self._dropped, 0
                 entry = self._entries.popleft()  # the oldest, since others may have been dropped
@@ -124,7 +126,7 @@ class Console:
                 if dropped:
                     _log.warning("%d lines of the nodes' output are left out here: earlier ones were not read", dropped)
                 entry.act()
-            with self._changed:
+            with self._lock:
                 self._busy = False
                 self._moved = time.monotonic()
                 self._changed.notify_all()
@@ -192,7 +194,12 @@ class Unblocked:
 
 
 def _reopen(file: Any) -> int | None:
-    """Return a non-blocking descriptor of a terminal or pipe; None for other files."""
+    """Return a non-blocking descriptor of a terminal or pipe; None for other files.
+
+    The standard streams of a notebook are objects of its kernel, with the descriptors of the kernel's own terminal.
+    """
+    if not isinstance(file, io.TextIOWrapper):
+        return None
     try:
         number = file.fileno()
         if not (os.isatty(number) or stat.S_ISFIFO(os.fstat(number).st_mode)):
@@ -200,6 +207,13 @@ def _reopen(file: Any) -> int | None:
         return os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except (AttributeError, OSError, ValueError):
         return None
+
+
+def in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None) is not None
 
 
 def outlets(logger: logging.Logger) -> Iterator[Any]:

@@ -56,12 +56,13 @@ def _part(block):
 @pytest.mark.timeout(480)
 def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
     """They share one session; the parts of nodes share one cluster."""
-    pages = [ROOT / "README.md", DOCS / "training.md", DOCS / "security.md", DOCS / "storage.md"]
+    pages = [ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("training", "scripts", "security", "storage"))]
     blocks = [_part(block) for page in pages for block in _blocks(page)]
     assert len(blocks) >= 9
     last = [block for block in blocks if "storage.use(" in block]  # it is about another store
     text = "\n".join([_BEFORE, *(block for block in blocks if block not in last), _AFTER])
     for shown, here in [
+        ("examples/multi_worker.py", f"{ROOT}/examples/multi_worker.py"),
         ("hdfs://nn", f"file://{tmp_path}"),
         ("hdfs://name:8020", f"file://{tmp_path}"),
         ("s3a://bucket/digits", f"file://{tmp_path}/copy"),

@@ -86,6 +86,17 @@ def functions_of_ones_own(spark, data):
         tfos.Cluster(spark, count).start()
 
 
+def scripts(spark, directory):
+    path = Path(directory, "script.py")
+    path.write_text("import sys; sys.exit(int(sys.argv[1]))")
+    tfos.run_script(spark, path, ["0"])
+    with pytest.raises(tfos.NodeError, match=r"called sys.exit\(7\)") as caught:
+        tfos.run_script(spark, path, ["7"])
+    assert caught.value.exit_code == 7
+    with pytest.raises(tfos.SpecError, match="log_dir='logs', grace=0.0: over Spark Connect .* leave these out"):
+        tfos.run_script(spark, path, log_dir="logs")
+
+
 def wait(spark, directory):
     """Run something long, which the test breaks off."""
 
@@ -121,4 +132,5 @@ if __name__ == "__main__":
     stages(data, directory)
     records(data, directory)
     functions_of_ones_own(spark, data)
+    scripts(spark, directory)
     sys.stdout.write("all is well\n")

@@ -3,46 +3,31 @@
 Its jars come from Maven, once for a checkout.
 """
 
-import os
-import shutil
-import subprocess
-import uuid
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from xml.sax.saxutils import escape
 
-from tests.support.paths import DOWNLOADS, SUPPORT
+from tests.support import maven
+from tests.support.paths import SUPPORT
 
 _PROGRAM = SUPPORT / "minicluster" / "MiniCluster.java"
-_JARS = DOWNLOADS / "hadoop-jars"
-_FETCH_SECONDS = 100
-_START_SECONDS = 60
+_JARS = "hadoop-jars"
+_SECURE = SUPPORT / "securehdfs" / "SecureHdfs.java"
+_KERBEROS_JARS = "kerberos-jars"
 
 
 def what_is_missing():
     """Return what a mini cluster needs and this machine has not, for the user to install; empty if all is there."""
-    if not _JARS.is_dir() and shutil.which("mvn") is None:
-        return "HDFS and YARN come by Maven, and there is no mvn: install it (Debian: apt install maven)"
-    if shutil.which(_java()) is None:
-        return "HDFS and YARN need a JDK: install it (Debian: apt install openjdk-17-jdk), or set JAVA_HOME"
-    return ""
+    return maven.what_is_missing(_JARS)
+
+
+def what_is_missing_for_kerberos():
+    """Return the same for an HDFS with Kerberos."""
+    return what_is_missing() or maven.what_is_missing(_KERBEROS_JARS)
 
 
 def fetch_jars():
     """Return the folder with the jars; Maven copies them there if no earlier run has."""
-    if not _JARS.is_dir():
-        half = _JARS.with_name(f"{_JARS.name}-{uuid.uuid4().hex}")
-        pom = str(_PROGRAM.with_name("pom.xml"))
-        command = ["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={half}"]
-        try:
-            subprocess.run(command, check=True, timeout=_FETCH_SECONDS)
-            half.rename(_JARS)
-        except OSError:
-            assert _JARS.is_dir()  # another run was quicker
-        finally:
-            shutil.rmtree(half, ignore_errors=True)
-    return _JARS
+    return maven.fetch_jars(_JARS, _PROGRAM.with_name("pom.xml"))
 
 
 class MiniCluster:
@@ -56,24 +41,19 @@ class MiniCluster:
 
     def __init__(self, directory):
         self._directory = Path(directory)
-        self._log = self._directory / "minicluster.log"
         options = ["-Xmx1g", "-XX:TieredStopAtLevel=1", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
         options.append(f"-Djava.io.tmpdir={directory}")  # Jetty unpacks its pages there, and leaves them
-        command = [_java(), *options, "-cp", f"{fetch_jars()}/*", str(_PROGRAM), f"{directory}/dfs"]
-        with self._log.open("wb") as log:
-            # YARN puts its files where it is started.
-            self.process = subprocess.Popen(
-                command, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        self._answers = SimpleQueue()
-        Thread(target=self._listen, daemon=True).start()
+        command = [maven.java(), *options, "-cp", f"{fetch_jars()}/*", str(_PROGRAM), f"{directory}/dfs"]
+        # YARN puts its files where it is started.
+        self._program = maven.Answering(command, self._directory / "minicluster.log", directory)
+        self.process = self._program.process
         self._yarn_folder = None
-        self.url = self._ask("hdfs")
+        self.url = self._program.ask("hdfs")
 
     def yarn(self):
         """Start YARN if it does not run yet; return the folder for HADOOP_CONF_DIR."""
         if self._yarn_folder is None:
-            manager, scheduler = self._ask("yarn").split()
+            manager, scheduler = self._program.ask("yarn").split()
             folder = self._directory / "conf"
             folder.mkdir()
             write_settings(folder / "core-site.xml", {"fs.defaultFS": self.url, "dfs.replication": "1"})
@@ -85,26 +65,55 @@ class MiniCluster:
             self._yarn_folder = str(folder)
         return self._yarn_folder
 
+    def applications(self):
+        """Return the states of all applications that YARN has had, by their ids."""
+        return dict(each.split("=") for each in self._program.ask("applications").split()[1:])
+
+    def log(self, application):
+        """Return the output of the application's containers, as ``yarn logs`` does."""
+        files = sorted(self._directory.glob(f"target/**/{application}/container_*/std*"))
+        return "".join(each.read_text(errors="replace") for each in files)
+
     def close(self):
         """End it."""
-        self.process.stdin.close()
-        self.process.wait(10)
-        self.process.stdout.close()
+        self._program.close()
 
-    def _ask(self, order):
-        self.process.stdin.write(f"{order}\n")
-        self.process.stdin.flush()
-        try:
-            answer = self._answers.get(timeout=_START_SECONDS)
-        except Empty:
-            answer = ""
-        assert answer, f"the mini cluster's {order} did not come up:\n{self._log.read_text()[-4000:]}"
-        return answer
 
-    def _listen(self):
-        for line in self.process.stdout:
-            self._answers.put(line.strip())
-        self._answers.put("")
+class SecureHdfs:
+    """An HDFS with Kerberos, whose only user is ann.
+
+    Parameters
+    ----------
+    directory : str
+        Where it keeps all of its files.
+
+    Attributes
+    ----------
+    url : str
+        The name node.
+    krb5_conf, keytab, token : str
+        The paths of Kerberos' settings, of ann's key, and of a delegation token.
+    settings : dict of str to str
+        Hadoop's settings for clients.
+    """
+
+    def __init__(self, directory):
+        own = maven.fetch_jars(_KERBEROS_JARS, _SECURE.with_name("pom.xml"))
+        options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
+        options += ["--add-opens", "java.security.jgss/sun.security.krb5=ALL-UNNAMED", f"-Djava.io.tmpdir={directory}"]
+        command = [maven.java(), *options, "-cp", f"{fetch_jars()}/*:{own}/*", str(_SECURE), directory]
+        self._program = maven.Answering(command, Path(directory, "securehdfs.log"), directory)
+        self.url, self.krb5_conf = self._program.answer("hdfs").split()
+        self.keytab, self.token = f"{directory}/ann.keytab", f"{directory}/token"
+        self.settings = {
+            "hadoop.security.authentication": "kerberos",
+            "dfs.namenode.kerberos.principal": "hdfs/localhost@EXAMPLE.COM",
+            "dfs.data.transfer.protection": "privacy",
+        }
+
+    def close(self):
+        """End it."""
+        self._program.close()
 
 
 def write_settings(path, settings):
@@ -114,8 +123,3 @@ def write_settings(path, settings):
         for name, value in settings.items()
     )
     Path(path).write_text(f'<?xml version="1.0"?>\n<configuration>\n{properties}</configuration>\n')
-
-
-def _java():
-    home = os.environ.get("JAVA_HOME")
-    return os.path.join(home, "bin", "java") if home else "java"

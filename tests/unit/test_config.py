@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tensorflowonspark.config import ClusterSpec, Job, Role, tf_config
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, Job, Role, tf_config
 from tensorflowonspark.errors import SpecError
 
 
@@ -39,6 +39,12 @@ def test_wrong_counts_are_refused_with_their_value(counts, words):
         ClusterSpec(**counts)
 
 
+@pytest.mark.parametrize("gpus", [0, -1, 1.5, True, "2"])
+def test_a_number_of_gpus_that_can_not_be(gpus):
+    with pytest.raises(SpecError, match=f"gpus_per_node={gpus!r}: expected a whole number of GPUs"):
+        ClusterConfig(ClusterSpec(), b"", gpus_per_node=gpus)
+
+
 def test_tf_config_of_each_node():
     spec = ClusterSpec(num_workers=2, num_ps=1, chief=True, evaluator=True)
     addresses = {role: f"host:{number}" for number, role in enumerate(spec.roles)}
@@ -50,3 +56,9 @@ def test_tf_config_of_each_node():
     evaluator = json.loads(tf_config(addresses, Role(Job.EVALUATOR, 0)))
     assert evaluator["cluster"]["evaluator"] == ["host:2"]
     assert evaluator["task"] == {"type": "evaluator", "index": 0}
+
+
+@pytest.mark.parametrize("grace", [-1.0, float("nan"), float("inf"), "30s"])
+def test_a_grace_that_is_no_time_is_refused(grace):
+    with pytest.raises(SpecError, match=r"grace=.*: expected 0 or more seconds"):
+        ClusterConfig(ClusterSpec(num_workers=1), program=b"", grace=grace)

@@ -89,7 +89,7 @@ class Receiver:
 def supervisor():
     made = Supervisor.__new__(Supervisor)
     made._driver, made._node, made._task = Receiver(), Receiver(), None
-    made._outcome_sent = made._failed = False
+    made._outcome_sent = made._failed = made._stopping = False
     return made
 
 

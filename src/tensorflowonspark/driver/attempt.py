@@ -16,6 +16,7 @@ from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.jobs import Job, Stage
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
+from tensorflowonspark.messages import Stop
 from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.task.launch import LaunchPlan
 from tensorflowonspark.terminal import CONSOLE
@@ -58,7 +59,7 @@ class ClusterAttempt:
     def __init__(self, backend: Backend, config: ClusterConfig) -> None:
         self.backend = backend
         self.credentials = transport.Credentials("")  # made by `start`
-        self.console = ConsoleReporter()
+        self.console = ConsoleReporter(show=config.show, log_dir=config.log_dir)
         self._config = config
         self.cluster_id = uuid.uuid4().hex
         self.monitor = Monitor(config.spec, self.cluster_id, self.console, config.heartbeat_timeout, self._cancel_job)
@@ -193,11 +194,13 @@ class ClusterAttempt:
             self.monitor.check_nodes()
 
     def abort(self) -> None:
-        """End everything at once."""
-        self.close(0.0)
+        """End everything; the nodes have the time that the user gives them when the cluster is interrupted."""
+        self.close(self._config.grace)
 
     def close(self, grace_seconds: float) -> None:
-        """End everything that was started, within seconds. Never raises; does nothing in a forked child.
+        """End everything that was started, within seconds; does nothing in a forked child.
+
+        It raises only what interrupts it, as a second Ctrl-C does: then the nodes are killed at once.
 
         Parameters
         ----------
@@ -207,11 +210,20 @@ class ClusterAttempt:
         if self._closed or not self.is_own_process:
             return
         self._closed = True
-        atexit.unregister(self.abort)
-        self._ended.set()
-        self.monitor.stop(grace_seconds)
-        self._cancel_job()
-        late = self.monitor.wait_until_gone(grace_seconds + _END_SECONDS)
+        try:
+            atexit.unregister(self.abort)
+            self._ended.set()
+            self.monitor.stop(grace_seconds)
+            self._cancel_job()
+            late = self.monitor.wait_until_gone(grace_seconds + _END_SECONDS)
+        except BaseException:
+            self.monitor.send_all(Stop(grace_seconds=0.0))
+            self._release(self.monitor.wait_until_gone(_END_SECONDS))
+            raise
+        self._release(late)
+
+    def _release(self, late: list[Node]) -> None:
+        """End the stage and the server, now that the nodes have ended, apart from some that are late."""
         if late:
             names = ", ".join(f"{node.role} on {node.host}" for node in late)
             text = "%s did not confirm its end; it ends when it notices that the driver has closed the connection"

@@ -1,19 +1,21 @@
 """The public handle of a cluster in the driver."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorflowonspark.columns import require_frame
 from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy, check_seconds
 from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt
-from tensorflowonspark.driver.console import parse_level
+from tensorflowonspark.driver.console import parse_level, parse_show
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeInfo
-from tensorflowonspark.driver.program import Function, deserialize_result, parse_workers, serialize_program
+from tensorflowonspark.driver.notebook import cluster_html, describe_state
+from tensorflowonspark.driver.program import Function, Program, deserialize_result, parse_workers, serialize_program
 from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
@@ -46,9 +48,10 @@ class Cluster:
     function : callable
         The program: ``function(args, ctx)``, ``function(ctx)`` or ``function()``, with a `Context`. It is shipped by
         cloudpickle; modules that it imports must be installed on the executors, or shipped with Spark's
-        ``--py-files``.
+        ``--py-files``. Or the path of a script, which is run unchanged (`run_script`).
     args : object
-        The program's first argument: anything that pickles. Only for a function of two parameters.
+        The program's first argument: anything that pickles. Only for a function of two parameters. The arguments of a
+        script are a list of strings.
     num_workers : int or (int, int)
         The number of workers, or the fewest and the most, as in ``(2, 8)``: then the cluster has as many workers as
         there are slots for when it starts, and again at each restart. `batch_size` is the total over all workers, so
@@ -88,11 +91,24 @@ class Cluster:
     tls : bool, optional
         Whether what driver, tasks and nodes send to other hosts is encrypted; by default as Spark's settings ask. What
         TensorFlow sends is not encrypted: see docs/security.md.
+    grace : float
+        Seconds that nodes have to end after SIGTERM, before they are killed, if the block raises or is interrupted. (At
+        the end of a block that does not, they have two.)
+    show : str
+        The nodes whose output is shown: ``"all"``, ``"chief"``, or one by its name, as ``"worker:1"``.
+    log_dir : str, optional
+        A directory of the driver's machine in which each node's output from `log_level` on is also written, as in
+        ``worker-1.log``; lines are added to a file that exists.
+    gpus_per_node : int, optional
+        The number of GPUs that Spark assigns to each node (`Context.gpus`), for these tasks alone: other tasks of the
+        application keep their slots. By default nodes have the GPUs that Spark assigns to every task, or else the free
+        ones of their host. See docs/gpus.md.
 
     Raises
     ------
     SpecError
-        If an argument can't be right: counts, a function of other parameters, a program that does not pickle.
+        If an argument can't be right: counts, a function of other parameters, a program that does not pickle, GPUs that
+        the application's executors do not have.
 
     Examples
     --------
@@ -106,7 +122,7 @@ class Cluster:
     def __init__(  # noqa: PLR0913 - all but the first three are settings that are named at the call
         self,
         spark: "SparkSession",
-        function: Function,
+        function: Program,
         args: Any = None,
         *,
         num_workers: int | tuple[int, int] = 1,
@@ -123,12 +139,17 @@ class Cluster:
         ps_on_driver: bool = False,
         warm_nodes: bool = True,
         tls: bool | None = None,
+        grace: float = 0.0,
+        show: str = "all",
+        log_dir: str | None = None,
+        gpus_per_node: int | None = None,
     ) -> None:
         least, most = parse_workers(num_workers)
         if tensorboard is not None and not tensorboard:
             raise SpecError("tensorboard='': expected a log directory, or None")
+        spec = ClusterSpec(num_workers=most, num_ps=num_ps, chief=chief, evaluator=evaluator)
         config = ClusterConfig(
-            spec=ClusterSpec(num_workers=most, num_ps=num_ps, chief=chief, evaluator=evaluator),
+            spec=spec,
             program=serialize_program(function, args),
             hold=hold,
             tensorboard=tensorboard,
@@ -140,8 +161,13 @@ class Cluster:
             restarts=restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
             warm_nodes=warm_nodes,
             tls=tls,
+            grace=grace,
+            show=parse_show(show, spec),
+            log_dir=log_dir,
+            gpus_per_node=gpus_per_node,
         )
-        self._set_up(SparkBackend(spark, config.spec.num_ps if ps_on_driver else 0), config)
+        own_nodes = config.spec.num_ps if ps_on_driver else 0
+        self._set_up(SparkBackend(spark, own_nodes, gpus_per_node), config)
 
     def _set_up(self, backend: Backend, config: ClusterConfig) -> None:
         self._config = config
@@ -255,7 +281,8 @@ class Cluster:
         self._attempt.require_own_process()
         if not self._attempt.started:
             raise ClusterError("the cluster is not running: use it inside its with block, or after start()")
-        return self._controller.run_with_restarts(lambda: self._join(timeout))
+        with self._ended_by_interrupt():
+            return self._controller.run_with_restarts(lambda: self._join(timeout))
 
     def _join(self, timeout: float | None) -> dict[str, Any]:
         self._monitor.send_all(NoMoreFeeds())
@@ -351,7 +378,8 @@ class Cluster:
                 raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
         else:
             check_frame(data, validation)
-        self._controller.run_feed(request)
+        with self._ended_by_interrupt():
+            self._controller.run_feed(request)
 
     def train_stream(
         self,
@@ -515,6 +543,22 @@ class Cluster:
     def _fed(self) -> list[Node]:
         """The nodes that rows are fed to."""
         return self._monitor.fed()
+
+    @contextmanager
+    def _ended_by_interrupt(self) -> Iterator[None]:
+        """End the nodes if the user interrupts the block, as a cell of a notebook that no other block surrounds."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._attempt.abort()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Cluster of {self.spec}, {describe_state(self._attempt)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the nodes, for notebooks."""
+        return cluster_html(self._attempt)
 
     def _check(self) -> None:
         """Raise the failure of a node, if one has failed."""

@@ -23,6 +23,7 @@ from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.gpus import gpu_profile_of_connect
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
@@ -74,7 +75,9 @@ def run_remotely(spark: "SparkSession", config: ClusterConfig, feed: FeedRequest
         assert not isinstance(feed.data, BatchRDD)  # `Cluster.train` alone takes one
         frame, feed = feed.data.repartition(size), replace(feed, data=None)
     remote = _RemoteRun(config, spark_wants_tls(spark), hadoop_settings(spark), feed)
-    launched = map_in_arrow(frame, partial(_task, remote), _SCHEMA, barrier=True)
+    gpus = config.gpus_per_node
+    options = {} if gpus is None else {"profile": gpu_profile_of_connect(spark, gpus)}
+    launched = map_in_arrow(frame, partial(_task, remote), _SCHEMA, barrier=True, **options)
     rows = _collected(spark, launched, feed is not None)
     pieces = [bytes(row.outcome) for row in rows if row.outcome is not None]
     problems = [f"{config.spec.roles[row.node]} on {row.host}: {row.problem}" for row in rows if row.outcome is None]

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from threading import Condition, Timer
+from threading import RLock, Timer
 
 from tensorflowonspark.config import Job
 from tensorflowonspark.driver.nodes import Node, Roster
@@ -27,15 +27,15 @@ class Failures:
     ----------
     roster : Roster
         The nodes.
-    changed : Condition
+    lock : RLock
         The lock of their states.
     conclude : callable
         Called when the root cause is certain.
     """
 
-    def __init__(self, roster: Roster, changed: Condition, conclude: Callable[[], None]) -> None:
+    def __init__(self, roster: Roster, lock: RLock, conclude: Callable[[], None]) -> None:
         self._roster = roster
-        self._changed = changed
+        self._lock = lock
         self._conclude = conclude
         self._failures: list[tuple[Node, Failed]] = []
         self._losses: list[tuple[Node, Failed]] = []  # of nodes that the others can do without
@@ -78,8 +78,8 @@ class Failures:
     def first(self) -> NodeError:
         """Return the failure that is most likely the root cause."""
         node, failed = min(self._failures, key=lambda each: each[1].kind.value)
-        details = failed.reason, failed.advice, failed.traceback, failed.output
-        return NodeError(str(node.role), node.host, *details, cause=failed.kind.name.lower())
+        details = failed.reason, failed.advice, failed.traceback, failed.output, failed.kind.name.lower()
+        return NodeError(str(node.role), node.host, *details, failed.exit_code)
 
     def _can_lose(self, node: Node, failure: Failed) -> bool:
         """Whether the others can do without a node: asynchronous workers can, as long as one is left."""
@@ -94,7 +94,7 @@ class Failures:
             self._conclude()
 
     def _fail_unanswered(self, probe: int) -> None:
-        with self._changed:
+        with self._lock:
             for node in self.unanswered(probe):
                 self._failures.append((node, unanswered(self._failures[0][0])))
         self._conclude()

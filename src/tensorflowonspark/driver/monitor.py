@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import singledispatchmethod
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 from typing import Any, TypeGuard
 
 from tensorflowonspark.config import ClusterSpec
@@ -81,7 +81,10 @@ class Monitor(Roster):
         super().__init__(spec)
         self.tensorboard_url: str | None = None
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
-        self.changed = Condition()  # the lock of all state; notified of each change
+        # The lock of all state is entered itself, not through the condition: a signal in Condition.__enter__, which is
+        # Python code, would leave it locked.
+        self.lock = RLock()
+        self.changed = Condition(self.lock)  # notified of each change
         self.feed: int | None = None  # the number of the current feed
         self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
         self._file_feeds = FileFeeds(self.send)
@@ -90,7 +93,7 @@ class Monitor(Roster):
         self._console = console
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
-        self._failures = Failures(self, self.changed, self._conclude)
+        self._failures = Failures(self, self.lock, self._conclude)
         self._failed = False  # and the root cause is certain
         self._stopping = False
 
@@ -126,7 +129,7 @@ class Monitor(Roster):
     def _admit(self, request: Any, channel: Channel) -> Node | None:
         if not self._is_ours(request):
             return None
-        with self.changed:
+        with self.lock:
             node = self.nodes[request.member.number]
             # A second supervisor for a node is one of a repeated stage, whose cluster has already failed.
             if self._stopping or self._failures.begun or node.state is not NodeState.AWAITED:
@@ -162,7 +165,7 @@ class Monitor(Roster):
         if isinstance(message, (Heartbeat, Lines, Progress)):  # frequent, and no thread waits for them
             self._handle(message, node)
             return
-        with self.changed:
+        with self.lock:
             self._handle(message, node)
             if self._on_feed_message is not None:
                 self._on_feed_message(node, message)
@@ -268,7 +271,7 @@ class Monitor(Roster):
         for node in self.nodes:
             if node.channel is not None and time.monotonic() - node.last_message > self._heartbeat_timeout:
                 self._lost(node, silent(self._heartbeat_timeout))
-        with self.changed:
+        with self.lock:
             self._find_hung()
 
     def _find_hung(self) -> None:
@@ -278,7 +281,7 @@ class Monitor(Roster):
             self._fail(found[0], self._collectives.explain(*found))
 
     def _lost(self, node: Node, failure: Failed) -> None:
-        with self.changed:
+        with self.lock:
             if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
                 self._fail(node, failure)
                 if self._on_feed_message is not None:
@@ -298,7 +301,7 @@ class Monitor(Roster):
 
     def _conclude(self) -> None:
         """End all nodes, now that the root cause is certain."""
-        with self.changed:
+        with self.lock:
             if self._failed or self._stopping:
                 return
             self._failed = True
@@ -314,7 +317,7 @@ class Monitor(Roster):
 
     def failure(self) -> NodeError | None:
         """Return the root cause of the cluster's failure, once it is certain."""
-        with self.changed:
+        with self.lock:
             return self._failures.first() if self._failed else None
 
     def find_cause(self) -> NodeError | None:
@@ -326,7 +329,7 @@ class Monitor(Roster):
         def certain() -> bool:
             return self._stopping or not (self._failures.begun or self._failures.unanswered(probe))
 
-        with self.changed:
+        with self.lock:
             if not self._stopping:
                 probe = self._failures.probe()
                 # A supervisor that never answers is given up for its missing heartbeats.
@@ -337,12 +340,12 @@ class Monitor(Roster):
 
     def begin_feed(self, number: int, on_message: Callable[[Node, Any], None]) -> None:
         """Pass the messages of all nodes, and their failures, to a feed until it ends."""
-        with self.changed:
+        with self.lock:
             self.feed, self._on_feed_message = number, on_message
 
     def end_feed(self) -> None:
         """End the current feed: the nodes hold none of its rows any more."""
-        with self.changed:
+        with self.lock:
             self.feed = self._on_feed_message = None
             for node in self.nodes:
                 node.holds = ""
@@ -358,7 +361,7 @@ class Monitor(Roster):
             If the cluster was shut down meanwhile.
         """
         end = None if seconds is None else time.monotonic() + seconds
-        with self.changed:
+        with self.lock:
             while self._failed or not until():
                 if self._stopping:
                     raise self.failure() or ClusterError("the cluster has been shut down")
@@ -370,7 +373,7 @@ class Monitor(Roster):
 
     def wake(self) -> None:
         """Have waiting threads check their conditions again, after a change elsewhere."""
-        with self.changed:
+        with self.lock:
             self.changed.notify_all()
 
     def wait_until_gone(self, seconds: float) -> list[Node]:
@@ -379,13 +382,13 @@ class Monitor(Roster):
         def present() -> list[Node]:
             return [node for node in self.nodes if node.channel is not None]
 
-        with self.changed:
+        with self.lock:
             self.changed.wait_for(lambda: not present(), seconds)
             return present()
 
     def stop(self, grace_seconds: float) -> None:
         """End all nodes; none of their later messages is a failure."""
-        with self.changed:
+        with self.lock:
             if not self._stopping:
                 self._stopping = True
                 self.send_all(Stop(grace_seconds))

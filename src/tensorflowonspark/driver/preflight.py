@@ -19,7 +19,7 @@ from typing import NamedTuple
 from tensorflowonspark import __version__
 from tensorflowonspark.errors import EnvironmentNotReady
 
-__all__ = ["check_environment"]
+__all__ = ["check_environment", "examine_environment", "pyarrow_problem", "wheels_of"]
 
 _PYTHON = (3, 10)
 _REQUIREMENTS = {"pyspark": "pyspark>=3.5", "tensorflow": "tensorflow>=2.16", "pyarrow": "pyarrow>=15"}
@@ -50,6 +50,14 @@ def check_environment() -> dict[str, str]:
     >>> sorted(check_environment())
     ['java', 'pyarrow', 'pyspark', 'python', 'tensorflow', 'tensorflowonspark']
     """
+    found, problems = examine_environment()
+    if problems:
+        raise EnvironmentNotReady("\n".join(problems))
+    return found
+
+
+def examine_environment() -> tuple[dict[str, str], list[str]]:
+    """Return the versions that `check_environment` finds, and a line for each problem."""
     problems = list(_older_releases())
     found = {"tensorflowonspark": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
     if sys.version_info[:2] < _PYTHON:
@@ -59,15 +67,38 @@ def check_environment() -> dict[str, str]:
             found[module] = version
         else:
             problems.append(f'{module} can\'t be imported: {sys.executable} -m pip install "{requirement}"')
-    numpy = _version("numpy")
-    if _major(numpy) < _NUMPY_2 and _major(found.get("pyarrow", "0")) >= _PYARROW_ON_NUMPY_2:
-        cause = f"pyarrow {found['pyarrow']} refuses NumPy {numpy}"
-        problems.append(f'{cause}: {sys.executable} -m pip install "pyarrow<{_PYARROW_ON_NUMPY_2}"')
+    if clash := pyarrow_problem(found.get("pyarrow", "0"), _version("numpy")):
+        problems.append(clash.replace("pip", f"{sys.executable} -m pip"))
+    wheels = wheels_of("tensorflow")
+    if len(set(wheels.values())) > 1:
+        several = " and ".join(f"{name} {version}" for name, version in wheels.items())
+        remove = f"{sys.executable} -m pip uninstall {' '.join(wheels)}"
+        problems.append(f"{several} are installed into one directory: `{remove}`, then install one of them")
     java, problem = _java(needed=17 if _major(found.get("pyspark", "4")) >= _SPARK_ON_JAVA_17 else 8)
     found.update({"java": java} if java else {})
     problems.extend([problem] if problem else [])
-    if problems:
-        raise EnvironmentNotReady("\n".join(problems))
+    return found, problems
+
+
+def pyarrow_problem(pyarrow: str, numpy: str) -> str:
+    """Return the problem of a pyarrow that refuses this NumPy; empty if there is none.
+
+    Examples
+    --------
+    >>> pyarrow_problem("26.0.1", "1.26.4")
+    'pyarrow 26.0.1 refuses NumPy 1.26.4: pip install "pyarrow<26"'
+    """
+    if _major(numpy) < _NUMPY_2 and _major(pyarrow) >= _PYARROW_ON_NUMPY_2:
+        return f'pyarrow {pyarrow} refuses NumPy {numpy}: pip install "pyarrow<{_PYARROW_ON_NUMPY_2}"'
+    return ""
+
+
+def wheels_of(module: str) -> dict[str, str]:
+    """Return the versions of the distributions that contain a module, by name: of TensorFlow there are several."""
+    found = {}
+    for distribution in sorted(set(packages_distributions().get(module, ()))):
+        with suppress(PackageNotFoundError):
+            found[distribution] = distribution_version(distribution)
     return found
 
 
@@ -163,10 +194,7 @@ def _version(module: str) -> str:
     for file in ("version.py", "__init__.py"):
         if version := _assigned_version(_text(Path(spec.origin).parent / file)):
             return version
-    for distribution in sorted(packages_distributions().get(module, ())):
-        with suppress(PackageNotFoundError):
-            return distribution_version(distribution)
-    return "(of unknown version)"
+    return next(iter(wheels_of(module).values()), "(of unknown version)")
 
 
 def _assigned_version(source: str) -> str:

@@ -1,6 +1,7 @@
-"""The user's program: its function and arguments, checked and serialized, and its results."""
+"""The user's program: its function or script and arguments, checked and serialized, and its results."""
 
 import inspect
+import os
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +9,14 @@ from typing import Any
 import cloudpickle
 
 from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.errors import ClusterError, SpecError
+from tensorflowonspark.node.script import Script, run_script
 
-__all__ = ["Function", "deserialize_result", "parse_workers", "serialize_program"]
+__all__ = ["Function", "Program", "deserialize_result", "parse_workers", "serialize_program"]
 
 Function = Callable[..., Any]
+Program = Function | str | os.PathLike[str] | Script
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _PARAMETERS = 2  # args and ctx
@@ -50,23 +54,27 @@ def parse_workers(workers: int | tuple[int, int]) -> tuple[int, int]:
     return workers[0], workers[1]
 
 
-def serialize_program(function: Function, args: Any) -> bytes:
+def serialize_program(function: Program, args: Any) -> bytes:
     """Return a pickled pair of a function of ``(args, ctx)`` and its first argument.
 
     Parameters
     ----------
-    function : callable
-        A function of no parameter, of ``ctx``, or of ``args`` and ``ctx``.
+    function : callable, path-like or Script
+        A function of no parameter, of ``ctx``, or of ``args`` and ``ctx``; or a script.
     args : object
-        The first argument; None unless the function takes it.
+        The first argument, None unless the function takes it; or the command line of a script that is a path.
 
     Raises
     ------
     SpecError
-        If the function has other parameters, or the program does not pickle.
+        If the function has other parameters, the script can't be run, or the program does not pickle.
     """
+    if isinstance(function, (str, os.PathLike)):
+        function, args = read_script(function, args), None
+    if isinstance(function, Script):
+        function, args = run_script, function
     if not callable(function):
-        raise SpecError(f"function={function!r}: expected a function of (args, ctx)")
+        raise SpecError(f"function={function!r}: expected a function of (args, ctx), or the path of a script")
     count = _count_parameters(function)
     if count < _PARAMETERS and args is not None:
         raise SpecError(

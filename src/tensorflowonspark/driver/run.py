@@ -1,27 +1,55 @@
-"""A cluster for one function, which runs until it has returned on all nodes."""
+"""A cluster for one function or script, which runs until it has returned on all nodes."""
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tensorflowonspark.config import ClusterConfig, RestartPolicy
-from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT, Cluster, Function
+from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT, Cluster
 from tensorflowonspark.driver.connect import run_remotely
 from tensorflowonspark.driver.feed.job import FeedRequest, check_frame
+from tensorflowonspark.driver.program import Program
 from tensorflowonspark.driver.restart import RestartBudget
+from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.errors import NodeError, SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Unpack
 
-__all__ = ["run"]
+__all__ = ["RunSettings", "run", "run_script"]
+
+
+class RunSettings(TypedDict, total=False):
+    """The settings of `run`, as keyword arguments."""
+
+    data: "DataFrame | None"
+    validation: "DataFrame | str | None"
+    num_workers: int | tuple[int, int]
+    num_ps: int
+    chief: bool
+    evaluator: bool
+    tensorboard: str | None
+    env: Mapping[str, str] | None
+    log_level: str | int
+    heartbeat_timeout: float
+    restarts: RestartPolicy | int
+    start_timeout: float
+    ps_on_driver: bool
+    warm_nodes: bool
+    tls: bool | None
+    grace: float
+    show: str
+    log_dir: str | None
+    gpus_per_node: int | None
 
 
 def run(  # noqa: PLR0913 - all but the first three are settings that are named at the call
     spark: "SparkSession",
-    function: Function,
+    function: Program,
     args: Any = None,
     *,
     data: "DataFrame | None" = None,
@@ -39,6 +67,10 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     ps_on_driver: bool = False,
     warm_nodes: bool = True,
     tls: bool | None = None,
+    grace: float = 0.0,
+    show: str = "all",
+    log_dir: str | None = None,
+    gpus_per_node: int | None = None,
 ) -> dict[str, Any]:
     """Run a function on a cluster until it has returned on all nodes: with one data set, or without.
 
@@ -49,10 +81,10 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     ----------
     spark : SparkSession
         The application on whose executors the nodes run.
-    function : callable
-        The program, as for `Cluster`: ``function(args, ctx)``, ``function(ctx)`` or ``function()``.
+    function : callable or path-like
+        The program, as for `Cluster`: ``function(args, ctx)``, ``function(ctx)`` or ``function()``; or a script.
     args : object
-        The program's first argument: anything that pickles.
+        The program's first argument: anything that pickles; of a script its command line, a list of strings.
     data : DataFrame, optional
         The rows to train on, divided evenly over the workers; columns as for `Cluster.train`. Only for clusters of
         workers.
@@ -61,7 +93,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         that marks them.
     num_workers, num_ps, chief, evaluator, tensorboard, env, log_level
         As for `Cluster`.
-    heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls
+    heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls, grace, show, log_dir, gpus_per_node
         As for `Cluster`.
 
     Returns
@@ -87,6 +119,11 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     >>> run(spark, lambda args, ctx: args + ctx.index, 10, num_workers=2)
     {'worker:0': 10, 'worker:1': 11}
     """
+    if is_remote(spark) and (show, log_dir, grace) != ("all", None, 0.0):
+        raise SpecError(
+            f"show={show!r}, log_dir={log_dir!r}, grace={grace!r}: over Spark Connect the nodes' output is in the "
+            "executors' log, and they end with the job: leave these out"
+        )
     cluster = Cluster(
         spark,
         function,
@@ -105,6 +142,10 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         ps_on_driver=ps_on_driver,
         warm_nodes=warm_nodes,
         tls=tls,
+        grace=grace,
+        show=show,
+        log_dir=log_dir,
+        gpus_per_node=gpus_per_node,
     )
     request = _request(cluster, data, validation)
     if is_remote(spark):
@@ -115,6 +156,61 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         return _with_restarts(cluster._config, lambda config: run_remotely(spark, config, request))
     cluster._start(request)
     return cluster.shutdown()
+
+
+def run_script(
+    spark: "SparkSession",
+    path: str | os.PathLike[str],
+    arguments: Sequence[str] = (),
+    *,
+    module: bool = False,
+    working_dir: str | os.PathLike[str] | None = None,
+    files: Sequence[str | os.PathLike[str]] = (),
+    **settings: "Unpack[RunSettings]",
+) -> None:
+    """Run a Python file on a cluster, unchanged, until it has ended on all nodes.
+
+    On each node it is ``__main__``, as if ``python`` had started it: with its ``sys.argv`` and ``__file__``, and beside
+    its modules. Nodes work in the directory of this process if they find it with the same script in it, as on one
+    machine; else in one of their own with the script and the modules beside it that it imports. TensorFlow finds the
+    cluster in ``TF_CONFIG``, and the script its context by `tensorflowonspark.context`.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The application on whose executors the nodes run.
+    path : path-like or str
+        The file; or the module's name.
+    arguments : sequence of str
+        The script's command line.
+    module : bool
+        Whether `path` is the name of a module, to be run as by ``python -m``.
+    working_dir : path-like, optional
+        A directory that contains the script: each node gets a copy of it, 64 MiB at most, to work in.
+    files : sequence of path-like
+        Files that each node finds in its working directory, by their names. Nodes work in the directory of this process
+        only if the same files are in it.
+    **settings
+        As for `run`.
+
+    Raises
+    ------
+    SpecError
+        If there is no such script, it is no Python, or an argument can't be right.
+    NodeError
+        If the script failed on a node; `NodeError.exit_code` is its exit code.
+    ClusterError
+        As for `run`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> script = Path(tempfile.mkdtemp(), "train.py")
+    >>> _ = script.write_text("import os, sys; print(sys.argv[1:], os.environ['TF_CONFIG'])")
+    >>> run_script(spark, script, ["--lr", "0.1"], num_workers=2)
+    """
+    run(spark, read_script(path, arguments, module=module, working_dir=working_dir, files=files), **settings)
 
 
 def _request(cluster: Cluster, data: "DataFrame | None", validation: "DataFrame | str | None") -> FeedRequest | None:

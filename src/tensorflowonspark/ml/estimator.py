@@ -19,12 +19,15 @@ from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.training import TrainingJob, train
 from tensorflowonspark.ml.training_params import EstimatorSettings, Precision, TrainFn, TrainingParams
 from tensorflowonspark.ml.transform import holds_arrays
+from tensorflowonspark.terminal import in_notebook
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Self, Unpack
 
 __all__ = ["KerasEstimator"]
+
+_EPOCHS = 2  # Keras's output of a line for each epoch
 
 
 class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEstimator"], MLWritable):
@@ -82,7 +85,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
     clusterOptions : mapping, optional
         Further settings of `Cluster`, as ``{"log_level": "WARNING"}``.
     verbose : int
-        Output of Keras on the chief: 0, 1 or 2.
+        Output of Keras on the chief: 0, 1 or 2; by default 0, and in a notebook 2, a line for each epoch.
     shapes, dtypes, fill : mapping, optional
         The shape of one row's value, the dtype, and the value that replaces a null, by column.
     predictionCol, probabilityCol, rawPredictionCol, handleInvalid, inferenceBatchSize, customObjects
@@ -244,7 +247,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
                 callbacks=serialize(self.getCallbacks()),
                 checkpoints=self.getCheckpointDir(),
                 loop=serialize(self.getTrainFn()),
-                verbose=self.getVerbose(),
+                verbose=_EPOCHS if in_notebook() and not self.isSet("verbose") else self.getVerbose(),
             )
         except FeedError as error:
             raise SpecError(str(error)) from error

@@ -101,7 +101,9 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
     clusterOptions: "Param[dict[str, Any]]" = param(
         "clusterOptions", "further settings of Cluster, as log_level or env.", as_mapping
     )
-    verbose: "Param[int]" = param("verbose", "output of Keras on the chief: 0, 1 or 2.", TypeConverters.toInt)
+    verbose: "Param[int]" = param(
+        "verbose", "output of Keras on the chief: 0, 1 or 2 (in a notebook by default 2).", TypeConverters.toInt
+    )
 
     def __init__(self) -> None:
         super().__init__()

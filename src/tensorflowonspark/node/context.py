@@ -7,10 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy.typing as npt
+import wrapt
 
 from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.messages import InferenceReady, Member, Serving
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints, ResumePosition
 from tensorflowonspark.node.checkpoint.export import export
@@ -20,7 +21,42 @@ from tensorflowonspark.node.feed.selection import FeatureOptions
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed_access import FeedAccess
 
-__all__ = ["Context"]
+__all__ = ["Context", "context", "keep_context"]
+
+_current: "list[Context]" = []  # of this process's program
+
+
+def context() -> "Context":
+    """Return the context of the node that this process is.
+
+    A script that ``tfos run`` starts gets no parameter; this is how it finds its cluster.
+
+    Returns
+    -------
+    Context
+        The same for each call.
+
+    Raises
+    ------
+    ClusterError
+        If this process is no node: the script was started otherwise.
+
+    Examples
+    --------
+    >>> context().num_workers  # doctest: +SKIP
+    2
+    """
+    if not _current:
+        raise ClusterError(
+            "this process is no node of a cluster, and has no context: start the script with `tfos run`, or pass it to "
+            "tensorflowonspark.run"
+        )
+    return _current[0]
+
+
+def keep_context(of_program: "Context") -> None:
+    """Make a context the one that `context` returns."""
+    _current[:] = [of_program]
 
 
 class Context(FeedAccess):
@@ -38,6 +74,8 @@ class Context(FeedAccess):
         Number of times the cluster was restarted before, after failures (`RestartPolicy`).
     host : str
         Address of this node's executor.
+    gpus : tuple of str
+        Addresses of this node's GPUs on its host, as in ``("0", "1")``; TensorFlow sees these alone.
     scratch : str
         A directory of this machine for temporary files, which Spark removes when the application ends.
     default_fs : str
@@ -58,6 +96,7 @@ class Context(FeedAccess):
         self.attempt: int = setup.config.attempt
         self.host: str = setup.host
         self.cluster: dict[str, list[str]] = {}
+        self.gpus: tuple[str, ...] = next((each.gpus for each in members if each.number == setup.number), ())
         for member in members:
             self.cluster.setdefault(str(member.role.job), []).append(member.address)
         self.scratch: str = setup.local_directory
@@ -181,6 +220,17 @@ class Context(FeedAccess):
     def _report_serving(self) -> None:
         """Report that this node's program serves others and will not return, so that nothing waits for its end."""
         self._link.send(Serving())
+
+    def _report_server_join(self) -> None:
+        """Have the program's first call of ``tf.distribute.Server.join``, which does not return, reported."""
+        wrapt.register_post_import_hook(self._wrap_join, "tensorflow.python.training.server_lib")
+
+    def _wrap_join(self, module: Any) -> None:
+        def join(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
+            self._report_serving()
+            return wrapped(*args, **kwargs)
+
+        wrapt.wrap_function_wrapper(module, "Server.join", join)
 
     def release_port(self) -> None:
         """Release the node's port in `cluster`, which is reserved for TensorFlow; return when it is free.

@@ -24,7 +24,7 @@ from tensorflowonspark.errors import FailureKind, error_text
 from tensorflowonspark.keras import adapting
 from tensorflowonspark.messages import Failed, Member, NodeReady, Returned, TensorFlowImported
 from tensorflowonspark.node.collectives import Collectives
-from tensorflowonspark.node.context import Context
+from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
@@ -41,8 +41,12 @@ _RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # less than a megabyte surrounds the 
 # Characters of a long traceback that are kept: from its beginning, and from its end with the error's text.
 _FIRST, _LAST = 24_000, 8_000
 
-# Files whose frames are left out of tracebacks: this one, and the one that adapts the signature of the user's function.
-_OWN_FRAMES = (str(Path(__file__)), str(Path("tensorflowonspark", "driver", "program.py")))
+# Files whose frames are left out of tracebacks: this one, and those that call the user's function or script.
+_OWN_FRAMES = (
+    str(Path(__file__)),
+    str(Path("tensorflowonspark", "driver", "program.py")),
+    str(Path("tensorflowonspark", "node", "script.py")),
+)
 
 # An error of this package in a graph, which TensorFlow wraps into one of its own.
 _WRAPPED = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
@@ -107,6 +111,7 @@ def run_program(
         with children_end_here():
             function, args = cloudpickle.loads(setup.config.program)
         context = Context(setup, members, link, feed_server)
+        keep_context(context)
         try:
             with children_end_here():
                 result = function(args, context)
@@ -117,9 +122,11 @@ def run_program(
         context._close()
         return Returned(_pickle(result))
     except SystemExit as error:
-        if error.code in (None, 0):
+        status = 0 if error.code is None else error.code & 0xFF if isinstance(error.code, int) else 1  # of a process
+        if status == 0:
             return Returned(pickle.dumps(None))
-        return Failed(FailureKind.EXITED, f"its program called sys.exit({_code(error)})", traceback=_traceback())
+        reason = f"its program called sys.exit({_code(error)})"
+        return Failed(FailureKind.EXITED, reason, traceback=_traceback(), exit_code=status)
     except BaseException as error:
         kind = FailureKind.PEER_LOST if type(error).__name__ in _PEER_ERRORS else FailureKind.RAISED
         return Failed(kind, _summary(error), advice=_advice(error), traceback=_traceback())

@@ -7,8 +7,16 @@ libraries, and neither Spark nor TensorFlow.
 """
 
 from tensorflowonspark.storage.file_systems import file_system, is_local
-from tensorflowonspark.storage.hadoop import absolute_path, default_fs, hadoop_settings, settings, use, use_session
-from tensorflowonspark.storage.transfer import DirectorySync, fetch, publish, remove
+from tensorflowonspark.storage.hadoop import (
+    absolute_path,
+    default_fs,
+    hadoop_settings,
+    hadoop_user,
+    settings,
+    use,
+    use_session,
+)
+from tensorflowonspark.storage.transfer import DirectorySync, fetch, make_private_directory, publish, remove
 
 __all__ = [
     "DirectorySync",
@@ -17,7 +25,9 @@ __all__ = [
     "fetch",
     "file_system",
     "hadoop_settings",
+    "hadoop_user",
     "is_local",
+    "make_private_directory",
     "publish",
     "remove",
     "settings",

@@ -4,10 +4,12 @@ Without such settings the clients use their own defaults: the environment, their
 """
 
 import os
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -69,11 +71,27 @@ def hdfs(scheme: str, authority: str, settings: Mapping[str, str]) -> fsspec.Abs
     if scheme == "hdfs" and f"dfs.ha.namenodes.{host}" not in settings:
         port = port or _PORT
         settings = {**_ONE_NAME_NODE, **settings}
+        host = _host_of_token(host, int(port))
     try:
         # fsspec's cache of adapters is per thread; `_connected` caches for the process.
         return kind(host, int(port) if port else None, skip_instance_cache=True, **settings)
     except Exception as error:
         raise StorageError(f"{scheme}://{authority}: {error}; see the dfs.* of Spark's Hadoop settings") from error
+
+
+def _host_of_token(host: str, port: int) -> str:
+    """Return a name node's host as its delegation token names it, if there is a token for its address.
+
+    Hadoop issues tokens for addresses (``hadoop.security.token.service.use_ip``), and hdfs-native finds a token only by
+    the host that it is given.
+    """
+    file = os.environ.get("HADOOP_TOKEN_FILE_LOCATION")
+    with suppress(OSError):
+        tokens = Path(file).read_bytes() if file else b""
+        address = socket.gethostbyname(host) if tokens else ""
+        if f"{address}:{port}".encode() in tokens:
+            return address
+    return host
 
 
 _GCS_RETRY_TIME = timedelta(minutes=1)  # the default of Google's client is 15 minutes

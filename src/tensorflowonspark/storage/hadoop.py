@@ -122,7 +122,14 @@ def _of_connect(spark: "SparkSession") -> dict[str, str]:
 
 
 def hadoop_user() -> str:
-    """Return the user as which this process acts in Hadoop: on YARN without Kerberos, the application's submitter."""
+    """Return the user as which this process acts in Hadoop, without Kerberos.
+
+    Returns
+    -------
+    str
+        The value of ``HADOOP_USER_NAME``; else of ``SPARK_USER``, which on YARN is the application's submitter; else
+        the user of this process.
+    """
     return os.environ.get("HADOOP_USER_NAME") or os.environ.get("SPARK_USER") or getpass.getuser()
 
 

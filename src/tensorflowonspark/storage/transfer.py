@@ -14,14 +14,16 @@ import fsspec
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.file_systems import file_system, is_local, is_object_store
 
-__all__ = ["DirectorySync", "fetch", "publish", "remove"]
+__all__ = ["DirectorySync", "fetch", "make_private_directory", "publish", "remove"]
 
 _COPY_BYTES = 1 << 22
 _STACK = "\\n\\tat "  # as it stands, escaped, in hdfs-native's errors
 _OPENED_FIRST = ("saved_model.pb", "checkpoint")  # a SavedModel and a checkpoint's directory begin with these
 
 
-def publish(path: str, write: Callable[[str], None], scratch_directory: str | None = None) -> None:
+def publish(
+    path: str, write: Callable[[str], None], scratch_directory: str | None = None, *, replace: bool = True
+) -> None:
     """Write a file or directory locally, then replace `path` with it atomically.
 
     The new version is uploaded beside the old one and renamed. Object stores have no rename: there a file is replaced
@@ -36,6 +38,9 @@ def publish(path: str, write: Callable[[str], None], scratch_directory: str | No
         Takes a local path, whose last part is that of `path`, and writes the file or directory there.
     scratch_directory : str, optional
         The local directory for the first copy; by default the system's directory for temporary files.
+    replace : bool, optional
+        Whether to replace a file that another process has published meanwhile; otherwise it stays. Of directories this
+        makes no difference.
 
     Raises
     ------
@@ -58,9 +63,9 @@ def publish(path: str, write: Callable[[str], None], scratch_directory: str | No
         write(str(local))
         with _named(path):
             if is_object_store(files):
-                _replace_objects(files, local, target)
+                _replace_objects(files, local, target, replace=replace)
             else:
-                _replace(files, local, target)
+                _replace(files, local, target, replace=replace)
 
 
 @contextmanager
@@ -74,7 +79,7 @@ def _named(path: str) -> Iterator[None]:
         raise StorageError(f"{path}: {str(error).partition(_STACK)[0]}") from error
 
 
-def _replace(files: fsspec.AbstractFileSystem, local: Path, target: str) -> None:
+def _replace(files: fsspec.AbstractFileSystem, local: Path, target: str, *, replace: bool) -> None:
     parent, name = PurePosixPath(target).parent, PurePosixPath(target).name
     # Beside the target, so that the last step is a rename and not a copy.
     staged, old = (f"{parent}/.{name}.{uuid.uuid4().hex}" for _ in range(2))
@@ -82,7 +87,10 @@ def _replace(files: fsspec.AbstractFileSystem, local: Path, target: str) -> None
     with _removed_on_error(files, staged):
         _put(files, local, staged)
         if local.is_file() and not files.isdir(target):
-            files.mv(staged, target, overwrite=True)
+            if replace or not files.exists(target):
+                files.mv(staged, target, overwrite=True)
+            else:
+                files.rm(staged)
             return
         replaces = files.exists(target)
         if replaces:
@@ -107,10 +115,12 @@ def _removed_on_error(files: fsspec.AbstractFileSystem, path: str) -> Iterator[N
         raise
 
 
-def _replace_objects(files: fsspec.AbstractFileSystem, local: Path, target: str) -> None:
+def _replace_objects(files: fsspec.AbstractFileSystem, local: Path, target: str, *, replace: bool) -> None:
     if local.is_file():
         if files.isdir(target):
             files.rm(target, recursive=True)
+        if not replace and files.exists(target):
+            return
         _upload(files, local, target)
         return
     new = {f"{target}/{relative}": local / relative for relative in _files(local)}
@@ -217,6 +227,36 @@ def remove(path: str) -> None:
     with _named(path):
         if files.exists(target):
             files.rm(target, recursive=True)
+
+
+def make_private_directory(path: str) -> None:
+    """Create a directory that only its owner can read, on file systems with permissions: local ones and HDFS.
+
+    Parameters
+    ----------
+    path : str
+        The URL or path, which does not exist.
+
+    Raises
+    ------
+    StorageError
+        If the file system is not available, or refuses it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = f"{tempfile.mkdtemp()}/mine"
+    >>> make_private_directory(folder)
+    >>> oct(Path(folder).stat().st_mode)
+    '0o40700'
+    """
+    files, target = file_system(path)
+    with _named(path):
+        files.makedirs(str(PurePosixPath(target).parent), exist_ok=True)
+        if is_local(files):
+            Path(target).mkdir(mode=0o700)
+        elif not is_object_store(files):
+            files.mkdir(target, permission=0o700)
 
 
 _SYNC_SECONDS = 5.0

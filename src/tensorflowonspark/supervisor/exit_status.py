@@ -6,7 +6,7 @@ from pathlib import Path
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, UNKNOWN_EXIT
 
-__all__ = ["explain", "out_of_memory_kills"]
+__all__ = ["explain", "out_of_memory_kills", "shell_code"]
 
 _MEMORY_ADVICE = (
     "give the executors more memory beside the JVM's (spark.executor.memoryOverhead), run fewer nodes on each, or "
@@ -104,3 +104,16 @@ def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tup
     else:
         advice = "someone sent it that signal"
     return FailureKind.KILLED, f"its process was ended by {name}", advice
+
+
+def shell_code(exit_code: int) -> int:
+    """Return the exit code of a process as a shell knows it; 1 if it is unknown, or 0 where there should be none.
+
+    Examples
+    --------
+    >>> shell_code(3), shell_code(-signal.SIGKILL), shell_code(UNKNOWN_EXIT)
+    (3, 137, 1)
+    """
+    if exit_code in (UNKNOWN_EXIT, PIPE_CLOSED_EXIT, 0):
+        return 1
+    return exit_code if exit_code > 0 else 128 - exit_code

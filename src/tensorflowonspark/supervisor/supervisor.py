@@ -46,7 +46,7 @@ from tensorflowonspark.messages import (
 )
 from tensorflowonspark.processes import watch_process
 from tensorflowonspark.supervisor.client import NodeAssignment
-from tensorflowonspark.supervisor.exit_status import explain
+from tensorflowonspark.supervisor.exit_status import explain, shell_code
 from tensorflowonspark.supervisor.host import reserve_port
 from tensorflowonspark.supervisor.node_process import NodeProcess, has_ended
 from tensorflowonspark.supervisor.tensorboard import TensorBoard
@@ -262,11 +262,17 @@ class Supervisor:
 
     @_handle.register
     def _(self, _message: Returned) -> None:
-        self._outcome_sent = True
+        self._on_outcome()
 
     @_handle.register
     def _(self, _message: Failed) -> None:
-        self._outcome_sent = self._failed = True
+        self._failed = True
+        self._on_outcome()
+
+    def _on_outcome(self) -> None:
+        self._outcome_sent = True
+        if self._stopping:  # the program has ended itself on SIGTERM; its process waits for this
+            self._node.send(Stop(grace_seconds=0.0))
 
     @_handle.register
     def _(self, message: NodeReady) -> None:
@@ -316,6 +322,8 @@ class Supervisor:
             later.start()
 
     def _on_task_over(self) -> None:
+        if self._stopping:  # Spark cancels the jobs of a driver that is interrupted; the node keeps its time to end
+            return
         self._fail(
             FailureKind.EXECUTOR_LOST,
             "the Spark task that held it was ended",
@@ -343,13 +351,14 @@ class Supervisor:
             return
         if not self._failed:
             self._node.read_output()  # the reason is often in its last lines, which the driver gets first
-            self._fail(*explain(exit_code, self._node.memory_kills(), returned=self._outcome_sent))
+            explained = explain(exit_code, self._node.memory_kills(), returned=self._outcome_sent)
+            self._fail(*explained, shell_code(exit_code))
         self._reply_to_probe()
 
     # ---- sending
 
-    def _fail(self, kind: FailureKind, reason: str, advice: str) -> None:
-        self._send_driver(Failed(kind, reason, advice, output=self._node.tail()))
+    def _fail(self, kind: FailureKind, reason: str, advice: str, exit_code: int = 1) -> None:
+        self._send_driver(Failed(kind, reason, advice, output=self._node.tail(), exit_code=exit_code))
 
     def _on_lines(self, lines: tuple[str, ...]) -> None:
         self._send_driver(Lines(lines))

@@ -5,10 +5,7 @@ import sys
 from argparse import Namespace as Arguments
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import wrapt
 
 from tensorflowonspark.config import Job
 from tensorflowonspark.errors import SpecError
@@ -18,9 +15,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["InputMode", "Namespace", "Program", "report_server_join", "session_of"]
-
-_SERVER = "tensorflow.python.training.server_lib"
+__all__ = ["InputMode", "Namespace", "Program", "session_of"]
 
 
 class InputMode:
@@ -110,19 +105,6 @@ def _limit_gpus(count: Any) -> None:
     if isinstance(count, int) and not isinstance(count, bool):
         own = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(own[:count])
-
-
-def report_server_join(report: Callable[[], None]) -> None:
-    """Call a function when the program joins a ``tf.distribute.Server``, which returns only with the process's end."""
-    wrapt.register_post_import_hook(partial(_wrap_join, report), _SERVER)
-
-
-def _wrap_join(report: Callable[[], None], module: Any) -> None:
-    def join(wrapped: Any, _instance: Any, args: Any, kwargs: Any) -> Any:
-        report()
-        return wrapped(*args, **kwargs)
-
-    wrapt.wrap_function_wrapper(module, "Server.join", join)
 
 
 def session_of(sc: "SparkContext") -> "SparkSession":

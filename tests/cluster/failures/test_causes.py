@@ -26,7 +26,7 @@ from tests.support.programs import wait_for
 
 pytestmark = pytest.mark.timeout(1200)
 
-ROUNDS = int(os.environ.get("TFOS_TEST_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("TFOS_TEST_ROUNDS", "1"))
 RAISED = 'raise LookupError("the program\'s own")'
 _MORE_ROWS = 200_000_000  # than are fed before the nodes fail
 

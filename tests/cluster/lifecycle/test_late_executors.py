@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.programs import run_program
 
 _PROGRAM = """
 import contextlib, logging, os, signal, sys, tempfile, time
@@ -66,6 +67,62 @@ with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, context
     except tfos.SlotsError as error:
         print(error)
 """
+
+
+_LOST_BEFORE = """
+import contextlib, logging, os, tempfile, time
+from threading import Timer
+
+import psutil
+from pyspark.sql import SparkSession
+
+import tensorflowonspark as tfos
+from tensorflowonspark.driver.spark.resources import count_slots
+from tests.support.standalone import standalone_cluster, start_worker
+
+logging.basicConfig(format="%(message)s")
+
+
+def end(worker):
+    for process in [*worker.children(recursive=True), worker]:
+        process.kill()
+
+
+def wait_for_slots(count):
+    end = time.monotonic() + 60
+    while count_slots(spark.sparkContext) != count:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, contextlib.ExitStack() as stack:
+    master = stack.enter_context(standalone_cluster(scratch, [1]))
+    workers = []
+
+    def start(number):
+        workers.append(psutil.Process(start_worker(scratch, master, number, 1).pid))
+
+    start(1)
+    stack.callback(lambda: [end(each) for each in workers])
+    spark = (
+        SparkSession.builder.master(master).config("spark.executor.cores", "1").config("spark.executor.memory", "512m")
+        .config("spark.ui.enabled", "false").getOrCreate()
+    )
+    stack.callback(spark.stop)
+    wait_for_slots(2)
+    end(workers.pop())
+    wait_for_slots(1)
+    Timer(10, start, (2,)).start()
+    begin = time.monotonic()
+    print(tfos.run(spark, lambda ctx: ctx.index, num_workers=2), time.monotonic() - begin > 9)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_an_executor_that_was_lost_before_the_start_is_waited_for(tmp_path):
+    """A standalone application without spark.cores.max, whose settings do not show what may come."""
+    assert run_program(_LOST_BEFORE, tmp_path).splitlines()[-1] == "{'worker:0': 0, 'worker:1': 1} True"
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def test_slots_that_other_jobs_hold_are_waited_for_and_named(spark):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"function": "train"}, "expected a function of"),
+        ({"function": "train"}, "there is no script train"),
         ({"args": (each for each in "abc")}, "can't be shipped to the nodes"),
         ({"num_workers": 0}, "no node would train"),
         ({"log_level": "LOUD"}, "log_level='LOUD'"),

@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -191,3 +192,27 @@ def test_2x_installed_by_pip_while_this_release_is_on_pythonpath(tmp_path):
 def test_a_python_that_exists_on_the_executors_only(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
     assert preflight.check_environment()
+
+
+def test_two_wheels_of_tensorflow_in_one_directory(monkeypatch):
+    monkeypatch.setattr(preflight, "wheels_of", lambda module: {"tensorflow": "2.21.0", "tensorflow-cpu": "2.20.0"})
+    with pytest.raises(EnvironmentNotReady) as raised:
+        preflight.check_environment()
+    assert str(raised.value).startswith(
+        "tensorflow 2.21.0 and tensorflow-cpu 2.20.0 are installed into one directory: `"
+    )
+    assert "-m pip uninstall tensorflow tensorflow-cpu`, then install one of them" in str(raised.value)
+
+
+def test_tensorflow_under_another_name_is_shown(monkeypatch, capsys):
+    monkeypatch.setattr("tensorflowonspark.cli.check.wheels_of", lambda module: {"tensorflow-cpu": "2.21.0"})
+    assert cli.main(["check"]) == 0
+    assert re.search(r"^tensorflow +2\.\d+\.\d+ \(tensorflow-cpu\)$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_package_that_other_commands_lack_is_named(monkeypatch, capsys):
+    monkeypatch.delattr(cli, "run", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorflowonspark.cli.run", None)
+    assert cli.main(["run", "train.py"]) == 1
+    assert "can't be imported: " in capsys.readouterr().err
+    assert cli.main(["check"]) == 0

@@ -48,7 +48,8 @@ def test_nodes_call_a_function_of_two_parameters(function, args, result):
         (lambda ctx, *, key: None, None, r"takes ctx, key: expected"),
         (lambda ctx: None, 5, r"args=5: the function .* does not take it"),
         (lambda: None, 5, r"args=5: the function .* does not take it"),
-        ("train", None, "function='train': expected a function"),
+        (5, None, "function=5: expected a function of"),
+        ("train", None, "there is no script train"),
     ],
 )
 def test_other_functions_are_refused_before_anything_starts(function, args, message):

@@ -3,13 +3,16 @@
 
 import logging
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tensorflowonspark.driver.spark import resources
+from tensorflowonspark.driver.spark.dynamic import allow_barrier_stages
+from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.driver.spark.resources import find_slots
-from tensorflowonspark.errors import SlotsError, StartError
+from tensorflowonspark.errors import SlotsError, SpecError
 from tensorflowonspark.supervisor.host import advertised_address, configured_address
 
 
@@ -18,9 +21,11 @@ class Application:
 
     applicationId = "spark-7"
 
-    def __init__(self, master, comes, **settings):
+    def __init__(self, master, comes, executors=(), dynamic=False, **settings):
         self.master = master
         self._comes = comes
+        self._executors = executors
+        self._dynamic = dynamic
         self._settings = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
         self._begin = time.monotonic()
         self._jsc = self
@@ -32,6 +37,13 @@ class Application:
         return self
 
     resourceProfileManager = defaultResourceProfile = getExecutorMemoryStatus = sc
+    executorAllocationManager = statusStore = sc
+
+    def isDefined(self):
+        return self._dynamic
+
+    def executorList(self, _active_only):
+        return Summaries(self._executors)
 
     def maxNumConcurrentTasks(self, _profile):
         now = time.monotonic() - self._begin
@@ -39,6 +51,23 @@ class Application:
 
     def size(self):
         return self.maxNumConcurrentTasks(None) + 1
+
+
+class Summaries(list):
+    """Executors as Spark lists them: for each its cores, and the seconds in which it was added and removed."""
+
+    def size(self):
+        return len(self)
+
+    def apply(self, number):
+        cores, added, removed = self[number]
+        return SimpleNamespace(
+            totalCores=lambda: cores,
+            addTime=lambda: SimpleNamespace(getTime=lambda: added),
+            removeTime=lambda: SimpleNamespace(
+                isDefined=lambda: removed is not None, get=lambda: SimpleNamespace(getTime=lambda: removed)
+            ),
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +90,9 @@ POD = {"executor_instances": "2", "executor_cores": "1"}
         {"master": "local-cluster[2,1,1024]", "comes": {0: 1, 1.5: 2}},
         {"master": "spark://m:7077", "comes": {1.5: 2}},  # none yet
         {"master": "spark://m:7077", "comes": {0: 1, 1.5: 2}, "had": 2},  # one is being replaced
+        {"master": "spark://m:7077", "comes": {0: 1, 1.5: 2}, "executors": [(1, 0, 7), (1, 3, None)]},  # one was lost
+        {"master": "spark://m:7077", "comes": {0: 1, 1.5: 2}, "dynamic": True},
+        {"master": "yarn", "comes": {1.5: 2}, "dynamic": True, "dynamicAllocation_maxExecutors": "2"},
     ],
 )
 def test_executors_that_were_asked_for_are_waited_for(settings, caplog):
@@ -83,6 +115,24 @@ def test_executors_that_were_asked_for_are_waited_for(settings, caplog):
         ({"master": "k8s://a", "comes": {0: 1}, **POD}, 2, 3.0, "and 1 have .*kubectl.*spark-7.*raise start_timeout"),
         ({"master": "yarn", "comes": {}, **POD}, 2, 3.0, "and 0 have registered .*resource manager.*spark-7"),
         ({"master": "spark://m:7077", "comes": {}}, 2, 3.0, "and 0 have .*raise start_timeout"),
+        (  # the second was the first one's replacement
+            {"master": "spark://m:7077", "comes": {0: 1}, "executors": [(1, 0, 7), (1, 8, None)]},
+            2,
+            1.5,
+            "as many executors as it gives, and 1 have",
+        ),
+        (
+            {"master": "yarn", "comes": {}, "dynamic": True, "dynamicAllocation_maxExecutors": "2"},
+            3,
+            0.3,
+            r"dynamic allocation \(at most 2: spark.dynamicAllocation.maxExecutors\), .*: raise spark.dynamicAll",
+        ),
+        (
+            {"master": "k8s://a", "comes": {0: 1}, "dynamic": True},
+            2,
+            3.0,
+            "executors by dynamic allocation, and 1 .*kub",
+        ),
     ],
 )
 def test_too_few_slots_are_an_error_when_no_more_can_come(settings, needed, seconds, words):
@@ -98,15 +148,28 @@ def test_more_than_are_needed_are_not_waited_for():
     assert time.monotonic() - begin < 2
 
 
-def test_dynamic_allocation_is_refused_by_its_name():
-    words = r"spark.dynamicAllocation.enabled is true .*: set spark.dynamicAllocation.enabled=false"
-    on = {"dynamicAllocation_enabled": "true"}
-    with pytest.raises(StartError, match=words):
-        find_slots(Application("k8s://a", {0: 2}, **on), 2, 2, 60.0)
-    assert find_slots(Application("local[2]", {0: 2}, **on), 2, 2, 60.0) == 2  # where it does nothing
+def test_dynamic_allocation_is_named_where_no_cluster_can_run_under_it():
     assert "set spark.dynamicAllocation.enabled=false" in str(
         stage_error(RuntimeError("[SPARK-24942]: Barrier ..."), feeds=False)
     )
+
+
+def test_the_setting_is_false_while_any_barrier_stage_runs():
+    settings = {"spark.dynamicAllocation.enabled": "true"}
+    conf = SimpleNamespace(get=settings.get, set=settings.__setitem__)
+    scala = SimpleNamespace(conf=lambda: conf)
+    context = SimpleNamespace(applicationId="a", _jsc=SimpleNamespace(sc=lambda: scala))
+    with allow_barrier_stages(context):
+        with pytest.raises(ValueError, match="x"), allow_barrier_stages(context):
+            assert settings == {"spark.dynamicAllocation.enabled": "false"}
+            raise ValueError("x")
+        assert settings == {"spark.dynamicAllocation.enabled": "false"}
+    assert settings == {"spark.dynamicAllocation.enabled": "true"}
+
+
+def test_gpus_that_executors_do_not_have_are_refused_with_what_they_need():
+    with pytest.raises(SpecError, match=r"gpus_per_node=1: on local\[2\] Spark assigns no GPUs to tasks; leave it out"):
+        gpu_profile(Application("local[2]", {}), 1)
 
 
 def test_a_node_has_the_host_that_spark_reports(monkeypatch):

@@ -38,7 +38,7 @@ def wait_until_served(monitor: "Monitor", seconds: float) -> list[Node]:
         return not missing or any(_why_never(node, monitor.feed) for node in missing)
 
     monitor.wait(decided, seconds)
-    with monitor.changed:
+    with monitor.lock:
         missing = [node for node in monitor.fed() if not node.answering]
         if not missing:
             return monitor.fed()

@@ -69,7 +69,7 @@ class StreamedFeed:
         except FeedError as error:
             self._monitor.send_all(StepGrant(session.number, end=True, failed=str(error)))
             raise
-        with self._monitor.changed:
+        with self._monitor.lock:
             if last:
                 # At once: asynchronous workers that have taken all their rows need not wait for the others.
                 self._open(None)
@@ -81,7 +81,7 @@ class StreamedFeed:
 
     def end_stream(self) -> None:
         """Send the programs the end of the feed, and wait until they are done with it."""
-        with self._monitor.changed:
+        with self._monitor.lock:
             self._open(None)
             self._scheduler.finish()
             self._grant()

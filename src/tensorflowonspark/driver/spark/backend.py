@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.dynamic import occupy_slots
+from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.jobs import Job, PartitionFunction, SparkJob, SparkStage, Stage, run_in_task
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
-from tensorflowonspark.driver.spark.resources import find_slots, listen
+from tensorflowonspark.driver.spark.resources import allocates_dynamically, find_slots, listen
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.launch import LaunchPlan
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Backend", "SparkBackend", "is_remote"]
+
+_CANCEL_SECONDS = 30.0  # for the tasks that occupy slots to end
 
 
 def is_remote(spark: "SparkSession") -> bool:
@@ -55,18 +59,24 @@ class SparkBackend:
         Its session.
     own_nodes : int
         The number of nodes, from the first one on, that run on the driver's machine and need no slots.
+    gpus_per_node : int, optional
+        The number of GPUs that Spark assigns to each of the other nodes.
 
     Raises
     ------
     SpecError
-        If `spark` is no SparkSession.
+        If `spark` is no SparkSession, or its application has no such GPUs.
     """
 
-    def __init__(self, spark: "SparkSession", own_nodes: int = 0) -> None:
+    def __init__(self, spark: "SparkSession", own_nodes: int = 0, gpus_per_node: int | None = None) -> None:
         if not (hasattr(spark, "sparkContext") or is_remote(spark)):
             raise SpecError(f"spark={spark!r}: expected a SparkSession, not {type(spark).__name__}")
         self._spark = spark
         self._own_nodes = own_nodes
+        self._occupying: SparkJob | None = None
+        self._profile = None
+        if gpus_per_node is not None and not is_remote(spark):
+            self._profile = gpu_profile(spark.sparkContext, gpus_per_node)
 
     @property
     def shares_terminal(self) -> bool:
@@ -103,18 +113,39 @@ class SparkBackend:
                 "a Cluster needs a driver that executors can reach, and a Spark Connect client is none: use "
                 "tensorflowonspark.run or a KerasEstimator, or a session of the application's own"
             )
-        own = self._own_nodes
-        return find_slots(self._spark.sparkContext, needed - own, wanted - own, timeout, max(0, had - own)) + own
+        own, context = self._own_nodes, self._spark.sparkContext
+        found = partial(find_slots, context, needed - own, wanted - own, timeout, max(0, had - own), self._profile)
+        if allocates_dynamically(context) and self._occupying is None:
+            occupy = partial(occupy_slots, self._spark, wanted - own, self._profile, timeout)
+            self._occupying = SparkJob(self._spark, "TensorFlow cluster: request executors", occupy, lambda: None)
+        try:
+            return found() + own
+        except BaseException:
+            self._free_slots()
+            raise
+
+    def _free_slots(self) -> None:
+        """End the tasks that occupy slots until the stage of the nodes takes them."""
+        job, self._occupying = self._occupying, None
+        if job is not None:
+            job.cancel()
+            job.wait(_CANCEL_SECONDS)
 
     def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that executors call."""
-        return listen(self._spark.sparkContext, credentials, on_channel)
+        try:
+            return listen(self._spark.sparkContext, credentials, on_channel)
+        except BaseException:
+            self._free_slots()
+            raise
 
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
         """Start the stage that launches the nodes."""
         if not self._own_nodes:
-            return SparkStage(self._spark, plan, data, on_end)
-        stage = SparkStage(self._spark, replace(plan, first_node=self._own_nodes), data, on_end)
+            return SparkStage(self._spark, plan, data, on_end, self._profile, self._free_slots)
+        stage = SparkStage(
+            self._spark, replace(plan, first_node=self._own_nodes), data, on_end, self._profile, self._free_slots
+        )
         return LocalNodes(plan, range(self._own_nodes), stage)
 
     def submit(

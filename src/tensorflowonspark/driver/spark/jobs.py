@@ -7,16 +7,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
-from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION
+from tensorflowonspark.driver.spark.dynamic import Retention, allow_barrier_stages, collect_with
+from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION, allocates_dynamically
 from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node
 
 if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+_SUBMISSION_SECONDS = 0.05  # between two looks at whether Spark has the stage
 _CANCEL_SECONDS = 0.2  # between two requests to cancel a job that Spark may not have known at the first
 
 # Matched against the message of a failed job, best first: our own error, another Python error at the end of a
@@ -209,17 +213,48 @@ class SparkStage:
         The rows that a held stage feeds, divided evenly over its tasks.
     on_end : callable
         Called when it has ended.
+    profile : ResourceProfile, optional
+        The resources of its tasks; by default the application's.
+    on_submitted : callable, optional
+        Called under dynamic allocation when Spark has the stage, which then keeps its executors; or when it is
+        cancelled.
     """
 
     def __init__(
-        self, spark: "SparkSession", plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]
+        self,
+        spark: "SparkSession",
+        plan: LaunchPlan,
+        data: "DataFrame | None",
+        on_end: Callable[[], None],
+        profile: "ResourceProfile | None" = None,
+        on_submitted: Callable[[], None] = lambda: None,
     ) -> None:
-        size = len(plan.config.spec.roles) - plan.first_node
-        frame = spark.range(0, size, 1, size) if data is None else data.repartition(size)
+        self._size = len(plan.config.spec.roles) - plan.first_node
+        frame = spark.range(0, self._size, 1, self._size) if data is None else data.repartition(self._size)
         placed = map_in_arrow(frame, partial(launch_node, plan), PROBLEM_SCHEMA, barrier=True)
+        self._spark = spark
         self._plan = plan
         self._feeds = data is not None
-        self._job = SparkJob(spark, f"TensorFlow cluster of {plan.config.spec}", placed.collect, on_end)
+        self._profile = profile
+        self._retention = Retention(spark.sparkContext)
+        self._on_submitted = on_submitted
+        self._dynamic = allocates_dynamically(spark.sparkContext)
+        self._job = SparkJob(spark, f"TensorFlow cluster of {plan.config.spec}", partial(self._run, placed), on_end)
+        if self._dynamic:
+            Thread(target=self._await_submission, daemon=True).start()
+
+    def _run(self, placed: "DataFrame") -> list[Any]:
+        if not self._dynamic:
+            return collect_with(placed, self._profile)
+        with allow_barrier_stages(self._spark.sparkContext):
+            if self._feeds:  # while Spark computes the rows, executors may be idle
+                self._retention.keep_slots(self._spark, self._size, self._profile)
+            return collect_with(placed, self._profile, None if self._plan.config.hold else self._retention.keep)
+
+    def _await_submission(self) -> None:
+        while not (self._job.ended or self._job.tasks()[2]):
+            time.sleep(_SUBMISSION_SECONDS)
+        self._on_submitted()
 
     @property
     def ended(self) -> bool:
@@ -240,8 +275,10 @@ class SparkStage:
         return error if isinstance(error, FeedError) else None
 
     def cancel(self) -> None:
-        """Cancel its tasks."""
+        """Cancel its tasks, and give executors back."""
         self._job.cancel()
+        self._on_submitted()
+        self._retention.release()
 
     def wait(self, seconds: float) -> None:
         """Wait at most so many seconds for its end."""

@@ -1,23 +1,25 @@
 """Spark's resources: task slots, and the address at which the driver listens.
 
 Executors register when the cluster manager has started them: a pod whose image is pulled takes minutes, and so may the
-replacement of a lost executor. The application's settings show how many executors it has requested. If no more are
-expected, too few slots are an error some seconds after the last executor has registered.
+replacement of a lost executor. The application's settings, or the executors that it has lost, show how many may come.
+If no more are expected, too few slots are an error some seconds after the last executor has registered.
 """
 
 import logging
+import math
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import SlotsError, StartError
 from tensorflowonspark.transport import ChannelHandler, ConnectionLost, Credentials, Server
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
+    from pyspark.resource import ResourceProfile
 
-__all__ = ["DYNAMIC_ALLOCATION", "count_slots", "find_slots", "listen"]
+__all__ = ["DYNAMIC_ALLOCATION", "allocates_dynamically", "count_slots", "find_slots", "is_local", "listen"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,18 +30,40 @@ _CHECK_SECONDS = 0.1
 _FIRST_REPORT_SECONDS, _REPORT_SECONDS = 5.0, 15.0
 
 DYNAMIC_ALLOCATION = (
-    "Spark runs no barrier stage, and so no cluster, while spark.dynamicAllocation.enabled is true (SPARK-24942): set "
-    "spark.dynamicAllocation.enabled=false, and ask for a fixed number of executors (spark.executor.instances)"
+    "Spark runs no barrier stage, and so no cluster, while spark.dynamicAllocation.enabled is true (SPARK-24942), and "
+    "over Spark Connect that can't be changed for one stage: set spark.dynamicAllocation.enabled=false, and ask for a "
+    "fixed number of executors (spark.executor.instances)"
 )
 
 
-def count_slots(context: "SparkContext") -> int:
-    """Return how many tasks with the default resources the present executors can run at the same time."""
+def allocates_dynamically(context: "SparkContext") -> bool:
+    """Return whether Spark adds and removes executors by their use, whatever the setting is at this time."""
+    return bool(context._jsc.sc().executorAllocationManager().isDefined())
+
+
+def count_slots(context: "SparkContext", profile: "ResourceProfile | None" = None) -> int:
+    """Return how many tasks the present executors can run at the same time.
+
+    Parameters
+    ----------
+    context : SparkContext
+        The application.
+    profile : ResourceProfile, optional
+        The resources of a task; by default those of any task.
+    """
     scala = context._jsc.sc()  # no public API has this number; Spark's own check of barrier stages uses the same call
-    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+    resources = scala.resourceProfileManager().defaultResourceProfile() if profile is None else _java(profile)
+    return int(scala.maxNumConcurrentTasks(resources))
 
 
-def find_slots(context: "SparkContext", needed: int, wanted: int, timeout: float, had: int = 0) -> int:
+def find_slots(
+    context: "SparkContext",
+    needed: int,
+    wanted: int,
+    timeout: float,
+    had: int = 0,
+    profile: "ResourceProfile | None" = None,
+) -> int:
     """Wait until the application has the wanted slots, or at least those needed; return their number.
 
     Parameters
@@ -52,30 +76,28 @@ def find_slots(context: "SparkContext", needed: int, wanted: int, timeout: float
         Seconds to wait for executors that were requested from the cluster manager.
     had : int
         The number of slots before an executor was lost, which the cluster manager replaces.
+    profile : ResourceProfile, optional
+        The resources of a task; by default those of any task.
 
     Raises
     ------
     SlotsError
         If there are too few, and no more are expected or none has registered in time.
-    StartError
-        If Spark allocates executors dynamically.
     """
-    request = _Request.of(context)
-    if request.dynamic:
-        raise StartError(DYNAMIC_ALLOCATION)
+    request = _Request.of(context, profile)
     awaited = max(request.slots, had)
     begin = time.monotonic()
     available, since, report = -1, begin, begin + _FIRST_REPORT_SECONDS
     while True:
         now = time.monotonic()
-        counted = count_slots(context)
+        counted = count_slots(context, profile)
         if counted != available:
             available, since = counted, now
         if available >= wanted:
             break
         if available >= needed:
             settling = 0.0 if request.is_local else _MORE_SECONDS
-        elif request.is_local:
+        elif request.is_local or (request.dynamic and needed > awaited):
             settling = 0.0
         else:
             settling = timeout if needed <= awaited or not available else _SETTLING_SECONDS
@@ -83,7 +105,7 @@ def find_slots(context: "SparkContext", needed: int, wanted: int, timeout: float
             if available >= needed:
                 break
             raise SlotsError(needed, available, request.advice(context, now - begin, needed <= awaited))
-        if now > report and available < needed:
+        if now > report and available < needed and settling == timeout:
             report = now + _REPORT_SECONDS
             _log.warning(
                 "waiting for task slots: %d of %d are there, %s; up to %g s more (start_timeout)",
@@ -105,22 +127,26 @@ class _Request:
         The number of executors, if it is fixed.
     cores : int or None
         The number of cores of each.
-    slots : int
-        The task slots of all of them; 0 if their number is not known.
+    gpus : int
+        The number of GPUs of each, as far as a task's resources include GPUs.
+    slots : float
+        The task slots of all of them, infinite without a limit. If their number is not fixed, the most that there were
+        at one time.
     dynamic : bool
-        Whether Spark allocates executors dynamically.
+        Whether Spark allocates executors dynamically; `executors` is then the most.
     """
 
     master: str
     executors: int | None
     cores: int | None
-    slots: int
+    gpus: int
+    slots: float
     dynamic: bool
 
     @classmethod
-    def of(cls, context: "SparkContext") -> "_Request":
+    def of(cls, context: "SparkContext", profile: "ResourceProfile | None" = None) -> "_Request":
         master, conf = str(context.master), context.getConf()
-        dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true" and not _is_local(master)
+        dynamic = allocates_dynamically(context)
         managed = master.startswith(("k8s://", "yarn"))  # both start two executors of one core if nothing is set
         cores = _number(conf, "spark.executor.cores", 1 if managed else None)
         executors = _number(conf, "spark.executor.instances", 2 if managed else None)
@@ -130,22 +156,42 @@ class _Request:
         elif total is not None:
             executors = total // cores if cores else None
         per_task = _number(conf, "spark.task.cpus", 1) or 1
-        if executors is not None and cores is not None:
-            slots = executors * (cores // per_task)
+        gpus_per_task = gpus = 0
+        if profile is not None:
+            gpus_per_task = int(profile.taskResources["gpu"].amount)
+            gpus = max(_number(conf, "spark.executor.resource.gpu.amount", 0) or 0, gpus_per_task)
+        slots: float
+        if dynamic:
+            executors = _number(conf, "spark.dynamicAllocation.maxExecutors", None)
+            by_cores = math.inf if cores is None else cores // per_task
+            each = min(by_cores, gpus // gpus_per_task) if gpus_per_task else by_cores
+            slots = math.inf if executors is None else executors * each
+        elif executors is not None and cores is not None:
+            each = cores // per_task
+            slots = executors * (min(each, gpus // gpus_per_task) if gpus_per_task else each)
+        elif total is not None:
+            slots = total // per_task
         else:
-            slots = (total or 0) // per_task
-        return cls(master, executors, cores, slots, dynamic)
+            slots = 0 if is_local(master) or profile is not None else _most_cores(context) // per_task
+        return cls(master, executors, cores, gpus, slots, dynamic)
 
     @property
     def is_local(self) -> bool:
         """Whether the driver is the one executor."""
-        return _is_local(self.master)
+        return is_local(self.master)
 
     def progress(self, context: "SparkContext") -> str:
         """Return a description of the requested and the registered executors."""
         registered = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # the driver is among them
-        asked = "as many executors as it gives" if self.executors is None else f"{self.executors} executors"
-        cores = f" of {self.cores} cores" if self.cores and self.executors is not None else ""
+        if self.dynamic:
+            most = (
+                "" if self.executors is None else f" (at most {self.executors}: spark.dynamicAllocation.maxExecutors)"
+            )
+            asked = f"executors by dynamic allocation{most}"
+        else:
+            asked = "as many executors as it gives" if self.executors is None else f"{self.executors} executors"
+        cores = f" of {self.cores} cores" if self.cores and self.executors is not None and not self.dynamic else ""
+        cores += f" with {self.gpus} GPUs" if self.gpus else ""
         return f"{self.master} was asked for {asked}{cores}, and {registered} have registered"
 
     def advice(self, context: "SparkContext", waited: float, awaited: bool) -> str:
@@ -160,21 +206,49 @@ class _Request:
                 "yarn": f"see in YARN's resource manager whether the queue of {context.applicationId} has room",
             }.get(self.master[:4].rstrip(":"), "see in its UI whether it has free cores and memory")
             return f"{what}: {where}; raise start_timeout if they need longer"
+        if self.dynamic:
+            return (
+                f"{what}: raise spark.dynamicAllocation.maxExecutors or spark.executor.cores, lower spark.task.cpus, "
+                "or ask for fewer nodes"
+            )
         if not count_slots(context):
             return f"{what}: see in its UI whether it has free cores and memory; raise start_timeout to wait longer"
+        gpus = ", spark.executor.resource.gpu.amount" if self.gpus else ""
         return (
             f"{what}: ask Spark for more executors or cores (spark.executor.instances, spark.executor.cores, "
-            "spark.cores.max), lower spark.task.cpus, or ask for fewer nodes"
+            f"spark.cores.max{gpus}), lower spark.task.cpus, or ask for fewer nodes"
         )
 
 
-def _is_local(master: str) -> bool:
+def is_local(master: str) -> bool:
+    """Return whether the driver of a master is the one executor."""
     return master == "local" or master.startswith("local[")
 
 
 def _number(conf: "SparkConf", name: str, default: int | None) -> int | None:
     value = conf.get(name)
     return int(value) if value and value.isdigit() else default
+
+
+def _java(profile: "ResourceProfile") -> Any:
+    return profile._java_resource_profile
+
+
+def _most_cores(context: "SparkContext") -> int:
+    """Return the most cores that the application's executors had at one time: a lost executor may be replaced."""
+    summaries = context._jsc.sc().statusStore().executorList(False)
+    changes: list[tuple[int, int]] = []
+    for number in range(summaries.size()):
+        each = summaries.apply(number)
+        cores = int(each.totalCores())
+        changes.append((int(each.addTime().getTime()), cores))
+        if each.removeTime().isDefined():
+            changes.append((int(each.removeTime().get().getTime()), -cores))
+    most = cores = 0
+    for _, change in sorted(changes):
+        cores += change
+        most = max(most, cores)
+    return most
 
 
 def listen(

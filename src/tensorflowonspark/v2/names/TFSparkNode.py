@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.supervisor.host import hold_port
 from tensorflowonspark.v2.deprecation import removed_names
 from tensorflowonspark.v2.inlet import Inlet
-from tensorflowonspark.v2.program import Program, report_server_join
+from tensorflowonspark.v2.program import Program
 
 from . import TFNode
 
@@ -118,7 +118,7 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
     own._release = ctx.release_port
     # Keras and TensorFlow of 2.x's time recognize a cluster by this entry.
     os.environ["TF_CONFIG"] = json.dumps({**json.loads(os.environ["TF_CONFIG"]), "environment": "cloud"})
-    report_server_join(ctx._report_serving)
+    ctx._report_server_join()
     try:
         program.call(own)
     finally:

@@ -1,0 +1,157 @@
+"""``tfos check``: versions and settings of this machine, and of a cluster's executors."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorflowonspark.driver.preflight import examine_environment, wheels_of
+from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.task.environment import Environment, own_environment
+
+__all__ = ["Report", "add_to", "check"]
+
+_MEBIBYTE, _GIBIBYTE = 1 << 20, 1 << 30
+_DYNAMIC = (
+    "on: Spark starts executors when tasks need them, so these are not all; over Spark Connect a cluster needs "
+    "spark.dynamicAllocation.enabled=false"
+)
+_UNLIMITED = 1 << 40  # open files: more than any host has
+
+
+@dataclass
+class Report:
+    """What a check has found.
+
+    Attributes
+    ----------
+    lines, problems : list of str
+        Versions and executors, and a line for each problem.
+    settings : dict of str to str
+        Those of the Spark application, if there was one.
+    hosts : list of str
+        The names and addresses of executors.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    hosts: list[str] = field(default_factory=list)
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to those of a parser."""
+    parser = commands.add_parser(
+        "check",
+        help="check that this machine can run a driver and nodes, and the executors of a cluster",
+        description="Print the versions of Python, Java and the packages, or one line for each problem. With --master "
+        "or another option of Spark, start an application and report what its executors have. The exit code is 1 if "
+        "there is a problem; 69 if there is no executor.",
+        allow_abbrev=False,
+    )
+    try:
+        from tensorflowonspark.cli.spark import add_spark_options
+    except ModuleNotFoundError:  # which is reported; until it is there, the check is of this machine alone
+        pass
+    else:
+        add_spark_options(parser)
+    parser.set_defaults(run=_check, parser=parser)
+
+
+def _check(options: argparse.Namespace) -> int:
+    found = check(options)
+    if found.lines:
+        print("\n".join(found.lines))
+    if found.problems:
+        raise EnvironmentNotReady("\n".join(found.problems))
+    return 0
+
+
+def check(options: argparse.Namespace) -> Report:
+    """Return the report on this machine and, if the command line has an option of Spark, on the executors.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The command line.
+
+    Raises
+    ------
+    SlotsError
+        If the cluster has no executor.
+    """
+    found, problems = examine_environment()
+    wheels = [name for name in wheels_of("tensorflow") if name != "tensorflow"]
+    if wheels and "tensorflow" in found:
+        found["tensorflow"] += f" ({', '.join(wheels)})"
+    with_cluster = _names_spark(options) and {"pyspark", "java"} <= set(found)
+    lines = [f"{name:20}{version}" for name, version in found.items()] if with_cluster or not problems else []
+    report = Report(lines, problems)
+    if with_cluster:
+        _check_cluster(options, report)
+    return report
+
+
+def _names_spark(options: argparse.Namespace) -> bool:
+    if not hasattr(options, "conf"):
+        return False
+    from tensorflowonspark.cli.spark import names_spark
+
+    return names_spark(options)
+
+
+def _check_cluster(options: argparse.Namespace, report: Report) -> None:
+    """Add the executors to a report."""
+    from tensorflowonspark.cli.spark import start_session, submit_arguments
+    from tensorflowonspark.driver.executor_checks import examine_executors, problems_of
+    from tensorflowonspark.driver.spark.resources import allocates_dynamically
+
+    with ThreadPoolExecutor(1) as background:
+        importing = background.submit(own_environment)  # takes as long as Spark's start
+        spark = start_session(submit_arguments(options, "tfos check", os.cpu_count() or 1))
+        try:
+            context = spark.sparkContext
+            report.settings = dict(context.getConf().getAll())
+            report.lines.append(f"{'Spark':20}{spark.version} on {context.master}, {context.applicationId}")
+            if allocates_dynamically(context):
+                report.lines.append(f"{'dynamic allocation':20}{_DYNAMIC}")
+            executors = examine_executors(spark)
+        except EnvironmentNotReady as error:
+            report.problems.append(str(error))
+            return
+        finally:
+            spark.stop()
+        own = Environment(**importing.result())
+    report.hosts = [name for each in executors for name in (each.host, each.address)]
+    report.lines += _table(executors)
+    report.problems += [f"this machine: {package} can't be imported: {error}" for package, error in own.errors.items()]
+    report.problems += problems_of(own, executors)
+
+
+def _table(executors: Sequence[Environment]) -> list[str]:
+    """Return the lines of a table with a row for each executor."""
+    facts = ["GPUs", "slots", "/dev/shm", "open files", "driver"]  # noqa: S108 - a title
+    head = ["executor", "Python", "TensorFlow", "Keras", "pyarrow", "tfos", *facts]
+    rows = [
+        [
+            each.host if each.host == each.address or not each.address else f"{each.host} ({each.address})",
+            each.python,
+            *(each.versions.get(name, "missing") for name in ("tensorflow", "keras", "pyarrow", "tensorflowonspark")),
+            str(each.gpus),
+            str(each.slots),
+            _size(each.shared_memory),
+            "no limit" if each.open_files < 0 or each.open_files > _UNLIMITED else str(each.open_files),
+            "out of reach" if each.unreachable else "reached",
+        ]
+        for each in executors
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in [head, *rows])]
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return "none"
+    return f"{size / _GIBIBYTE:.1f} GiB" if size >= _GIBIBYTE else f"{size // _MEBIBYTE} MiB"

@@ -1,0 +1,248 @@
+"""``tfos run --deploy-mode cluster``: the driver runs in the cluster, and its result comes back through a file."""
+
+import argparse
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+from tensorflowonspark import storage
+from tensorflowonspark.cli.kubernetes import delete_driver, is_pending
+from tensorflowonspark.cli.yarn import YarnApplication
+from tensorflowonspark.errors import ClusterError, SpecError
+from tensorflowonspark.node.script import Script
+
+__all__ = ["check_cluster_mode", "run_in_cluster", "write_bytes"]
+
+_END_SECONDS = 60.0  # for the application to end, once its nodes have
+_LINES = 40  # of spark-submit's output, shown if there is no result
+_APPLICATION = re.compile(r"\bapplication_\d+_\d+\b|(?<=submission ID )\S+:\S+")  # of YARN; namespace and pod
+_PROGRAM = Path(__file__).with_name("cluster_driver.py")
+_NO_WAIT = ("spark.yarn.submit.waitAppCompletion=false", "spark.kubernetes.submission.waitAppCompletion=false")
+
+
+def check_cluster_mode(options: argparse.Namespace) -> None:
+    """Refuse options that do not go together with where the driver runs.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The command line of ``tfos run``.
+
+    Raises
+    ------
+    SpecError
+        If the master runs no Python driver in the cluster, an option needs a driver there, or no file system for the
+        staged files is known.
+    """
+    if options.deploy_mode != "cluster":
+        for name in ("no_wait", "staging_dir"):
+            if getattr(options, name):
+                raise SpecError(f"--{name.replace('_', '-')} needs --deploy-mode cluster")
+        return
+    master = options.master or ""
+    if master.startswith("spark://"):
+        raise SpecError(f"--master {master}: a standalone cluster runs no Python driver: use --deploy-mode client")
+    if master.startswith("local"):
+        raise SpecError(f"--master {master}: one machine has no cluster mode: use --deploy-mode client")
+    if options.log_dir is not None:
+        raise SpecError("--log-dir writes on the driver's machine, which --deploy-mode cluster chooses")
+    if not master:
+        raise SpecError("--deploy-mode cluster needs --master yarn or k8s://URL")
+    _use_settings(options.conf)
+    _staging_folder(options.staging_dir)
+
+
+def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence[str]) -> int:
+    """Run a script with a driver in the cluster; return its exit code.
+
+    The script and the options are staged on a file system that both sides reach, in a directory that only the owner
+    can read. The driver writes its result there; the directory is removed at the end. Without waiting, the driver
+    removes it when it has read it.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The command line of ``tfos run``.
+    script : Script
+        The script.
+    submit : sequence of str
+        The arguments of spark-submit.
+
+    Raises
+    ------
+    ClusterError
+        If the driver ended without a result.
+    """
+    folder = _staging_folder(options.staging_dir)
+    kept = {name: value for name, value in vars(options).items() if name not in ("run", "parser", "conf")}
+    staged = False
+    application = None
+    try:
+        storage.make_private_directory(folder)
+        write_bytes(f"{folder}/job.pickle", pickle.dumps((script, argparse.Namespace(**kept))))
+        write_bytes(f"{folder}/tfos_driver.py", _PROGRAM.read_bytes())
+        application = _Application(folder, options.master, submit, wait=not options.no_wait)
+        application.wait(options.grace)
+        if options.no_wait:
+            staged = application.check_accepted()
+            return 0
+        return application.result()
+    finally:
+        if application is not None:
+            application.close()
+        if not staged:
+            storage.remove(folder)
+
+
+class _Application:
+    """An application in cluster mode, seen from the machine that has submitted it."""
+
+    def __init__(self, folder: str, master: str, submit: Sequence[str], *, wait: bool) -> None:
+        from pyspark.find_spark_home import _find_spark_home
+
+        self._folder = folder
+        self._submit = submit
+        self._id = ""
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        # A driver that YARN starts again would train again.
+        settings = ["spark.yarn.maxAppAttempts=1", *(() if wait else _NO_WAIT)]
+        on_kubernetes = master.startswith("k8s://")
+        if on_kubernetes and folder.startswith(("hdfs:", "viewfs:")):  # whose owner alone can read them
+            settings.append(f"spark.kubernetes.driverEnv.HADOOP_USER_NAME={storage.hadoop_user()}")
+        first = [word for setting in settings for word in ("--conf", setting)]
+        self._yarn = YarnApplication(submit)
+        last = [*self._yarn.settings, "--deploy-mode", "cluster"]
+        command = [str(Path(_find_spark_home(), "bin", "spark-submit")), *first, *submit, *last]
+        environment = {**os.environ}
+        program = f"{folder}/tfos_driver.py"
+        if on_kubernetes:
+            program = re.sub("^file:", "local:", program)  # on a volume of the driver's pod: nothing is uploaded
+        else:  # a pod has the Python of its image
+            environment.setdefault("PYSPARK_PYTHON", sys.executable)
+        self._process = subprocess.Popen(
+            [*command, program, folder],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # a signal for this command's process group is not for it
+        )
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            self._lines.append(line)
+            found = _APPLICATION.search(line)
+            if found and not self._id:
+                self._id = found[0]
+                print(f"{self._id}: its output is that of {_log_command(self._id)}", file=sys.stderr)
+
+    def wait(self, grace: float) -> None:
+        """Wait until spark-submit has ended; a signal ends the nodes, and a second one kills them."""
+        try:
+            self._process.wait()
+        except BaseException:
+            write_bytes(f"{self._folder}/stop", b"")
+            try:
+                self._end(grace + _END_SECONDS)
+            except BaseException:
+                write_bytes(f"{self._folder}/kill", b"")
+                self._end(_END_SECONDS)
+                raise
+            raise
+        self._reader.join()
+
+    def _end(self, seconds: float) -> None:
+        """Wait for the end that the driver was asked for; kill the application if it has no driver yet, or goes on."""
+        if self._yarn.is_running() if self._yarn.on_yarn else not is_pending(list(self._lines)):
+            try:
+                self._process.wait(seconds)
+                return
+            except subprocess.TimeoutExpired:
+                print(f"{self._id or 'the application'} has not ended within {seconds:.0f} s", file=sys.stderr)
+        self.close()  # so that it does not submit it now
+        if self._yarn.on_yarn:
+            self._yarn.kill(uploaded=self._id)
+        else:
+            delete_driver(self._submit, self._id)
+
+    def check_accepted(self) -> bool:
+        """Return true if the application was accepted; raise otherwise."""
+        if self._process.returncode:
+            raise ClusterError(f"spark-submit failed:\n{''.join(self._lines)}")
+        return True
+
+    def result(self) -> int:
+        """Print the driver's error, if any, and return its exit code."""
+        with tempfile.TemporaryDirectory(prefix="tfos-") as directory:
+            local = Path(directory, "result.json")
+            if not storage.fetch(f"{self._folder}/result.json", str(local)):
+                log = f" ({_log_command(self._id)})" if self._id else ""
+                raise ClusterError(
+                    f"the driver in the cluster ended without a result; see its log{log}. The last lines of "
+                    f"spark-submit:\n{''.join(self._lines)}"
+                )
+            found = json.loads(local.read_text())
+        if found["error"]:
+            print(found["error"], file=sys.stderr)
+        return int(found["exit_code"])
+
+    def close(self) -> None:
+        """End spark-submit, if it has not ended."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+
+
+def _log_command(application: str) -> str:
+    namespace, _, pod = application.rpartition(":")
+    return f"kubectl logs -n {namespace} {pod}" if namespace else f"yarn logs -applicationId {application}"
+
+
+def _use_settings(settings: Sequence[str]) -> None:
+    """Reach file systems as Spark will, which is not started yet."""
+    pairs = (setting.partition("=") for setting in settings)
+    prefix = "spark.hadoop."
+    storage.use({name.removeprefix(prefix): value for name, _, value in pairs if name.startswith(prefix)})
+
+
+def _staging_folder(given: str | None) -> str:
+    name = f".tfos-{uuid.uuid4().hex}"
+    if given:
+        return storage.absolute_path(f"{given.rstrip('/')}/{name}", str(Path.cwd()))
+    if storage.default_fs().startswith("file:"):
+        raise SpecError(
+            "--deploy-mode cluster stages the script on a file system that this machine and the cluster reach, and "
+            "fs.defaultFS names none: set HADOOP_CONF_DIR, or --staging-dir, as in hdfs://host:8020/tmp or s3a://bucket"
+        )
+    return storage.absolute_path(name, str(Path.cwd()))
+
+
+def write_bytes(path: str, contents: bytes) -> None:
+    """Write a file on any file system.
+
+    Parameters
+    ----------
+    path : str
+        The URL.
+    contents : bytes
+        Its contents.
+    """
+
+    def write(local: str) -> None:
+        Path(local).write_bytes(contents)
+
+    storage.publish(path, write)

@@ -1,0 +1,330 @@
+"""``tfos run``: a script on a cluster, from a shell."""
+
+import argparse
+import os
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.cli.cluster_mode import check_cluster_mode, run_in_cluster
+from tensorflowonspark.cli.python_env import Environment, add_environment_options, find_environment
+from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_session, submit_arguments
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
+from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT
+from tensorflowonspark.driver.console import parse_level, parse_show, writable_directory
+from tensorflowonspark.driver.program import parse_workers
+from tensorflowonspark.driver.run import run
+from tensorflowonspark.driver.script import read_script
+from tensorflowonspark.node.script import Script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["add_to", "run_staged"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_STOP_SECONDS = 30.0  # for Spark to end an application, after which this process ends and its JVM too
+_SIGNALLED = 128  # and the signal's number: the exit code of a process that a signal has ended
+
+
+class _Signal(BaseException):
+    """A signal has arrived that ends the run."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to those of a parser."""
+    parser = commands.add_parser(
+        "run",
+        help="run a script on a cluster, unchanged",
+        usage="%(prog)s [options] SCRIPT [its arguments]\n       %(prog)s [options] -m MODULE [its arguments]",
+        description="Run a Python file or module on each node of a cluster, as python runs it on one machine. The exit "
+        "code is that of the node that failed first; 2 for wrong usage; 69 for too few task slots.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
+    parser.add_argument("script", metavar="SCRIPT", help="the file, or the module's name; what follows is its own")
+    _add_cluster_options(parser.add_argument_group("the cluster"))
+    _add_data_options(parser.add_argument_group("files and data"))
+    add_environment_options(parser.add_argument_group("the executors' Python"))
+    add_spark_options(parser)
+    parser.set_defaults(run=_run, parser=parser, arguments=[])
+
+
+def _add_cluster_options(group: Any) -> None:
+    group.add_argument(
+        "--workers", type=_workers, default=1, metavar="N|MIN:MAX", help="the number of workers (default 1)"
+    )
+    group.add_argument("--ps", type=int, default=0, metavar="N", help="the number of parameter servers")
+    group.add_argument("--chief", action="store_true", help="one more node is the chief")
+    group.add_argument("--evaluator", action="store_true", help="one more node evaluates")
+    group.add_argument(
+        "--gpus-per-node", type=int, metavar="N", help="the number of GPUs that Spark assigns to each node"
+    )
+    group.add_argument(
+        "--restarts", type=int, default=0, metavar="N", help="restarts after failures of hosts and executors"
+    )
+    group.add_argument("--tensorboard", metavar="DIR", help="a log directory, which TensorBoard shows")
+    group.add_argument(
+        "--env", type=_pair, action="append", default=[], metavar="K=V", help="a variable of the nodes (repeatable)"
+    )
+    group.add_argument(
+        "--log-level", default="INFO", metavar="LEVEL", help="lines of the nodes below it are not shown (default INFO)"
+    )
+    group.add_argument("--log-dir", metavar="DIR", help="write each node's output to a file in it, as worker-0.log")
+    group.add_argument("--show", default="all", metavar="all|chief|worker:0", help="whose output is shown")
+    group.add_argument(
+        "--grace",
+        type=_seconds,
+        default=30.0,
+        metavar="TIME",
+        help="how long nodes may take to end after a signal, as 2m (default 30s); a second signal kills them",
+    )
+    group.add_argument(
+        "--heartbeat-timeout",
+        type=_seconds,
+        default=HEARTBEAT_TIMEOUT,
+        metavar="TIME",
+        help="how long a node may show no sign of progress before it is given up (default 30s)",
+    )
+    group.add_argument(
+        "--start-timeout",
+        type=_seconds,
+        default=START_TIMEOUT,
+        metavar="TIME",
+        help="how long executors, and then nodes, may take to come up (default 10m)",
+    )
+    group.add_argument("--dry-run", action="store_true", help="show what would run, and start nothing")
+    group.add_argument(
+        "--deploy-mode",
+        choices=["client", "cluster"],
+        default="client",
+        help="whether the driver runs here or in the cluster",
+    )
+    group.add_argument(
+        "--staging-dir",
+        metavar="URL",
+        help="in cluster mode, the directory for the script and the result (by default the home in fs.defaultFS)",
+    )
+    group.add_argument("--no-wait", action="store_true", help="in cluster mode, return once Spark has accepted it")
+
+
+def _add_data_options(group: Any) -> None:
+    group.add_argument(
+        "--files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a file that nodes find by its name where they work (repeatable)",
+    )
+    group.add_argument("--working-dir", metavar="DIR", help="each node works in a copy of it; the script is in it")
+    group.add_argument("--data", metavar="TABLE|PATH", help="what ctx.dataset() reads: a table, or files")
+    group.add_argument(
+        "--data-format",
+        metavar="FORMAT",
+        help="parquet, orc, json, csv, tfrecord or another of Spark's; by default by the path's ending",
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        with _ended_by_signals() as install:
+            script = read_script(
+                options.script,
+                options.arguments,
+                module=options.module,
+                working_dir=options.working_dir,
+                files=options.files,
+            )
+            check_cluster_mode(options)
+            nodes = _check(options)
+            name = options.script if options.module else Path(options.script).name
+            submit = submit_arguments(options, name, len(nodes.roles))
+            environment = find_environment(options, submit)
+            submit += environment.arguments(submit) if environment else []
+            if options.dry_run:
+                _describe(options, script, nodes, submit, environment)
+                return 0
+            if environment:
+                environment.publish()
+            if options.deploy_mode == "cluster":
+                return run_in_cluster(options, script, submit)
+            spark = start_session(submit)
+            try:
+                install()  # again: Spark has a handler of SIGINT that cancels its jobs, and with them the nodes
+                _run_on(spark, script, options)
+            finally:
+                _stop(spark)
+    except (_Signal, KeyboardInterrupt) as ended:
+        return _exit_code(ended)
+    return 0
+
+
+def run_staged(spark: "SparkSession", script: Script, options: argparse.Namespace) -> int:
+    """Run a script in the driver of cluster mode; return the exit code, unless it fails.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The application.
+    script : Script
+        The script.
+    options : argparse.Namespace
+        The command line of ``tfos run``.
+    """
+    try:
+        with _ended_by_signals():
+            _run_on(spark, script, options)
+    except (_Signal, KeyboardInterrupt) as ended:
+        return _exit_code(ended)
+    return 0
+
+
+def _exit_code(ended: BaseException) -> int:
+    number = ended.number if isinstance(ended, _Signal) else signal.SIGINT
+    print(f"ended by {signal.Signals(number).name}", file=sys.stderr)
+    return _SIGNALLED + number
+
+
+def _run_on(spark: "SparkSession", script: Script, options: argparse.Namespace) -> None:
+    run(
+        spark,
+        script,
+        data=read_frame(spark, options.data, options.data_format) if options.data else None,
+        num_workers=options.workers,
+        num_ps=options.ps,
+        chief=options.chief,
+        evaluator=options.evaluator,
+        tensorboard=options.tensorboard,
+        env=dict(options.env),
+        log_level=options.log_level,
+        heartbeat_timeout=options.heartbeat_timeout,
+        start_timeout=options.start_timeout,
+        restarts=options.restarts,
+        grace=options.grace,
+        show=options.show,
+        log_dir=options.log_dir,
+        gpus_per_node=options.gpus_per_node,
+    )
+
+
+def _stop(spark: "SparkSession") -> None:
+    """Stop Spark from a new thread: on this one's connection to the JVM a reply may be due that a signal cut off."""
+    thread = Thread(target=spark.stop, daemon=True)
+    thread.start()
+    thread.join(_STOP_SECONDS)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[Callable[[], None]]:
+    """Raise in the block when a signal arrives that ends a process; yield a function that installs the handlers again.
+
+    The first one has the nodes end; another one, which arrives meanwhile, kills them. Signals that are ignored, as
+    after ``nohup``, stay so.
+    """
+    received = 0
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        nonlocal received
+        received = number
+        raise _Signal(number)
+
+    def install() -> None:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_IGN if handler == signal.SIG_IGN else end)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    install()
+    try:
+        yield install
+    except RuntimeError:  # from Condition.wait, if the signal arrived while it had released its lock
+        if not received:
+            raise
+        raise _Signal(received) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ---- options
+
+
+def _workers(text: str) -> int | tuple[int, int]:
+    try:
+        least, separator, most = text.partition(":")
+        return (int(least), int(most)) if separator else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, or the fewest and the most, as 2:8") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a time, as 30s or 2m")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[match[2]]
+
+
+def _check(options: argparse.Namespace) -> ClusterSpec:
+    """Return the cluster's nodes; refuse what can't be right before Spark starts."""
+    _, most = parse_workers(options.workers)
+    spec = ClusterSpec(num_workers=most, num_ps=options.ps, chief=options.chief, evaluator=options.evaluator)
+    parse_level(options.log_level)
+    parse_show(options.show, spec)
+    ClusterConfig(
+        spec,
+        program=b"",
+        heartbeat_timeout=options.heartbeat_timeout,
+        restarts=RestartPolicy(options.restarts),
+        gpus_per_node=options.gpus_per_node,
+        grace=options.grace,
+    )
+    if options.log_dir is not None:
+        writable_directory(options.log_dir)
+    return spec
+
+
+def _python(options: argparse.Namespace, submit: list[str]) -> str:
+    """Return the Python of the executors, as far as Spark's files of settings name none."""
+    in_pod = options.deploy_mode == "cluster" and options.master.startswith("k8s://")  # the image's, for the driver too
+    default = "python3" if in_pod else sys.executable
+    named = [word.partition("=")[2] for word in submit if word.startswith("spark.pyspark.python=")]
+    return [os.environ.get("PYSPARK_PYTHON", default), *named][-1]
+
+
+def _describe(
+    options: argparse.Namespace,
+    script: Script,
+    nodes: ClusterSpec,
+    submit: list[str],
+    environment: Environment | None,
+) -> None:
+    lines = {
+        "script": shlex.join([*(["-m"] if script.is_module else []), script.name, *script.arguments]),
+        "from": script.root,
+        "works in": script.directory or "a copy on each node",
+        "files": ", ".join(sorted([*script.files, *script.extras])) or "none: the module is installed",
+        "nodes": str(nodes),
+        "Spark": shlex.join(submit),
+        "driver": "in the cluster" if options.deploy_mode == "cluster" else "this process",
+        "Python": _python(options, submit),
+        **({"packed": environment.describe()} if environment else {}),
+    }
+    for name, value in lines.items():
+        print(f"{name:10}{value}")

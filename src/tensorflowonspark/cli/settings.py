@@ -1,0 +1,78 @@
+"""Spark's settings before it runs: those of a command line, of the environment and of files."""
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from tensorflowonspark.errors import SpecError
+
+__all__ = ["SHELL", "given_in_environment", "spark_settings"]
+
+SHELL = "pyspark-shell"  # the last of PYSPARK_SUBMIT_ARGS
+_SETTINGS = {"--master": "spark.master", "--archives": "spark.archives"}
+_PROPERTY = re.compile(r"^[ \t]*(spark\.[^\s=:]+)[ \t]*[ \t=:][ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+def given_in_environment() -> list[str]:
+    """Return the arguments in PYSPARK_SUBMIT_ARGS; those of the command line come later, and so take precedence.
+
+    Raises
+    ------
+    SpecError
+        If they have an open quotation.
+    """
+    text = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise SpecError(f"PYSPARK_SUBMIT_ARGS={text!r}: {error}") from error
+    return words[:-1] if words[-1:] == [SHELL] else words
+
+
+def spark_settings(submit: Sequence[str]) -> dict[str, str]:
+    """Return Spark's settings, as far as they are known before it starts.
+
+    Parameters
+    ----------
+    submit : sequence of str
+        The arguments of spark-submit.
+
+    Returns
+    -------
+    dict
+        Values by name, from the environment, the file of settings and the arguments, in this order.
+
+    Raises
+    ------
+    SpecError
+        If the file that the arguments name can't be read.
+
+    Examples
+    --------
+    >>> found = spark_settings(["--master", "yarn", "--conf", "spark.a=b"])
+    >>> found["spark.master"], found["spark.a"]
+    ('yarn', 'b')
+    """
+    words = [part for word in submit for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    pairs = list(pairwise(words))
+    given = dict(value.partition("=")[::2] for name, value in pairs if name in ("--conf", "-c"))
+    given |= {_SETTINGS[name]: value for name, value in pairs if name in _SETTINGS}
+    file = dict(pairs).get("--properties-file")
+    master = os.environ.get("MASTER")
+    return {**({"spark.master": master} if master else {}), **_of_file(file), **given}
+
+
+def _of_file(given: str | None) -> dict[str, str]:
+    from pyspark.find_spark_home import _find_spark_home
+
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_find_spark_home(), "conf"))
+    file = Path(given or Path(folder, "spark-defaults.conf"))
+    try:
+        return dict(_PROPERTY.findall(file.read_text(errors="replace")))
+    except OSError as error:
+        if given:
+            raise SpecError(f"--properties-file {file}: {error.strerror}") from error
+        return {}

@@ -1,0 +1,190 @@
+"""Spark for the subcommands: the options of spark-submit, and a session whose driver is this process."""
+
+import argparse
+import os
+import re
+import shlex
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from tensorflowonspark.cli.settings import SHELL, given_in_environment, spark_settings
+from tensorflowonspark.cli.yarn import YarnApplication
+from tensorflowonspark.driver.preflight import check_environment
+from tensorflowonspark.driver.spark.jobs import first_cause
+from tensorflowonspark.errors import ClusterError, SpecError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["add_spark_options", "names_spark", "read_frame", "start_session", "submit_arguments"]
+
+# Options of spark-submit that are passed on to it.
+_OPTIONS = {
+    "--master": "where Spark runs: local[4], spark://host:7077, yarn, k8s://host (by default as Spark is configured, "
+    "else on this machine with a slot for each node)",
+    "--name": "the application's name (by default that of the script)",
+    "--queue": "YARN's queue",
+    "--properties-file": "a file of Spark's settings",
+    "--py-files": "archives and modules for the executors' Python",
+    "--archives": "archives that are unpacked beside the executors",
+    "--jars": "jars for the driver and the executors",
+    "--packages": "Maven coordinates of jars",
+    "--num-executors": "the number of executors",
+    "--executor-cores": "the cores of each executor",
+    "--executor-memory": "the memory of each executor's JVM",
+    "--driver-memory": "the memory of the driver's JVM",
+}
+_MASTER = re.compile(r"local(\[.*\])?$|local-cluster\[|spark://|yarn$|k8s://|mesos://")
+_METAVARS = {
+    "--master": "URL",
+    "--name": "NAME",
+    "--queue": "NAME",
+    "--properties-file": "FILE",
+    "--num-executors": "N",
+}
+_METAVARS |= {"--executor-cores": "N", "--executor-memory": "SIZE", "--driver-memory": "SIZE"}
+_END_SECONDS = 5.0  # for a JVM to remove its files
+_FORMATS = {".parquet": "parquet", ".orc": "orc", ".json": "json", ".csv": "csv", ".tfrecord": "tfrecord"}
+_READ_OPTIONS = {"csv": {"header": "true", "inferSchema": "true"}}
+
+
+def add_spark_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of spark-submit to a parser."""
+    group = parser.add_argument_group("Spark, as for spark-submit")
+    for name, text in _OPTIONS.items():
+        group.add_argument(name, metavar=_METAVARS.get(name, "LIST"), help=text)
+    group.add_argument("--conf", action="append", default=[], metavar="K=V", help="a setting of Spark (repeatable)")
+
+
+def names_spark(options: argparse.Namespace) -> bool:
+    """Return whether a command line has an option of Spark."""
+    given = [getattr(options, option.lstrip("-").replace("-", "_")) for option in _OPTIONS]
+    return bool(options.conf) or any(value is not None for value in given)
+
+
+def submit_arguments(options: argparse.Namespace, name: str, slots: int) -> list[str]:
+    """Return the arguments of spark-submit that make the session.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        The command line.
+    name : str
+        The application's name, unless there is an option.
+    slots : int
+        The task slots on this machine, where neither an option nor a setting of Spark names a master.
+
+    Raises
+    ------
+    SpecError
+        If Spark has no such master, the file of settings can't be read, or the environment asks for Spark Connect.
+    """
+    if find_spec("pyspark") is None:
+        check_environment()  # which raises
+    given = {option: getattr(options, option.lstrip("-").replace("-", "_")) for option in _OPTIONS}
+    if given["--master"] is not None and not _MASTER.match(given["--master"]):
+        raise SpecError(f"--master {given['--master']}: expected local[N], spark://HOST:PORT, yarn or k8s://URL")
+    if os.environ.get("SPARK_REMOTE") and given["--master"] is None:
+        raise SpecError(
+            f"SPARK_REMOTE={os.environ['SPARK_REMOTE']}: this command starts a driver of its own, which Spark Connect "
+            "does not have: name a --master, or use tensorflowonspark.run_script in a program"
+        )
+    given["--name"] = given["--name"] or name
+    arguments = [word for option, value in given.items() if value is not None for word in (option, value)]
+    quiet = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    settings = [f"{key}={value}" for key, value in quiet.items()] + options.conf
+    submit = [*given_in_environment(), *arguments, *(word for setting in settings for word in ("--conf", setting))]
+    return submit if "spark.master" in spark_settings(submit) else ["--master", f"local[{slots}]", *submit]
+
+
+def start_session(submit: list[str]) -> "SparkSession":
+    """Return the session of a new application, whose driver is this process.
+
+    Parameters
+    ----------
+    submit : list of str
+        The arguments of spark-submit.
+
+    Raises
+    ------
+    EnvironmentNotReady
+        If this machine lacks what a driver needs.
+    ClusterError
+        If Spark does not start for another reason.
+    """
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    application = YarnApplication(submit)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*submit, *application.settings, SHELL])
+    os.environ.pop("SPARK_REMOTE", None)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    others = set(psutil.Process().children())
+    try:
+        # In a session of its own the JVM gets no signal that is for this command's process group: it ends with us.
+        context = SparkContext(gateway=launch_gateway(popen_kwargs={"start_new_session": True}))
+        context.pythonExec = context.getConf().get("spark.pyspark.python", context.pythonExec)
+        return SparkSession(context)
+    except BaseException as error:
+        _end(set(psutil.Process().children()) - others)  # a JVM whose start is interrupted may stay
+        if not isinstance(error, Exception):
+            application.kill()  # which YARN keeps until it has a container for it, with no driver any more
+            raise
+        check_environment()  # what is missing explains more than Spark's own error
+        jvm_ended = "JAVA_GATEWAY_EXITED" in str(error)
+        cause = "its JVM has ended; its own lines above have the reason" if jvm_ended else first_cause(error)
+        raise ClusterError(f"Spark did not start: {cause}") from error
+
+
+def _end(children: set[psutil.Process]) -> None:
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
+    for child in psutil.wait_procs(children, _END_SECONDS)[1]:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def read_frame(spark: "SparkSession", source: str, given_format: str | None) -> "DataFrame":
+    """Return the DataFrame of a table, or of files.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        The application.
+    source : str
+        The name of a table; or a path, with a ``/`` or an ending that is known.
+    given_format : str, optional
+        The files' format; by default by the path's ending, else Parquet. CSV files have a header.
+
+    Raises
+    ------
+    SpecError
+        If Spark can't read it.
+    """
+    from tensorflowonspark.tfrecords.functions import read_tfrecord
+
+    found = given_format or _FORMATS.get(Path(source.rstrip("/")).suffix)
+    try:
+        if found is None and "/" not in source:
+            return spark.table(source)
+        if found == "tfrecord":
+            return read_tfrecord(spark, source)
+        return spark.read.format(found or "parquet").options(**_READ_OPTIONS.get(found or "", {})).load(source)
+    except Exception as error:
+        if not _is_sparks(error):
+            raise
+        raise SpecError(f"--data {source}: {first_cause(error)}") from error
+
+
+def _is_sparks(error: Any) -> bool:
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException) or type(error).__module__ == "py4j.protocol"

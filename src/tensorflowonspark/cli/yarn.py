@@ -1,0 +1,108 @@
+"""The application of a ``tfos run`` on YARN, known by a tag: its state, and its end where no driver can end it."""
+
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Thread
+
+from tensorflowonspark import storage
+from tensorflowonspark.cli.settings import spark_settings
+from tensorflowonspark.errors import StorageError
+
+__all__ = ["YarnApplication"]
+
+_CLI = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"  # which `yarn application` runs; Spark's jars have it
+_SECONDS = 60.0  # for one command; a client retries for 15 minutes while it reaches no resource manager
+_STATES = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
+_ROW = re.compile(rf"^\s*(application_\d+_\d+)\s.*\s({_STATES.replace(',', '|')})\s+UNDEFINED\s", re.MULTILINE)
+_TAGS, _STAGING = "spark.yarn.tags", "spark.yarn.stagingDir"
+
+
+class YarnApplication:
+    """An application that is found by its tag, also when its id is not known; under other masters there is none.
+
+    Parameters
+    ----------
+    submit : sequence of str
+        The arguments of spark-submit.
+
+    Attributes
+    ----------
+    on_yarn : bool
+        Whether the master is YARN.
+    settings : list of str
+        Arguments to add to them.
+    """
+
+    def __init__(self, submit: Sequence[str]) -> None:
+        given = spark_settings(submit)
+        self.on_yarn = given.get("spark.master") == "yarn"
+        self._tag = f"tfos-{uuid.uuid4().hex}"
+        tags = ",".join(filter(None, [given.get(_TAGS), self._tag]))
+        self.settings = ["--conf", f"{_TAGS}={tags}"] if self.on_yarn else []
+        self._staging = given.get(_STAGING, "")
+
+    def is_running(self) -> bool:
+        """Return whether its driver has started, or YARN does not answer: earlier there is nobody to ask for an end."""
+        found = self._find()
+        return found is None or "RUNNING" in found.values()
+
+    def kill(self, *, uploaded: str = "") -> None:
+        """Kill it, if it has not ended; remove what spark-submit has uploaded for it.
+
+        It goes on when a signal interrupts this call, and the process waits for it.
+
+        Parameters
+        ----------
+        uploaded : str
+            The id of an application whose files spark-submit may have uploaded without submitting it.
+        """
+        if not self.on_yarn:
+            return
+        thread = Thread(target=self._kill, args=(uploaded,))
+        thread.start()
+        thread.join()
+
+    def _kill(self, uploaded: str) -> None:
+        found = list(self._find() or ())
+        if found and self._yarn("-kill", *found) is not None:
+            print(f"killed {', '.join(found)}", file=sys.stderr)
+        for each in {*found, uploaded} - {""}:
+            path = f"{self._staging.rstrip('/')}/" if self._staging else ""
+            try:
+                storage.remove(storage.absolute_path(f"{path}.sparkStaging/{each}", str(Path.cwd())))
+            except StorageError as error:
+                print(error, file=sys.stderr)
+
+    def _find(self) -> dict[str, str] | None:
+        """Return the states of the applications with the tag that have not ended, by their ids."""
+        rows = self._yarn("-list", "-appTags", self._tag, "-appStates", _STATES)
+        return None if rows is None else dict(_ROW.findall(rows))
+
+    def _yarn(self, *arguments: str) -> str | None:
+        """Run ``yarn application`` by Spark's own jars; return its output, None if it fails."""
+        from pyspark.find_spark_home import _find_spark_home
+
+        command = [str(Path(_find_spark_home(), "bin", "spark-class")), _CLI, "application", *arguments]
+        try:
+            done = subprocess.run(
+                command,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
+                start_new_session=True,  # a signal for this command's process group is not for it
+            )
+        except subprocess.TimeoutExpired:
+            problem = f"no answer within {_SECONDS:.0f} s"
+        else:
+            if not done.returncode:
+                return done.stdout
+            problem = done.stderr.strip().rpartition("\n")[2]
+        print(f"yarn application {' '.join(arguments)}: {problem}", file=sys.stderr)
+        return None

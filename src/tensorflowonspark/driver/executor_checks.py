@@ -1,0 +1,145 @@
+"""Preflight checks of the executors: one small Spark job, and the problems that it shows."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tensorflowonspark import task
+from tensorflowonspark.driver.preflight import pyarrow_problem
+from tensorflowonspark.driver.spark.jobs import first_cause
+from tensorflowonspark.driver.spark.resources import allocates_dynamically, count_slots, find_slots, listen
+from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.task.environment import PACKAGES, Environment, report_environment
+from tensorflowonspark.transport import new_credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["examine_executors", "problems_of"]
+
+_EXECUTOR_SECONDS = 120.0  # for executors that the cluster manager was asked for
+_MANY = 1 << 20  # slots: more than there are
+_FEWEST_FILES = 1024  # that TensorFlow, its connections and the files of a checkpoint need
+_SHARED_BYTES = 256 << 20  # NCCL's buffers for several GPUs; a container has 64 MiB by default
+_HOSTS_NAMED = 3
+_INSTALL = "install it there, set PYSPARK_PYTHON to a Python that has it, or ship an environment with --archives"
+
+
+def examine_executors(spark: "SparkSession") -> list[Environment]:
+    """Return the environment of each executor, by host, from a job of one task for each slot.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        A session that runs nothing else.
+
+    Raises
+    ------
+    SlotsError
+        If there is no executor within two minutes.
+    EnvironmentNotReady
+        If Spark can't run a Python task on the executors.
+    """
+    context = spark.sparkContext
+    dynamic = allocates_dynamically(context)  # then executors come when there are tasks
+    slots = count_slots(context) if dynamic else find_slots(context, 1, _MANY, _EXECUTOR_SECONDS)
+    server, address = listen(context, new_credentials(), lambda channel: channel.close())
+    try:
+        with _shipped_by_value():
+            tasks = context.parallelize(range(max(slots, 1)), max(slots, 1))
+            rows = tasks.mapPartitions(partial(report_environment, address)).collect()
+    except Exception as error:
+        raise EnvironmentNotReady(_job_problem(error)) from error
+    finally:
+        server.close()
+    slots_of = Counter(key for key, _ in rows)
+    found = {key: Environment(**fields, slots=slots_of[key]) for key, fields in rows if fields is not None}
+    return sorted(found.values(), key=lambda each: (each.host, each.address))
+
+
+@contextmanager
+def _shipped_by_value() -> "Iterator[None]":
+    """Have Spark ship the functions of `tensorflowonspark.task` themselves, not their names."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(task)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(task)
+
+
+def _job_problem(error: Exception) -> str:
+    text = str(error)
+    cause = first_cause(error)
+    if "PYTHON_VERSION_MISMATCH" in text:
+        return f"{cause}: set PYSPARK_PYTHON to the same version of Python on the driver and the executors"
+    if "Cannot run program" in text:
+        return f"an executor can't start Python ({cause}): set PYSPARK_PYTHON to a Python that exists on the executors"
+    return f"Spark could not run a Python task on the executors: {cause}"
+
+
+def problems_of(own: Environment, executors: Sequence[Environment]) -> list[str]:
+    """Return a line for each problem of the executors, with the hosts that have it and what to do.
+
+    Parameters
+    ----------
+    own : Environment
+        That of the driver, with whose versions those of the executors are compared.
+    executors : sequence of Environment
+        Those of the executors.
+
+    Examples
+    --------
+    >>> here = Environment("edge", "", "3.12.1", {"tensorflow": "2.21.0"}, {}, 0, None, 1 << 20, "")
+    >>> there = Environment("h1", "", "3.12.1", {"tensorflow": "2.20.0"}, {}, 0, None, 1 << 20, "")
+    >>> problems_of(here, [there])
+    ['h1: tensorflow 2.20.0, and on this machine 2.21.0: install one version on both']
+    """
+    hosts: dict[str, list[str]] = {}
+    for executor in executors:
+        for problem in _problems(own, executor):
+            hosts.setdefault(problem, []).append(executor.host)
+    return [f"{_names(of)}: {problem}" for problem, of in hosts.items()]
+
+
+def _problems(own: Environment, executor: Environment) -> "Iterator[str]":
+    clash = pyarrow_problem(executor.versions.get("pyarrow", "0"), executor.versions.get("numpy", "2"))
+    if clash:
+        yield clash
+    for package, error in executor.errors.items():
+        yield f"{package} can't be imported ({error}): {_INSTALL}"
+    yield from _different(own.versions, executor.versions)
+    if executor.unreachable:
+        yield (
+            f"it can't connect to the driver ({executor.unreachable}): open the driver's ports in firewalls, and set "
+            "spark.driver.host or TFOS_SERVER_HOST to an address that executors reach (TFOS_SERVER_PORT: the port)"
+        )
+    if executor.gpus > 1 and (executor.shared_memory or 0) < _SHARED_BYTES:
+        yield (
+            f"/dev/shm has {(executor.shared_memory or 0) >> 20} MiB, too few for {executor.gpus} GPUs, between which "  # noqa: S108 - its size was read
+            "NCCL passes data through it: mount a larger one (on Kubernetes an emptyDir of medium Memory)"
+        )
+    if 0 <= executor.open_files < _FEWEST_FILES:
+        yield f"a process may open {executor.open_files} files: raise the hard limit (ulimit -Hn) to 4096 or more"
+
+
+def _different(own: Mapping[str, str], other: Mapping[str, str]) -> "Iterator[str]":
+    for package in PACKAGES:
+        here, there = own.get(package), other.get(package)
+        if package == "numpy" or here is None or there is None or here == there:
+            continue  # a NumPy that does not fit is an error of the import
+        if package == "tensorflowonspark" and there.split(".")[0] != here.split(".")[0]:
+            yield f"TensorFlowOnSpark {there} is installed in the place of this release ({here}): uninstall it there"
+        else:
+            yield f"{package} {there}, and on this machine {here}: install one version on both"
+
+
+def _names(hosts: Iterable[str]) -> str:
+    names = list(dict.fromkeys(hosts))
+    more = len(names) - _HOSTS_NAMED
+    return ", ".join(names[:_HOSTS_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,180 @@
+"""The environment of an executor or of the driver: versions by import, resources, and a connection to the driver.
+
+Spark tasks run these functions where this package may be missing: they are shipped by value, and this module imports
+the standard library alone.
+"""
+
+import json
+import os
+import platform
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorflowonspark.task.gpus import all_gpus
+
+__all__ = ["PACKAGES", "Environment", "own_environment", "report_environment"]
+
+PACKAGES = ("tensorflowonspark", "tensorflow", "keras", "pyarrow", "numpy")
+_IMPORT_SECONDS = 180.0  # of TensorFlow on a busy host with a cold disk
+_CONNECT_SECONDS = 10.0
+_HOLD_SECONDS = 1.0  # for which a task keeps its slot, so that Spark gives the others to the other tasks
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - its size is read
+# Prints a line for each module: a crash in the import of one leaves those before it known.
+_IMPORTS = """
+import importlib, json, sys
+for name in sys.argv[1:]:
+    try:
+        found = [str(getattr(importlib.import_module(name), "__version__", "?")), ""]
+    except BaseException as error:
+        found = ["", f"{type(error).__name__}: {error}".splitlines()[0]]
+    print(json.dumps(["imported", name, *found]), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What a node finds on a host.
+
+    Attributes
+    ----------
+    host, address : str
+        The host's name, and its address in the connection to the driver.
+    python : str
+        The version of Python.
+    versions, errors : dict of str to str
+        The version of each package that can be imported, and the error of each other one.
+    gpus : int
+        The number of GPUs that Spark has assigned to the task, or else that the host has.
+    shared_memory : int or None
+        The size of ``/dev/shm`` in bytes; None if there is none.
+    open_files : int
+        The hard limit of open files of a process.
+    unreachable : str
+        Why no connection to the driver is possible; empty if one is.
+    slots : int
+        The number of task slots.
+    """
+
+    host: str
+    address: str
+    python: str
+    versions: dict[str, str]
+    errors: dict[str, str]
+    gpus: int
+    shared_memory: int | None
+    open_files: int
+    unreachable: str
+    slots: int = 0
+
+
+def own_environment(driver: tuple[str, int] | None = None, gpus: int | None = None) -> dict[str, Any]:
+    """Return the fields of an `Environment` for this process; importing TensorFlow takes seconds.
+
+    Parameters
+    ----------
+    driver : (str, int), optional
+        Host and port at which the driver listens.
+    gpus : int, optional
+        The number of GPUs assigned to this process; by default that of the host.
+    """
+    versions, errors = _imported()
+    address, unreachable = _connect(driver) if driver else ("", "")
+    return {
+        "host": socket.gethostname(),
+        "address": address,
+        "python": platform.python_version(),
+        "versions": versions,
+        "errors": errors,
+        "gpus": len(all_gpus()) if gpus is None else gpus,
+        "shared_memory": _shared_memory(),
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "unreachable": unreachable,
+    }
+
+
+def report_environment(driver: tuple[str, int], _rows: Iterator[Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Yield, in a Spark task, a key of its executor and the executor's environment.
+
+    Of the tasks that an executor runs at the same time, one reports the environment, and the others None.
+    """
+    from pyspark import TaskContext
+
+    begin = time.monotonic()
+    key = f"{socket.gethostname()} {_executor_pid()} {Path.cwd()}"
+    task = TaskContext.get()
+    assigned = task.resources().get("gpu") if task is not None else None
+    with socket.socket(socket.AF_UNIX) as first:
+        try:
+            first.bind(f"\0tfos-check-{os.getuid()}-{key}"[:107])  # a name that ends with the process
+        except OSError:
+            yield key, None
+        else:
+            yield key, own_environment(driver, len(assigned.addresses) if assigned else None)
+        time.sleep(max(0.0, begin + _HOLD_SECONDS - time.monotonic()))
+
+
+def _imported() -> tuple[dict[str, str], dict[str, str]]:
+    """Return the versions of packages, imported in a process of their own, and the errors of those that fail."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", _IMPORTS, *PACKAGES]
+    output, end = "", "ended"
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            output = process.communicate(timeout=_IMPORT_SECONDS)[0].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, end = process.communicate()[0].decode(errors="replace"), f"took more than {_IMPORT_SECONDS:g} s"
+    if process.returncode < 0 and end == "ended":
+        with suppress(ValueError):
+            end = f"ended with {signal.Signals(-process.returncode).name}"
+    versions: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    for line in output.splitlines():
+        with suppress(ValueError, TypeError):
+            mark, name, version, error = json.loads(line)
+            if mark == "imported":
+                (versions if version else errors)[name] = version or error
+    for name in PACKAGES:
+        if name not in versions and name not in errors:
+            errors[name] = f"the import {end}"
+            break  # those after it were not tried
+    return versions, errors
+
+
+def _connect(driver: tuple[str, int]) -> tuple[str, str]:
+    """Return this host's address in a connection to the driver, and why there is none."""
+    try:
+        with socket.create_connection(driver, timeout=_CONNECT_SECONDS) as connection:
+            return str(connection.getsockname()[0]), ""
+    except OSError as error:
+        return "", str(error)
+
+
+def _shared_memory() -> int | None:
+    try:
+        size = os.statvfs(_SHARED_MEMORY)
+    except OSError:
+        return None
+    return size.f_frsize * size.f_blocks
+
+
+def _executor_pid() -> int:
+    """Return the pid of the JVM that started this Python worker; without one, that of the parent."""
+    pid = os.getppid()
+    with suppress(OSError, KeyError, ValueError):
+        while pid > 1:
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            if fields["Name"] == "java":
+                return pid
+            pid = int(fields["PPid"])
+    return os.getppid()

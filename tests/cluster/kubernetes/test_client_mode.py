@@ -1,0 +1,138 @@
+"""A driver outside of Kubernetes whose executors are pods: scripts, a pod that is deleted, and signals."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.kubernetes.kubelet import PULL_SECONDS
+from tests.support.paths import ROOT, SUPPORT
+from tests.support.programs import wait_for
+
+TFOS = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import main; sys.exit(main())"]
+
+
+def conf(kubernetes):
+    settings = {**kubernetes.settings(), "spark.driver.host": "127.0.0.1"}
+    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+
+
+def tfos_run(kubernetes, *arguments, workers=2):
+    """Start ``tfos run`` with a driver outside of the pods."""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    return subprocess.Popen(
+        [*TFOS, "run", "--workers", str(workers), *conf(kubernetes), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+    )
+
+
+def output_of(process, seconds):
+    """Return what a process writes; it is gone afterwards."""
+    try:
+        return process.communicate(timeout=seconds)[0]
+    finally:
+        process.kill()
+
+
+@pytest.mark.timeout(240)  # one machine is driver, API server and two pods
+def test_an_unchanged_script_trains_on_two_pods(kubernetes):
+    """Spark does not wait for their image; the cluster does."""
+    late = {
+        f"spark.kubernetes.executor.annotation.{PULL_SECONDS}": 3,
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
+    }
+    options = [word for name, value in late.items() for word in ("--conf", f"{name}={value}")]
+    script = [ROOT / "examples/multi_worker.py", "--epochs", "30"]
+    process = tfos_run(kubernetes, "--name", "script", *options, *script)
+    output = output_of(process, 200)
+    assert process.returncode == 0, output
+    found = dict(re.findall(r"\[worker:(\d)\] worker \d: accuracy ([\d.]+)", output))
+    assert set(found) == {"0", "1"}, output
+    assert found["0"] == found["1"]
+    assert float(found["0"]) > 0.85
+    for name in kubernetes.pods_of("script"):
+        spec = kubernetes.pod(name)["spec"]
+        assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
+        assert {"name": "shm", "mountPath": "/dev/shm"} in spec["containers"][0]["volumeMounts"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_training_goes_on_after_its_pod_is_deleted(kubernetes, tmp_path):
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_SUBMIT_ARGS": shlex.join([*conf(kubernetes), "--name", "deleted", "pyspark-shell"]),
+    }
+    command = [sys.executable, SUPPORT / "kubernetes/program.py", kubernetes.url, tmp_path]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=240)
+    assert not done.returncode, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert sorted(found["hosts"]) == sorted(found["pods"])
+    assert len(set(found["hosts"])) == 2
+    lost = found["hosts"][1]
+    # The supervisor reports the end of its executor, or ends with it before it has.
+    named = f"worker:1 on {lost} failed: the (executor that it ran on has ended|connection to its supervisor broke)"
+    assert re.search(named, done.stderr), done.stderr
+    for result in found["results"].values():
+        assert result["attempt"] == 1
+        assert 0 < result["epochs"] < 6  # the rest, from a checkpoint
+        assert result["accuracy"] > 0.9
+    assert len(kubernetes.pods_of("deleted")) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_signal_leaves_no_pods(kubernetes, tmp_path):
+    """Three applications at once, each with a signal of its own."""
+    (tmp_path / "train.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    processes, outputs = {}, {}
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        logs = tmp_path / number.name
+        options = ["--name", number.name.lower(), "--log-dir", logs, "--conf", "spark.executor.instances=1"]
+        processes[number] = tfos_run(kubernetes, *options, tmp_path / "train.py", workers=1)
+    try:
+        for number in processes:
+            log = tmp_path / number.name / "worker-0.log"
+            wait_for(lambda log=log: log.exists() and "begun" in log.read_text(), 150)
+        begin = time.monotonic()
+        for number, process in processes.items():
+            process.send_signal(number)
+    finally:
+        for number, process in processes.items():
+            outputs[number] = output_of(process, 60)
+    for number, process in processes.items():
+        assert process.returncode == 128 + number, outputs[number]
+        assert f"ended by {number.name}" in outputs[number]
+    assert time.monotonic() - begin < 30
+    assert kubernetes.api.get("pods") == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_cluster_comes_up_under_dynamic_allocation(kubernetes, tmp_path):
+    """Spark starts with one pod, and allows no barrier stage."""
+    (tmp_path / "train.py").write_text("import json, os\nprint(json.loads(os.environ['TF_CONFIG'])['cluster'])\n")
+    dynamic = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.initialExecutors": 1,
+        "spark.executor.instances": 1,
+    }
+    options = [word for name, value in dynamic.items() for word in ("--conf", f"{name}={value}")]
+    process = tfos_run(kubernetes, "--name", "dynamic", *options, tmp_path / "train.py")
+    output = output_of(process, 150)
+    assert process.returncode == 0, output
+    addresses = set(re.findall(r"127\.0\.1\.\d+", "".join(re.findall(r"^\[worker.*", output, re.MULTILINE))))
+    assert len(addresses) == 2, output
+    assert len(kubernetes.pods_of("dynamic")) == 2

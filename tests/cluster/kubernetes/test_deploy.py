@@ -1,0 +1,129 @@
+"""The files of ``deploy/`` against the API's types, the operator's schema, and what Spark asks of the API."""
+
+import json
+import re
+import shlex
+
+import jsonschema
+import pytest
+import yaml
+
+from tensorflowonspark.cli import main
+from tests.support.paths import ROOT, SUPPORT
+
+DEPLOY = ROOT / "deploy"
+SCHEMA = SUPPORT / "kubernetes/spark_application.schema.json"
+
+
+def documents(name):
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", ["executor", "network-policy", "notebook", "rbac"])
+def test_the_api_knows_each_field(kubernetes, name):
+    assert kubernetes.check(DEPLOY / f"kubernetes/{name}.yaml") == "ok"
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("written", "instead", "problem"),
+    [
+        ("mountPath:", "mountpath:", 'Unrecognized field "mountpath"'),
+        ("volumes:", "volumes: none", "Cannot deserialize"),
+        ("kind: Pod", "kind: Pot", "no such type: v1 Pot"),
+    ],
+)
+def test_the_check_finds_mistakes(kubernetes, tmp_path, written, instead, problem):
+    text = (DEPLOY / "kubernetes/executor.yaml").read_text()
+    (tmp_path / "wrong.yaml").write_text(text.partition("  volumes:")[0].replace(written, instead))
+    if "volumes" in written:
+        (tmp_path / "wrong.yaml").write_text(text.partition("  volumes:")[0] + f"  {instead}\n")
+    assert problem in kubernetes.check(tmp_path / "wrong.yaml")
+
+
+@pytest.mark.smoke
+def test_the_application_is_one_for_the_operator():
+    (application,) = documents("spark-application.yaml")
+    validator = jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text()))
+    validator.validate(application)
+    application["spec"]["executor"]["core"] = 4
+    with pytest.raises(jsonschema.ValidationError, match="'core' was unexpected"):
+        validator.validate(application)
+
+
+@pytest.mark.smoke
+def test_application_notebook_account_and_policy_belong_together():
+    (application,) = documents("spark-application.yaml")
+    account, role, binding = documents("rbac.yaml")
+    assert application["spec"]["driver"]["serviceAccount"] == account["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account["metadata"]["name"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (policy,) = documents("network-policy.yaml")
+    name = application["metadata"]["name"]
+    assert policy["spec"]["podSelector"]["matchLabels"] == {"spark-app-name": name}
+    notebook, service = documents("notebook.yaml")
+    assert notebook["spec"]["serviceAccountName"] == account["metadata"]["name"]
+    assert notebook["metadata"]["labels"]["spark-app-name"] == name
+    assert service["spec"]["selector"].items() <= notebook["metadata"]["labels"].items()
+    (executor,) = documents("executor.yaml")
+    volumes = [executor["spec"]["volumes"], executor["spec"]["containers"][0]["volumeMounts"]]
+    assert volumes == [application["spec"]["volumes"], application["spec"]["executor"]["volumeMounts"]]
+
+
+# ---- the image
+
+
+def instructions():
+    """Return the instructions of the Dockerfile: their names and their arguments."""
+    text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.smoke
+def test_the_stages_of_the_image():
+    """A build with any ACCELERATOR finds its stages; no docker reads it here."""
+    stages, arguments = [], {}
+    for name, rest in instructions():
+        assert name in {"ARG", "COPY", "ENV", "FROM", "RUN", "USER", "WORKDIR"}
+        if name == "ARG" and not stages:
+            arguments.update([rest.split("=")])
+        elif name == "FROM":
+            image, _, stage = rest.partition(" AS ")
+            for each, value in arguments.items():
+                image = image.replace(f"${{{each}}}", value)
+            assert image in stages or image.startswith("apache/spark:")
+            stages.append(stage)
+        elif name == "COPY":
+            *sources, _ = [word for word in rest.split() if not word.startswith("--")]
+            assert "--from=wheel" in rest or all((ROOT / source).exists() for source in sources)
+    assert arguments["ACCELERATOR"] == "cpu"
+    assert stages == ["wheel", "base", "cpu", "gpu", ""]
+    assert instructions()[-1] == ("USER", "spark")
+
+
+@pytest.mark.smoke
+def test_image_and_application_have_one_version_of_spark():
+    (application,) = documents("spark-application.yaml")
+    assert ("ARG", f"SPARK={application['spec']['sparkVersion']}") in instructions()
+
+
+# ---- the page
+
+
+@pytest.mark.smoke
+def test_the_commands_of_the_page_are_accepted(hadoop_free, monkeypatch, capsys):
+    """Those of ``tfos run``, with ``--dry-run``; each names the namespace, and gives pods the image's Python."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    page = (ROOT / "docs/deploy/kubernetes.md").read_text().replace("\\\n", " ").replace("/opt/examples", "examples")
+    commands = [
+        shlex.split(command) for command in re.findall(r"^(?:\$ .*)?\btfos (run --master .*)$", page, re.MULTILINE)
+    ]
+    assert len(commands) == 3
+    for command in commands:
+        assert main([command[0], "--dry-run", *command[1:]]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert "nodes     2 workers" in lines
+        assert "Python    python3" in lines
+        assert any("spark.kubernetes.namespace=training" in line for line in lines)

@@ -1,0 +1,91 @@
+"""Problems of executors, by their environments."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tensorflowonspark.driver.executor_checks import problems_of
+from tensorflowonspark.task import environment
+from tensorflowonspark.task.environment import Environment, own_environment
+
+VERSIONS = {
+    "tensorflowonspark": "3.0.0",
+    "tensorflow": "2.21.0",
+    "keras": "3.15.1",
+    "pyarrow": "26.0.1",
+    "numpy": "2.4.6",
+}
+OWN = Environment("edge", "", "3.12.1", VERSIONS, {}, 0, 1 << 30, 1 << 20, "")
+
+
+def there(**changes):
+    return replace(OWN, host="h1", address="10.0.0.1", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"versions": {**VERSIONS, "keras": "3.10.0"}},
+            "keras 3.10.0, and on this machine 3.15.1: install one version",
+        ),
+        (
+            {"versions": {**VERSIONS, "tensorflowonspark": "2.2.5"}},
+            "TensorFlowOnSpark 2.2.5 is installed in the place of",
+        ),
+        (
+            {"versions": {**VERSIONS, "numpy": "1.26.4"}},
+            'pyarrow 26.0.1 refuses NumPy 1.26.4: pip install "pyarrow<26"',
+        ),
+        (
+            {"errors": {"tensorflow": "No module"}},
+            "tensorflow can't be imported (No module): install it there, set PYSPARK",
+        ),
+        (
+            {"unreachable": "timed out"},
+            "it can't connect to the driver (timed out): open the driver's ports in firewalls",
+        ),
+        ({"gpus": 2, "shared_memory": 64 << 20}, "/dev/shm has 64 MiB, too few for 2 GPUs"),
+        ({"open_files": 512}, "a process may open 512 files: raise the hard limit"),
+    ],
+)
+def test_a_problem_names_the_host_and_the_remedy(changes, message):
+    (problem,) = problems_of(OWN, [OWN, there(**changes)])
+    assert problem.startswith(f"h1: {message}")
+
+
+def test_a_problem_of_many_executors_is_one_line():
+    executors = [replace(there(open_files=512), host=f"h{number}") for number in range(5)]
+    (problem,) = problems_of(OWN, executors)
+    assert problem.startswith("h0, h1, h2 and 2 more: a process may open 512 files")
+
+
+def test_equal_executors_and_another_numpy_are_no_problem():
+    assert problems_of(OWN, [there(), there(versions={**VERSIONS, "numpy": "2.0.0"}), there(open_files=-1)]) == []
+
+
+def test_a_package_that_kills_its_process_is_named(monkeypatch, tmp_path):
+    (tmp_path / "fatal.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    (tmp_path / "broken.py").write_text("raise ImportError('no libx.so\\nsecond line')")
+    (tmp_path / "fine.py").write_text("__version__ = '1.2'; print('chatter')")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setattr(environment, "PACKAGES", ("fine", "broken", "fatal", "fine"))
+    found = own_environment(("127.0.0.1", 1))
+    assert found["versions"] == {"fine": "1.2"}
+    assert found["errors"] == {"broken": "ImportError: no libx.so", "fatal": "the import ended with SIGILL"}
+    assert "refused" in found["unreachable"]
+
+
+def test_the_environment_needs_the_standard_library_alone():
+    """Executors run these functions where nothing is installed."""
+    program = (
+        "import sys; before = set(sys.modules)\n"
+        "import tensorflowonspark.task.environment\n"
+        "roots = {name.partition('.')[0] for name in set(sys.modules) - before} - {'tensorflowonspark'}\n"
+        "print(sorted(name for name in roots if name not in sys.stdlib_module_names))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
