@@ -2,6 +2,7 @@
 
 import ctypes
 import hmac
+import logging
 import os
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyarrow import flight
 
-from tensorflowonspark.errors import error_text
+from tensorflowonspark.errors import ClusterError, error_text
 from tensorflowonspark.transport.auth_proxy import AuthProxy, TlsAuthentication, TokenAuthentication
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.credentials import Credentials
@@ -93,6 +94,7 @@ class UnlinkedSocket:
         Path(self._directory).rmdir()
 
 
+_log = logging.getLogger(__name__)
 _CLOSING_SECONDS = 2.0
 _servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
 _ERROR_BYTES, _ELLIPSIS = 5000, 8
@@ -234,7 +236,8 @@ class Server(flight.FlightServerBase):
 def _errors_to_peer() -> Iterator[None]:
     """Send an exception to the peer as a short text: gRPC drops a call's answer if its error exceeds 8 kB.
 
-    Flight's own exceptions are sent without the traceback that Flight appends, several times, to all others.
+    Flight's own exceptions are sent without the traceback that Flight appends, several times, to all others. An
+    exception that nobody raised on purpose is sent with its type, and its traceback goes to this process's log.
     """
     try:
         yield
@@ -242,6 +245,9 @@ def _errors_to_peer() -> Iterator[None]:
         raise
     except Exception as error:
         text = error_text(error, _ERROR_BYTES)
+        if not isinstance(error, (ClusterError, OSError, pa.ArrowException)):
+            text = f"{type(error).__name__}: {text}"
+            _log.error("a call of another process failed", exc_info=error)
         while (size := len(quote(text))) > _ERROR_BYTES:  # its form on the wire
             text = f"{text[: len(text) * _ERROR_BYTES // size - _ELLIPSIS]} ..."
         raise flight.FlightServerError(text) from error

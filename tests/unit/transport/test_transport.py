@@ -10,6 +10,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
+from tensorflowonspark.errors import FeedError
 from tensorflowonspark.transport import ConnectionLost, Credentials, Server, connect, connection, new_credentials
 
 
@@ -171,15 +172,21 @@ def test_a_partition_that_breaks_off_does_not_count(credentials):
     server.close()
 
 
-def test_what_the_receiver_raises_reaches_the_sender(credentials):
+@pytest.mark.parametrize(
+    ("error", "words", "logged"),
+    [(FeedError("no room"), "^no room$", False), (ValueError("no number"), "^ValueError: no number$", True)],
+    ids=["refusal", "error of the code"],
+)
+def test_what_the_receiver_raises_reaches_the_sender(credentials, caplog, error, words, logged):
     def refuse(header, schema, stream):
-        raise ValueError("no room for these rows")
+        raise error
 
     server = Server(("127.0.0.1", 0), credentials, on_put=refuse)
     stream = connect(("127.0.0.1", server.port), credentials).put("header", pa.schema([("x", pa.int64())]))
-    with pytest.raises(ConnectionLost, match="no room for these rows"):
+    with pytest.raises(ConnectionLost, match=words):
         stream.finish()
     server.close()
+    assert ("in refuse" in caplog.text) is logged  # the traceback, where the process is
 
 
 def _slow(port, seconds):
