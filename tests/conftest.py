@@ -15,7 +15,7 @@ from pyspark import cloudpickle as spark_cloudpickle
 
 import tests
 from tensorflowonspark import storage
-from tests.support import hadoop, ladder
+from tests.support import hadoop, jvm, ladder
 from tests.support.processes import check_nothing_left, ended, fork_servers, scratch_directories
 from tests.support.standalone import standalone_cluster
 
@@ -51,6 +51,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     ladder.configure(config)
+    if not hasattr(config, "workerinput"):  # of pytest-xdist, which inherits them
+        jvm.use_options()
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +78,7 @@ def spark(request):
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.executor.cores", "1" if request.param == "standalone" else "2")
             .config("spark.executor.memory", "1g")
+            .config("spark.executor.extraJavaOptions", jvm.executor_options())
             .config("spark.local.dir", scratch)
             .config("spark.sql.shuffle.partitions", "2")
             .getOrCreate()

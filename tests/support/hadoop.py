@@ -6,7 +6,7 @@ Its jars come from Maven, once for a checkout.
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from tests.support import maven
+from tests.support import jvm, maven
 from tests.support.paths import SUPPORT
 
 _PROGRAM = SUPPORT / "minicluster" / "MiniCluster.java"
@@ -41,7 +41,7 @@ class MiniCluster:
 
     def __init__(self, directory):
         self._directory = Path(directory)
-        options = ["-Xmx1g", "-XX:TieredStopAtLevel=1", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
+        options = ["-Xmx1g", *jvm.SOONER.split(), "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
         options.append(f"-Djava.io.tmpdir={directory}")  # Jetty unpacks its pages there, and leaves them
         command = [maven.java(), *options, "-cp", f"{fetch_jars()}/*", str(_PROGRAM), f"{directory}/dfs"]
         # YARN puts its files where it is started.
@@ -99,7 +99,7 @@ class SecureHdfs:
 
     def __init__(self, directory):
         own = maven.fetch_jars(_KERBEROS_JARS, _SECURE.with_name("pom.xml"))
-        options = ["-Xmx512m", "-XX:TieredStopAtLevel=1", "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
+        options = ["-Xmx512m", *jvm.SOONER.split(), "--add-opens", "java.base/java.lang=ALL-UNNAMED"]
         options += ["--add-opens", "java.security.jgss/sun.security.krb5=ALL-UNNAMED", f"-Djava.io.tmpdir={directory}"]
         command = [maven.java(), *options, "-cp", f"{fetch_jars()}/*:{own}/*", str(_SECURE), directory]
         self._program = maven.Answering(command, Path(directory, "securehdfs.log"), directory)

@@ -7,13 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support import maven
+from tests.support import jvm, maven
 from tests.support.kubernetes.kubelet import Api, can_mount
 from tests.support.paths import ROOT
 
 _PROGRAM = Path(__file__).with_name("ApiServer.java")
 JARS = "kubernetes-jars"
-_START_SOONER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def fetch_jars():
@@ -41,7 +40,7 @@ class KubernetesCluster:
 
     def __init__(self, directory):
         self.directory = Path(directory)
-        options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={directory}", "-cp", f"{fetch_jars()}/*"]
+        options = ["-Xmx256m", *jvm.SOONER.split(), f"-Djava.io.tmpdir={directory}", "-cp", f"{fetch_jars()}/*"]
         self._log = self.directory / "api-server.log"
         self._server = maven.Answering([maven.java(), *options, str(_PROGRAM)], self._log, directory)
         self.url = self._server.answer("the API server")
@@ -71,7 +70,7 @@ class KubernetesCluster:
             "spark.executor.instances": "2",
             "spark.executor.memory": "512m",
             "spark.driver.memory": "512m",
-            **{f"spark.{role}.extraJavaOptions": _START_SOONER for role in ("driver", "executor")},
+            **{f"spark.{role}.extraJavaOptions": jvm.SOONER for role in ("driver", "executor")},
             "spark.ui.enabled": "false",
         }
 
