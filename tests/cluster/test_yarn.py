@@ -1,6 +1,5 @@
 """A whole training on YARN, with HDFS beside it."""
 
-import json
 import os
 import re
 import shutil
@@ -40,40 +39,6 @@ SETTINGS = {
 def yarn(mini_cluster):
     """The folder with YARN's settings."""
     return mini_cluster.yarn()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)  # one machine is driver, YARN, HDFS and two executors
-def test_a_training(yarn, mini_cluster, hadoop_free, tmp_path):
-    options = " ".join(f"--conf {name}={value}" for name, value in SETTINGS.items())
-    environment = {
-        **os.environ,
-        "HADOOP_CONF_DIR": yarn,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell",
-        "HADOOP_USER_NAME": "ann",
-    }
-    prepare_home(mini_cluster.url, "ann")
-    command = [sys.executable, str(SUPPORT / "yarn_program.py"), f"{mini_cluster.url}/user/ann/data"]
-    leash, held = os.pipe()  # the program ends when this process does, and with it its containers
-    with open(leash) as stdin, open(held, "w"):
-        done = subprocess.run(
-            command, check=False, env=environment, stdin=stdin, capture_output=True, text=True, timeout=240
-        )
-    assert not done.returncode, done.stderr
-    results = json.loads(done.stdout.splitlines()[-1])
-    assert sorted(results) == ["worker:0", "worker:1"]
-    assert sum(result["rows"] for result in results.values()) == 1000
-    assert results["worker:0"]["epoch"] == 5
-    assert min(result["accuracy"] for result in results.values()) > 0.9
-    model = f"{mini_cluster.url}/user/ann/model"
-    assert results["worker:0"]["model"] == model
-    files, within = storage.file_system(model)
-    assert files.info(within)["owner"] == "ann"  # not who YARN runs as
-    assert storage.fetch(model, str(tmp_path / "model"))
-    check_model(tmp_path / "model")
-    cluster = psutil.Process(mini_cluster.process.pid)
-    wait_for(lambda: not cluster.children(recursive=True), 20)
 
 
 def tfos_run(conf_dir, url, mode, *arguments):
@@ -182,11 +147,11 @@ def start(yarn, mini_cluster, hadoop_free, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(240)
 def test_a_signal_ends_the_nodes_in_client_mode(start, mini_cluster):
-    numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    numbers = [signal.SIGTERM, signal.SIGHUP]
     runs = [start("client", WAITING, "--num-executors", "1") for _ in numbers]
-    wait_for(lambda: all(begun.exists() for _, begun, _ in runs), 120)
+    wait_for(lambda: all(begun.exists() for _, begun, _ in runs), 150)
     for (process, _, _), number in zip(runs, numbers, strict=True):
         process.send_signal(number)
     begin = time.monotonic()
@@ -277,6 +242,7 @@ def test_records_checkpoints_and_a_model_in_hdfs_in_cluster_mode(yarn, hadoop_fr
     assert len(found) == 2
     assert min(map(float, found)) > 0.9
     assert CheckpointStore(f"{directory}/checkpoints", keep=1).latest().epoch == 5
+    assert files.info(f"{within}/model")["owner"] == "ann"  # not who YARN runs as
     storage.fetch(f"{directory}/model", str(tmp_path / "model"))
     check_model(tmp_path / "model")
     check_nothing_staged(mini_cluster)

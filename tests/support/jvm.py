@@ -2,7 +2,7 @@
 
 The JVM's second compiler and its parallel collector cost such a process more than they bring, and two thirds of its
 start is the reading of Spark's classes from their jars. Java 17 and newer map them from an archive that an earlier
-process has written (JEP 350, https://openjdk.org/jeps/350); it takes half a minute, once for a version of Spark and Java.
+process has written (JEP 350, https://openjdk.org/jeps/350), which takes half a minute, once.
 """
 
 import os

@@ -52,6 +52,11 @@ def is_killed(delay, ctx):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_killed_later(delay, ctx):
+    """Return, and be killed then."""
+    Timer(delay, is_killed, (0, ctx)).start()
+
+
 def one_loses_the_other(delay, ctx):
     """As under TensorFlow: one raises since its peer fails, and is the first to say so."""
 
@@ -101,9 +106,8 @@ def test_a_node_fails_while_threads_feed_it(program, words, cache):
     [
         (raises, RAISED),
         (is_killed, "its process was ended by SIGKILL"),
-        (lambda delay, ctx: Timer(delay, is_killed, (0, ctx)).start(), "SIGKILL after its program had returned"),
+        (is_killed_later, "SIGKILL after its program had returned"),
     ],
-    ids=["raises", "killed", "killed after it has returned"],
 )
 def test_a_node_fails_while_threads_ask_it(monkeypatch, end, words):
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(partitionId=lambda: 0))
@@ -153,12 +157,10 @@ def write(frame):
     ("program", "cache", "words"),
     [
         (raises, "disk", RAISED),
-        (raises, None, RAISED),
         (reads_and_raises, None, RAISED),
         (is_killed, "disk", "its process was ended by SIGKILL"),
         (is_killed, None, "its process was ended by SIGKILL"),
         (one_loses_the_other, "disk", RAISED),
-        (one_loses_the_other, None, RAISED),
     ],
 )
 def test_a_node_fails_while_it_is_fed(spark, program, cache, words):
@@ -171,15 +173,15 @@ def test_a_node_fails_while_it_is_fed(spark, program, cache, words):
 
 @pytest.mark.slow
 @pytest.mark.masters("local")
-@pytest.mark.parametrize("act", [collect, to_pandas, write])
 @pytest.mark.parametrize(
-    ("end", "words"),
+    ("act", "end", "words"),
     [
-        (raises, RAISED),
-        (is_killed, "its process was ended by SIGKILL"),
-        (lambda delay, ctx: Timer(delay, is_killed, (0, ctx)).start(), "SIGKILL after its program had returned"),
+        (collect, raises, RAISED),
+        (collect, is_killed, "its process was ended by SIGKILL"),
+        (collect, is_killed_later, "SIGKILL after its program had returned"),
+        (to_pandas, is_killed, "its process was ended by SIGKILL"),
+        (write, is_killed_later, "SIGKILL after its program had returned"),
     ],
-    ids=["raises", "killed", "killed after it has returned"],
 )
 def test_a_node_fails_while_it_answers(spark, act, end, words):
     for _ in range(ROUNDS if act is collect else 1):

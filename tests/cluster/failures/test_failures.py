@@ -310,8 +310,16 @@ with tfos.Cluster(spark, sleep, num_workers=2, hold=sys.argv[2] == "held") as cl
 """
 
 
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
+@pytest.mark.parametrize(
+    ("master", "how"),
+    [
+        ("local[2]", signal.SIGINT),
+        ("local[2]", signal.SIGTERM),
+        ("local-cluster[2,1,1024]", signal.SIGTERM),
+        ("local-cluster[2,1,1024]", signal.SIGKILL),
+    ],
+    ids=str,
+)
 @pytest.mark.slow
 def test_the_driver_dies(master, how, tmp_path):
     """Ctrl-C, kill and kill -9 of the driver: no node outlives it by more than a moment."""

@@ -31,9 +31,8 @@ PROGRAMS = {  # with what a run prints
 }
 OF_KERAS = ["estimator.py"]  # whose tensors have other names then
 MASTERS = os.environ.get("TFOS_TEST_MASTERS", "local,standalone").split(",")
-# A standalone cluster has all that one machine has, so only the most different programs run on both.
-ON_BOTH = ["estimator.py", "parameter_servers.py --driver_ps_nodes"]
-ON_LOCAL = ON_BOTH if "standalone" in MASTERS else list(PROGRAMS)
+# A standalone cluster has all that one machine has, so only tf_keras runs on one machine as well.
+ON_LOCAL = [] if "standalone" in MASTERS else list(PROGRAMS)
 RUNS = [
     *(("local[4]", "0", program) for program in ON_LOCAL if "local" in MASTERS),
     *(("local[4]", "1", program) for program in OF_KERAS if "local" in MASTERS),
