@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import tensorflowonspark
 from tensorflowonspark.cli import check
+from tensorflowonspark.cli.signals import Signalled, exit_code_of_signal
 from tensorflowonspark.errors import ClusterError, EnvironmentNotReady, NodeError, SlotsError, SpecError
 
 __all__ = ["exit_code_of", "main"]
@@ -27,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     int
         The exit code: 0; that of the node that failed first; 2 for an argument that can't be right; 69 for too few
-        task slots; 1 for any other error of the package. A wrong command line ends the process with 2.
+        task slots; 128 and its number for a signal; 1 for any other error of the package. A wrong command line ends
+        the process with 2.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -38,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClusterError as error:
         print(error, file=sys.stderr)
         return exit_code_of(error)
+    except (Signalled, KeyboardInterrupt) as ended:
+        return exit_code_of_signal(ended)
     return exit_code
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorflowonspark.cli.signals import ended_by_signals
 from tensorflowonspark.driver.preflight import examine_environment, wheels_of
 from tensorflowonspark.errors import EnvironmentNotReady
 from tensorflowonspark.task.environment import Environment, own_environment
@@ -104,14 +105,15 @@ def _names_spark(options: argparse.Namespace) -> bool:
 
 def _check_cluster(options: argparse.Namespace, report: Report) -> None:
     """Add the executors to a report."""
-    from tensorflowonspark.cli.spark import start_session, submit_arguments
+    from tensorflowonspark.cli.spark import start_session, stop_session, submit_arguments
     from tensorflowonspark.driver.executor_checks import examine_executors, problems_of
     from tensorflowonspark.driver.spark.resources import allocates_dynamically
 
-    with ThreadPoolExecutor(1) as background:
+    with ThreadPoolExecutor(1) as background, ended_by_signals() as install:
         importing = background.submit(own_environment)  # takes as long as Spark's start
         spark = start_session(submit_arguments(options, "tfos check", os.cpu_count() or 1))
         try:
+            install()  # again: Spark has a handler of SIGINT
             context = spark.sparkContext
             report.settings = dict(context.getConf().getAll())
             report.lines.append(f"{'Spark':20}{spark.version} on {context.master}, {context.applicationId}")
@@ -122,7 +124,7 @@ def _check_cluster(options: argparse.Namespace, report: Report) -> None:
             report.problems.append(str(error))
             return
         finally:
-            spark.stop()
+            stop_session(spark)
         own = Environment(**importing.result())
     report.hosts = [name for each in executors for name in (each.host, each.address)]
     report.lines += _table(executors)

@@ -54,7 +54,7 @@ def main(folder: str) -> int:
     except Exception as problem:
         code, error = 1, f"{type(problem).__name__}: {error_text(problem, _ERROR_CHARACTERS)}"
         print(error, file=sys.stderr)
-    if not options.no_wait:
+    if not options.no_wait and _exists(*storage.file_system(f"{folder}/job.pickle")):  # else nobody waits any more
         write_bytes(f"{folder}/result.json", json.dumps({"exit_code": code, "error": error}).encode())
     spark.stop()
     return code

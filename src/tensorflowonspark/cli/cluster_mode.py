@@ -17,12 +17,14 @@ from threading import Thread
 
 from tensorflowonspark import storage
 from tensorflowonspark.cli.kubernetes import delete_driver, is_pending
+from tensorflowonspark.cli.signals import uninterrupted
 from tensorflowonspark.cli.yarn import YarnApplication
-from tensorflowonspark.errors import ClusterError, SpecError
+from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script
 
-__all__ = ["check_cluster_mode", "run_in_cluster", "write_bytes"]
+__all__ = ["check_cluster_mode", "run_in_cluster", "staging_folder", "write_bytes"]
 
+_READ_SECONDS = 5.0  # for the last lines of spark-submit
 _END_SECONDS = 60.0  # for the application to end, once its nodes have
 _LINES = 40  # of spark-submit's output, shown if there is no result
 _APPLICATION = re.compile(r"\bapplication_\d+_\d+\b|(?<=submission ID )\S+:\S+")  # of YARN; namespace and pod
@@ -41,8 +43,7 @@ def check_cluster_mode(options: argparse.Namespace) -> None:
     Raises
     ------
     SpecError
-        If the master runs no Python driver in the cluster, an option needs a driver there, or no file system for the
-        staged files is known.
+        If the master runs no Python driver in the cluster, or an option needs a driver here or there.
     """
     if options.deploy_mode != "cluster":
         for name in ("no_wait", "staging_dir"):
@@ -58,11 +59,9 @@ def check_cluster_mode(options: argparse.Namespace) -> None:
         raise SpecError("--log-dir writes on the driver's machine, which --deploy-mode cluster chooses")
     if not master:
         raise SpecError("--deploy-mode cluster needs --master yarn or k8s://URL")
-    _use_settings(options.conf)
-    _staging_folder(options.staging_dir)
 
 
-def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence[str]) -> int:
+def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence[str], folder: str) -> int:
     """Run a script with a driver in the cluster; return its exit code.
 
     The script and the options are staged on a file system that both sides reach, in a directory that only the owner
@@ -77,31 +76,49 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
         The script.
     submit : sequence of str
         The arguments of spark-submit.
+    folder : str
+        The URL of the directory (`staging_folder`).
 
     Raises
     ------
     ClusterError
         If the driver ended without a result.
+    StorageError
+        If the directory can't be written.
     """
-    folder = _staging_folder(options.staging_dir)
     kept = {name: value for name, value in vars(options).items() if name not in ("run", "parser", "conf")}
-    staged = False
+    left_to_driver = False
     application = None
     try:
-        storage.make_private_directory(folder)
-        write_bytes(f"{folder}/job.pickle", pickle.dumps((script, argparse.Namespace(**kept))))
-        write_bytes(f"{folder}/tfos_driver.py", _PROGRAM.read_bytes())
+        try:
+            storage.make_private_directory(folder)
+            write_bytes(f"{folder}/job.pickle", pickle.dumps((script, argparse.Namespace(**kept))))
+            write_bytes(f"{folder}/tfos_driver.py", _PROGRAM.read_bytes())
+        except OSError as error:
+            raise StorageError(
+                f"{folder} can't be written ({error}): name another directory with --staging-dir URL"
+            ) from error
         application = _Application(folder, options.master, submit, wait=not options.no_wait)
         application.wait(options.grace)
         if options.no_wait:
-            staged = application.check_accepted()
+            application.check_accepted()
+            left_to_driver = True
             return 0
         return application.result()
     finally:
-        if application is not None:
-            application.close()
-        if not staged:
-            storage.remove(folder)
+        with uninterrupted():  # it holds the values of --env
+            if application is not None:
+                application.close()
+            if not left_to_driver:
+                _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    """Remove the staged files; the result of the run stands, whether or not that succeeds."""
+    try:
+        storage.remove(folder)
+    except OSError as error:
+        print(f"{folder} can't be removed: {error}", file=sys.stderr)
 
 
 class _Application:
@@ -123,7 +140,7 @@ class _Application:
         self._yarn = YarnApplication(submit)
         last = [*self._yarn.settings, "--deploy-mode", "cluster"]
         command = [str(Path(_find_spark_home(), "bin", "spark-submit")), *first, *submit, *last]
-        environment = {**os.environ}
+        environment = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
         program = f"{folder}/tfos_driver.py"
         if on_kubernetes:
             program = re.sub("^file:", "local:", program)  # on a volume of the driver's pod: nothing is uploaded
@@ -148,22 +165,32 @@ class _Application:
             found = _APPLICATION.search(line)
             if found and not self._id:
                 self._id = found[0]
-                print(f"{self._id}: its output is that of {_log_command(self._id)}", file=sys.stderr)
+                with suppress(OSError):  # with standard error closed, spark-submit must still be read
+                    print(f"{self._id}: its output is that of {_log_command(self._id)}", file=sys.stderr)
 
     def wait(self, grace: float) -> None:
         """Wait until spark-submit has ended; a signal ends the nodes, and a second one kills them."""
         try:
             self._process.wait()
         except BaseException:
-            write_bytes(f"{self._folder}/stop", b"")
             try:
+                self._request("stop")
                 self._end(grace + _END_SECONDS)
             except BaseException:
-                write_bytes(f"{self._folder}/kill", b"")
-                self._end(_END_SECONDS)
+                with uninterrupted():
+                    self._request("stop")  # which the driver waits for first
+                    self._request("kill")
+                    self._end(_END_SECONDS)
                 raise
             raise
         self._reader.join()
+
+    def _request(self, name: str) -> None:
+        """Write the file at which the driver ends; without it the application is killed after the time for its end."""
+        try:
+            write_bytes(f"{self._folder}/{name}", b"")
+        except OSError as error:
+            print(f"the driver can't be asked for an end: {error}", file=sys.stderr)
 
     def _end(self, seconds: float) -> None:
         """Wait for the end that the driver was asked for; kill the application if it has no driver yet, or goes on."""
@@ -179,11 +206,10 @@ class _Application:
         else:
             delete_driver(self._submit, self._id)
 
-    def check_accepted(self) -> bool:
-        """Return true if the application was accepted; raise otherwise."""
+    def check_accepted(self) -> None:
+        """Raise an error if the application was not accepted."""
         if self._process.returncode:
             raise ClusterError(f"spark-submit failed:\n{''.join(self._lines)}")
-        return True
 
     def result(self) -> int:
         """Print the driver's error, if any, and return its exit code."""
@@ -192,8 +218,8 @@ class _Application:
             if not storage.fetch(f"{self._folder}/result.json", str(local)):
                 log = f" ({_log_command(self._id)})" if self._id else ""
                 raise ClusterError(
-                    f"the driver in the cluster ended without a result; see its log{log}. The last lines of "
-                    f"spark-submit:\n{''.join(self._lines)}"
+                    "the driver in the cluster ended without a result, or spark-submit has lost sight of it; see its "
+                    f"log{log}. The last lines of spark-submit:\n{''.join(self._lines)}"
                 )
             found = json.loads(local.read_text())
         if found["error"]:
@@ -205,6 +231,7 @@ class _Application:
         with suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
+        self._reader.join(_READ_SECONDS)  # it may have the application's id yet to read
 
 
 def _log_command(application: str) -> str:
@@ -212,14 +239,19 @@ def _log_command(application: str) -> str:
     return f"kubectl logs -n {namespace} {pod}" if namespace else f"yarn logs -applicationId {application}"
 
 
-def _use_settings(settings: Sequence[str]) -> None:
-    """Reach file systems as Spark will, which is not started yet."""
-    pairs = (setting.partition("=") for setting in settings)
-    prefix = "spark.hadoop."
-    storage.use({name.removeprefix(prefix): value for name, _, value in pairs if name.startswith(prefix)})
+def staging_folder(given: str | None) -> str:
+    """Return the URL of a directory for one run's staged files, which does not exist yet.
 
+    Parameters
+    ----------
+    given : str, optional
+        The directory that it should be in; by default the home in fs.defaultFS.
 
-def _staging_folder(given: str | None) -> str:
+    Raises
+    ------
+    SpecError
+        If no file system is known that this machine and the cluster reach.
+    """
     name = f".tfos-{uuid.uuid4().hex}"
     if given:
         return storage.absolute_path(f"{given.rstrip('/')}/{name}", str(Path.cwd()))

@@ -15,6 +15,7 @@ import psutil
 
 from tensorflowonspark.cli.check import Report, check
 from tensorflowonspark.cli.redaction import Redaction
+from tensorflowonspark.cli.settings import given_in_environment, spark_settings
 from tensorflowonspark.cli.spark import add_spark_options
 from tensorflowonspark.driver.preflight import wheels_of
 from tensorflowonspark.errors import ClusterError, SpecError
@@ -75,7 +76,7 @@ def _report(found: Report, failure: str) -> str:
     checked = "\n".join(
         [*found.lines, *(f"problem: {each}" for each in found.problems), *([failure] if failure else [])]
     )
-    settings = found.settings or _defaults()
+    settings = found.settings or spark_settings(given_in_environment())
     variables = {name: value for name, value in os.environ.items() if _VARIABLES.match(name)}
     sections = {
         "Versions": _lines(dict(_versions())),
@@ -113,14 +114,3 @@ def _machine() -> Iterator[tuple[str, str]]:
     yield "memory", f"{memory.total / _GIBIBYTE:.1f} GiB, {memory.available / _GIBIBYTE:.1f} GiB of it available"
     yield "GPUs", str(len(all_gpus()))
     yield "container", "yes" if Path("/.dockerenv").exists() or "KUBERNETES_SERVICE_HOST" in os.environ else "no"
-
-
-def _defaults() -> dict[str, str]:
-    """Return the settings in Spark's own file of defaults."""
-    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME", "/nonexistent"), "conf"))
-    try:
-        lines = Path(folder, "spark-defaults.conf").read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
-    found = (re.match(r"\s*([^\s#=:]+)[\s=:]+(.*)", line) for line in lines)
-    return {match[1]: match[2].strip() for match in found if match}

@@ -29,21 +29,21 @@ def is_pending(lines: Sequence[str]) -> bool:
     return phases[-1:] == ["Pending"]
 
 
-def delete_driver(submit: Sequence[str], application: str) -> None:
+def delete_driver(submit: Sequence[str], submission: str) -> None:
     """Delete a driver's pod, and with it those of its executors.
 
     Parameters
     ----------
     submit : sequence of str
         The arguments of spark-submit.
-    application : str
+    submission : str
         The namespace and the pod, as in ``training:digits-driver``; nothing is done if it is empty.
     """
     from pyspark.find_spark_home import _find_spark_home
 
-    if not application:
+    if not submission:
         return
-    command = [str(Path(_find_spark_home(), "bin", "spark-submit")), *submit, "--kill", application]
+    command = [str(Path(_find_spark_home(), "bin", "spark-submit")), *submit, "--kill", submission]
     try:
         done = subprocess.run(
             command,
@@ -59,6 +59,6 @@ def delete_driver(submit: Sequence[str], application: str) -> None:
         problem = done.stdout.strip().rpartition("\n")[2] if done.returncode else ""
     except subprocess.TimeoutExpired:
         problem = f"no answer within {_SECONDS:.0f} s"
-    namespace, _, pod = application.partition(":")
-    result = f"kubectl delete pod -n {namespace} {pod}: {problem}" if problem else f"{application}: deleted"
+    namespace, _, pod = submission.partition(":")
+    result = f"kubectl delete pod -n {namespace} {pod}: {problem}" if problem else f"{submission}: deleted"
     print(result, file=sys.stderr)

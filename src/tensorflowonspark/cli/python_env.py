@@ -30,7 +30,6 @@ _ENDINGS = (".tar.gz", ".tgz")
 _CACHE = ".tfos/environments"  # in the user's home on fs.defaultFS
 _OF_VENV = re.compile(r"\s*(home|version|version_info|include-system-site-packages)\s*=\s*(.*?)\s*$", re.MULTILINE)
 _PACKERS = {"venv_pack": "venv-pack2", "conda_pack": "conda-pack"}
-_HADOOP = "spark.hadoop."
 _READ_BYTES = 1 << 22
 
 
@@ -84,7 +83,13 @@ class Environment:
             return
         verb = "packing" if source.is_dir() else "copying"
         print(f"{verb} {self._source()} into {self.url}; later runs reuse it", file=sys.stderr, flush=True)
-        storage.publish(self.url, lambda local: _pack(source, local), replace=False)
+        try:
+            storage.publish(self.url, lambda local: _pack(source, local), replace=False)
+        except OSError as error:
+            raise StorageError(
+                f"{self.url} can't be written ({error}): name another directory with --env-cache URL, or ship no "
+                "environment with --python-env none"
+            ) from error
 
     def arguments(self, submit: Sequence[str]) -> list[str]:
         """Return the arguments of spark-submit that ship it.
@@ -135,14 +140,17 @@ def find_environment(options: argparse.Namespace, submit: Sequence[str]) -> Envi
     ships = master.startswith(("yarn", "k8s://"))
     if given == "none" or (given == "auto" and (not ships or _has_python(settings))):
         return None
-    storage.use({name.removeprefix(_HADOOP): value for name, value in settings.items() if name.startswith(_HADOOP)})
     if given == "auto":
         if master.startswith("k8s://") and not options.env_cache:
             return None  # the image has the environment
         try:
             return _to_pack(_running(), _cache(options.env_cache, master))
         except (SpecError, StorageError) as error:
-            print(f"--python-env auto ships no environment: {error}", file=sys.stderr)
+            print(
+                f"--python-env auto ships no environment: {error}; the executors start {sys.executable} "
+                "(--python-env none: without this line)",
+                file=sys.stderr,
+            )
             return None
     if not ships:
         raise SpecError(
@@ -157,7 +165,7 @@ def find_environment(options: argparse.Namespace, submit: Sequence[str]) -> Envi
 
 
 def _has_python(settings: Mapping[str, str]) -> bool:
-    return "PYSPARK_PYTHON" in os.environ or any(settings.get(name) for name in (*_PYTHONS, *_ARCHIVES))
+    return bool(os.environ.get("PYSPARK_PYTHON")) or any(settings.get(name) for name in (*_PYTHONS, *_ARCHIVES))
 
 
 def _running() -> Path:

@@ -4,18 +4,15 @@ import argparse
 import os
 import re
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.cli.cluster_mode import check_cluster_mode, run_in_cluster
+from tensorflowonspark.cli.cluster_mode import check_cluster_mode, run_in_cluster, staging_folder
 from tensorflowonspark.cli.python_env import Environment, add_environment_options, find_environment
-from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_session, submit_arguments
+from tensorflowonspark.cli.settings import spark_settings, use_hadoop_settings
+from tensorflowonspark.cli.signals import Signalled, ended_by_signals, exit_code_of_signal
+from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_session, stop_session, submit_arguments
 from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT
 from tensorflowonspark.driver.console import parse_level, parse_show, writable_directory
@@ -28,18 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["add_to", "run_staged"]
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_STOP_SECONDS = 30.0  # for Spark to end an application, after which this process ends and its JVM too
-_SIGNALLED = 128  # and the signal's number: the exit code of a process that a signal has ended
-
-
-class _Signal(BaseException):
-    """A signal has arrived that ends the run."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 def add_to(commands: Any) -> None:
@@ -137,36 +122,35 @@ def _add_data_options(group: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    try:
-        with _ended_by_signals() as install:
-            script = read_script(
-                options.script,
-                options.arguments,
-                module=options.module,
-                working_dir=options.working_dir,
-                files=options.files,
-            )
-            check_cluster_mode(options)
-            nodes = _check(options)
-            name = options.script if options.module else Path(options.script).name
-            submit = submit_arguments(options, name, len(nodes.roles))
-            environment = find_environment(options, submit)
-            submit += environment.arguments(submit) if environment else []
-            if options.dry_run:
-                _describe(options, script, nodes, submit, environment)
-                return 0
-            if environment:
-                environment.publish()
-            if options.deploy_mode == "cluster":
-                return run_in_cluster(options, script, submit)
-            spark = start_session(submit)
-            try:
-                install()  # again: Spark has a handler of SIGINT that cancels its jobs, and with them the nodes
-                _run_on(spark, script, options)
-            finally:
-                _stop(spark)
-    except (_Signal, KeyboardInterrupt) as ended:
-        return _exit_code(ended)
+    with ended_by_signals() as install:
+        script = read_script(
+            options.script,
+            options.arguments,
+            module=options.module,
+            working_dir=options.working_dir,
+            files=options.files,
+        )
+        check_cluster_mode(options)
+        nodes = _check(options)
+        name = options.script if options.module else Path(options.script).name
+        submit = submit_arguments(options, name, len(nodes.roles))
+        use_hadoop_settings(submit)
+        folder = staging_folder(options.staging_dir) if options.deploy_mode == "cluster" else ""
+        environment = find_environment(options, submit)
+        submit += environment.arguments(submit) if environment else []
+        if options.dry_run:
+            _describe(options, script, nodes, submit, environment)
+            return 0
+        if environment:
+            environment.publish()
+        if folder:
+            return run_in_cluster(options, script, submit, folder)
+        spark = start_session(submit)
+        try:
+            install()  # again: Spark has a handler of SIGINT that cancels its jobs, and with them the nodes
+            _run_on(spark, script, options)
+        finally:
+            stop_session(spark)
     return 0
 
 
@@ -183,17 +167,11 @@ def run_staged(spark: "SparkSession", script: Script, options: argparse.Namespac
         The command line of ``tfos run``.
     """
     try:
-        with _ended_by_signals():
+        with ended_by_signals():
             _run_on(spark, script, options)
-    except (_Signal, KeyboardInterrupt) as ended:
-        return _exit_code(ended)
+    except (Signalled, KeyboardInterrupt) as ended:
+        return exit_code_of_signal(ended)
     return 0
-
-
-def _exit_code(ended: BaseException) -> int:
-    number = ended.number if isinstance(ended, _Signal) else signal.SIGINT
-    print(f"ended by {signal.Signals(number).name}", file=sys.stderr)
-    return _SIGNALLED + number
 
 
 def _run_on(spark: "SparkSession", script: Script, options: argparse.Namespace) -> None:
@@ -216,44 +194,6 @@ def _run_on(spark: "SparkSession", script: Script, options: argparse.Namespace) 
         log_dir=options.log_dir,
         gpus_per_node=options.gpus_per_node,
     )
-
-
-def _stop(spark: "SparkSession") -> None:
-    """Stop Spark from a new thread: on this one's connection to the JVM a reply may be due that a signal cut off."""
-    thread = Thread(target=spark.stop, daemon=True)
-    thread.start()
-    thread.join(_STOP_SECONDS)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[Callable[[], None]]:
-    """Raise in the block when a signal arrives that ends a process; yield a function that installs the handlers again.
-
-    The first one has the nodes end; another one, which arrives meanwhile, kills them. Signals that are ignored, as
-    after ``nohup``, stay so.
-    """
-    received = 0
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        nonlocal received
-        received = number
-        raise _Signal(number)
-
-    def install() -> None:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_IGN if handler == signal.SIG_IGN else end)
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    install()
-    try:
-        yield install
-    except RuntimeError:  # from Condition.wait, if the signal arrived while it had released its lock
-        if not received:
-            raise
-        raise _Signal(received) from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # ---- options
@@ -295,17 +235,16 @@ def _check(options: argparse.Namespace) -> ClusterSpec:
         gpus_per_node=options.gpus_per_node,
         grace=options.grace,
     )
-    if options.log_dir is not None:
+    if options.log_dir is not None and not options.dry_run:
         writable_directory(options.log_dir)
     return spec
 
 
 def _python(options: argparse.Namespace, submit: list[str]) -> str:
-    """Return the Python of the executors, as far as Spark's files of settings name none."""
+    """Return the Python of the executors."""
     in_pod = options.deploy_mode == "cluster" and options.master.startswith("k8s://")  # the image's, for the driver too
     default = "python3" if in_pod else sys.executable
-    named = [word.partition("=")[2] for word in submit if word.startswith("spark.pyspark.python=")]
-    return [os.environ.get("PYSPARK_PYTHON", default), *named][-1]
+    return spark_settings(submit).get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or default
 
 
 def _describe(

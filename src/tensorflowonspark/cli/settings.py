@@ -4,14 +4,17 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
+from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["SHELL", "given_in_environment", "spark_settings"]
+__all__ = ["SHELL", "given_in_environment", "spark_settings", "use_hadoop_settings"]
 
 SHELL = "pyspark-shell"  # the last of PYSPARK_SUBMIT_ARGS
+_HADOOP = "spark.hadoop."  # settings of Hadoop among those of Spark
 _SETTINGS = {"--master": "spark.master", "--archives": "spark.archives"}
 _PROPERTY = re.compile(r"^[ \t]*(spark\.[^\s=:]+)[ \t]*[ \t=:][ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
@@ -65,10 +68,20 @@ def spark_settings(submit: Sequence[str]) -> dict[str, str]:
     return {**({"spark.master": master} if master else {}), **_of_file(file), **given}
 
 
-def _of_file(given: str | None) -> dict[str, str]:
-    from pyspark.find_spark_home import _find_spark_home
+def use_hadoop_settings(submit: Sequence[str]) -> None:
+    """Reach file systems as Spark will, which is not started yet.
 
-    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_find_spark_home(), "conf"))
+    Parameters
+    ----------
+    submit : sequence of str
+        The arguments of spark-submit.
+    """
+    settings = spark_settings(submit).items()
+    storage.use({name.removeprefix(_HADOOP): value for name, value in settings if name.startswith(_HADOOP)})
+
+
+def _of_file(given: str | None) -> dict[str, str]:
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(_spark_home(), "conf"))
     file = Path(given or Path(folder, "spark-defaults.conf"))
     try:
         return dict(_PROPERTY.findall(file.read_text(errors="replace")))
@@ -76,3 +89,11 @@ def _of_file(given: str | None) -> dict[str, str]:
         if given:
             raise SpecError(f"--properties-file {file}: {error.strerror}") from error
         return {}
+
+
+def _spark_home() -> str:
+    if find_spec("pyspark") is None:
+        return os.environ.get("SPARK_HOME", "")
+    from pyspark.find_spark_home import _find_spark_home
+
+    return str(_find_spark_home())

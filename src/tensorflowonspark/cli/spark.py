@@ -8,11 +8,13 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from tensorflowonspark.cli.settings import SHELL, given_in_environment, spark_settings
+from tensorflowonspark.cli.signals import uninterrupted
 from tensorflowonspark.cli.yarn import YarnApplication
 from tensorflowonspark.driver.preflight import check_environment
 from tensorflowonspark.driver.spark.jobs import first_cause
@@ -21,7 +23,7 @@ from tensorflowonspark.errors import ClusterError, SpecError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["add_spark_options", "names_spark", "read_frame", "start_session", "submit_arguments"]
+__all__ = ["add_spark_options", "names_spark", "read_frame", "start_session", "stop_session", "submit_arguments"]
 
 # Options of spark-submit that are passed on to it.
 _OPTIONS = {
@@ -39,7 +41,7 @@ _OPTIONS = {
     "--executor-memory": "the memory of each executor's JVM",
     "--driver-memory": "the memory of the driver's JVM",
 }
-_MASTER = re.compile(r"local(\[.*\])?$|local-cluster\[|spark://|yarn$|k8s://|mesos://")
+_MASTER = re.compile(r"local(\[.*\])?$|local-cluster\[|spark://|yarn$|k8s://")
 _METAVARS = {
     "--master": "URL",
     "--name": "NAME",
@@ -49,6 +51,7 @@ _METAVARS = {
 }
 _METAVARS |= {"--executor-cores": "N", "--executor-memory": "SIZE", "--driver-memory": "SIZE"}
 _END_SECONDS = 5.0  # for a JVM to remove its files
+_STOP_SECONDS = 30.0  # for Spark to end an application, after which this process ends and its JVM too
 _FORMATS = {".parquet": "parquet", ".orc": "orc", ".json": "json", ".csv": "csv", ".tfrecord": "tfrecord"}
 _READ_OPTIONS = {"csv": {"header": "true", "inferSchema": "true"}}
 
@@ -133,14 +136,22 @@ def start_session(submit: list[str]) -> "SparkSession":
         context.pythonExec = context.getConf().get("spark.pyspark.python", context.pythonExec)
         return SparkSession(context)
     except BaseException as error:
-        _end(set(psutil.Process().children()) - others)  # a JVM whose start is interrupted may stay
-        if not isinstance(error, Exception):
-            application.kill()  # which YARN keeps until it has a container for it, with no driver any more
-            raise
+        with uninterrupted():
+            _end(set(psutil.Process().children()) - others)  # a JVM whose start is interrupted may stay
+            if not isinstance(error, Exception):
+                application.kill()  # which YARN keeps until it has a container for it, with no driver any more
+                raise
         check_environment()  # what is missing explains more than Spark's own error
         jvm_ended = "JAVA_GATEWAY_EXITED" in str(error)
         cause = "its JVM has ended; its own lines above have the reason" if jvm_ended else first_cause(error)
         raise ClusterError(f"Spark did not start: {cause}") from error
+
+
+def stop_session(spark: "SparkSession") -> None:
+    """Stop Spark from a new thread: on this one's connection to the JVM a reply may be due that a signal cut off."""
+    thread = Thread(target=spark.stop, daemon=True)
+    thread.start()
+    thread.join(_STOP_SECONDS)
 
 
 def _end(children: set[psutil.Process]) -> None:

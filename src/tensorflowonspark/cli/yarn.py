@@ -6,10 +6,10 @@ import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Thread
 
 from tensorflowonspark import storage
 from tensorflowonspark.cli.settings import spark_settings
+from tensorflowonspark.cli.signals import uninterrupted
 from tensorflowonspark.errors import StorageError
 
 __all__ = ["YarnApplication"]
@@ -53,7 +53,7 @@ class YarnApplication:
     def kill(self, *, uploaded: str = "") -> None:
         """Kill it, if it has not ended; remove what spark-submit has uploaded for it.
 
-        It goes on when a signal interrupts this call, and the process waits for it.
+        No signal interrupts it.
 
         Parameters
         ----------
@@ -62,15 +62,23 @@ class YarnApplication:
         """
         if not self.on_yarn:
             return
-        thread = Thread(target=self._kill, args=(uploaded,))
-        thread.start()
-        thread.join()
+        with uninterrupted():
+            self._kill(uploaded)
 
     def _kill(self, uploaded: str) -> None:
-        found = list(self._find() or ())
-        if found and self._yarn("-kill", *found) is not None:
-            print(f"killed {', '.join(found)}", file=sys.stderr)
-        for each in {*found, uploaded} - {""}:
+        found = self._find()
+        if found is None and not uploaded:
+            print("it runs if YARN has accepted it: yarn application -list", file=sys.stderr)
+            return
+        running = [uploaded] if found is None else list(found)
+        if running:
+            if self._yarn("-kill", *running) is None:
+                print(f"it may still run: yarn application -kill {' '.join(running)}", file=sys.stderr)
+                return
+            print(f"killed {', '.join(running)}", file=sys.stderr)
+        elif not uploaded:
+            print("what Spark has uploaded for it may remain in .sparkStaging", file=sys.stderr)
+        for each in {*running, uploaded} - {""}:
             path = f"{self._staging.rstrip('/')}/" if self._staging else ""
             try:
                 storage.remove(storage.absolute_path(f"{path}.sparkStaging/{each}", str(Path.cwd())))

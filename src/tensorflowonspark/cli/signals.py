@@ -1,0 +1,80 @@
+"""Signals that end a command: the first has its cluster end in order, another one at once."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["Signalled", "ended_by_signals", "exit_code_of_signal", "uninterrupted"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SIGNALLED = 128  # and the signal's number: the exit code of a process that a signal has ended
+
+
+class Signalled(BaseException):
+    """A signal has arrived that ends the command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[Callable[[], None]]:
+    """Raise `Signalled` in the block when a signal arrives; yield a function that installs the handlers again.
+
+    The first one has the nodes end; another one, which arrives meanwhile, kills them. Signals that are ignored, as
+    after ``nohup``, stay so.
+    """
+    received = 0
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        nonlocal received
+        received = number
+        raise Signalled(number)
+
+    def install() -> None:
+        for number in before:
+            signal.signal(number, end)
+
+    before = _handled()
+    install()
+    try:
+        yield install
+    except RuntimeError:  # from Condition.wait, if the signal arrived while it had released its lock
+        if not received:
+            raise
+        raise Signalled(received) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Take no notice of signals in the block, which must end within a bounded time.
+
+    It is for what would stay behind otherwise, as an application or staged files.
+    """
+    before = _handled()
+    for number in before:
+        signal.signal(number, lambda *_: None)  # SIG_IGN would be inherited by processes that are started here
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def exit_code_of_signal(ended: Signalled | KeyboardInterrupt) -> int:
+    """Print which signal has ended a command, and return its exit code: 128 and the signal's number."""
+    number = ended.number if isinstance(ended, Signalled) else signal.SIGINT
+    print(f"ended by {signal.Signals(number).name}", file=sys.stderr)
+    return _SIGNALLED + number
+
+
+def _handled() -> dict[int, Callable[[int, FrameType | None], object] | int | None]:
+    """Return the handlers of the signals that are not ignored."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    return {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}

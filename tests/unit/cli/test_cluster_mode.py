@@ -1,0 +1,93 @@
+"""Cluster mode with programs in the place of Spark's: what is left behind, and which exit code comes back."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tensorflowonspark import storage
+from tensorflowonspark.cli import main
+from tensorflowonspark.errors import StorageError
+
+ENDS = """#!/bin/sh
+for folder; do :; done  # the last argument
+echo '{"exit_code": 7, "error": "its program called sys.exit(7)"}' > ${folder#file:}/result.json
+"""
+STAYS = """#!/bin/sh
+echo "Submitted application application_1_0001"
+touch "$BEGUN"
+exec sleep 600
+"""
+YARN = """#!/bin/sh
+echo "$@" >> "$CALLS"
+case "$*" in *-list*) printf 'application_1_0001\\tx\\tSPARK\\tann\\tdefault\\tRUNNING\\tUNDEFINED\\t10%%\\n';; esac
+"""
+COMMAND = """
+import sys
+from tensorflowonspark.cli import cluster_mode, main
+cluster_mode._END_SECONDS = 1.0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Return the command line; ``submit`` is the program in the place of spark-submit."""
+
+    def made(submit):
+        for name, text in (("spark-submit", submit), ("spark-class", YARN)):
+            program = tmp_path / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(text)
+            program.chmod(0o755)
+        (tmp_path / "train.py").write_text("")
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+        monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # so that no environment is packed
+        monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+        monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
+        options = ["--master", "yarn", "--deploy-mode", "cluster", "--staging-dir", str(tmp_path / "staging")]
+        return ["run", *options, str(tmp_path / "train.py")]
+
+    return made
+
+
+def test_the_result_stands_if_the_staged_files_can_not_be_removed(command, monkeypatch, capsys):
+    def refused(path):
+        raise StorageError("the name node is in safe mode")
+
+    words = command(ENDS)
+    monkeypatch.setattr(storage, "remove", refused)
+    assert main(words) == 7
+    output = capsys.readouterr().err
+    assert "its program called sys.exit(7)" in output
+    assert "can't be removed: the name node is in safe mode" in output
+
+
+def test_a_staging_directory_that_can_not_be_written_is_named(command, tmp_path, capsys):
+    (tmp_path / "staging").write_text("a file")
+    assert main(command(ENDS)) == 1
+    assert "name another directory with --staging-dir URL" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seconds", [0.0, 0.3], ids=["at once", "a moment later"])
+def test_two_signals_leave_no_application(command, tmp_path, seconds):
+    """As of a terminal that is closed: the kernel and the shell send one each."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *command(STAYS)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        while not (tmp_path / "begun").exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        _, output = process.communicate(timeout=40)
+    finally:
+        process.kill()
+    assert process.returncode in (128 + signal.SIGHUP, 128 + signal.SIGTERM), output
+    assert "-kill application_1_0001" in (tmp_path / "calls").read_text(), output
+    assert not list((tmp_path / "staging").iterdir())
