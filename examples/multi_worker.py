@@ -35,10 +35,12 @@ def main():
         model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.fit(train, epochs=options.epochs, verbose=0)
 
-    task = json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {"type": "worker", "index": 0})
+    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    task = config.get("task", {"type": "worker", "index": 0})
+    chief = "chief" if "chief" in config.get("cluster", {}) else "worker"
     correct = model.predict(images[1500:], verbose=0).argmax(axis=1) == labels[1500:]
     print(f"{task['type']} {task['index']}: accuracy {correct.mean():.3f}")
-    if options.model and task["index"] == 0:
+    if options.model and (task["type"], task["index"]) == (chief, 0):
         model.save(options.model)
 
 

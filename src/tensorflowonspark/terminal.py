@@ -82,10 +82,11 @@ class Console:
                 self._thread.start()
             if not self._entries and not self._busy:
                 self._moved = time.monotonic()
-            while self._size + size > self._characters and self._entries and not self._is_stuck:
+            while self._size + size > self._characters and self._size and not self._is_stuck:
                 self._changed.wait(_STUCK_SECONDS / 4)
-            while self._size + size > self._characters and self._entries:
-                oldest = self._entries.popleft()
+            while self._size + size > self._characters and self._size:
+                oldest = next(each for each in self._entries if each.size)  # others, as the progress bar, stay
+                self._entries.remove(oldest)
                 self._size -= oldest.size
                 self._dropped += oldest.lines
             self._entries.append(_Entry(act, streams, lines, size))
@@ -146,6 +147,10 @@ class Console:
         while not poll.poll(_POLL_MILLISECONDS):
             self._unread_since = self._unread_since or time.monotonic()
 
+    def note_progress(self) -> None:
+        """Note that a file has taken some of a text: a slow reader is none that has stopped."""
+        self._unread_since, self._moved = None, time.monotonic()
+
 
 class Unblocked:
     """A second, non-blocking descriptor of a terminal or pipe: a blocked write would hold the lock of Python's file.
@@ -183,6 +188,7 @@ class Unblocked:
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
+                self._console.note_progress()
             except BlockingIOError:
                 self._console.wait_for_reader(poll)
         return len(text)

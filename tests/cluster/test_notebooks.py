@@ -42,7 +42,6 @@ print("next", tfos.run(spark, lambda ctx: ctx.index, num_workers=2))
 def test_an_example_runs_and_its_output_is_kept(path):
     kept = nbformat.read(path, as_version=4)
     executed = execute(path)
-    assert [cell.source for cell in kept.cells] == [cell.source for cell in executed.cells]
     shows = [[output.output_type for output in cell.get("outputs", ())] for cell in executed.cells]
     assert shows == [[output.output_type for output in cell.get("outputs", ())] for cell in kept.cells]
     assert "[worker:0] Epoch 2/" in nbformat.writes(executed)

@@ -111,7 +111,9 @@ def _check_cluster(options: argparse.Namespace, report: Report) -> None:
 
     with ThreadPoolExecutor(1) as background, ended_by_signals() as install:
         importing = background.submit(own_environment)  # takes as long as Spark's start
-        spark = start_session(submit_arguments(options, "tfos check", os.cpu_count() or 1))
+        submit = submit_arguments(options, "tfos check", os.cpu_count() or 1)
+        # A speculative copy of the task that examines an executor runs on another one, and ends first.
+        spark = start_session([*submit, "--conf", "spark.speculation=false"])
         try:
             install()  # again: Spark has a handler of SIGINT
             context = spark.sparkContext

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark import task
 from tensorflowonspark.driver.preflight import pyarrow_problem
-from tensorflowonspark.driver.spark.jobs import first_cause
+from tensorflowonspark.driver.spark.dynamic import occupy_slots
+from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, count_slots, find_slots, listen
-from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.errors import EnvironmentNotReady, SlotsError
 from tensorflowonspark.task.environment import PACKAGES, Environment, report_environment
 from tensorflowonspark.transport import new_credentials
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["examine_executors", "problems_of"]
 
 _EXECUTOR_SECONDS = 120.0  # for executors that the cluster manager was asked for
+_CANCEL_SECONDS = 10.0
 _MANY = 1 << 20  # slots: more than there are
 _FEWEST_FILES = 1024  # that TensorFlow, its connections and the files of a checkpoint need
 _SHARED_BYTES = 256 << 20  # NCCL's buffers for several GPUs; a container has 64 MiB by default
@@ -45,8 +47,7 @@ def examine_executors(spark: "SparkSession") -> list[Environment]:
         If Spark can't run a Python task on the executors.
     """
     context = spark.sparkContext
-    dynamic = allocates_dynamically(context)  # then executors come when there are tasks
-    slots = count_slots(context) if dynamic else find_slots(context, 1, _MANY, _EXECUTOR_SECONDS)
+    slots = _slots(spark)
     server, address = listen(context, new_credentials(), lambda channel: channel.close())
     try:
         with _shipped_by_value():
@@ -58,7 +59,33 @@ def examine_executors(spark: "SparkSession") -> list[Environment]:
         server.close()
     slots_of = Counter(key for key, _ in rows)
     found = {key: Environment(**fields, slots=slots_of[key]) for key, fields in rows if fields is not None}
+    if missing := slots_of.keys() - found.keys():
+        hosts = _names(sorted(key.split()[0] for key in missing))
+        raise EnvironmentNotReady(f"{hosts}: not examined, each task waited for another one: run tfos check again")
     return sorted(found.values(), key=lambda each: (each.host, each.address))
+
+
+def _slots(spark: "SparkSession") -> int:
+    """Wait until there is an executor; return how many task slots there are."""
+    context = spark.sparkContext
+    asking = None
+    if allocates_dynamically(context):  # executors come when there are tasks
+        occupy = partial(occupy_slots, spark, 1, None, _EXECUTOR_SECONDS)
+        asking = SparkJob(spark, "tfos check: request an executor", occupy, lambda: None)
+    try:
+        find_slots(context, 1, 1 if asking else _MANY, _EXECUTOR_SECONDS, had=1)
+        return count_slots(context)
+    except SlotsError as error:
+        raise SlotsError(
+            1,
+            0,
+            f"no executor has registered within {_EXECUTOR_SECONDS:.0f} s: look at the queue and the free resources of "
+            "the cluster manager (tfos run waits --start-timeout for them)",
+        ) from error
+    finally:
+        if asking:
+            asking.cancel()
+            asking.wait(_CANCEL_SECONDS)
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 import os
 import tokenize
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from modulefinder import ModuleFinder
 from pathlib import Path
@@ -70,7 +71,7 @@ def read_script(
         found = list(_all_files(root))
     else:
         root = file.parent if file is not None and not module else root
-        found = list(_own_modules(str(path) if module else file, root)) if file is not None else []
+        found = _own_modules(str(path) if module else file, root) if file is not None else []
     if file is not None and not file.is_relative_to(root):
         raise SpecError(f"{file} is not in working_dir={str(root)!r}: nodes get only what is in that directory")
     own = {str(each.relative_to(root)): each for each in found}
@@ -92,17 +93,21 @@ def read_script(
 
 def _check_arguments(arguments: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(arguments, (str, bytes)) or not isinstance(arguments, Sequence | None):
-        raise SpecError(f"args={arguments!r}: expected the script's arguments as a list, as in ['--lr', '0.1']")
+        raise SpecError(f"the script's arguments are {arguments!r}: expected a list, as in ['--lr', '0.1']")
     wrong = next((each for each in arguments or () if not isinstance(each, str)), None)
     if wrong is not None:
-        raise SpecError(f"args: {wrong!r} is no string: a script's arguments are strings, as in ['--lr', '0.1']")
+        raise SpecError(f"{wrong!r} is no string: a script's arguments are strings, as in ['--lr', '0.1']")
     return tuple(arguments or ())
 
 
 def _existing_file(path: Path, what: str) -> Path:
-    if path.is_dir():
-        raise SpecError(f"{path} is a directory: name a {what} in it")
-    if not path.is_file():
+    try:
+        if path.is_dir():
+            raise SpecError(f"{path} is a directory: name a {what} in it")
+        exists = path.is_file()
+    except OSError as error:
+        raise SpecError(f"{path} can't be read: {error.strerror}") from error
+    if not exists:
         near = sorted(each.name for each in path.absolute().parent.glob(f"*{path.suffix or '.py'}"))[:5]
         hint = f"; in that directory there are {', '.join(near)}" if near else ""
         raise SpecError(f"there is no {what} {path}{hint}")
@@ -112,8 +117,9 @@ def _existing_file(path: Path, what: str) -> Path:
 def _by_name(files: Iterable[Path], own: Mapping[str, Path]) -> dict[str, Path]:
     """Return files by their names; refuse one that would take the place of another."""
     found: dict[str, Path] = {}
+    folders = {name.partition("/")[0]: each.parent for name, each in own.items() if "/" in name}
     for file in files:
-        other = found.get(file.name) or own.get(file.name)
+        other = found.get(file.name) or own.get(file.name) or folders.get(file.name)
         if other is not None and other != file:
             raise SpecError(f"files: {file} and {other} would both be {file.name} in the nodes' directory: rename one")
         if file.name not in own:
@@ -149,7 +155,7 @@ def _find(name: str, directory: str) -> ModuleSpec | None:
 def _check_source(file: Path) -> None:
     """Raise `SpecError` if a file is no Python program."""
     try:
-        with tokenize.open(file) as source:
+        with tokenize.open(file) as source, _without_warnings():
             compile(source.read(), str(file), "exec", dont_inherit=True)
     except SyntaxError as error:
         raise _no_python(error, file) from error
@@ -189,7 +195,10 @@ class _Finder(ModuleFinder):
         spec = PathFinder.find_spec(name, self.path if path is None else path)
         if spec is not None and spec.origin is None and spec.submodule_search_locations:
             return None, next(iter(spec.submodule_search_locations)), ("", "", _PACKAGE)
-        return super().find_module(name, path, parent)
+        try:
+            return super().find_module(name, path, parent)
+        except OSError as error:  # a file that can't be read
+            raise ImportError(str(error), name=name) from error
 
     def load_package(self, fqname: str, pathname: str) -> Any:
         if Path(pathname, "__init__.py").is_file():
@@ -203,28 +212,46 @@ class _Finder(ModuleFinder):
             self.files[Path(pathname)] = None
         try:
             return super().load_module(fqname, fp, pathname, file_info)
-        except (SyntaxError, ValueError, OSError, RecursionError) as error:
+        except SpecError:
+            raise
+        except RecursionError as error:
+            raise SpecError(
+                f"{pathname}: its imports are nested too deeply to follow: ship the whole directory (--working-dir, or "
+                "working_dir=)"
+            ) from error
+        except (SyntaxError, ValueError, OSError) as error:
             if fqname in self._needed:
+                if isinstance(error, SyntaxError):
+                    error.filename = error.filename or pathname
                 raise
             raise ImportError(str(error), name=fqname) from error
 
 
-def _own_modules(program: str | Path, root: Path) -> Iterator[Path]:
-    """Yield the files of a program that are in its directory: itself, and what it imports, directly or not."""
+def _own_modules(program: str | Path, root: Path) -> list[Path]:
+    """Return the files of a program that are in its directory: itself, and what it imports, directly or not."""
     if isinstance(program, Path):
         finder = _Finder(root, ["__main__"])
-        finder.run_script(str(program))
+        with _without_warnings():
+            finder.run_script(str(program))
     else:
         parts = program.split(".")
         parents = [".".join(parts[: number + 1]) for number in range(len(parts))]
         finder = _Finder(root, [*parents, f"{program}.__main__"])
         try:
             for name in (program, f"{program}.__main__"):
-                with suppress(ImportError):  # the second one, if it is no package
+                with suppress(ImportError), _without_warnings():  # the second one, if it is no package
                     finder.import_hook(name)
         except SyntaxError as error:
             raise _no_python(error) from error
-    yield from finder.files
+    return list(finder.files)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Leave the warnings of compiling to the nodes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        yield
 
 
 def _all_files(root: Path) -> Iterator[Path]:

@@ -4,6 +4,7 @@ Spark tasks run these functions where this package may be missing: they are ship
 the standard library alone.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -34,6 +35,8 @@ import importlib, json, sys
 for name in sys.argv[1:]:
     try:
         found = [str(getattr(importlib.import_module(name), "__version__", "?")), ""]
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
         found = ["", f"{type(error).__name__}: {error}".splitlines()[0]]
     print(json.dumps(["imported", name, *found]), flush=True)
@@ -109,12 +112,16 @@ def report_environment(driver: tuple[str, int], _rows: Iterator[Any]) -> Iterato
     from pyspark import TaskContext
 
     begin = time.monotonic()
-    key = f"{socket.gethostname()} {_executor_pid()} {Path.cwd()}"
+    # Containers that share a host's network may have equal pids and directories.
+    namespaces = Path("/proc/self/ns/pid")
+    namespace = namespaces.stat().st_ino if namespaces.exists() else 0
+    key = f"{socket.gethostname()} {_executor_pid()} {namespace} {Path.cwd()}"
+    name = hashlib.sha256(f"{os.getuid()} {key}".encode(errors="surrogateescape")).hexdigest()
     task = TaskContext.get()
     assigned = task.resources().get("gpu") if task is not None else None
     with socket.socket(socket.AF_UNIX) as first:
         try:
-            first.bind(f"\0tfos-check-{os.getuid()}-{key}"[:107])  # a name that ends with the process
+            first.bind(f"\0tfos-check-{name}")  # a name that ends with the process
         except OSError:
             yield key, None
         else:

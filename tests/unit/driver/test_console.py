@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from threading import Thread
 
 import pytest
 
@@ -130,6 +131,20 @@ def test_lines_that_nobody_reads_are_dropped_and_counted(caplog):
     assert f"{len(lines) - len(shown)} lines of the nodes' output are left out here" in caplog.text
 
 
+def test_what_is_no_text_stays_when_lines_are_dropped():
+    """As the progress bar, which else would wait for its turn for ever."""
+    reading, writing = os.pipe()
+    console, drawn = Console(characters=1000), []
+    with open(reading, "rb") as reader, open(writing, "wb", buffering=0) as writer:
+        console.put(partial(writer.write, b"." * (1 << 16)), lambda: iter([writer]))  # which fills the pipe
+        for _ in range(20):
+            console.put(partial(drawn.append, 1), lambda: iter([writer]))
+            console.put(partial(writer.write, b"line\n" * 100), lambda: iter([writer]), 1, 500)
+        while not console.drain():
+            os.read(reader.fileno(), 1 << 16)
+    assert len(drawn) == 20
+
+
 def test_no_line_is_lost_where_somebody_reads_slowly():
     console = Console(characters=1000)
     shown = []
@@ -180,6 +195,26 @@ def test_a_terminal_that_nobody_reads_stops_nothing(tmp_path, with_logging):
     os.close(ours)
     assert out == "{'worker:0': 7}\n"
     assert driver.returncode == 0
+
+
+def test_a_slow_terminal_is_waited_for():
+    """Its reader takes longer for one text than a reader that has stopped is waited for."""
+    terminal, ours = os.openpty()
+    with os.fdopen(ours, "w") as file:
+        console = Console()
+        unblocked = Unblocked(file, console)
+        text = "x" * 40_000 + "\n"
+        console.put(partial(unblocked.write, text), lambda: iter([file]), 1, len(text))
+        ends = []
+        drain = Thread(target=lambda: ends.append(console.drain()))
+        drain.start()
+        came = b""
+        while not came.endswith(b"\n"):
+            came += os.read(terminal, 4096)
+            time.sleep(0.25)
+        drain.join()
+        assert ends == [True]
+    os.close(terminal)
 
 
 def test_a_line_that_a_terminal_takes_in_parts_arrives_whole():

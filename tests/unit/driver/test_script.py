@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from modulefinder import ModuleFinder
 
 import pytest
 
@@ -102,8 +103,8 @@ def test_a_working_directory_comes_whole(project):
     [
         (("trian.py",), {}, r"there is no script trian.py; in that directory there are settings.py, train.py"),
         (("parts",), {}, r"parts is a directory: name a script in it"),
-        (("train.py", "--lr 0.1"), {}, r"args='--lr 0.1': expected the script's arguments as a list"),
-        (("train.py", ["--lr", 0.1]), {}, r"args: 0.1 is no string"),
+        (("train.py", "--lr 0.1"), {}, r"the script's arguments are '--lr 0.1': expected a list"),
+        (("train.py", ["--lr", 0.1]), {}, r"0.1 is no string"),
         (("nothing.here",), {"module": True}, r"there is no module nothing.here, neither in .* nor among the inst"),
         (("train.py",), {"working_dir": "missing"}, r"working_dir='missing': there is no such directory"),
         (("train.py",), {"working_dir": "parts"}, r"train.py is not in working_dir='.*parts'"),
@@ -141,6 +142,40 @@ def test_a_module_is_one_of_the_working_directory(project, tmp_path_factory, mon
     assert "parts/model.py" in read_script("parts.model", module=True, working_dir=project).files
     with pytest.raises(SpecError, match=r"there is no module parts.model, neither in .*elsewhere"):
         read_script("parts.model", module=True)
+
+
+def test_a_file_with_the_name_of_a_directory_is_refused(project, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other") / "parts"
+    other.write_text("")
+    with pytest.raises(SpecError, match="would both be parts"):
+        read_script("train.py", working_dir=project, files=[other])
+
+
+def test_a_module_that_can_not_be_read_is_left_to_the_program(project, monkeypatch):
+    find = ModuleFinder.find_module
+
+    def refuse(self, name, *rest):
+        if name == "settings":
+            raise PermissionError(13, "Permission denied")
+        return find(self, name, *rest)
+
+    monkeypatch.setattr(ModuleFinder, "find_module", refuse)
+    assert "settings.py" not in read_script("train.py").files
+
+
+def test_a_chain_of_imports_that_is_too_long_to_follow_is_refused(project):
+    for number in range(400):
+        (project / f"m{number}.py").write_text(f"import m{number + 1}")
+    (project / "train.py").write_text("try:\n    import m0\nexcept ImportError:\n    pass\n")
+    with pytest.raises(SpecError, match="nested too deeply to follow: ship the whole directory"):
+        read_script("train.py")
+
+
+def test_warnings_of_the_compiler_are_left_to_the_nodes(project, recwarn):
+    (project / "train.py").write_text("import settings\nassert (1 is 1)")
+    (project / "settings.py").write_text("assert (1 is 1)")
+    read_script("train.py")
+    assert not recwarn.list
 
 
 def test_too_much_is_refused_before_it_is_read(project):
