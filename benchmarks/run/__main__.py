@@ -1,7 +1,8 @@
 """From the command `tfos run` to the first line of the script.
 
 Each round starts every command afresh: `tfos run --master local[2]` with one worker and with two, `spark-submit` of an
-empty Python program, `spark-submit` of one that starts a session, and a Python that imports TensorFlow.
+empty Python program, `spark-submit` of one that starts a session, and a Python that imports TensorFlow; then what two
+ways to be sooner bring: an archive of Spark's classes, and an import of TensorFlow while Spark starts.
 """
 
 import os
@@ -17,6 +18,9 @@ _TITLES = {
     "two": "`tfos run --master local[2] --workers 2`, to the first line of the later one",
     "submit": "`spark-submit --master local[2]` of an empty program, to its end",
     "session": "`spark-submit --master local[2]` of a program that starts a session, to its next line",
+    "archive": "`tfos run --master local[2]`, with an archive of Spark's classes",
+    "session archive": "`spark-submit` of a program that starts a session, with that archive",
+    "together": "a session and `import tensorflow`, started at the same time, until both are there",
     "tensorflow": "`python -c 'import tensorflow'`, to its end",
 }
 TARGETS = [

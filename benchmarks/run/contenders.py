@@ -1,10 +1,12 @@
 """Contenders: command lines that are started afresh in each round, and the time until each has arrived."""
 
+import atexit
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyspark
@@ -15,15 +17,16 @@ _RUN = ["run", "--master", "local[2]"]
 _SESSION = "from pyspark.sql import SparkSession\nspark = SparkSession.builder.getOrCreate()\n"
 # The time is the first thing that the program asks for; the file's name is that of its process.
 _STAMP = "import time; now = time.time()\nimport os, sys\nopen(f'{sys.argv[1]}/{os.getpid()}', 'w').write(repr(now))\n"
+_JOB = _SESSION + "spark.range(9).mapInArrow(lambda batches: batches, 'id long').count()\n"
 _SECONDS = 300  # of one command
 
 
-def _seconds(command, program, log):
+def _seconds(command, program, log, **variables):
     """Run a command with a program and the directory for its times; return the seconds to the last of these.
 
     Without a program they are those to the command's end.
     """
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, **variables}
     with tempfile.TemporaryDirectory() as directory:
         times = Path(directory, "times")
         times.mkdir()
@@ -37,10 +40,29 @@ def _seconds(command, program, log):
         return max(ends) - begin
 
 
+def _archived(command, program, log):
+    """Return the seconds of a command whose JVM maps Spark's classes from an archive, which the first call writes."""
+    archive = Path(tempfile.gettempdir(), f"spark-{os.getpid()}.jsa")
+    if not archive.exists():
+        _seconds(_SUBMIT, _JOB, log, SPARK_SUBMIT_OPTS=f"-XX:ArchiveClassesAtExit={archive}")
+        atexit.register(archive.unlink)
+    return _seconds(command, program, log, SPARK_SUBMIT_OPTS=f"-XX:SharedArchiveFile={archive}")
+
+
+def _together(log):
+    """Return the seconds until a session and an import of TensorFlow, started at the same time, are both there."""
+    with ThreadPoolExecutor(1) as importing:
+        imported = importing.submit(TURNS["tensorflow"], log)
+        return max(TURNS["session"](log), imported.result())
+
+
 TURNS = {
     "one": lambda log: _seconds([*_TFOS, *_RUN], _STAMP, log),
     "two": lambda log: _seconds([*_TFOS, *_RUN, "--workers", "2"], _STAMP, log),
     "submit": lambda log: _seconds(_SUBMIT, "", log),
     "session": lambda log: _seconds(_SUBMIT, _SESSION + _STAMP, log),
+    "archive": lambda log: _archived([*_TFOS, *_RUN], _STAMP, log),
+    "session archive": lambda log: _archived(_SUBMIT, _SESSION + _STAMP, log),
+    "together": _together,
     "tensorflow": lambda log: _seconds([sys.executable, "-c", "import tensorflow"], None, log),
 }

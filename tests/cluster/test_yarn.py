@@ -84,7 +84,7 @@ def check_nothing_staged(mini_cluster):
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_an_unchanged_script(yarn, mini_cluster, hadoop_free, tmp_path, mode):
-    script = [ROOT / "examples/multi_worker.py", "--epochs", "30"]
+    script = [ROOT / "examples/multi_worker.py", "--epochs", "8"]
     logs = ["--log-dir", tmp_path / "logs"] if mode == "client" else []
     process = tfos_run(yarn, mini_cluster.url, mode, "--workers", "2", *logs, *script)
     try:
@@ -94,7 +94,7 @@ def test_an_unchanged_script(yarn, mini_cluster, hadoop_free, tmp_path, mode):
     assert process.returncode == 0, output
     for index in (0, 1):
         text = (tmp_path / f"logs/worker-{index}.log").read_text() if logs else mini_cluster.log(application(output))
-        assert float(text.rpartition(f"worker {index}: accuracy ")[2].split()[0]) > 0.85
+        assert float(text.rpartition(f"worker {index}: accuracy ")[2].split()[0]) > 0.8
     check_nothing_staged(mini_cluster)
 
 

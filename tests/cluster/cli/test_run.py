@@ -70,13 +70,13 @@ def test_a_script_that_knows_nothing_of_spark_trains_on_two_workers(master, tmp_
     """The same file, with the accuracy of all workers."""
     model = tmp_path / "model.keras"
     code, output = finished(
-        *master, "--workers", "2", ROOT / "examples/multi_worker.py", "--epochs", "30", "--model", model
+        *master, "--workers", "2", ROOT / "examples/multi_worker.py", "--epochs", "8", "--model", model
     )
     assert code == 0, output
     found = dict(re.findall(r"\[worker:(\d)\] worker \d: accuracy ([\d.]+)", output))
     assert set(found) == {"0", "1"}
     assert found["0"] == found["1"]
-    assert float(found["0"]) > 0.85
+    assert float(found["0"]) > 0.8
     assert model.exists()
 
 

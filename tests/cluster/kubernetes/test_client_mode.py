@@ -51,14 +51,14 @@ def test_an_unchanged_script_trains_on_two_pods(kubernetes):
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
     }
     options = [word for name, value in late.items() for word in ("--conf", f"{name}={value}")]
-    script = [ROOT / "examples/multi_worker.py", "--epochs", "30"]
+    script = [ROOT / "examples/multi_worker.py", "--epochs", "8"]
     process = tfos_run(kubernetes, "--name", "script", *options, *script)
     output = output_of(process, 200)
     assert process.returncode == 0, output
     found = dict(re.findall(r"\[worker:(\d)\] worker \d: accuracy ([\d.]+)", output))
     assert set(found) == {"0", "1"}, output
     assert found["0"] == found["1"]
-    assert float(found["0"]) > 0.85
+    assert float(found["0"]) > 0.8
     for name in kubernetes.pods_of("script"):
         spec = kubernetes.pod(name)["spec"]
         assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]

@@ -79,7 +79,7 @@ def exit_code(status):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_an_unchanged_script_trains_under_a_driver_in_a_pod(kubernetes, tmp_path):
-    script = [ROOT / "examples/multi_worker.py", "--epochs", "30"]
+    script = [ROOT / "examples/multi_worker.py", "--epochs", "8"]
     application = Application(kubernetes, "inside", tmp_path / "staging", "--workers", 2, *script)
     output, log, status = application.end(200)
     assert application.process.returncode == 0, output
@@ -89,7 +89,7 @@ def test_an_unchanged_script_trains_under_a_driver_in_a_pod(kubernetes, tmp_path
     found = dict(re.findall(r"\[worker:(\d)\] worker \d: accuracy ([\d.]+)", log))
     assert set(found) == {"0", "1"}, log
     assert found["0"] == found["1"]
-    assert float(found["0"]) > 0.85
+    assert float(found["0"]) > 0.8
 
     (driver,) = kubernetes.pod("inside-driver")["spec"]["containers"]
     assert "PYSPARK_PYTHON" not in {each["name"] for each in driver["env"]}  # the image's
