@@ -1,7 +1,8 @@
 """The rungs of the test suite, and how its tests are divided among processes: a pytest plugin.
 
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
-``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others.
+``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others; of those marked
+`slow` CI runs one half with a commit, and the other with the next (``TFOS_TEST_TURN``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others: so the tests of a master stay in one process, one file after another. Those on `local`, which are most, are
@@ -27,7 +28,7 @@ _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
-    "slow: not run by `make test`, nor by CI's `make matrix`",
+    "slow: not run by `make test`, nor by CI's `make matrix`; CI runs half of them with each commit",
     "quick: run by `make test`; set by folder and marks",
 ]
 
@@ -39,10 +40,15 @@ class Ladder:
         self._stderr = os.dup(2)  # tests have another one
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items):
+    def pytest_collection_modifyitems(self, config, items):
         for item in items:
             if _is_quick(item):
                 item.add_marker(pytest.mark.quick)
+        if turn := os.environ.get("TFOS_TEST_TURN"):
+            slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
+            others = halves(slow)[1 - int(turn) % 2]
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
+            items[:] = [item for item in items if item.nodeid not in others]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config, log):
@@ -119,6 +125,13 @@ def configure(config):
 def skip(reason):
     """Skip a test for what is missing; where nothing may be skipped, fail it."""
     (pytest.fail if os.environ.get("TFOS_TEST_NO_SKIP") == "1" else pytest.skip)(reason)
+
+
+def halves(names):
+    """Return two sets of tests that take about equally long."""
+    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    ordered = sorted(names, key=lambda name: (-known.get(_short(name), _UNKNOWN_SECONDS), name))
+    return set(ordered[::2]), set(ordered[1::2])
 
 
 def groups_of(names, processes):

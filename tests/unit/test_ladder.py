@@ -23,6 +23,14 @@ def test_every_chunk_has_a_process_and_none_has_much_more_than_the_others(length
     assert max(totals) <= sum(totals) / processes + max(lengths.values(), default=0.0) + sessions
 
 
+@given(st.sets(st.text("abc", min_size=1, max_size=3)))
+def test_every_slow_test_has_one_turn(names):
+    one, other = ladder.halves(names)
+    assert one | other == names
+    assert not one & other
+    assert abs(len(one) - len(other)) <= 1
+
+
 def test_tests_of_a_file_that_build_on_each_other_stay_in_one_process():
     names = [f"tests/cluster/a/test_{file}.py::test_{test}" for file in "abcd" for test in ("one[local]", "all", "two")]
     groups = ladder.groups_of(names, 4)
