@@ -1,8 +1,8 @@
 """The rungs of the test suite, and how its tests are divided among processes: a pytest plugin.
 
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
-``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others; of those marked
-`slow` CI runs one half with a commit, and the other with the next (``TFOS_TEST_TURN``).
+``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others; of those
+marked `slow` CI runs one half with a commit, and the other with the next (``TFOS_TEST_TURN``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others: so the tests of a master stay in one process, one file after another. Those on `local`, which are most, are
