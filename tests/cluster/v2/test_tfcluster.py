@@ -247,7 +247,7 @@ def test_a_program_that_does_not_answer_is_named(run, spark, tmp_path):
             feed.next_batch(9)
 
     cluster = run(spark, program, tmp_path, input_mode=SPARK)
-    results = cluster.inference(spark.sparkContext.parallelize(range(10), 1), feed_timeout=1)
+    results = cluster.inference(spark.sparkContext.parallelize(range(10), 1), feed_timeout=3)
     with pytest.raises(Exception, match="partition 0: worker:0 on .*given 10 rows .*has answered 0"):
         results.collect()
     cluster.shutdown()
