@@ -1,6 +1,7 @@
 """Real Spark in three shapes behind one fixture, and the servers that tests need."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,11 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["TFOS_TEST_RUN"] = uuid.uuid4().hex  # inherited by all that this run starts
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+# What nohup and a shell's background ignore would be ignored by the processes that tests send it to.
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 MASTERS = ["local", "local-cluster", "standalone"]
 S3_KEYS = {"fs.s3a.access.key": "one", "fs.s3a.secret.key": "two", "fs.s3a.path.style.access": "true"}
