@@ -339,7 +339,7 @@ recursiveFileLookup : optional
         paths: str | Sequence[str],
         *,
         columns: Sequence[str] | None = None,
-        cache: str = "disk",
+        cache: str | None = "disk",
         cache_limit: int | str | None = None,
     ) -> Feed:
         """Read Parquet files without Spark, each worker its row groups; return them as a feed over all workers.
@@ -348,18 +348,28 @@ recursiveFileLookup : optional
 
         Parameters
         ----------
-        paths, columns, cache, cache_limit
+        paths, columns
             As for `read_tfrecord`.
+        cache : {"disk", "memory"} or None
+            Where each worker keeps its share. With None the files are read anew in each epoch, ahead of the steps:
+            data of any size, and the first step comes at once.
+        cache_limit : int or str, optional
+            Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit. Without a
+            cache, the size of the rows that are in memory at a time, by default ``"512m"``.
 
         Returns
         -------
         Feed
-            With even steps on all workers, like a feed from Spark.
+            With even steps on all workers, like a feed from Spark. Without a cache a shuffle is one of the row groups,
+            and of the rows of several row groups that are in memory at a time; nulls and lengths of arrays must be
+            of the kind that the first rows have (or say so by ``fill`` and ``shapes``).
 
         Raises
         ------
         SpecError
             If a path or a column is invalid, or a file is no Parquet file.
+        FeedError
+            Without a cache, in an epoch: if a file can't be read or has changed; the error names it and the row group.
 
         Examples
         --------

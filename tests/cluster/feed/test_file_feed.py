@@ -35,11 +35,15 @@ def epochs(args, ctx):
     return {"columns": sorted(feed.columns), "rows": feed.rows, "steps": steps}
 
 
-@pytest.mark.parametrize("call", ["read_tfrecord", "read_parquet"])
+@pytest.mark.parametrize(
+    ("call", "options"),
+    [("read_tfrecord", {}), ("read_parquet", {}), ("read_parquet", {"cache": None})],
+    ids=["records", "parquet", "parquet without a cache"],
+)
 @pytest.mark.parametrize("workers", [1, 3])
-def test_each_row_once_on_one_worker(spark, files, call, workers):
+def test_each_row_once_on_one_worker(spark, files, call, options, workers):
     path = str(files / call.replace("read_", "").replace("tfrecord", "records"))
-    results = tfos.run(spark, epochs, {"call": call, "path": path}, num_workers=workers)
+    results = tfos.run(spark, epochs, {"call": call, "path": path, "options": options}, num_workers=workers)
     assert {tuple(result["columns"]) for result in results.values()} == {("id", "part", "x")}
     assert sum(result["rows"] for result in results.values()) == 1000
     for epoch in range(2):
@@ -74,6 +78,35 @@ def test_training_on_own_files_and_feeds_one_after_another(spark, files):
     assert first[3] == second[3]
 
 
+@pytest.mark.smoke
+def test_training_on_files_without_a_cache(spark, files):
+    """Two workers, of which one has fewer rows; a loop resumes in the middle of the second epoch."""
+
+    def program(args, ctx):
+        import keras
+        import tensorflow as tf
+
+        keras.utils.set_random_seed(1)
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", metrics=["mse"])
+        feed = ctx.read_parquet(args, columns=["x", "id"], cache=None, cache_limit=20_000)
+        options = {"features": "x", "label": "id", "shapes": {"x": (2,)}, "dtypes": {"id": "float32"}}
+        history = model.fit(feed.dataset(64, **options), epochs=2, verbose=0)
+        steps = feed.steps(64)
+        whole = [y.numpy().tolist() for _ in range(2) for _, y, _ in feed.dataset(64, **options)]
+        rest = [y.numpy().tolist() for _, y, _ in feed.dataset(64, first_step=steps + 3, **options)]
+        assert len(whole) == 2 * steps
+        return feed.rows, feed.total_rows, history.history["loss"], rest == whole[steps + 3 :]
+
+    first, second = tfos.run(spark, program, str(files / "parquet"), num_workers=2).values()
+    assert first[0] + second[0] == first[1] == second[1] == 1000
+    assert first[2] == second[2]
+    assert first[2][1] < first[2][0]
+    assert first[3]
+    assert second[3]
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [
@@ -87,7 +120,7 @@ def test_training_on_own_files_and_feeds_one_after_another(spark, files):
         (lambda args, ctx: ctx.read_tfrecord("/no/such"), "there is no file or directory '/no/such'"),
         (lambda args, ctx: ctx.read_tfrecord(args, columns=["y"]), r"columns=\['y'\]: there is no y, only id, x, part"),
         (lambda args, ctx: ctx.read_parquet(args), "is no Parquet file"),
-        (lambda args, ctx: ctx.read_tfrecord(args, cache=None), "files that the nodes read are cached"),
+        (lambda args, ctx: ctx.read_tfrecord(args, cache=None), "which TFRecord files do not have: use cache='disk'"),
         (lambda args, ctx: ctx.read_tfrecord(args.replace("records", "parquet")), "byte 0: the length of a record"),
     ],
 )

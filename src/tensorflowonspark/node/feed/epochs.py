@@ -1,14 +1,15 @@
-"""Epochs over cached rows: the same number of steps on every worker, in a new order in each epoch.
+"""Epochs over rows of known number: as many steps on every worker, in a new order in each epoch.
 
 In synchronous training a worker that runs out of batches blocks all others. So all workers derive, from the row counts
 that each of them has, the number of steps of the worker that needs most; the others pad with rows of weight zero. Each
 row is seen exactly once per epoch with its own weight.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,9 @@ from tensorflowonspark.keras.feed_tracking import note_rows, state_pass
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
-from tensorflowonspark.node.feed.shard import Shard
+from tensorflowonspark.node.feed.shard import Segment
 
-__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "Batches", "EpochPlan", "Epochs", "batch_shares", "plan_epoch"]
+__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "Batches", "EpochPlan", "Epochs", "Rows", "batch_shares", "plan_epoch"]
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,40 @@ BLOCK_ROWS = 2048
 BLOCK_BYTES = 16 << 20
 
 
+class Rows(Protocol):
+    """The rows of one worker, which can be passed over again and again."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+
+    def bytes_per_row(self, names: Iterable[str]) -> float:
+        """Return the mean size of a row's values in some columns, in bytes."""
+
+    def segments(
+        self, selection: Selection, seed: Sequence[int] | None, batch_rows: int, first_step: int
+    ) -> Generator[Segment, None, None]:
+        """Yield the rows of one epoch, from a step on.
+
+        Parameters
+        ----------
+        selection : Selection
+            The columns to gather.
+        seed : sequence of int or None
+            Seed of the order; None keeps the rows' own order.
+        batch_rows : int
+            Rows of a step; each segment but the last has a multiple of them.
+        first_step : int
+            The step that the first segment includes.
+        """
+
+
 class Epochs:
     """Batches of one epoch after the other; each call starts a new pass.
 
     Parameters
     ----------
-    shard : Shard
+    source : Rows
         This worker's rows.
     selection : Selection
         The columns to gather.
@@ -113,7 +142,7 @@ class Epochs:
 
     def __init__(
         self,
-        shard: Shard,
+        source: Rows,
         selection: Selection,
         plan: EpochPlan,
         report: Callable[[Progress], None],
@@ -122,9 +151,9 @@ class Epochs:
         on_pass_end: Callable[[int], None] | None = None,
     ) -> None:
         self.plan = plan
-        self._kinds = selection.kinds
-        self._reader = shard.reader(selection.kinds)
-        self._bytes_per_row = max(1.0, shard.bytes_per_row(selection.kinds))
+        self._source = source
+        self._selection = selection
+        self._bytes_per_row = max(1.0, source.bytes_per_row(selection.kinds))
         self._report = report
         self._seed = seed
         self._on_epoch_end = on_epoch_end
@@ -166,23 +195,35 @@ class Epochs:
 
     def _real_rows(self, rows_at_once: int) -> Iterator[Batch]:
         """Yield each row once, in the rows' own order, unpadded; this does not count as an epoch."""
-        for start in range(0, self.plan.rows, rows_at_once):
-            stop = min(start + rows_at_once, self.plan.rows)
-            yield self._reader.take(np.arange(start, stop)), np.ones(stop - start, np.bool_)
+        for segment in self._source.segments(self._selection, None, self.plan.batch_rows, 0):
+            for start in range(0, len(segment.order), rows_at_once):
+                numbers = segment.order[start : start + rows_at_once]
+                yield segment.reader.take(numbers), np.ones(len(numbers), np.bool_)
 
     def _pass(self) -> Iterator[tuple[int, range, dict[str, columns.Array | columns.Ragged]]]:
         """Yield the epoch's number, a range of steps, and the rows of these steps."""
         plan, epoch = self.plan, self._epochs_done
-        order = self._order(epoch)
-        steps_per_block = max(1, self._rows_per_block // plan.batch_rows)
         begin, self._first_step = self._first_step, 0
-        for first in range(begin, plan.steps, steps_per_block):
-            steps = range(first, min(first + steps_per_block, plan.steps))
-            yield epoch, steps, self._gather(order, steps)
+        step, segment = begin, None
+        seed = None if self._seed is None else [self._seed, epoch]
+        with closing(self._source.segments(self._selection, seed, plan.batch_rows, begin)) as segments:
+            for segment in segments:
+                end = segment.first_step + -(-len(segment.order) // plan.batch_rows)
+                for steps in self._blocks_of(step, end):
+                    yield epoch, steps, self._gather(segment, steps)
+                step = max(step, end)
+            for steps in self._blocks_of(step, plan.steps):  # those of workers with more rows
+                yield epoch, steps, self._gather(segment, steps)
         if self._on_pass_end is not None:
             self._on_pass_end(max(0, plan.rows - begin * plan.batch_rows))
         if self._on_epoch_end is not None:
             self._on_epoch_end(epoch)
+
+    def _blocks_of(self, first: int, end: int) -> Iterator[range]:
+        """Yield the steps from one to another, as many at a time as are gathered at once."""
+        size = max(1, self._rows_per_block // self.plan.batch_rows)
+        for start in range(first, end, size):
+            yield range(start, min(start + size, end))
 
     def _report_step(self, epoch: int, step: int) -> None:
         """Report that a step's rows are handed out."""
@@ -198,12 +239,7 @@ class Epochs:
         real = sum(plan.real_rows(step) for step in range(first, stop))
         return np.arange(real + sum(plan.padding(step) for step in range(first, stop))) < real
 
-    def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        if self._seed is None:
-            return np.arange(self.plan.rows)
-        return np.random.default_rng([self._seed, epoch]).permutation(self.plan.rows)
-
-    def _gather(self, order: npt.NDArray[np.int64], steps: range) -> dict[str, columns.Array | columns.Ragged]:
+    def _gather(self, segment: Segment | None, steps: range) -> dict[str, columns.Array | columns.Ragged]:
         """Return the rows of some steps, padding included, as one array for each column.
 
         Padding repeats real rows, so that batch statistics stay those of real data; a worker without any row pads with
@@ -211,10 +247,10 @@ class Epochs:
         """
         plan = self.plan
         size = sum(plan.real_rows(step) + plan.padding(step) for step in steps)
-        if not len(order):
-            return {name: columns.zeros(size, kind) for name, kind in self._kinds.items()}
-        start = steps.start * plan.batch_rows
-        return self._reader.take(order[np.arange(start, start + size) % len(order)])
+        if segment is None or not len(segment.order):
+            return {name: columns.zeros(size, kind) for name, kind in self._selection.kinds.items()}
+        start = (steps.start - segment.first_step) * plan.batch_rows
+        return segment.reader.take(segment.order[np.arange(start, start + size) % len(segment.order)])
 
 
 class Batches:

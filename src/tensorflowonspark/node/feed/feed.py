@@ -14,9 +14,8 @@ from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.feed.epochs import Batches, Epochs, batch_shares, plan_epoch
+from tensorflowonspark.node.feed.epochs import Batches, Epochs, Rows, batch_shares, plan_epoch
 from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
-from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.stream import Stream
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ class Feed:
     ----------
     manifest : SplitManifest
         The rows and columns of all workers.
-    rows : Shard or Stream
-        This worker's rows.
+    rows : Rows or Stream
+        This worker's rows: for as many epochs as one likes, or for one.
     numbers : sequence of int
         The node numbers of all workers that are fed, in their order.
     number : int
@@ -58,7 +57,7 @@ class Feed:
     def __init__(
         self,
         manifest: SplitManifest,
-        rows: Shard | Stream,
+        rows: Rows | Stream,
         numbers: Sequence[int],
         number: int,
         report: Callable[[Progress], None],
@@ -68,7 +67,7 @@ class Feed:
         self._source = rows
         self._rows = [manifest.rows.get(each, 0) for each in numbers]
         self._index = list(numbers).index(number)
-        if isinstance(rows, Shard) and rows.rows != manifest.rows[number]:
+        if not isinstance(rows, Stream) and rows.rows != manifest.rows[number]:
             raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {manifest.rows[number]}")
         self._report = report
         self.validation = validation
@@ -80,12 +79,12 @@ class Feed:
     @property
     def rows(self) -> int | None:
         """Number of rows of this worker; None for a stream, whose length is unknown."""
-        return self._source.rows if isinstance(self._source, Shard) else None
+        return None if isinstance(self._source, Stream) else self._source.rows
 
     @property
     def total_rows(self) -> int | None:
         """Number of rows of all workers together; None for a stream."""
-        return sum(self._rows) if isinstance(self._source, Shard) else None
+        return None if isinstance(self._source, Stream) else sum(self._rows)
 
     @property
     def columns(self) -> list[str]:
@@ -328,7 +327,7 @@ class Feed:
             for partition in ctx.feed().partitions():
                 table = pa.Table.from_batches(partition)
         """
-        if isinstance(self._source, Shard):
+        if not isinstance(self._source, Stream):
             raise FeedError("partitions() is for rows that come once: feed them with cache=None, or use batches()")
         return _with_reports(self._source.partitions())
 

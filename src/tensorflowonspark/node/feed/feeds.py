@@ -16,6 +16,7 @@ from tensorflowonspark.messages import Failed, FeedWanted, Progress
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.stream import Stream
@@ -37,6 +38,11 @@ class Feeds:
         To the supervisor, and through it to the driver.
     server : FeedServer or None
         Receives the rows; None on a node that is not fed.
+
+    Attributes
+    ----------
+    numbers : list of int
+        The node numbers of all workers that are fed, in their order.
     """
 
     def __init__(self, setup: NodeSetup, link: Link, server: FeedServer | None) -> None:
@@ -44,9 +50,9 @@ class Feeds:
         self._link = link
         self._server = server
         numbers = {role: number for number, role in enumerate(setup.spec.roles)}
-        self._numbers = [numbers[role] for role in setup.spec.fed]
+        self.numbers = [numbers[role] for role in setup.spec.fed]
         self._next = setup.config.first_feed
-        self._opened: Feed | None = None  # the feed of cached rows that the program received last
+        self._opened: Feed | None = None  # the feed of rows for several epochs that the program received last
         self._reported = 0.0
         self._changed = Condition()
         self._rebalanced: set[int] = set()  # feeds of which this node has sent the rows for others
@@ -140,13 +146,18 @@ class Feeds:
             self._link.send,
             self._report,
         )
-        return Feed(complete.train, rows, self._numbers, self._setup.number, self._report, validation)
+        return Feed(complete.train, rows, self.numbers, self._setup.number, self._report, validation)
+
+    def open_files(self, manifest: SplitManifest, rows: FileRows) -> Feed:
+        """Return this node's rows of files that are read in each epoch."""
+        self._opened = Feed(manifest, rows, self.numbers, self._setup.number, self._report)
+        return self._opened
 
     def _cached_feed(self, feed: int, split: Split, manifest: SplitManifest, validation: Feed | None = None) -> Feed:
         assert self._server is not None
         shard = _cached_rows(self._server.cache, feed, split, manifest, self._setup.number)
         report = self._report if split is Split.TRAIN else _ignore
-        return Feed(manifest, shard, self._numbers, self._setup.number, report, validation)
+        return Feed(manifest, shard, self.numbers, self._setup.number, report, validation)
 
     def _report(self, progress: Progress) -> None:
         self._link.in_epoch = progress.step < progress.steps

@@ -1,13 +1,15 @@
-"""Files that the nodes read themselves: each worker caches its share of TFRecord or Parquet splits.
+"""Files that the nodes read themselves, each worker its share of TFRecord or Parquet splits.
 
 All workers list the same files and divide them in the same way, by size; each decodes its share, several files at a
 time, into its cache. It reports its parts and a fingerprint of the list to the driver. When all workers have reported,
-the driver completes the read like a feed, with rebalancing and even steps.
+the driver completes the read like a feed, with rebalancing and even steps. Without a cache, the workers read their
+shares anew in each epoch (`file_rows.py`), and the driver only compares what they have listed.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,12 +17,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tensorflowonspark import storage
-from tensorflowonspark.errors import SpecError
-from tensorflowonspark.feed_messages import CacheConfig, CacheMode, FilesRead, PartHeader, PartSummary, Split
+from tensorflowonspark.columns import flat_columns, summarize
+from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.feed_messages import (
+    CacheConfig,
+    CacheMode,
+    FeedComplete,
+    FilesRead,
+    PartHeader,
+    PartSummary,
+    Split,
+    SplitManifest,
+)
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
+from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.tfrecords.files import File, constant, find, plan
 from tensorflowonspark.tfrecords.files import Split as RecordSplit
 from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, partition_types
@@ -32,6 +45,8 @@ __all__ = ["FileFeeds", "FileSplit", "divide", "parquet_splits", "tfrecord_split
 _FIRST_FEED = 1 << 30  # number of the first read; feeds are numbered from 0
 _READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
 _FOOTERS_AT_A_TIME = 16
+_BATCH_ROWS, _BATCH_BYTES = 65_536, 8 << 20  # decoded at a time: rows of images are large
+_BUFFER_BYTES = 1 << 20  # of each column: else a row group's would be read whole before its first row
 
 
 class FileSplit(Protocol):
@@ -72,7 +87,12 @@ class FileFeeds:
     _next: int = _FIRST_FEED
 
     def read(
-        self, call: str, splits: Sequence[FileSplit], schema: pa.Schema, cache: str, cache_limit: int | str | None
+        self,
+        call: str,
+        splits: Sequence[FileSplit],
+        schema: pa.Schema,
+        cache: str | None,
+        cache_limit: int | str | None,
     ) -> Feed:
         """Read this worker's share; return all workers' rows as a feed.
 
@@ -85,7 +105,7 @@ class FileFeeds:
         schema : pa.Schema
             The rows' columns.
         cache, cache_limit
-            As for `Context.read_tfrecord`.
+            As for `Context.read_parquet`.
 
         Raises
         ------
@@ -93,12 +113,12 @@ class FileFeeds:
             If the files are empty, or `cache` or `cache_limit` is invalid.
         """
         config = CacheConfig.parse(cache, cache_limit)
-        if config.keep is CacheMode.NONE:
-            raise SpecError(f"cache={cache!r}: files that the nodes read are cached, on 'disk' or in 'memory'")
         if not splits:
             raise SpecError(f"{call}: the files are empty")
         feed, self._next = self._next, self._next + 1
         workers = self.setup.spec.fed
+        if config.keep is CacheMode.NONE:
+            return self._read_again_and_again(feed, call, splits, config)
         share = divide([split.size for split in splits], len(workers))[workers.index(self.setup.role)]
         with ThreadPoolExecutor(_READERS, thread_name_prefix="read") as readers:
             stored = [readers.submit(self._store, feed, number, splits[number], schema, config) for number in share]
@@ -107,9 +127,37 @@ class FileFeeds:
             except BaseException:
                 readers.shutdown(cancel_futures=True)
                 raise
+        return self.feeds.open(self._agree(feed, call, splits, parts))
+
+    def _agree(
+        self, feed: int, call: str, splits: Sequence[FileSplit], parts: tuple[PartSummary, ...] = ()
+    ) -> FeedComplete:
+        """Report what was listed and stored; wait until all workers have."""
         listed = "\n".join(f"{split.name} {split.size}" for split in splits)
         self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts))
-        return self.feeds.open(self.link.wait_for_file_feed(feed))
+        return self.link.wait_for_file_feed(feed)
+
+    def _read_again_and_again(self, feed: int, call: str, splits: Sequence[FileSplit], config: CacheConfig) -> Feed:
+        """Return a feed whose rows are read in each epoch; what kind they are, the first rows of all files show."""
+        counted = [split for split in splits if isinstance(split, _RowGroup)]
+        if len(counted) < len(splits):
+            raise SpecError(
+                f"{call}: without a cache the number of rows must be known before, which TFRecord files do not have: "
+                "use cache='disk' or 'memory', Parquet, or cluster.train(df, cache=None)"
+            )
+        self._agree(feed, call, splits)
+        shares = divide([split.rows for split in counted], len(self.setup.spec.fed))
+        with closing(counted[0].batches()) as batches:
+            flat = flat_columns(next(batches))
+        numbers = self.feeds.numbers
+        manifest = SplitManifest(
+            {number: sum(counted[each].rows for each in share) for number, share in zip(numbers, shares, strict=True)},
+            columns=summarize(flat, 0, 0),
+            schema=flat.schema.serialize().to_pybytes(),
+        )
+        own = [counted[each] for each in shares[numbers.index(self.setup.number)]]
+        assert config.limit_bytes is not None
+        return self.feeds.open_files(manifest, FileRows(own, flat.nbytes / flat.num_rows, config.limit_bytes))
 
     def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
         header = PartHeader(feed, Split.TRAIN, number, 0, config)
@@ -173,18 +221,22 @@ class _RowGroup:
     file: File
     number: int
     size: int
+    rows: int
     schema: pa.Schema
 
     @property
     def name(self) -> str:
         return f"{self.file.path}, row group {self.number}"
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         constants = dict(self.file.values)
         stored = [each.name for each in self.schema if each.name not in constants]
+        at_once = max(1, min(_BATCH_ROWS, self.rows * _BATCH_BYTES // max(1, self.size)))
         files, path = storage.file_system(self.file.path)
         with files.open(path, "rb") as file:
-            for batch in pq.ParquetFile(file).iter_batches(row_groups=[self.number], columns=stored):
+            parquet = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES)
+            self._check_unchanged(parquet.metadata)
+            for batch in parquet.iter_batches(at_once, row_groups=[self.number], columns=stored):
                 yield pa.record_batch(
                     [
                         constant(constants[each.name], each.type, batch.num_rows)
@@ -194,6 +246,13 @@ class _RowGroup:
                     ],
                     schema=self.schema,
                 )
+
+    def _check_unchanged(self, footer: Any) -> None:
+        found = footer.row_group(self.number).num_rows if self.number < footer.num_row_groups else None
+        if found != self.rows:
+            raise FeedError(
+                f"{self.name} had {self.rows} rows when it was listed, and has {found or 'none'}: it has changed since"
+            )
 
 
 def parquet_splits(paths: Sequence[str], columns: Sequence[str] | None) -> tuple[list[FileSplit], pa.Schema]:
@@ -211,8 +270,12 @@ def parquet_splits(paths: Sequence[str], columns: Sequence[str] | None) -> tuple
     for file, footer in zip(files, footers, strict=True):
         if missing := ", ".join(sorted(set(stored) - set(footer.schema.to_arrow_schema().names))):
             raise SpecError(f"{file.path} has no column {missing}, as {files[0].path} has")
-        sizes = [footer.row_group(number).total_byte_size for number in range(footer.num_row_groups)]
-        splits += [_RowGroup(file, number, size, schema) for number, size in enumerate(sizes)]
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        splits += [
+            _RowGroup(file, number, group.total_byte_size, group.num_rows, schema)
+            for number, group in enumerate(groups)
+            if group.num_rows
+        ]
     return splits, schema
 
 

@@ -1,7 +1,8 @@
 """A node's rows of one split of a feed, or of one part of a stream, gathered into arrays by row number."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,10 @@ import pyarrow as pa
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Kind, Ragged
 
-__all__ = ["Reader", "Shard"]
+if TYPE_CHECKING:
+    from tensorflowonspark.node.feed.selection import Selection
+
+__all__ = ["Reader", "Segment", "Shard"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -55,6 +59,26 @@ class Shard:
     def reader(self, kinds: Mapping[str, Kind]) -> "Reader":
         """Return a reader that gathers rows as arrays of these kinds, by column."""
         return Reader(self.batches, self._starts, kinds)
+
+    def segments(
+        self,
+        selection: "Selection",
+        seed: Sequence[int] | None,
+        batch_rows: int,  # noqa: ARG002 - for rows that come in several segments
+        first_step: int,  # noqa: ARG002
+    ) -> Generator["Segment", None, None]:
+        """Yield the rows of one epoch as one segment, in their own order or fully shuffled (`Epochs`)."""
+        order = np.arange(self.rows) if seed is None else np.random.default_rng(seed).permutation(self.rows)
+        yield Segment(0, self.reader(selection.kinds), order)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows of consecutive steps of an epoch: the first of these steps, and the rows' order in a reader."""
+
+    first_step: int
+    reader: "Reader"
+    order: Numbers
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,143 @@
+"""Epochs over Parquet files that are read anew each time: each row once, from any step on, in bounded memory."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorflowonspark.columns import summarize
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.node.feed.epochs import Epochs, plan_epoch
+from tensorflowonspark.node.feed.file_rows import FileRows
+from tensorflowonspark.node.feed.files import parquet_splits
+from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
+
+
+class Split:
+    """Rows of consecutive ids."""
+
+    def __init__(self, first, rows):
+        self.first, self.rows, self.name = first, rows, f"rows from {first}"
+
+    def batches(self):
+        for start in range(0, self.rows, 7):
+            ids = range(self.first + start, self.first + min(start + 7, self.rows))
+            yield pa.record_batch({"id": pa.array(ids, pa.int64())})
+
+
+def selected(batch, **options):
+    manifest = SplitManifest({}, columns=summarize(batch, 0, 0), schema=batch.schema.serialize().to_pybytes())
+    return Selection(manifest, FeatureOptions(**options))
+
+
+IDS = selected(pa.record_batch({"id": pa.array([1], pa.int64())}), features=["id"])
+
+
+def splits_of(counts):
+    return [Split(sum(counts[:number]), rows) for number, rows in enumerate(counts)]
+
+
+def epoch_of(source, selection, batch_size, others=(), seed=None, epoch=0, step=0):
+    """Return the real ids of each step of an epoch."""
+    plan = plan_epoch([source.rows, *others], batch_size, 0)
+    epochs = Epochs(source, selection, plan, lambda progress: None, seed)
+    epochs.resume_at(epoch, step)
+    return [values["id"][real].tolist() for values, real in epochs()]
+
+
+rows_of_splits = st.lists(st.integers(0, 60), max_size=8)
+
+
+@settings(max_examples=60)
+@given(rows_of_splits, st.integers(1, 25), st.integers(1, 4000), st.sampled_from([None, 0, 5]), st.integers(0, 200))
+def test_each_row_once_in_the_planned_steps(counts, batch_size, limit, seed, other):
+    source = FileRows(splits_of(counts), 8.0, limit)
+    steps = epoch_of(source, IDS, 2 * batch_size, [other], seed)
+    assert sorted(row for step in steps for row in step) == list(range(sum(counts)))
+    plan = plan_epoch([source.rows, other], 2 * batch_size, 0)
+    assert [len(step) for step in steps] == [plan.real_rows(step) for step in range(plan.steps)]
+    if seed is None:
+        assert [row for step in steps for row in step] == list(range(sum(counts)))
+
+
+@settings(max_examples=40)
+@given(rows_of_splits, st.integers(1, 25), st.integers(1, 4000), st.sampled_from([None, 3]), st.data())
+def test_an_epoch_goes_on_at_any_step(counts, batch_size, limit, seed, data):
+    source = FileRows(splits_of(counts), 8.0, limit)
+    steps = epoch_of(source, IDS, batch_size, seed=seed, epoch=2)
+    first = data.draw(st.integers(0, max(0, len(steps) - 1)))
+    assert epoch_of(source, IDS, batch_size, seed=seed, epoch=2, step=first) == steps[first:]
+
+
+def test_epochs_have_orders_of_their_own():
+    source = FileRows(splits_of([40, 40, 40]), 8.0, 1 << 20)
+    first, again, second = (epoch_of(source, IDS, 10, seed=1, epoch=epoch) for epoch in (0, 0, 1))
+    assert first == again != second
+    assert len({row // 40 for row in first[0]}) > 1  # rows of several splits come together
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    """Two files of 1,000 rows in row groups of 100."""
+    for number in range(2):
+        ids = np.arange(1000 * number, 1000 * (number + 1))
+        table = pa.table({"id": ids, "x": pa.array([[float(each)] * 50 for each in ids]), "unused": ids})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=100)
+    return tmp_path
+
+
+def read(path, limit=1 << 20):
+    splits, _ = parquet_splits([str(path)], ["id", "x"])
+    first = next(splits[0].batches())
+    return FileRows(splits, first.nbytes / first.num_rows, limit), selected(first, features=["id", "x"])
+
+
+def test_parquet_is_read_by_row_groups_within_its_limit(parquet):
+    source, selection = read(parquet, limit=200_000)
+    before, most = pa.total_allocated_bytes(), 0
+    plan = plan_epoch([source.rows], 20, 0)
+    ids = []
+    for values, _ in Epochs(source, selection, plan, lambda progress: None, 3)():
+        assert (values["x"][:, 0] == values["id"]).all()
+        ids += values["id"].tolist()
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert sorted(ids) == list(range(2000))
+    assert most < 1_000_000  # of 2,000 rows of 408 bytes in each of the columns' types, and buffers
+
+
+def shorter(path):
+    pq.write_table(pq.read_table(path).slice(0, 950), path, row_group_size=100)
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:-5000])
+
+
+def gone(path):
+    path.unlink()
+
+
+def with_nulls(path):
+    table = pq.read_table(path)
+    x = pa.array([None if row == 555 else [1.0] * 50 for row in range(1000)], pa.list_(pa.float64()))
+    pq.write_table(table.set_column(1, "x", x), path, row_group_size=100)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (shorter, r"1.parquet, row group 9 had 100 rows when it was listed, and has 50: it has changed since"),
+        (truncated, r"1.parquet, row group \d can't be read"),
+        (gone, r"1.parquet, row group \d can't be read: .*No such file"),
+        (with_nulls, r"'x'.*null.*row 55 of partition 15.*; partition 15 is .*1.parquet, row group 5"),
+    ],
+)
+def test_a_file_that_changes_between_epochs_is_named(parquet, change, message):
+    source, selection = read(parquet)
+    assert len(epoch_of(source, selection, 20)) == 100
+    change(parquet / "1.parquet")
+    with pytest.raises(FeedError, match=message):
+        epoch_of(source, selection, 20)
