@@ -94,7 +94,8 @@ def test_training_on_files_without_a_cache(spark, files):
         options = {"features": "x", "label": "id", "shapes": {"x": (2,)}, "dtypes": {"id": "float32"}}
         history = model.fit(feed.dataset(64, **options), epochs=2, verbose=0)
         steps = feed.steps(64)
-        whole = [y.numpy().tolist() for _ in range(2) for _, y, _ in feed.dataset(64, **options)]
+        data = feed.dataset(64, **options)
+        whole = [y.numpy().tolist() for _ in range(2) for _, y, _ in data]
         rest = [y.numpy().tolist() for _, y, _ in feed.dataset(64, first_step=steps + 3, **options)]
         assert len(whole) == 2 * steps
         return feed.rows, feed.total_rows, history.history["loss"], rest == whole[steps + 3 :]
