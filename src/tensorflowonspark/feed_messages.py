@@ -14,6 +14,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import ToDriver, ToNode
 
 __all__ = [
+    "FIRST_FILE_FEED",
     "Backpressure",
     "CacheConfig",
     "CacheMode",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 # Bytes of a stream that a node buffers by default: some partitions of Spark's usual 128 MB.
+FIRST_FILE_FEED = 1 << 30  # number of the first read of files; feeds from Spark are numbered from 0
 _STREAM_BYTES = 512 << 20
 
 

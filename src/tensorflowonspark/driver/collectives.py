@@ -6,6 +6,7 @@ row counts of the others: from then on it is a cached feed like any other. A wor
 the cluster, since the others wait for it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from tensorflowonspark.driver.feed.job import node_endpoints
 from tensorflowonspark.driver.feed.manifest import build_manifests
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FeedComplete, FilesRead
+from tensorflowonspark.feed_messages import FeedComplete, FilesRead, PassEnded, PassesEnded, Split
 from tensorflowonspark.messages import Contributed, Contribution, Failed, FeedWanted, Returned
 
 __all__ = ["Collectives", "FileFeeds"]
@@ -134,6 +135,8 @@ class FileFeeds:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._reads: dict[int, dict[int, FilesRead]] = {}  # by feed and node
+        self._passes: dict[int, Counter[int]] = {}  # ended ones, by feed and node
+        self._passes_sent: dict[int, int] = {}
         self._calls = _PendingCalls(
             "call ctx.read_tfrecord and ctx.read_parquet on all workers, as often and in the same order, with the same "
             "paths"
@@ -152,6 +155,18 @@ class FileFeeds:
             if self._calls.complete(message.feed, workers):
                 self._complete(message.feed, workers)
         return self._calls.find_absent(workers)
+
+    def count_pass(self, node: Node, message: PassEnded) -> None:
+        """Note that a worker has ended a pass over files that the chief of a ``ParameterServerStrategy`` reads."""
+        self._passes.setdefault(message.feed, Counter())[node.number] += 1
+
+    def report_passes(self, workers: Sequence[Node], chief: int) -> None:
+        """Report to the chief how many passes all remaining workers have ended."""
+        for feed, ended in self._passes.items():
+            count = min((ended[each.number] for each in workers), default=0)
+            if count > self._passes_sent.get(feed, 0):
+                self._passes_sent[feed] = count
+                self._send(chief, PassesEnded(feed, Split.TRAIN, count))
 
     def _complete(self, feed: int, workers: Sequence[Node]) -> None:
         parts = [part for read in self._reads.pop(feed).values() for part in read.parts]

@@ -18,7 +18,14 @@ from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.errors import ClusterError, NodeError
-from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed
+from tensorflowonspark.feed_messages import (
+    FIRST_FILE_FEED,
+    FeedFailed,
+    FeedReport,
+    FilesRead,
+    PartitionFed,
+    PassEnded,
+)
 from tensorflowonspark.messages import (
     Accepted,
     Active,
@@ -225,7 +232,13 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: FeedReport, node: Node) -> None:
-        """Do nothing: the session of the running feed handles it."""
+        """Count the passes over files; all else is for the session of the running feed."""
+        if isinstance(message, PassEnded) and message.feed >= FIRST_FILE_FEED:
+            self._file_feeds.count_pass(node, message)
+            self._report_passes()
+
+    def _report_passes(self) -> None:
+        self._file_feeds.report_passes(self.fed(), self.spec.roles.index(self.spec.chief_role))
 
     @_handle.register
     def _(self, message: PartitionFed, node: Node) -> None:
@@ -288,6 +301,8 @@ class Monitor(Roster):
                     self._on_feed_message(node, failure)
             self._move(node, NodeState.GONE)
             node.channel = None
+            if not self._stopping:
+                self._report_passes()  # the others may all have ended theirs
             self.changed.notify_all()
 
     def _move(self, node: Node, state: NodeState) -> None:

@@ -212,7 +212,7 @@ class Context(FeedAccess):
         if self._server is not None:
             from tensorflowonspark.node.ps.remote_dataset import serve_rows
 
-            serve_rows(self._feeds.find, self._link.send)
+            serve_rows(self._find_rows, self._link.send)
         self._report_serving()
         cluster = {job: addresses for job, addresses in self.cluster.items() if job != Job.EVALUATOR.value}
         tf.distribute.Server(tf.train.ClusterSpec(cluster), self.job, self.index).join()

@@ -11,7 +11,8 @@ from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.epochs import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
-from tensorflowonspark.node.feed.files import FileFeeds, parquet_splits, tfrecord_splits
+from tensorflowonspark.node.feed.file_splits import parquet_splits, tfrecord_splits
+from tensorflowonspark.node.feed.files import FileFeeds
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 
@@ -341,10 +342,11 @@ recursiveFileLookup : optional
         columns: Sequence[str] | None = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
-    ) -> Feed:
+    ) -> Feed | CoordinatedFeed:
         """Read Parquet files without Spark, each worker its row groups; return them as a feed over all workers.
 
-        Call it on all workers, with the same paths.
+        Call it on all workers, with the same paths. Without a cache an evaluator may call it too, which reads all rows;
+        and under a ``ParameterServerStrategy`` the chief calls it, and the workers read.
 
         Parameters
         ----------
@@ -360,7 +362,8 @@ recursiveFileLookup : optional
         Returns
         -------
         Feed
-            With even steps on all workers, like a feed from Spark. Without a cache a shuffle is one of the row groups,
+            With even steps on all workers, like a feed from Spark; a `CoordinatedFeed` on the chief of a
+            ``ParameterServerStrategy``. Without a cache a shuffle is one of the row groups,
             and of the rows of several row groups that are in memory at a time; nulls and lengths of arrays must be
             of the kind that the first rows have (or say so by ``fill`` and ``shapes``).
 
@@ -377,11 +380,18 @@ recursiveFileLookup : optional
         >>> [batch["id"].tolist() for batch in feed.batches(4, features=["id"], shuffle=False)]
         [[0, 1, 2, 3], [4, 5]]
         """
-        splits, fields = parquet_splits([paths] if isinstance(paths, str) else list(paths), columns)
+        listed = [paths] if isinstance(paths, str) else list(paths)
+        spec, role = self._setup.spec, self._setup.role
+        if cache is None and role == spec.chief_role and role not in spec.fed:
+            return self._file_feeds.coordinate(listed, columns, cache_limit)
+        splits, fields = parquet_splits(listed, columns)
         return self._file_feeds.read(f"ctx.read_parquet({paths!r})", splits, fields, cache, cache_limit)
 
     @cached_property
     def _file_feeds(self) -> FileFeeds:
-        if self._server is None:
-            raise FeedError(f"{self._setup.role} has no rows: {', '.join(map(str, self._setup.spec.fed))} read files")
-        return FileFeeds(self._setup, self._server.cache, self._link, self._feeds)
+        cache = self._server.cache if self._server is not None else None
+        return FileFeeds(self._setup, cache, self._link, self._feeds)
+
+    def _find_rows(self, number: int, files: Sequence[Any] | None) -> Feed:
+        """Return this worker's rows of a feed that the chief of a ``ParameterServerStrategy`` reads."""
+        return self._feeds.find(number) if files is None else self._file_feeds.read_for_chief(*files)

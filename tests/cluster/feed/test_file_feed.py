@@ -108,6 +108,17 @@ def test_training_on_files_without_a_cache(spark, files):
     assert second[3]
 
 
+def test_an_evaluator_reads_all_rows_by_itself(spark, files):
+    def program(args, ctx):
+        feed = ctx.read_parquet(args, columns=["id"], cache=None)
+        ids = [number for batch in feed.batches(10, shuffle=False) for number in batch["id"].tolist()]
+        return feed.rows, feed.total_rows, len(set(ids))
+
+    results = tfos.run(spark, program, str(files / "parquet"), num_workers=2, evaluator=True)
+    assert results["evaluator:0"] == (1000, 1000, 1000)
+    assert results["worker:0"][0] + results["worker:1"][0] == results["worker:0"][1] == 1000
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [

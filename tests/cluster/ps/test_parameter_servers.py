@@ -94,6 +94,39 @@ def warnings_in(caplog):
 
 
 @pytest.mark.slow
+def test_workers_read_files(spark, tmp_path):
+    """The chief reads nothing: each worker its share, anew in each pass; one is killed in the second read."""
+    small_frame(spark, [300, 20, 40]).write.option("parquet.block.size", 1024).parquet(str(tmp_path / "rows"))
+
+    def chief(args, ctx, coordinator):
+        with pytest.raises(tfos.FeedError, match="chief:0 keeps no rows, worker:0, worker:1 do: pass cache=None"):
+            ctx.read_parquet(args["rows"])
+        feed = ctx.read_parquet(args["rows"], cache=None, cache_limit="1m")
+        with pytest.raises(tfos.FeedError, match="there is no column 'colour'"):
+            feed.per_worker(16, label="colour")
+        loop = Loop(coordinator)
+        ids = loop.to_the_end(feed, iter(loop.dataset(feed, epochs=2)))
+        again = ctx.read_parquet(args["rows"], cache=None)
+        rows = iter(loop.dataset(again))
+        some = loop.steps(rows, 2)
+        Path(args["begun"]).touch()
+        while not Path(args["killed"]).exists():
+            time.sleep(0.05)
+        return feed.total_rows, feed.steps(16), ids, some + loop.to_the_end(again, rows)
+
+    args = {"rows": str(tmp_path / "rows"), "begun": str(tmp_path / "begun"), "killed": str(tmp_path / "killed")}
+    with tfos.Cluster(spark, coordinated(chief), args, **SIZES) as cluster:
+        wait_for((tmp_path / "begun").exists, 120)
+        kill(cluster, WORKERS[1])
+        (tmp_path / "killed").touch()
+        total, steps, ids, rest = cluster.join()["chief:0"]
+    assert total == 360
+    assert steps >= 23
+    assert Counter(ids) == dict.fromkeys(range(360), 2)
+    assert len(set(rest)) >= 60  # the share of the worker that was left
+
+
+@pytest.mark.slow
 def test_each_row_is_trained_once_per_epoch(spark):
     """One feed after the other: one that is kept, for three epochs; one that streams; and one for Keras's fit."""
 

@@ -12,7 +12,7 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.epochs import Epochs, plan_epoch
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.files import parquet_splits
+from tensorflowonspark.node.feed.file_splits import parquet_splits
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
 

@@ -150,7 +150,8 @@ class Feeds:
 
     def open_files(self, manifest: SplitManifest, rows: FileRows) -> Feed:
         """Return this node's rows of files that are read in each epoch."""
-        self._opened = Feed(manifest, rows, self.numbers, self._setup.number, self._report)
+        report = self._report if self._setup.role in self._setup.spec.fed else _ignore
+        self._opened = Feed(manifest, rows, list(manifest.rows), self._setup.number, report)
         return self._opened
 
     def _cached_feed(self, feed: int, split: Split, manifest: SplitManifest, validation: Feed | None = None) -> Feed:

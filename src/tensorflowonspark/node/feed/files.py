@@ -1,4 +1,4 @@
-"""Files that the nodes read themselves, each worker its share of TFRecord or Parquet splits.
+"""Files that the nodes read themselves, each worker its share of the splits.
 
 All workers list the same files and divide them in the same way, by size; each decodes its share, several files at a
 time, into its cache. It reports its parts and a fingerprint of the list to the driver. When all workers have reported,
@@ -7,19 +7,18 @@ shares anew in each epoch (`file_rows.py`), and the driver only compares what th
 """
 
 import hashlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tensorflowonspark import storage
 from tensorflowonspark.columns import flat_columns, summarize
+from tensorflowonspark.config import Job
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import (
+    FIRST_FILE_FEED,
     CacheConfig,
     CacheMode,
     FeedComplete,
@@ -34,34 +33,12 @@ from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.tfrecords.files import File, constant, find, plan
-from tensorflowonspark.tfrecords.files import Split as RecordSplit
-from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, partition_types
-from tensorflowonspark.tfrecords.options import Options
-from tensorflowonspark.tfrecords.reading import read
+from tensorflowonspark.node.feed.file_splits import FileSplit, RowGroup, divide, parquet_splits
+from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 
-__all__ = ["FileFeeds", "FileSplit", "divide", "parquet_splits", "tfrecord_splits"]
+__all__ = ["FileFeeds"]
 
-_FIRST_FEED = 1 << 30  # number of the first read; feeds are numbered from 0
 _READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
-_FOOTERS_AT_A_TIME = 16
-_BATCH_ROWS, _BATCH_BYTES = 65_536, 8 << 20  # decoded at a time: rows of images are large
-_BUFFER_BYTES = 1 << 20  # of each column: else a row group's would be read whole before its first row
-
-
-class FileSplit(Protocol):
-    """A part of some files that one worker reads."""
-
-    @property
-    def name(self) -> str:
-        """The file, and the part of it."""
-
-    @property
-    def size(self) -> int:
-        """Size in bytes, by which the splits are divided."""
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield its rows."""
 
 
 @dataclass
@@ -72,8 +49,8 @@ class FileFeeds:
     ----------
     setup : NodeSetup
         Identity of the node.
-    cache : Cache
-        Stores the rows.
+    cache : Cache or None
+        Stores the rows; None on a node that is not fed.
     link : Link
         To the driver.
     feeds : Feeds
@@ -81,10 +58,10 @@ class FileFeeds:
     """
 
     setup: NodeSetup
-    cache: Cache
+    cache: Cache | None
     link: Link
     feeds: Feeds
-    _next: int = _FIRST_FEED
+    _next: int = FIRST_FILE_FEED
 
     def read(
         self,
@@ -94,7 +71,7 @@ class FileFeeds:
         cache: str | None,
         cache_limit: int | str | None,
     ) -> Feed:
-        """Read this worker's share; return all workers' rows as a feed.
+        """Read this worker's share; return all workers' rows as a feed. An evaluator reads all rows, for itself.
 
         Parameters
         ----------
@@ -111,23 +88,55 @@ class FileFeeds:
         ------
         SpecError
             If the files are empty, or `cache` or `cache_limit` is invalid.
+        FeedError
+            If this node can't read files in this way.
         """
         config = CacheConfig.parse(cache, cache_limit)
         if not splits:
             raise SpecError(f"{call}: the files are empty")
-        feed, self._next = self._next, self._next + 1
-        workers = self.setup.spec.fed
+        number, self._next = self._next, self._next + 1
+        spec, role = self.setup.spec, self.setup.role
         if config.keep is CacheMode.NONE:
-            return self._read_again_and_again(feed, call, splits, config)
-        share = divide([split.size for split in splits], len(workers))[workers.index(self.setup.role)]
+            groups = _row_groups(call, splits)
+            if role in spec.fed:
+                self._agree(number, call, splits)
+            elif role.job is not Job.EVALUATOR:
+                raise FeedError(f"{role} has no rows: {', '.join(map(str, spec.fed))} read files")
+            return self._open(groups, config)
+        if self.cache is None:
+            raise FeedError(
+                f"{role} keeps no rows, {', '.join(map(str, spec.fed))} do: pass cache=None (Parquet only), and the "
+                "files are read anew in each epoch"
+            )
+        share = divide([split.size for split in splits], len(spec.fed))[spec.fed.index(role)]
         with ThreadPoolExecutor(_READERS, thread_name_prefix="read") as readers:
-            stored = [readers.submit(self._store, feed, number, splits[number], schema, config) for number in share]
+            stored = [readers.submit(self._store, number, each, splits[each], schema, config) for each in share]
             try:
                 parts = tuple(each.result() for each in stored)
             except BaseException:
                 readers.shutdown(cancel_futures=True)
                 raise
-        return self.feeds.open(self._agree(feed, call, splits, parts))
+        return self.feeds.open(self._agree(number, call, splits, parts))
+
+    def coordinate(
+        self, paths: Sequence[str], columns: Sequence[str] | None, cache_limit: int | str | None
+    ) -> CoordinatedFeed:
+        """Return Parquet files as the chief of a ``ParameterServerStrategy`` sees them: the workers read them."""
+        number, self._next = self._next, self._next + 1
+        CacheConfig.parse(None, cache_limit)  # which refuses a wrong one here
+        splits, _ = parquet_splits(paths, columns)
+        complete = FeedComplete(number, self._manifest(_row_groups("ctx.read_parquet", splits))[0])
+        return CoordinatedFeed(complete, self.link.passes, files=(paths, columns, cache_limit))
+
+    def read_for_chief(self, paths: Sequence[str], columns: Sequence[str] | None, limit: int | str | None) -> Feed:
+        """Return this worker's share of the files of `coordinate`."""
+        splits, _ = parquet_splits(paths, columns)
+        return self._open(_row_groups("ctx.read_parquet", splits), CacheConfig.parse(None, limit))
+
+    def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
+        assert self.cache is not None
+        header = PartHeader(feed, Split.TRAIN, number, 0, config)
+        return self.cache.store(header, schema, split.batches(), report=False)  # `FilesRead` reports all of them
 
     def _agree(
         self, feed: int, call: str, splits: Sequence[FileSplit], parts: tuple[PartSummary, ...] = ()
@@ -137,163 +146,35 @@ class FileFeeds:
         self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts))
         return self.link.wait_for_file_feed(feed)
 
-    def _read_again_and_again(self, feed: int, call: str, splits: Sequence[FileSplit], config: CacheConfig) -> Feed:
-        """Return a feed whose rows are read in each epoch; what kind they are, the first rows of all files show."""
-        counted = [split for split in splits if isinstance(split, _RowGroup)]
-        if len(counted) < len(splits):
-            raise SpecError(
-                f"{call}: without a cache the number of rows must be known before, which TFRecord files do not have: "
-                "use cache='disk' or 'memory', Parquet, or cluster.train(df, cache=None)"
-            )
-        self._agree(feed, call, splits)
-        shares = divide([split.rows for split in counted], len(self.setup.spec.fed))
-        with closing(counted[0].batches()) as batches:
-            flat = flat_columns(next(batches))
-        numbers = self.feeds.numbers
+    def _manifest(self, groups: Sequence[RowGroup]) -> tuple[SplitManifest, dict[int, list[RowGroup]], float]:
+        """Return what the rows are, each reader's row groups by node number, and the bytes of a row in memory.
+
+        What kind the rows are, the first ones of all files show, which every node reads.
+        """
+        readers = [self.setup.number] if self.setup.role.job is Job.EVALUATOR else self.feeds.numbers
+        divided = divide([group.rows for group in groups], len(readers))
+        shares = {number: [groups[each] for each in share] for number, share in zip(readers, divided, strict=True)}
+        with closing(groups[0].batches()) as batches:
+            first = flat_columns(next(batches))
         manifest = SplitManifest(
-            {number: sum(counted[each].rows for each in share) for number, share in zip(numbers, shares, strict=True)},
-            columns=summarize(flat, 0, 0),
-            schema=flat.schema.serialize().to_pybytes(),
+            {number: sum(group.rows for group in share) for number, share in shares.items()},
+            columns=summarize(first, 0, 0),
+            schema=first.schema.serialize().to_pybytes(),
         )
-        own = [counted[each] for each in shares[numbers.index(self.setup.number)]]
+        return manifest, shares, first.nbytes / first.num_rows
+
+    def _open(self, groups: Sequence[RowGroup], config: CacheConfig) -> Feed:
+        """Return a feed whose rows are read in each epoch."""
+        manifest, shares, row_bytes = self._manifest(groups)
         assert config.limit_bytes is not None
-        return self.feeds.open_files(manifest, FileRows(own, flat.nbytes / flat.num_rows, config.limit_bytes))
-
-    def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
-        header = PartHeader(feed, Split.TRAIN, number, 0, config)
-        return self.cache.store(header, schema, split.batches(), report=False)  # `FilesRead` reports all of them
+        return self.feeds.open_files(manifest, FileRows(shares[self.setup.number], row_bytes, config.limit_bytes))
 
 
-def divide(sizes: Sequence[int], workers: int) -> list[list[int]]:
-    """Return the numbers of each worker's splits: the largest first, each to the worker with the least load.
-
-    Examples
-    --------
-    >>> divide([1, 5, 2, 3], 2)
-    [[0, 1], [2, 3]]
-    """
-    shares: list[list[int]] = [[] for _ in range(workers)]
-    load = [0] * workers
-    for number in sorted(range(len(sizes)), key=lambda each: -sizes[each]):
-        least = load.index(min(load))
-        shares[least].append(number)
-        load[least] += sizes[number]
-    return [sorted(each) for each in shares]
-
-
-@dataclass(frozen=True)
-class _Records:
-    """A byte range of a TFRecord file."""
-
-    split: RecordSplit
-    columns: list[pa.Field]
-    options: Options
-
-    @property
-    def name(self) -> str:
-        return f"{self.split.file.path} from byte {self.split.begin} to {self.split.end}"
-
-    @property
-    def size(self) -> int:
-        return self.split.end - self.split.begin
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        return read([self.split], self.columns, self.options)
-
-
-def tfrecord_splits(
-    paths: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None, given: Mapping[str, Any]
-) -> tuple[list[FileSplit], pa.Schema]:
-    """Return the splits of TFRecord files, and the columns of their rows; `given` holds options by Spark's names."""
-    options = Options.of(given)
-    files = find(paths, options.recursive_file_lookup)
-    fields = inferred(files, options) if schema is None else list(schema)
-    fields = check_columns(_select(fields, columns), options, partition_types(files))
-    splits = [split for task in plan(files, options.split_bytes) for split in task]
-    splits.sort(key=lambda each: (each.file.path, each.begin))
-    return [_Records(split, fields, options) for split in splits], pa.schema(fields)
-
-
-@dataclass(frozen=True)
-class _RowGroup:
-    """One row group of a Parquet file."""
-
-    file: File
-    number: int
-    size: int
-    rows: int
-    schema: pa.Schema
-
-    @property
-    def name(self) -> str:
-        return f"{self.file.path}, row group {self.number}"
-
-    def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        constants = dict(self.file.values)
-        stored = [each.name for each in self.schema if each.name not in constants]
-        at_once = max(1, min(_BATCH_ROWS, self.rows * _BATCH_BYTES // max(1, self.size)))
-        files, path = storage.file_system(self.file.path)
-        with files.open(path, "rb") as file:
-            parquet = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES)
-            self._check_unchanged(parquet.metadata)
-            for batch in parquet.iter_batches(at_once, row_groups=[self.number], columns=stored):
-                yield pa.record_batch(
-                    [
-                        constant(constants[each.name], each.type, batch.num_rows)
-                        if each.name in constants
-                        else batch.column(each.name).cast(each.type)
-                        for each in self.schema
-                    ],
-                    schema=self.schema,
-                )
-
-    def _check_unchanged(self, footer: Any) -> None:
-        found = footer.row_group(self.number).num_rows if self.number < footer.num_row_groups else None
-        if found != self.rows:
-            raise FeedError(
-                f"{self.name} had {self.rows} rows when it was listed, and has {found or 'none'}: it has changed since"
-            )
-
-
-def parquet_splits(paths: Sequence[str], columns: Sequence[str] | None) -> tuple[list[FileSplit], pa.Schema]:
-    """Return the row groups of Parquet files as splits, and the columns of their rows."""
-    files = [file for file in find(paths) if file.size]
-    with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as readers:
-        footers = list(readers.map(_footer, files))
-    if not footers:
-        raise SpecError(f"there are no Parquet files at {', '.join(paths)}")
-    partitions = partition_types(files)
-    fields = [*map(_plain, footers[0].schema.to_arrow_schema()), *(pa.field(*each) for each in partitions.items())]
-    schema = pa.schema(_select(fields, columns))
-    stored = [name for name in schema.names if name not in partitions]
-    splits: list[FileSplit] = []
-    for file, footer in zip(files, footers, strict=True):
-        if missing := ", ".join(sorted(set(stored) - set(footer.schema.to_arrow_schema().names))):
-            raise SpecError(f"{file.path} has no column {missing}, as {files[0].path} has")
-        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        splits += [
-            _RowGroup(file, number, group.total_byte_size, group.num_rows, schema)
-            for number, group in enumerate(groups)
-            if group.num_rows
-        ]
-    return splits, schema
-
-
-def _footer(file: File) -> Any:
-    files, path = storage.file_system(file.path)
-    with files.open(path, "rb") as opened:
-        try:
-            return pq.read_metadata(opened)
-        except pa.ArrowInvalid as error:
-            raise SpecError(f"{file.path} is no Parquet file ({error})") from None
-
-
-def _plain(column: pa.Field) -> pa.Field:
-    """Return a column with the type that Spark reads: dictionary encoding is a matter of storage."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    return column.with_type(kind).remove_metadata()
-
-
-def _select(fields: Sequence[pa.Field], columns: Sequence[str] | None) -> list[pa.Field]:
-    known = {each.name: each for each in fields}
-    return [known[name] for name in chosen(columns, list(known))]
+def _row_groups(call: str, splits: Sequence[FileSplit]) -> list[RowGroup]:
+    groups = [split for split in splits if isinstance(split, RowGroup)]
+    if len(groups) < len(splits):
+        raise SpecError(
+            f"{call}: without a cache the number of rows must be known before, which TFRecord files do not have: "
+            "use cache='disk' or 'memory', Parquet, or cluster.train(df, cache=None)"
+        )
+    return groups

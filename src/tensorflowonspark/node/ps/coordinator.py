@@ -20,7 +20,7 @@ __all__ = ["CoordinatedFeed"]
 
 
 class CoordinatedFeed:
-    """The rows of one ``cluster.train(df)``, on all workers together.
+    """The rows of one ``cluster.train(df)``, or of files, on all workers together.
 
     Parameters
     ----------
@@ -30,6 +30,8 @@ class CoordinatedFeed:
         Returns the number of passes over a split of a feed that all workers have ended.
     split : Split
         The split of the feed.
+    files : tuple, optional
+        Paths, columns and memory limit of Parquet files that the workers read, in the place of rows that they were fed.
 
     Attributes
     ----------
@@ -52,8 +54,15 @@ class CoordinatedFeed:
     ``step`` takes a batch by ``rows.get_next_as_optional()``: a worker may be out of rows while others have some.
     """
 
-    def __init__(self, complete: FeedComplete, passes: Callable[[int, Split], int], split: Split = Split.TRAIN) -> None:
+    def __init__(
+        self,
+        complete: FeedComplete,
+        passes: Callable[[int, Split], int],
+        split: Split = Split.TRAIN,
+        files: tuple[Sequence[str], Sequence[str] | None, int | str | None] | None = None,
+    ) -> None:
         self._feed = complete.feed
+        self._files = files
         self._passes = passes
         self._split = split
         self._streams = complete.streams and split is Split.TRAIN
@@ -162,6 +171,7 @@ class CoordinatedFeed:
         selection = Selection(self._manifest, options)
         request = {
             "feed": self._feed,
+            "files": self._files,
             "split": self._split.value,
             "batch_size": batch_shares(batch_size, 1)[0],
             "epochs": 1 if self._streams else epochs,

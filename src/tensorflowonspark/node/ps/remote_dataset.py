@@ -7,7 +7,7 @@ traceback.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from threading import Lock
@@ -31,13 +31,16 @@ _PREFETCH_BATCHES = 2
 _registered: list[tf.Graph] = []  # a function is registered as long as its graph exists
 
 
-def serve_rows(find: Callable[[int], Feed], send: Callable[[object], None]) -> None:
+Find = Callable[[int, "Sequence[Any] | None"], Feed]
+
+
+def serve_rows(find: Find, send: Callable[[object], None]) -> None:
     """Register this process's function (in a worker).
 
     Parameters
     ----------
     find : callable
-        Returns this worker's rows of a feed, by its number.
+        Returns this worker's rows of a feed, by its number and, if this worker is to read them, the files.
     send : callable
         Sends a message to the driver.
 
@@ -100,7 +103,7 @@ class _Pass:
 class _Passes:
     """The passes of datasets over this worker's rows: opens them, and returns their batches."""
 
-    def __init__(self, find: Callable[[int], Feed], send: Callable[[object], None]) -> None:
+    def __init__(self, find: Find, send: Callable[[object], None]) -> None:
         self._find = find
         self._send = send
         self._lock = Lock()
@@ -133,7 +136,7 @@ class _Passes:
     def _begin(self, text: str) -> int:
         request = json.loads(text)
         with self._lock:
-            feed = self._current(request["feed"])
+            feed = self._current(request["feed"], request["files"])
             if text not in self._sources:
                 self._sources[text] = self._source(feed, request)
             selection, start = self._sources[text]
@@ -144,9 +147,9 @@ class _Passes:
                 del self._open[old]
         return number
 
-    def _current(self, number: int) -> Feed:
+    def _current(self, number: int, files: Sequence[Any] | None) -> Feed:
         if self._feed is None or self._feed[0] != number:
-            self._feed = number, self._find(number)
+            self._feed = number, self._find(number, files)
             self._sources.clear()
             self._open.clear()
         return self._feed[1]
