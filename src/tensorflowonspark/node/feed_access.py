@@ -383,7 +383,8 @@ recursiveFileLookup : optional
         listed = [paths] if isinstance(paths, str) else list(paths)
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
-            return self._file_feeds.coordinate(listed, columns, cache_limit)
+            complete = self._file_feeds.find_for_workers(listed, columns, cache_limit)
+            return CoordinatedFeed(complete, self._link.passes, files=(listed, columns, cache_limit))
         splits, fields = parquet_splits(listed, columns)
         return self._file_feeds.read(f"ctx.read_parquet({paths!r})", splits, fields, cache, cache_limit)
 

@@ -34,7 +34,6 @@ from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.file_splits import FileSplit, RowGroup, divide, parquet_splits
-from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 
 __all__ = ["FileFeeds"]
 
@@ -118,18 +117,17 @@ class FileFeeds:
                 raise
         return self.feeds.open(self._agree(number, call, splits, parts))
 
-    def coordinate(
+    def find_for_workers(
         self, paths: Sequence[str], columns: Sequence[str] | None, cache_limit: int | str | None
-    ) -> CoordinatedFeed:
-        """Return Parquet files as the chief of a ``ParameterServerStrategy`` sees them: the workers read them."""
+    ) -> FeedComplete:
+        """Return what Parquet files hold, for the chief of a ``ParameterServerStrategy``: its workers read them."""
         number, self._next = self._next, self._next + 1
         CacheConfig.parse(None, cache_limit)  # which refuses a wrong one here
         splits, _ = parquet_splits(paths, columns)
-        complete = FeedComplete(number, self._manifest(_row_groups("ctx.read_parquet", splits))[0])
-        return CoordinatedFeed(complete, self.link.passes, files=(paths, columns, cache_limit))
+        return FeedComplete(number, self._manifest(_row_groups("ctx.read_parquet", splits))[0])
 
     def read_for_chief(self, paths: Sequence[str], columns: Sequence[str] | None, limit: int | str | None) -> Feed:
-        """Return this worker's share of the files of `coordinate`."""
+        """Return this worker's share of the files of `find_for_workers`."""
         splits, _ = parquet_splits(paths, columns)
         return self._open(_row_groups("ctx.read_parquet", splits), CacheConfig.parse(None, limit))
 
