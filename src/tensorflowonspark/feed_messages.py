@@ -41,8 +41,8 @@ __all__ = [
     "parse_bytes",
 ]
 
-# Bytes of a stream that a node buffers by default: some partitions of Spark's usual 128 MB.
 FIRST_FILE_FEED = 1 << 30  # number of the first read of files; feeds from Spark are numbered from 0
+# Bytes of a stream that a node buffers by default: some partitions of Spark's usual 128 MB.
 _STREAM_BYTES = 512 << 20
 
 

@@ -1,4 +1,4 @@
-"""Calls that all workers make together: collectives, and feeds that they read from files.
+"""What all workers do together: collectives, feeds that they read from files, and the ends of passes.
 
 The driver relays what the workers contribute to a collective: the first worker receives the contributions of the
 others, and they receive its result (`node/collectives.py`). When all workers have read their files, each receives the
@@ -18,7 +18,7 @@ from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FeedComplete, FilesRead, PassEnded, PassesEnded, Split
 from tensorflowonspark.messages import Contributed, Contribution, Failed, FeedWanted, Returned
 
-__all__ = ["Collectives", "FileFeeds"]
+__all__ = ["Collectives", "FileFeeds", "Passes"]
 
 Send = Callable[[int, object], None]
 
@@ -135,8 +135,6 @@ class FileFeeds:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._reads: dict[int, dict[int, FilesRead]] = {}  # by feed and node
-        self._passes: dict[int, Counter[int]] = {}  # ended ones, by feed and node
-        self._passes_sent: dict[int, int] = {}
         self._calls = _PendingCalls(
             "call ctx.read_tfrecord and ctx.read_parquet on all workers, as often and in the same order, with the same "
             "paths"
@@ -156,19 +154,34 @@ class FileFeeds:
                 self._complete(message.feed, workers)
         return self._calls.find_absent(workers)
 
-    def count_pass(self, node: Node, message: PassEnded) -> None:
-        """Note that a worker has ended a pass over files that the chief of a ``ParameterServerStrategy`` reads."""
-        self._passes.setdefault(message.feed, Counter())[node.number] += 1
-
-    def report_passes(self, workers: Sequence[Node], chief: int) -> None:
-        """Report to the chief how many passes all remaining workers have ended."""
-        for feed, ended in self._passes.items():
-            count = min((ended[each.number] for each in workers), default=0)
-            if count > self._passes_sent.get(feed, 0):
-                self._passes_sent[feed] = count
-                self._send(chief, PassesEnded(feed, Split.TRAIN, count))
-
     def _complete(self, feed: int, workers: Sequence[Node]) -> None:
         parts = [part for read in self._reads.pop(feed).values() for part in read.parts]
         for number, split in build_manifests(parts, node_endpoints(workers)).items():
             self._send(number, FeedComplete(feed, split))
+
+
+class Passes:
+    """The passes that workers end over rows which the chief of a ``ParameterServerStrategy`` reads.
+
+    Parameters
+    ----------
+    send : callable
+        Takes a node's number and a message for it.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._ended: dict[tuple[int, Split], Counter[int]] = {}  # by feed and split, and node
+        self._reported: Counter[tuple[int, Split]] = Counter()
+
+    def count(self, node: Node, message: PassEnded) -> None:
+        """Note that a worker has ended a pass."""
+        self._ended.setdefault((message.feed, message.split), Counter())[node.number] += 1
+
+    def report(self, workers: Sequence[Node], chief: int) -> None:
+        """Report to the chief how many passes all remaining workers have ended."""
+        for (feed, split), ended in self._ended.items():
+            count = min((ended[each.number] for each in workers), default=0)
+            if count > self._reported[feed, split]:
+                self._reported[feed, split] = count
+                self._send(chief, PassesEnded(feed, split, count))

@@ -13,19 +13,12 @@ from threading import Condition, RLock, Thread
 from typing import Any, TypeGuard
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.collectives import Collectives, FileFeeds
+from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.errors import ClusterError, NodeError
-from tensorflowonspark.feed_messages import (
-    FIRST_FILE_FEED,
-    FeedFailed,
-    FeedReport,
-    FilesRead,
-    PartitionFed,
-    PassEnded,
-)
+from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded
 from tensorflowonspark.messages import (
     Accepted,
     Active,
@@ -95,6 +88,7 @@ class Monitor(Roster):
         self.feed: int | None = None  # the number of the current feed
         self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
         self._file_feeds = FileFeeds(self.send)
+        self._passes = Passes(self.send)
         self._collectives = Collectives(self.send)
         self._cluster = cluster
         self._console = console
@@ -232,13 +226,15 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: FeedReport, node: Node) -> None:
-        """Count the passes over files; all else is for the session of the running feed."""
-        if isinstance(message, PassEnded) and message.feed >= FIRST_FILE_FEED:
-            self._file_feeds.count_pass(node, message)
-            self._report_passes()
+        """Do nothing: the session of the running feed handles it."""
+
+    @_handle.register
+    def _(self, message: PassEnded, node: Node) -> None:
+        self._passes.count(node, message)
+        self._report_passes()
 
     def _report_passes(self) -> None:
-        self._file_feeds.report_passes(self.fed(), self.spec.roles.index(self.spec.chief_role))
+        self._passes.report(self.fed(), self.spec.roles.index(self.spec.chief_role))
 
     @_handle.register
     def _(self, message: PartitionFed, node: Node) -> None:

@@ -14,7 +14,7 @@ from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.file_splits import parquet_splits, tfrecord_splits
 from tensorflowonspark.node.feed.files import FileFeeds
 from tensorflowonspark.node.feed.server import FeedServer
-from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
+from tensorflowonspark.node.ps.coordinator import CoordinatedFeed, FilesToRead
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -363,9 +363,9 @@ recursiveFileLookup : optional
         -------
         Feed
             With even steps on all workers, like a feed from Spark; a `CoordinatedFeed` on the chief of a
-            ``ParameterServerStrategy``. Without a cache a shuffle is one of the row groups,
-            and of the rows of several row groups that are in memory at a time; nulls and lengths of arrays must be
-            of the kind that the first rows have (or say so by ``fill`` and ``shapes``).
+            ``ParameterServerStrategy``. Without a cache a shuffle is one of the row groups, and of the rows of several
+            row groups that are in memory at a time. If only later rows have nulls, or arrays of another length, the
+            dataset needs ``fill`` or ``shapes`` for that column.
 
         Raises
         ------
@@ -384,7 +384,7 @@ recursiveFileLookup : optional
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
             complete = self._file_feeds.find_for_workers(listed, columns, cache_limit)
-            return CoordinatedFeed(complete, self._link.passes, files=(listed, columns, cache_limit))
+            return CoordinatedFeed(complete, self._link.passes, files=FilesToRead(listed, columns, cache_limit))
         splits, fields = parquet_splits(listed, columns)
         return self._file_feeds.read(f"ctx.read_parquet({paths!r})", splits, fields, cache, cache_limit)
 
@@ -393,6 +393,6 @@ recursiveFileLookup : optional
         cache = self._server.cache if self._server is not None else None
         return FileFeeds(self._setup, cache, self._link, self._feeds)
 
-    def _find_rows(self, number: int, files: Sequence[Any] | None) -> Feed:
+    def _find_rows(self, number: int, files: FilesToRead | None) -> Feed:
         """Return this worker's rows of a feed that the chief of a ``ParameterServerStrategy`` reads."""
         return self._feeds.find(number) if files is None else self._file_feeds.read_for_chief(*files)

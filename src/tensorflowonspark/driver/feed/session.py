@@ -21,8 +21,6 @@ from tensorflowonspark.feed_messages import (
     PartRef,
     PartsStored,
     PartSummary,
-    PassEnded,
-    PassesEnded,
     RowsConsumed,
     RowsReceived,
     Split,
@@ -100,8 +98,6 @@ class FeedSession:
         self._endpoints: tuple[NodeEndpoint, ...] = ()
         self._received: dict[int, int] = {}
         self._stored: dict[PartRef, PartSummary] = {}  # as the nodes report them; not those of a stream
-        self._passes: dict[tuple[int, Split], int] = {}  # ended passes, by node and split
-        self._passes_sent: dict[Split, int] = {}
         self._job: Job | None = None
         self.strategy = strategy(self)
         self.timeout = ProgressTimeout(request.timeout, self._progress, self._describe)
@@ -267,22 +263,10 @@ class FeedSession:
             self._received[node.number] = message.rows
         elif isinstance(message, RowsConsumed):
             self.consumed[node.number] = message.rows
-        elif isinstance(message, PassEnded):
-            ended = node.number, message.split
-            self._passes[ended] = self._passes.get(ended, 0) + 1
-        self._report_passes()
         self.strategy.on_message(node, message)
 
     def _is_streamed(self, split: Split) -> bool:
         return self.request.is_streamed and split is Split.TRAIN
-
-    def _report_passes(self) -> None:
-        """Send the chief how many passes all remaining workers have ended."""
-        for split in Split:
-            count = min((self._passes.get((node.number, split), 0) for node in self.fed), default=0)
-            if count > self._passes_sent.get(split, 0):
-                self._passes_sent[split] = count
-                self.monitor.send(self._chief.number, PassesEnded(self.number, split, count))
 
     # ---- progress
 

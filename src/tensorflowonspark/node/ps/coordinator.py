@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,15 @@ from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["CoordinatedFeed"]
+__all__ = ["CoordinatedFeed", "FilesToRead"]
+
+
+class FilesToRead(NamedTuple):
+    """Parquet files, the columns to read (all for None), and the size of the rows in memory at a time."""
+
+    paths: Sequence[str]
+    columns: Sequence[str] | None
+    cache_limit: int | str | None
 
 
 class CoordinatedFeed:
@@ -30,8 +38,8 @@ class CoordinatedFeed:
         Returns the number of passes over a split of a feed that all workers have ended.
     split : Split
         The split of the feed.
-    files : tuple, optional
-        Paths, columns and memory limit of Parquet files that the workers read, in the place of rows that they were fed.
+    files : FilesToRead, optional
+        The Parquet files that the workers read, in the place of rows that they were fed.
 
     Attributes
     ----------
@@ -59,7 +67,7 @@ class CoordinatedFeed:
         complete: FeedComplete,
         passes: Callable[[int, Split], int],
         split: Split = Split.TRAIN,
-        files: tuple[Sequence[str], Sequence[str] | None, int | str | None] | None = None,
+        files: FilesToRead | None = None,
     ) -> None:
         self._feed = complete.feed
         self._files = files
@@ -171,7 +179,7 @@ class CoordinatedFeed:
         selection = Selection(self._manifest, options)
         request = {
             "feed": self._feed,
-            "files": self._files,
+            "files": self._files and self._files._asdict(),
             "split": self._split.value,
             "batch_size": batch_shares(batch_size, 1)[0],
             "epochs": 1 if self._streams else epochs,

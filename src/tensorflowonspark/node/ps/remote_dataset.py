@@ -7,7 +7,7 @@ traceback.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from threading import Lock
@@ -22,19 +22,18 @@ from tensorflowonspark.feed_messages import PassEnded, Split
 from tensorflowonspark.node.feed.dataset import assemble, flat_arrays, flat_specs
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
+from tensorflowonspark.node.ps.coordinator import FilesToRead
 
 __all__ = ["remote_dataset", "serve_rows"]
 
 _FUNCTION = "pyfunc_0"  # the token: TensorFlow numbers the functions of a process
 _PASSES = 4  # open at once in a worker; tf.data drops iterators without notice
 _PREFETCH_BATCHES = 2
+_Find = Callable[[int, FilesToRead | None], Feed]
 _registered: list[tf.Graph] = []  # a function is registered as long as its graph exists
 
 
-Find = Callable[[int, "Sequence[Any] | None"], Feed]
-
-
-def serve_rows(find: Find, send: Callable[[object], None]) -> None:
+def serve_rows(find: _Find, send: Callable[[object], None]) -> None:
     """Register this process's function (in a worker).
 
     Parameters
@@ -103,7 +102,7 @@ class _Pass:
 class _Passes:
     """The passes of datasets over this worker's rows: opens them, and returns their batches."""
 
-    def __init__(self, find: Find, send: Callable[[object], None]) -> None:
+    def __init__(self, find: _Find, send: Callable[[object], None]) -> None:
         self._find = find
         self._send = send
         self._lock = Lock()
@@ -136,7 +135,7 @@ class _Passes:
     def _begin(self, text: str) -> int:
         request = json.loads(text)
         with self._lock:
-            feed = self._current(request["feed"], request["files"])
+            feed = self._current(request["feed"], request["files"] and FilesToRead(**request["files"]))
             if text not in self._sources:
                 self._sources[text] = self._source(feed, request)
             selection, start = self._sources[text]
@@ -147,7 +146,7 @@ class _Passes:
                 del self._open[old]
         return number
 
-    def _current(self, number: int, files: Sequence[Any] | None) -> Feed:
+    def _current(self, number: int, files: FilesToRead | None) -> Feed:
         if self._feed is None or self._feed[0] != number:
             self._feed = number, self._find(number, files)
             self._sources.clear()
