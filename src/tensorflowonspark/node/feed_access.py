@@ -11,10 +11,10 @@ from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.epochs import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
-from tensorflowonspark.node.feed.file_splits import parquet_splits, tfrecord_splits
+from tensorflowonspark.node.feed.file_splits import FilesToRead, parquet_splits, tfrecord_splits
 from tensorflowonspark.node.feed.files import FileFeeds
 from tensorflowonspark.node.feed.server import FeedServer
-from tensorflowonspark.node.ps.coordinator import CoordinatedFeed, FilesToRead
+from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,11 +16,19 @@ from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, p
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
 
-__all__ = ["FileSplit", "RowGroup", "divide", "parquet_splits", "tfrecord_splits"]
+__all__ = ["FileSplit", "FilesToRead", "RowGroup", "divide", "parquet_splits", "tfrecord_splits"]
 
 _FOOTERS_AT_A_TIME = 16
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 8 << 20  # decoded at a time: rows of images are large
 _BUFFER_BYTES = 1 << 20  # of each column: else a row group's would be read whole before its first row
+
+
+class FilesToRead(NamedTuple):
+    """Parquet files, the columns to read (all for None), and the size of the rows in memory at a time."""
+
+    paths: Sequence[str]
+    columns: Sequence[str] | None
+    cache_limit: int | str | None
 
 
 class FileSplit(Protocol):

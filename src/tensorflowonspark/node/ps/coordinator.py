@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,20 +11,13 @@ import pyarrow as pa
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedComplete, Split, SplitManifest
 from tensorflowonspark.node.feed.epochs import batch_shares
+from tensorflowonspark.node.feed.file_splits import FilesToRead
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["CoordinatedFeed", "FilesToRead"]
-
-
-class FilesToRead(NamedTuple):
-    """Parquet files, the columns to read (all for None), and the size of the rows in memory at a time."""
-
-    paths: Sequence[str]
-    columns: Sequence[str] | None
-    cache_limit: int | str | None
+__all__ = ["CoordinatedFeed"]
 
 
 class CoordinatedFeed:

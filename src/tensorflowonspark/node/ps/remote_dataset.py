@@ -21,8 +21,8 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import PassEnded, Split
 from tensorflowonspark.node.feed.dataset import assemble, flat_arrays, flat_specs
 from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.file_splits import FilesToRead
 from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
-from tensorflowonspark.node.ps.coordinator import FilesToRead
 
 __all__ = ["remote_dataset", "serve_rows"]
 
