@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tensorflowonspark.cli import main
-from tensorflowonspark.cli.yarn import YarnApplication
+from tensorflowonspark.cli.applications import YarnApplication
 
 
 @pytest.fixture

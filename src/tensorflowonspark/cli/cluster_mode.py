@@ -16,9 +16,8 @@ from pathlib import Path
 from threading import Thread
 
 from tensorflowonspark import storage
-from tensorflowonspark.cli.kubernetes import delete_driver, is_pending
+from tensorflowonspark.cli.applications import YarnApplication, delete_driver, is_pending
 from tensorflowonspark.cli.signals import uninterrupted
-from tensorflowonspark.cli.yarn import YarnApplication
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script
 

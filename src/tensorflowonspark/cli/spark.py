@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from tensorflowonspark.cli.applications import YarnApplication
 from tensorflowonspark.cli.settings import SHELL, given_in_environment, spark_settings
 from tensorflowonspark.cli.signals import uninterrupted
-from tensorflowonspark.cli.yarn import YarnApplication
 from tensorflowonspark.driver.preflight import check_environment
 from tensorflowonspark.driver.spark.jobs import first_cause
 from tensorflowonspark.errors import ClusterError, SpecError

@@ -1,4 +1,4 @@
-"""The application of a ``tfos run`` on YARN, known by a tag: its state, and its end where no driver can end it."""
+"""The application of a ``tfos run`` on YARN or Kubernetes: its state, and its end where no driver can end it."""
 
 import re
 import subprocess
@@ -12,12 +12,13 @@ from tensorflowonspark.cli.settings import spark_settings
 from tensorflowonspark.cli.signals import uninterrupted
 from tensorflowonspark.errors import StorageError
 
-__all__ = ["YarnApplication"]
+__all__ = ["YarnApplication", "delete_driver", "is_pending"]
 
 _CLI = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"  # which `yarn application` runs; Spark's jars have it
 _SECONDS = 60.0  # for one command; a client retries for 15 minutes while it reaches no resource manager
 _STATES = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
 _ROW = re.compile(rf"^\s*(application_\d+_\d+)\s.*\s({_STATES.replace(',', '|')})\s+UNDEFINED\s", re.MULTILINE)
+_PHASE = re.compile(r"\bphase: (\w+)")
 _TAGS, _STAGING = "spark.yarn.tags", "spark.yarn.stagingDir"
 
 
@@ -92,25 +93,65 @@ class YarnApplication:
 
     def _yarn(self, *arguments: str) -> str | None:
         """Run ``yarn application`` by Spark's own jars; return its output, None if it fails."""
-        from pyspark.find_spark_home import _find_spark_home
+        output, problem = _run("spark-class", _CLI, "application", *arguments)
+        if problem:
+            print(f"yarn application {' '.join(arguments)}: {problem}", file=sys.stderr)
+        return None if problem else output
 
-        command = [str(Path(_find_spark_home(), "bin", "spark-class")), _CLI, "application", *arguments]
-        try:
-            done = subprocess.run(
-                command,
-                check=False,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_SECONDS,
-                start_new_session=True,  # a signal for this command's process group is not for it
-            )
-        except subprocess.TimeoutExpired:
-            problem = f"no answer within {_SECONDS:.0f} s"
-        else:
-            if not done.returncode:
-                return done.stdout
-            problem = done.stderr.strip().rpartition("\n")[2]
-        print(f"yarn application {' '.join(arguments)}: {problem}", file=sys.stderr)
-        return None
+
+def is_pending(lines: Sequence[str]) -> bool:
+    """Return whether a pod waits for a host or its image: there is no driver yet that can be asked for an end.
+
+    Parameters
+    ----------
+    lines : sequence of str
+        The last lines of spark-submit, which reports the state every second.
+
+    Examples
+    --------
+    >>> is_pending(["Application status for spark-1 (phase: Pending)", "phase: Running"])
+    False
+    """
+    phases = _PHASE.findall("".join(lines))
+    return phases[-1:] == ["Pending"]
+
+
+def delete_driver(submit: Sequence[str], submission: str) -> None:
+    """Delete a driver's pod, and with it those of its executors.
+
+    Parameters
+    ----------
+    submit : sequence of str
+        The arguments of spark-submit.
+    submission : str
+        The namespace and the pod, as in ``training:digits-driver``; nothing is done if it is empty.
+    """
+    if not submission:
+        return
+    _, problem = _run("spark-submit", *submit, "--kill", submission)
+    namespace, _, pod = submission.partition(":")
+    result = f"kubectl delete pod -n {namespace} {pod}: {problem}" if problem else f"{submission}: deleted"
+    print(result, file=sys.stderr)
+
+
+def _run(program: str, *arguments: str) -> tuple[str, str]:
+    """Run one of Spark's programs; return its output, and the last line of its errors if it fails."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    try:
+        done = subprocess.run(
+            [str(Path(_find_spark_home(), "bin", program)), *arguments],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            start_new_session=True,  # a signal for this command's process group is not for it
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {_SECONDS:.0f} s"
+    if not done.returncode:
+        return done.stdout, ""
+    last = f"{done.stdout}{done.stderr}".strip().rpartition("\n")[2]
+    return done.stdout, last or f"exit code {done.returncode}"
