@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -247,7 +248,8 @@ def _errors_to_peer() -> Iterator[None]:
         text = error_text(error, _ERROR_BYTES)
         if not isinstance(error, (ClusterError, OSError, pa.ArrowException)):
             text = f"{type(error).__name__}: {text}"
-            _log.error("a call of another process failed", exc_info=error)
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("a call of another process failed:\n%s%s", frames, text)
         while (size := len(quote(text))) > _ERROR_BYTES:  # its form on the wire
             text = f"{text[: len(text) * _ERROR_BYTES // size - _ELLIPSIS]} ..."
         raise flight.FlightServerError(text) from error
