@@ -297,8 +297,6 @@ class Monitor(Roster):
                     self._on_feed_message(node, failure)
             self._move(node, NodeState.GONE)
             node.channel = None
-            if not self._stopping:
-                self._report_passes()  # the others may all have ended theirs
             self.changed.notify_all()
 
     def _move(self, node: Node, state: NodeState) -> None:
@@ -309,6 +307,8 @@ class Monitor(Roster):
         if failure is not None and not self._stopping:
             self._move(node, NodeState.FAILED)
             self._failures.note(node, failure)
+            if node.lost:
+                self._report_passes()  # the others may all have ended theirs
 
     def _conclude(self) -> None:
         """End all nodes, now that the root cause is certain."""

@@ -1,6 +1,6 @@
 """Spark's types, evaluators and tuners with the stages, compared with Keras alone: the table in docs/spark-ml.md.
 
-``TFOS_WRITE_TABLE=1`` writes the table; without that it must be what the cells come to.
+``TFOS_WRITE_TABLE=1`` writes the table; without that it must be what the cells come to. Run the whole file.
 """
 
 import os
@@ -21,7 +21,6 @@ from sklearn import metrics as sk
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
-from tests.support.ladder import skip
 from tests.support.paths import DOCS
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.slow, pytest.mark.timeout(600)]
@@ -342,8 +341,6 @@ def test_tuners(spark, tmp_path):
 
 
 def test_the_page_is_what_the_cells_have_come_to():
-    if len({group for group, _ in CELLS}) != 3:
-        skip("only some of the cells were run")
     lines = []
     for group in dict.fromkeys(group for group, _ in CELLS):
         lines += [f"| {group} | |", "|---|---|"]
@@ -360,5 +357,7 @@ def test_the_page_is_what_the_cells_have_come_to():
     new = text + "\n".join(lines)
     if os.environ.get("TFOS_WRITE_TABLE"):
         PAGE.write_text(before + BEGIN + new + END + after)
+    elif "TFOS_TEST_TURN" in os.environ:  # some of the tests before this one were left out
+        assert set(lines) <= set(old.splitlines())
     else:
         assert old == new

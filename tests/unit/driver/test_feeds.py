@@ -15,6 +15,8 @@ from tensorflowonspark.feed_messages import (
     FeedComplete,
     PartsStored,
     PartSummary,
+    PassEnded,
+    PassesEnded,
     RowsConsumed,
     RowsReceived,
     Split,
@@ -123,6 +125,41 @@ def test_a_worker_lost_before_its_report_keeps_no_one_waiting():
     with cluster_on(backend, num_workers=2, num_ps=1, chief=True) as cluster:
         cluster.train("frame")
         assert cluster.join() == {"chief:0": {3: 3}}
+
+
+@pytest.mark.parametrize("killed_first", [True, False])
+def test_a_pass_ends_for_the_chief_whether_a_worker_is_lost_before_or_after_the_others_have_ended_it(killed_first):
+    stored = part(0, 3, 5)
+    ended, lost = Event(), Event()
+
+    def dies(node):
+        node.send(Serving())
+        node.feeding.wait(5)
+        if not killed_first:
+            assert ended.wait(5)
+            time.sleep(0.2)  # until the driver has received it, on another channel
+        node.send(Failed(FailureKind.KILLED, "killed"))
+        lost.set()
+
+    def ends(node):
+        node.send(Serving())
+        node.feeding.wait(5)
+        node.send(PartsStored(0, (stored,)))
+        if killed_first:
+            assert lost.wait(5)
+            time.sleep(0.2)
+        node.send(PassEnded(0, Split.TRAIN))
+        ended.set()
+
+    def chief(node):
+        node.send(FeedWanted(0))
+        node.wait_for(FeedComplete)
+        node.send(Returned(pickle.dumps(node.wait_for(PassesEnded).count)))
+
+    backend = ScriptedBackend(lambda node: None, chief, dies, ends, feed=ScriptedJob([Row(stored)]))
+    with cluster_on(backend, num_workers=2, num_ps=1, chief=True) as cluster:
+        cluster.train("frame")
+        assert cluster.join() == {"chief:0": 1}
 
 
 def test_a_feed_ends_when_all_programs_have():
