@@ -284,12 +284,17 @@ class SplitManifest:
 
 @dataclass(frozen=True)
 class FeedComplete(ToNode):
-    """A feed is complete, or begins to stream."""
+    """A feed is complete, or begins to stream.
+
+    A feed that starts with its first rows (`starts_early`) has two of these: one when it begins to stream, and one when
+    all rows are in the caches. In between, and in any case for one pass, its workers take the steps that are granted.
+    """
 
     feed: int
     train: SplitManifest
     validation: SplitManifest | None = None
     streams: bool = False  # the rows to train on arrive later; `train` describes the first of them
+    starts_early: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
-from tensorflowonspark.feed_messages import CacheConfig
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode
 from tensorflowonspark.messages import NoMoreFeeds
 from tensorflowonspark.transport import Credentials
 
@@ -314,6 +314,7 @@ class Cluster:
         validation: "DataFrame | str | None" = None,
         cache: Literal["disk", "memory"] | None = "disk",
         cache_limit: int | str | None = None,
+        start: Literal["all_rows", "first_rows"] = "all_rows",
         rebalance: bool = True,
         independent_workers: bool = False,
         timeout: float = 600.0,
@@ -333,15 +334,21 @@ class Cluster:
             `data` that marks them.
         cache : {"disk", "memory"} or None
             Where the workers keep the rows, so that each epoch can pass over them: in files in Spark's local
-            directories, or in memory. The programs then begin when all rows have arrived. With None the rows are not
-            kept: the programs begin with the first rows, and pass over them once.
+            directories, or in memory. With None the rows are not kept: the programs begin with the first rows, and
+            pass over them once.
         cache_limit : int or str, optional
             The number of bytes that a worker keeps at most, as in ``"2g"``; more is an error. With ``cache=None``, the
             number that waits in its memory (512 MB by default): then Spark waits, and the rest of a partition that is
             larger goes to disk.
+        start : {"all_rows", "first_rows"}
+            When the programs begin, if the rows are kept. With "all_rows" the number of rows is known before the first
+            step, and the order of each epoch follows from the seed. With "first_rows" the first epoch takes the rows
+            as they arrive, as with ``cache=None``, and only the later ones have a known length and a full shuffle; the
+            rows stay on the workers that they came to, and no checkpoint can be written within the first epoch.
         rebalance : bool
             Whether workers with many rows give some to those with few, so that an epoch has no more steps than
-            needed. (Workers of parameter servers keep what they were fed: none waits for another.)
+            needed. (Workers of parameter servers keep what they were fed: none waits for another. Those that begin
+            with the first rows keep them too.)
         independent_workers : bool
             Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return early; the others
             then get the remaining rows. Needs ``cache=None``.
@@ -368,9 +375,11 @@ class Cluster:
         if getattr(data, "isStreaming", False):
             raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
         config = CacheConfig.parse(cache, cache_limit)
-        request = FeedRequest(data, validation, config, rebalance, timeout, independent_workers)
-        if request.is_streamed and request.validation_column:
-            raise FeedError("with cache=None the rows to validate on, which are kept, must be a DataFrame of their own")
+        early = self._starts_early(start, config)
+        request = FeedRequest(data, validation, config, rebalance and not early, timeout, independent_workers, early)
+        if (request.is_streamed or early) and request.validation_column:
+            how = "start='first_rows'" if early else "cache=None"
+            raise FeedError(f"with {how} the rows to validate on must be a DataFrame of their own, which is fed before")
         if independent_workers and not request.is_streamed:
             raise FeedError("independent workers read rows as they come: feed them with cache=None")
         if isinstance(data, BatchRDD):
@@ -380,6 +389,19 @@ class Cluster:
             check_frame(data, validation)
         with self._ended_by_interrupt():
             self._controller.run_feed(request)
+
+    def _starts_early(self, start: str, cache: CacheConfig) -> bool:
+        """Return whether the programs begin with the first rows of a feed whose rows they keep."""
+        if start not in ("all_rows", "first_rows"):
+            raise SpecError(f"start={start!r}: expected 'all_rows' or 'first_rows'")
+        if start == "all_rows" or cache.keep is CacheMode.NONE:  # without a cache they always do
+            return False
+        if self._config.spec.num_ps:
+            raise FeedError(
+                "start='first_rows' is for workers that train in step: with parameter servers feed with cache=None, or "
+                "start='all_rows'"
+            )
+        return True
 
     def train_stream(
         self,

@@ -15,7 +15,7 @@ from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import CachedFeed, FeedSession, FeedStrategy, HeldFeed
-from tensorflowonspark.driver.feed.streamed import StreamedFeed
+from tensorflowonspark.driver.feed.streamed import EarlyFeed, StreamedFeed
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
 from tensorflowonspark.task.feeder import FeedSpec
@@ -229,7 +229,8 @@ class RestartController:
     def _feed(self, request: FeedRequest) -> None:
         """Feed once. A feed that fails leaves its number, for which the programs wait, to the next feed."""
         self._require_feedable(request)
-        session = self._open(request, StreamedFeed if request.is_streamed else CachedFeed)
+        strategy = StreamedFeed if request.is_streamed else EarlyFeed if request.starts_early else CachedFeed
+        session = self._open(request, strategy)
         try:
             session.run()
         finally:

@@ -57,6 +57,7 @@ _REPAIRS = (  # in order: functions are replaced before they are wrapped
     ("fitting:wrap_trainer", _TRAINER),
     ("fitting:refuse_parameter_servers", _TRAINER),
     ("fitting:predict_alone", _TRAINER),
+    ("fitting:show_known_steps", "keras.src.callbacks.progbar_logger"),
     ("shards:distribute_shards_whole", "tensorflow.python.distribute.distribute_lib"),
     ("collectives:keep_remainders", "tensorflow.python.distribute.values_util"),
     ("iterators:destroy_garbage_in_threads", "tensorflow.python.data.ops.iterator_ops"),

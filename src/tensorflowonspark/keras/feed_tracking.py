@@ -10,10 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["DataPath", "RowCounts", "StatePass", "drops_rows", "note_rows", "row_counts", "state_pass"]
+__all__ = [
+    "DataPath",
+    "PassLength",
+    "RowCounts",
+    "StatePass",
+    "drops_rows",
+    "note_length",
+    "note_rows",
+    "pass_length",
+    "row_counts",
+    "state_pass",
+]
 
+_LENGTH = "_tensorflowonspark_length"
+_SAME_LENGTH = ("_MapDataset", "_OptionsDataset", "_ParallelMapDataset", "_PrefetchDataset")  # classes of tf.data
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets
 
 
@@ -51,6 +64,32 @@ class RowCounts:
 
 
 row_counts = RowCounts()
+
+
+class PassLength(Protocol):
+    """The length of a dataset whose rows arrive while the program takes them."""
+
+    @property
+    def known_steps(self) -> int:
+        """Number of steps of the current pass that are certain."""
+
+    def has_step(self, step: int) -> bool:
+        """Return whether the current pass has a step, above 0; wait until that is certain."""
+
+
+def note_length(dataset: Any, length: PassLength) -> None:
+    """Record the length of a dataset."""
+    setattr(dataset, _LENGTH, length)
+
+
+def pass_length(dataset: Any) -> PassLength | None:
+    """Return the length recorded for a dataset, or for one that it was made of by transformations which keep it."""
+    while not hasattr(dataset, _LENGTH):
+        if type(dataset).__name__ not in _SAME_LENGTH:
+            return None
+        (dataset,) = dataset._inputs()
+    length: PassLength = getattr(dataset, _LENGTH)
+    return length
 
 
 def drops_rows(dataset: Any) -> bool:

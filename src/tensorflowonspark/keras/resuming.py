@@ -49,6 +49,10 @@ class _Resuming(tf.keras.callbacks.Callback):
         self._checkpoints.mirror()
 
     def _save(self, batch: int = 0) -> None:
+        # Rows that come in the order of their arrival can be resumed only after all. An epoch of a given number of
+        # steps ends before.
+        if self._checkpoints._in_first_pass() and (batch or self.params.get("steps")):
+            return
         self._checkpoints.save(self._state, self.model.optimizer.iterations.numpy(), epoch=self._epoch, batch=batch)
 
 

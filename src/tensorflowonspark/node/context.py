@@ -13,8 +13,9 @@ from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.messages import InferenceReady, Member, Serving
-from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints, ResumePosition
+from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.export import export
+from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.inference import FunctionServer, InferenceServer
 from tensorflowonspark.node.feed.selection import FeatureOptions

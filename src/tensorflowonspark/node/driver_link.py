@@ -8,7 +8,7 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig, ClusterSpec, Role
 from tensorflowonspark.errors import ClusterError
-from tensorflowonspark.feed_messages import FeedComplete, PassesEnded, Split, StepGrant
+from tensorflowonspark.feed_messages import FeedComplete, PassesEnded, Split, SplitManifest, StepGrant
 from tensorflowonspark.messages import (
     Contributed,
     Heartbeat,
@@ -96,7 +96,11 @@ class Link:
         _links.add(self)
         self._members: tuple[Member, ...] = ()
         self._feeds: dict[int, FeedComplete] = {}
+        self._arrived: dict[int, SplitManifest] = {}  # of feeds that have started early, once all rows are there
         self._grants: dict[int, deque[StepGrant]] = defaultdict(deque)
+        self._granted: Counter[int] = Counter()  # steps, by feed
+        self._ended: set[int] = set()  # streams of which no further step comes
+        self._uncounted: set[int] = set()  # streams that broke off, or whose workers take no steps together
         self._passes: dict[tuple[int, Split], int] = {}
         self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
         self._no_more_feeds = False
@@ -167,6 +171,14 @@ class Link:
         self._wait(lambda: feed in self._feeds or self._no_more_feeds or None)
         return self._feeds.get(feed)
 
+    def wait_for_rows(self, feed: int) -> SplitManifest:
+        """Wait until all rows of a feed have arrived that has started before; return what all nodes have."""
+        return self._wait(lambda: self._arrived.get(feed))
+
+    def arrived(self, feed: int) -> SplitManifest | None:
+        """Return what all nodes have of a feed that has started early; None as long as rows arrive."""
+        return self._arrived.get(feed)
+
     def wait_for_file_feed(self, feed: int) -> FeedComplete:
         """Wait for a feed of files, which comes whether or not the driver feeds; return it."""
         return self._wait(lambda: self._feeds.get(feed))
@@ -180,6 +192,18 @@ class Link:
                 self._require_own_process()
             self._changed.wait_for(lambda: grants, seconds)
             return grants.popleft() if grants else None
+
+    def wait_for_step(self, feed: int, step: int) -> int | None:
+        """Wait until a step of a stream is granted, or the stream ends; return the number of steps granted so far.
+
+        Returns
+        -------
+        int or None
+            None if the workers take no steps together, or the stream broke off.
+        """
+        with self._waiting_for(WaitsFor.ROWS), self._changed:
+            self._changed.wait_for(lambda: self._granted[feed] > step or feed in self._ended | self._uncounted)
+            return None if feed in self._uncounted else self._granted[feed]
 
     def passes(self, feed: int, split: Split) -> int:
         """Return the number of passes over a split that all workers have ended."""
@@ -253,6 +277,9 @@ class Link:
 
     @_handle.register
     def _(self, message: FeedComplete) -> None:
+        if message.starts_early and not message.streams:
+            self._arrived[message.feed] = message.train
+            return
         self._feeds[message.feed] = message
         if self._on_feed is not None:
             Thread(target=self._on_feed, args=(message,), daemon=True).start()
@@ -260,6 +287,11 @@ class Link:
     @_handle.register
     def _(self, message: StepGrant) -> None:
         self._grants[message.feed].append(message)
+        self._granted[message.feed] += sum(count for count, _ in message.steps or ())
+        if message.steps is None:
+            self._uncounted.add(message.feed)
+        elif message.end:
+            self._ended.add(message.feed)
 
     @_handle.register
     def _(self, message: Contributed) -> None:

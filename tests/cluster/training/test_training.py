@@ -61,6 +61,7 @@ def test_fit_on_a_stream_with_rows_to_validate_on(spark):
             ctx.dataset(16, **columns), validation_data=ctx.validation_dataset(32, **columns), epochs=1, verbose=0
         )
         weights = [weight.numpy() for weight in model.weights]
+        assert int(model.optimizer.iterations.numpy()) == 13  # the larger share has 100 rows, 8 in a step
         return {"loss": history.history["loss"] + history.history["val_loss"], "weights": weights}
 
     frame = small_frame(spark, [100, 30, 0, 7])

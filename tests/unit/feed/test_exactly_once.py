@@ -45,6 +45,7 @@ def assert_exactly_once(results, total, epochs):
     batch_size=st.integers(3, 50),
     epochs=st.integers(1, 3),
     cache=st.sampled_from(["disk", "memory", None]),
+    start=st.sampled_from(["all_rows", "first_rows"]),
     limit=st.sampled_from([None, 1, 2000]),
     slots=st.integers(1, 3),
     shuffle=st.booleans(),
@@ -54,7 +55,7 @@ def assert_exactly_once(results, total, epochs):
     ),
 )
 def test_two_hundred_draws(  # noqa: PLR0913, PLR0917 - what is drawn
-    sizes, num_workers, batch_size, epochs, cache, limit, slots, shuffle, rebalance, mishaps
+    sizes, num_workers, batch_size, epochs, cache, start, limit, slots, shuffle, rebalance, mishaps
 ):
     epochs = 1 if cache is None else epochs
     args = {"batch_size": batch_size, "epochs": epochs, "shuffle": shuffle}
@@ -62,7 +63,8 @@ def test_two_hundred_draws(  # noqa: PLR0913, PLR0917 - what is drawn
         # A bound holds what is kept, and would refuse it; a stream goes on with however little.
         bound = limit if cache is None else None
         for _ in range(2):
-            cluster.train(partitions_of(sizes), cache=cache, cache_limit=bound, rebalance=rebalance, timeout=20)
+            data, how = partitions_of(sizes), {"rebalance": rebalance, "start": start}
+            cluster.train(data, cache=cache, cache_limit=bound, timeout=20, **how)
         results = cluster.join()
     for feed in range(2):
         assert_exactly_once([result[feed] for result in results.values()], sum(sizes), epochs)

@@ -34,6 +34,7 @@ class FeedRequest:
     rebalance: bool = True
     timeout: float = 600.0  # seconds
     independent_workers: bool = False  # they take no steps together
+    starts_early: bool = False  # the programs begin with the first rows, although the nodes keep all
 
     @property
     def is_streamed(self) -> bool:

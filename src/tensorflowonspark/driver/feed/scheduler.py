@@ -130,8 +130,13 @@ class StepScheduler:
     # ---- results
 
     @property
+    def counted(self) -> list[PartSummary]:
+        """The parts that count since the last pause, by partition."""
+        return [self._counted[partition] for partition in sorted(self._counted)]
+
+    @property
     def partitions(self) -> set[int]:
-        """The partitions that count since the last pause."""
+        """The partitions of these."""
         return set(self._counted)
 
     @property

@@ -2,7 +2,7 @@
 
 A session does what all feeds have in common: it runs the jobs, waits for the nodes' reports, and fails when nothing
 progresses. Its strategy decides when the programs get the rows: `CachedFeed` and `HeldFeed` when all have arrived,
-`StreamedFeed` as they arrive.
+`StreamedFeed` and `EarlyFeed` as they arrive.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -198,7 +198,10 @@ class FeedSession:
             self.validation = self.manifests(parts, Split.VALIDATION)
         for number, split in self.manifests(parts, Split.TRAIN).items():
             self.note_held(number, [partition for partition, _ in split.parts], split.rows.get(number, 0))
-            self.monitor.send(number, FeedComplete(self.number, split, self.validation.get(number)))
+            complete = FeedComplete(
+                self.number, split, self.validation.get(number), starts_early=self.request.starts_early
+            )
+            self.monitor.send(number, complete)
 
     def note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
         """Note which rows a node holds: they are named if it is lost."""

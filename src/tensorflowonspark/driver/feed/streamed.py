@@ -24,7 +24,7 @@ from tensorflowonspark.task.feeder import FeedSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["PARTITIONS_PER_BATCH", "StreamedFeed"]
+__all__ = ["PARTITIONS_PER_BATCH", "EarlyFeed", "StreamedFeed"]
 
 # The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20
@@ -60,31 +60,38 @@ class StreamedFeed:
     def feed_batch(self, data: "DataFrame", first_partition: int, *, last: bool = False) -> None:
         """Stream a DataFrame; return when the programs have taken all its rows."""
         session, scheduler = self.session, self._scheduler
+        self._send(data, first_partition)
+        if last:
+            self._finish()  # at once: asynchronous workers that have taken all their rows need not wait for the others
+        else:
+            with self._monitor.lock:
+                scheduler.pause(first_partition + PARTITIONS_PER_BATCH)
+                self._grant()
+        session.wait(lambda: session.is_over or scheduler.all_taken)
+
+    def _send(self, data: "DataFrame", first_partition: int) -> None:
+        """Run the feeding job; return when all its parts are known."""
+        session = self.session
         try:
             session.timeout.restart()
             spec = FeedSpec(session.number, storage=session.request.cache, first_partition=first_partition)
             accepted = session.send(data, spec)
             # The nodes report their parts themselves, and the job's result may be first.
-            session.wait(lambda: self._partitions_to_come(accepted) <= scheduler.partitions or session.is_over)
+            session.wait(lambda: self._partitions_to_come(accepted) <= self._scheduler.partitions or session.is_over)
         except FeedError as error:
             self._monitor.send_all(StepGrant(session.number, end=True, failed=str(error)))
             raise
-        with self._monitor.lock:
-            if last:
-                # At once: asynchronous workers that have taken all their rows need not wait for the others.
-                self._open(None)
-                scheduler.finish()
-            else:
-                scheduler.pause(first_partition + PARTITIONS_PER_BATCH)
-            self._grant()
-        session.wait(lambda: session.is_over or scheduler.all_taken)
 
-    def end_stream(self) -> None:
-        """Send the programs the end of the feed, and wait until they are done with it."""
+    def _finish(self) -> None:
+        """Grant the remaining steps, and the end."""
         with self._monitor.lock:
             self._open(None)
             self._scheduler.finish()
             self._grant()
+
+    def end_stream(self) -> None:
+        """Send the programs the end of the feed, and wait until they are done with it."""
+        self._finish()
         self.session.wait_until_over()
 
     def _partitions_to_come(self, accepted: list[PartRef]) -> set[int]:
@@ -126,7 +133,9 @@ class StreamedFeed:
         train = SplitManifest(rows, columns=first.columns, schema=first.schema) if first else SplitManifest(rows)
         for node in self.session.readers:
             validation = self.session.validation.get(node.number)
-            self._monitor.send(node.number, FeedComplete(self.session.number, train, validation, streams=True))
+            early = self.session.request.starts_early
+            begins = FeedComplete(self.session.number, train, validation, streams=True, starts_early=early)
+            self._monitor.send(node.number, begins)
 
     def _grant(self) -> None:
         """Send each node its next steps."""
@@ -158,3 +167,16 @@ class StreamedFeed:
             f"{', '.join(dry)} has no rows left: if the workers train in step, the others wait for it; let all take as "
             "many steps and call terminate() then, or use ctx.dataset, whose steps are even"
         )
+
+
+class EarlyFeed(StreamedFeed):
+    """Rows of one DataFrame that the nodes keep, and that the programs begin to take as they arrive."""
+
+    def feed(self, data: "DataFrame | None") -> None:
+        """Run the job, complete the feed, and wait until the programs are done with it."""
+        assert data is not None
+        session = self.session
+        self._send(data, 0)
+        self._finish()
+        session.complete(session.collect([part.ref for part in self._scheduler.counted]))
+        session.wait_until_over()

@@ -14,17 +14,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError, SpecError
-from tensorflowonspark.messages import CheckpointSaved
 from tensorflowonspark.node.checkpoint.mirror import Mirror
+from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.state import read_state, strategy_of, write_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
-from tensorflowonspark.node.driver_link import Link
-from tensorflowonspark.node.feed.feeds import Feeds
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["Checkpoints", "ResumePosition"]
+__all__ = ["Checkpoints"]
 
 _ERROR = "!"  # broadcast in place of a name, if the chief can read no checkpoint
 
@@ -77,7 +75,7 @@ class Checkpoints:
         scratch: str,
         is_chief: bool,
         node: str,
-        position: "ResumePosition | None" = None,
+        position: ResumePosition | None = None,
     ) -> None:
         if keep < 1:
             raise SpecError(f"keep={keep}: at least one checkpoint must be kept")
@@ -109,7 +107,8 @@ class Checkpoints:
         Raises
         ------
         CheckpointError
-            If the directory can't be written.
+            If the directory can't be written, or the position in the rows can't be resumed: within the first epoch of
+            ``cluster.train(..., start="first_rows")``, whose rows come in the order of their arrival.
         SpecError
             If `step` is negative.
 
@@ -123,6 +122,8 @@ class Checkpoints:
         """
         if int(step) < 0:
             raise SpecError(f"step={int(step)}: expected the number of steps taken")
+        if self._position:
+            self._position.require_resumable()
         with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
             write_state(state, local, self._node)
             if self._is_chief:
@@ -184,6 +185,10 @@ class Checkpoints:
         """Resume the rows where a checkpoint was written; return its epoch, and the step in it."""
         return self._position.resume(saved) if self._position else (saved.epoch, 0)
 
+    def _in_first_pass(self) -> bool:
+        """Return whether the program is in the first epoch of a feed, and takes the rows as they arrive."""
+        return self._position is not None and self._position.in_first_pass
+
     def latest(self) -> SavedCheckpoint | None:
         """Return the newest complete checkpoint.
 
@@ -227,8 +232,9 @@ class Checkpoints:
         ----------
         every : int, optional
             Number of steps after which a checkpoint is written within an epoch too. Training that resumes from it takes
-            the rest of the epoch's steps; with another number of workers, and so other steps, it repeats the epoch. By
-            default checkpoints are written after epochs only.
+            the rest of the epoch's steps; with another number of workers, and so other steps, it repeats the epoch.
+            None is written within an epoch that takes the rows as they arrive (``start="first_rows"``). By default
+            checkpoints are written after epochs only.
 
         Returns
         -------
@@ -353,48 +359,3 @@ class Checkpoints:
                 "again, which resumes from it"
             )
         return saved
-
-
-class ResumePosition:
-    """The position of a node's program in its feeds.
-
-    Parameters
-    ----------
-    feeds : Feeds
-        The node's feeds.
-    link : Link
-        To the driver.
-    workers : int
-        Number of nodes that train, including a chief.
-    """
-
-    def __init__(self, feeds: Feeds, link: Link, workers: int) -> None:
-        self._feeds = feeds
-        self._link = link
-        self._workers = workers
-
-    def describe(self, batch: int) -> dict[str, int]:
-        """Return the position that a checkpoint records, after `batch` steps of an epoch."""
-        return {"batch": batch, "feed": self._feeds.current, "workers": self._workers}
-
-    def report_saved(self) -> None:
-        """Report that a checkpoint is complete: a restarted program needs no earlier feed."""
-        self._link.send(CheckpointSaved(self._feeds.current))
-
-    def is_fed_again(self, saved: SavedCheckpoint) -> bool:
-        """Return whether the rows after a checkpoint are fed to this attempt of the program."""
-        return not self._feeds.first or saved.feed >= self._feeds.first
-
-    def resume(self, saved: SavedCheckpoint) -> tuple[int, int]:
-        """Resume the rows where a checkpoint was written; return its epoch, and the step in it.
-
-        The rows of a step depend on the number of workers. With another number, or with rows that can't be resumed
-        within an epoch, the epoch is repeated.
-        """
-        if saved.feed < self._feeds.current:
-            return 0, 0  # its feed was complete
-        same = saved.feed == self._feeds.current and saved.workers in (0, self._workers)
-        batch = saved.batch if same else 0
-        if self._feeds.resume_at(saved.epoch, batch):
-            return saved.epoch, batch
-        return saved.epoch, 0

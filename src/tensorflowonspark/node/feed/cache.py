@@ -167,16 +167,25 @@ class Cache:
             self._changed.wait_for(lambda: (feed, split, partition, 0) in self._parts)
 
     def take_part(self, feed: int, part: tuple[int, int]) -> tuple[Shard, PartSummary, Callable[[], None]]:
-        """Return a part of a stream, its summary, and a function to call when all its rows have been handed out."""
+        """Return a part of a stream, its summary, and a function to call when all its rows have been handed out.
+
+        The part then leaves the cache, unless the rows are kept for further epochs.
+        """
+        key = feed, Split.TRAIN, *part
         with self._changed:
-            stored = self._parts.pop((feed, Split.TRAIN, *part))
+            stored = self._parts[key]
+            keeps = stored.keeps
+            if not keeps:
+                del self._parts[key]
         assert stored.summary is not None
-        return Shard([stored.batches]), stored.summary, stored.release
+        return Shard([stored.batches]), stored.summary, _nothing if keeps else stored.release
 
     def drop_part(self, feed: int, part: tuple[int, int]) -> None:
         """Drop a part of a stream that does not count."""
         with self._changed:
-            self._parts.pop((feed, Split.TRAIN, *part)).release()
+            stored = self._parts.pop((feed, Split.TRAIN, *part), None)  # None: `shard` was faster
+            if stored is not None:
+                stored.release()
 
     def drop(self, feed: int) -> None:
         """Drop a feed's rows, and discard those that still arrive; views in use stay valid."""
@@ -232,6 +241,11 @@ class _Part:
         self._bytes = {False: 0, True: 0}  # in memory, on disk
         self._file: IO[bytes] | None = None
         self._writer: Any = None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the rows stay for further epochs."""
+        return self._storage.keep is not CacheMode.NONE
 
     def add(self, batches: list[pa.RecordBatch], mapped: int | None) -> None:
         """Append batches; `mapped` is the size of the shared file in which they arrived, if they did."""
@@ -298,6 +312,10 @@ class _Part:
         if self._file is not None:
             with suppress(OSError):  # the file is closed even if flushing fails
                 self._file.close()
+
+
+def _nothing() -> None:
+    """Keep the rows."""
 
 
 def _summaries(batches: list[pa.RecordBatch], partition: int, first_row: int) -> Iterator[dict[str, ColumnSummary]]:

@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflowonspark.columns import Array, Kind, Ragged, zeros
-from tensorflowonspark.keras.feed_tracking import state_pass
+from tensorflowonspark.keras.feed_tracking import PassLength, note_length, state_pass
 from tensorflowonspark.keras.shards import mark_shard
+from tensorflowonspark.node.feed.arriving import ArrivingPasses
 from tensorflowonspark.node.feed.epochs import Epochs
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 
@@ -18,7 +19,11 @@ _PREFETCH_BATCHES = 2
 
 
 def make_dataset(
-    passes: Callable[[], Iterator[Batch]], selection: Selection, batch_rows: int, steps: int | None
+    passes: Callable[[], Iterator[Batch]],
+    selection: Selection,
+    batch_rows: int,
+    steps: int | None,
+    length: PassLength | None = None,
 ) -> tf.data.Dataset:
     """Return batches as a ``tf.data.Dataset``.
 
@@ -32,11 +37,14 @@ def make_dataset(
         Rows of one batch.
     steps : int or None
         The number of batches of a pass, if it is known.
+    length : PassLength, optional
+        What becomes known of it otherwise.
     """
     # A call into Python costs as much as the rows of a batch. So cached rows come in blocks of several batches, which
     # tf.data divides; it can't divide ragged ones.
-    in_blocks = isinstance(passes, Epochs) and not any(kind.ragged for kind in selection.kinds.values())
-    source = passes.blocks if isinstance(passes, Epochs) and in_blocks else passes
+    cached = isinstance(passes, (ArrivingPasses, Epochs))
+    in_blocks = cached and not any(kind.ragged for kind in selection.kinds.values())
+    source = passes.blocks if isinstance(passes, (ArrivingPasses, Epochs)) and in_blocks else passes
 
     def arrays() -> Iterator[tuple[Array, ...]]:
         real_only = state_pass()
@@ -61,7 +69,10 @@ def make_dataset(
     dataset = dataset.map(lambda *tensors: assemble(selection, tensors))
     if steps is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return mark_shard(dataset, batch_rows).prefetch(_PREFETCH_BATCHES)
+    dataset = mark_shard(dataset, batch_rows).prefetch(_PREFETCH_BATCHES)
+    if length is not None:
+        note_length(dataset, length)
+    return dataset
 
 
 def flat_arrays(selection: Selection, batch: Batch) -> Iterator[Array]:

@@ -14,6 +14,7 @@ from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
+from tensorflowonspark.node.feed.arriving import ArrivingPasses, ArrivingRows
 from tensorflowonspark.node.feed.epochs import Batches, Epochs, Rows, batch_shares, plan_epoch
 from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
 from tensorflowonspark.node.feed.stream import Stream
@@ -31,7 +32,7 @@ class Feed:
     ----------
     manifest : SplitManifest
         The rows and columns of all workers.
-    rows : Rows or Stream
+    rows : Rows, ArrivingRows or Stream
         This worker's rows: for as many epochs as one likes, or for one.
     numbers : sequence of int
         The node numbers of all workers that are fed, in their order.
@@ -57,7 +58,7 @@ class Feed:
     def __init__(
         self,
         manifest: SplitManifest,
-        rows: Rows | Stream,
+        rows: Rows | ArrivingRows | Stream,
         numbers: Sequence[int],
         number: int,
         report: Callable[[Progress], None],
@@ -65,26 +66,43 @@ class Feed:
     ) -> None:
         self._manifest = manifest
         self._source = rows
-        self._rows = [manifest.rows.get(each, 0) for each in numbers]
+        self._numbers = numbers
         self._index = list(numbers).index(number)
-        if not isinstance(rows, Stream) and rows.rows != manifest.rows[number]:
+        if not isinstance(rows, (ArrivingRows, Stream)) and rows.rows != manifest.rows[number]:
             raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {manifest.rows[number]}")
         self._report = report
         self.validation = validation
         self._is_training = True
         if validation is not None:
             validation._is_training = False
-        self._epochs: WeakSet[Epochs] = WeakSet()  # created since the last _resume_at
+        self._epochs: WeakSet[ArrivingPasses | Epochs] = WeakSet()  # created since the last _resume_at
 
     @property
     def rows(self) -> int | None:
-        """Number of rows of this worker; None for a stream, whose length is unknown."""
-        return None if isinstance(self._source, Stream) else self._source.rows
+        """Number of rows of this worker; None for a stream, and as long as rows arrive."""
+        counts = self._counts
+        return None if counts is None else counts[self._index]
 
     @property
     def total_rows(self) -> int | None:
-        """Number of rows of all workers together; None for a stream."""
-        return None if isinstance(self._source, Stream) else sum(self._rows)
+        """Number of rows of all workers together; None for a stream, and as long as rows arrive."""
+        counts = self._counts
+        return None if counts is None else sum(counts)
+
+    @property
+    def _counts(self) -> list[int] | None:
+        """Number of rows of each worker; None if it is unknown."""
+        if isinstance(self._source, Stream):
+            return None
+        manifest = self._source.manifest if isinstance(self._source, ArrivingRows) else self._manifest
+        return None if manifest is None else self._rows_of(manifest)
+
+    def _rows_of(self, manifest: SplitManifest) -> list[int]:
+        return [manifest.rows.get(each, 0) for each in self._numbers]
+
+    def _share(self, batch_size: int) -> int:
+        """Return this worker's rows of a batch."""
+        return batch_shares(batch_size, len(self._numbers))[self._index]
 
     @property
     def columns(self) -> list[str]:
@@ -103,7 +121,7 @@ class Feed:
         Returns
         -------
         int or None
-            None for a stream, whose number of steps is unknown.
+            None for a stream, whose number of steps is unknown, and as long as rows arrive.
 
         Raises
         ------
@@ -115,9 +133,8 @@ class Feed:
         >>> ctx.feed().steps(batch_size=4)
         2
         """
-        if isinstance(self._source, Stream):
-            return None
-        return plan_epoch(self._rows, batch_size, self._index).steps
+        counts = self._counts
+        return None if counts is None else plan_epoch(counts, batch_size, self._index).steps
 
     def dataset(  # noqa: PLR0913 - named at the call
         self,
@@ -200,9 +217,12 @@ class Feed:
         options = FeatureOptions(features, label, sample_weight, shapes, dtypes, fill)
         selection = self._select(options)
         passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
-        rows = batch_shares(batch_size, len(self._rows))[self._index]
+        length = self._source if isinstance(self._source, Stream) else passes
+        if isinstance(length, (ArrivingPasses, Stream)):
+            # All workers must declare the same length, and on some all rows may have arrived.
+            return make_dataset(passes, selection, self._share(batch_size), None, length)
         steps = self.steps(batch_size)
-        return make_dataset(passes, selection, rows, None if steps and first_step % steps else steps)
+        return make_dataset(passes, selection, self._share(batch_size), None if steps and first_step % steps else steps)
 
     def batches(  # noqa: PLR0913 - named at the call
         self,
@@ -331,6 +351,12 @@ class Feed:
             raise FeedError("partitions() is for rows that come once: feed them with cache=None, or use batches()")
         return _with_reports(self._source.partitions())
 
+    @property
+    def _arriving(self) -> ArrivingRows | None:
+        """The rows, if the pass that began last takes them as they arrive and keeps them."""
+        rows = self._source
+        return rows if isinstance(rows, ArrivingRows) and rows.in_first_pass else None
+
     def _resume_at(self, epoch: int, step: int) -> bool:
         """Start the passes that have not begun in the middle of an epoch; return whether one exists.
 
@@ -339,6 +365,8 @@ class Feed:
         epoch, step : int
             Complete epochs, and steps taken in the next one.
         """
+        if isinstance(self._source, ArrivingRows) and step and not epoch:
+            return False  # the order of the first epoch was that of arrival
         created, self._epochs = list(self._epochs), WeakSet()
         for each in created:
             each.resume_at(epoch, step)
@@ -351,6 +379,7 @@ class Feed:
 
     def _local_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Callable[[], Iterator[Batch]]:
         """Return a function that starts a pass over this worker's rows, independent of other workers, unpadded."""
+        assert not isinstance(self._source, ArrivingRows)  # refused before the feed begins
         if isinstance(self._source, Stream):
             return partial(self._source.batches, selection, batch_rows, seed, independent=True)
         plan = plan_epoch([self._source.rows], batch_rows, 0)
@@ -369,14 +398,23 @@ class Feed:
         if isinstance(self._source, Stream):
             if first_step:
                 raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
-            share = batch_shares(batch_size, len(self._rows))[self._index]
-            return partial(self._source.batches, selection, share, seed, on_epoch_end)
-        plan = plan_epoch(self._rows, batch_size, self._index)
-        count = row_counts.add if self._is_training else None
-        epochs = Epochs(self._source, selection, plan, self._report, seed, on_epoch_end, count)
-        epochs.resume_at(*divmod(int(first_step), max(1, plan.steps)))
-        self._epochs.add(epochs)
-        return epochs
+            return partial(self._source.batches, selection, self._share(batch_size), seed, on_epoch_end)
+
+        def epochs_over(rows: Rows, manifest: SplitManifest) -> Epochs:
+            plan = plan_epoch(self._rows_of(manifest), batch_size, self._index)
+            count = row_counts.add if self._is_training else None
+            return Epochs(rows, selection, plan, self._report, seed, on_epoch_end, count)
+
+        passes: ArrivingPasses | Epochs
+        if isinstance(self._source, ArrivingRows):
+            stream = self._source.stream
+            first_pass = partial(stream.batches, selection, self._share(batch_size), seed, on_epoch_end)
+            passes = ArrivingPasses(self._source, selection, first_pass, epochs_over, int(first_step))
+        else:
+            passes = epochs_over(self._source, self._manifest)
+            passes.resume_at(*divmod(int(first_step), max(1, passes.plan.steps)))
+        self._epochs.add(passes)
+        return passes
 
 
 def _with_reports(partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:

@@ -14,6 +14,7 @@ from tensorflowonspark.errors import FailureKind, FeedError
 from tensorflowonspark.feed_messages import FeedComplete, Move, PartHeader, Split, SplitManifest
 from tensorflowonspark.messages import Failed, FeedWanted, Progress
 from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.feed.arriving import ArrivingRows
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
@@ -139,14 +140,32 @@ class Feeds:
             self._opened = self._cached_feed(complete.feed, Split.TRAIN, complete.train, validation)
             return self._opened
         assert self._server is not None
-        rows = Stream(
+        stream = Stream(
             complete.feed,
             self._server.cache,
             partial(self._link.wait_for_grant, complete.feed),
+            partial(self._link.wait_for_step, complete.feed),
             self._link.send,
             self._report,
         )
-        return Feed(complete.train, rows, self.numbers, self._setup.number, self._report, validation)
+        if not complete.starts_early:
+            return Feed(complete.train, stream, self.numbers, self._setup.number, self._report, validation)
+        rows = ArrivingRows(
+            stream, partial(self._link.arrived, complete.feed), partial(self._wait_for_rows, complete.feed)
+        )
+        self._opened = Feed(complete.train, rows, self.numbers, self._setup.number, self._report, validation)
+        return self._opened
+
+    def _wait_for_rows(self, feed: int) -> tuple[SplitManifest, Shard]:
+        """Wait until all rows of a feed that starts early have arrived; return what all nodes have, and its rows."""
+        assert self._server is not None
+        manifest = self._link.wait_for_rows(feed)
+        return manifest, _cached_rows(self._server.cache, feed, Split.TRAIN, manifest, self._setup.number)
+
+    @property
+    def arriving(self) -> ArrivingRows | None:
+        """The current feed's rows, if the program is in its first epoch and that takes the rows as they arrive."""
+        return None if self._opened is None else self._opened._arriving
 
     def open_files(self, manifest: SplitManifest, rows: FileRows) -> Feed:
         """Return this node's rows of files that are read in each epoch."""

@@ -43,6 +43,9 @@ class Stream:
         Holds the stream's parts.
     next_grant : callable
         Returns the driver's next `StepGrant`; waits for it, at most for the seconds given.
+    granted : callable
+        Waits until a step is granted, or the stream ends; returns the number of steps granted so far. None if workers
+        take no steps together.
     send : callable
         Sends a message to the driver.
     report : callable
@@ -54,12 +57,14 @@ class Stream:
         feed: int,
         cache: Cache,
         next_grant: Callable[..., StepGrant | None],
+        granted: Callable[[int], int | None],
         send: Callable[[object], None],
         report: Callable[[Progress], None],
     ) -> None:
         self._feed = feed
         self._cache = cache
         self._next_grant = next_grant
+        self._granted = granted
         self._send = send
         self._report = report
         self._opened = False
@@ -103,6 +108,16 @@ class Stream:
         row_counts.add(rows.taken)
         if on_end is not None:
             on_end(0)
+
+    @property
+    def known_steps(self) -> int:
+        """Number of steps that the driver has granted."""
+        return self._granted(-1) or 0
+
+    def has_step(self, step: int) -> bool:
+        """Return whether there is a step, above 0; wait until it is granted, or the stream ends."""
+        granted = self._granted(step)
+        return granted is None or granted > step
 
     def partitions(self) -> Iterator[Iterator[pa.RecordBatch]]:
         """Yield the batches of one partition after the other as they were sent; workers take no steps together.

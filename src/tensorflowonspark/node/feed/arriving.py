@@ -1,0 +1,161 @@
+"""Rows of a feed that starts early: one pass over them as they arrive, and all others over the cache.
+
+The first pass that a program begins takes the steps that the driver grants, as in a stream. All workers run the same
+program, so it is the same pass on all of them. Any other pass begins when all rows have arrived.
+"""
+
+from collections.abc import Callable, Iterator
+from threading import Lock
+
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.keras.feed_tracking import state_pass
+from tensorflowonspark.node.feed.epochs import Epochs
+from tensorflowonspark.node.feed.selection import Batch, Selection
+from tensorflowonspark.node.feed.shard import Shard
+from tensorflowonspark.node.feed.stream import Stream
+
+__all__ = ["ArrivingPasses", "ArrivingRows"]
+
+
+class ArrivingRows:
+    """The rows of one worker.
+
+    Parameters
+    ----------
+    stream : Stream
+        The rows as they arrive.
+    arrived : callable
+        Returns what all workers have; None as long as rows arrive.
+    wait : callable
+        Waits until all rows have arrived; returns what all workers have, and this worker's rows.
+
+    Attributes
+    ----------
+    stream, wait
+        The same.
+    passes : int
+        Number of passes that have begun.
+    in_first_pass : bool
+        Whether the pass that began last takes the rows as they arrive.
+    all_taken : bool
+        Whether the program has taken all rows in that pass.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        arrived: Callable[[], SplitManifest | None],
+        wait: Callable[[], tuple[SplitManifest, Shard]],
+    ) -> None:
+        self.stream = stream
+        self.wait = wait
+        self.passes = 0
+        self.in_first_pass = self.all_taken = False
+        self._arrived = arrived
+        self._lock = Lock()
+
+    def begin_pass(self, *, may_be_first: bool) -> bool:
+        """Note that a pass begins; return whether it is the one over the rows as they arrive."""
+        with self._lock:
+            first = may_be_first and not self.passes
+            self.passes += 1
+            self.in_first_pass = first
+        return first
+
+    @property
+    def manifest(self) -> SplitManifest | None:
+        """What all workers have; None as long as rows arrive."""
+        return self._arrived()
+
+
+class ArrivingPasses:
+    """The passes of one dataset; each call starts one.
+
+    Parameters
+    ----------
+    rows : ArrivingRows
+        The rows.
+    selection : Selection
+        The columns to gather.
+    first_pass : callable
+        Starts the pass over the rows as they arrive.
+    epochs_over : callable
+        Returns the passes over this worker's rows of a feed that is complete.
+    first_step : int
+        The step of all passes at which the first of them begins; it must not be within the pass as rows arrive.
+    """
+
+    def __init__(
+        self,
+        rows: ArrivingRows,
+        selection: Selection,
+        first_pass: Callable[[], Iterator[Batch]],
+        epochs_over: Callable[[Shard, SplitManifest], Epochs],
+        first_step: int,
+    ) -> None:
+        self._rows = rows
+        self._selection = selection
+        self._first_pass = first_pass
+        self._epochs_over = epochs_over
+        self._first_step = first_step
+        self._begin = 0, 0  # epoch and step
+        self._arrive = False  # the current pass takes the rows as they arrive
+        self._epochs: Epochs | None = None
+
+    def resume_at(self, epoch: int, step: int) -> None:
+        """Make the next pass the rest of an epoch, from a step on."""
+        self._begin, self._epochs = (epoch, step), None
+
+    def __call__(self) -> Iterator[Batch]:
+        """Yield the batches of a pass."""
+        return self._pass(Epochs.__call__)
+
+    def blocks(self) -> Iterator[Batch]:
+        """Yield the rows of a pass in order, in blocks of one or several batches."""
+        return self._pass(Epochs.blocks)
+
+    @property
+    def known_steps(self) -> int:
+        """Number of steps of the current pass that are certain."""
+        return self._rows.stream.known_steps if self._arrive or self._epochs is None else self._epochs.plan.steps
+
+    def has_step(self, step: int) -> bool:
+        """Return whether the current pass has a step, above 0; wait until that is certain."""
+        if not self._arrive:
+            return self._epochs is None or step < self._epochs.plan.steps
+        found = self._rows.stream.has_step(step)
+        if not found:
+            self._end_first_pass()
+        return found
+
+    def _pass(self, read: Callable[[Epochs], Iterator[Batch]]) -> Iterator[Batch]:
+        resumed = self._first_step or self._begin != (0, 0)
+        self._arrive = self._rows.begin_pass(may_be_first=not resumed and not state_pass())
+        if not self._arrive:
+            yield from read(self._all_rows())
+            return
+        yield from self._first_pass()
+        self._end_first_pass()
+
+    def _end_first_pass(self) -> None:
+        self._rows.all_taken = True
+        self._begin = 1, 0
+
+    def _all_rows(self) -> Epochs:
+        if self._epochs is None:
+            manifest, shard = self._rows.wait()
+            self._selection.check(manifest)
+            epochs = self._epochs_over(shard, manifest)
+            epoch, step = self._begin
+            if self._first_step:
+                epoch, step = divmod(self._first_step, max(1, epochs.plan.steps))
+                if not epoch:
+                    raise FeedError(
+                        f"first_step={self._first_step}: the first epoch has {epochs.plan.steps} steps, and of a feed "
+                        "with start='first_rows' it can't be resumed, since its rows come in the order of their "
+                        "arrival: use start='all_rows', or save checkpoints after epochs only"
+                    )
+            epochs.resume_at(epoch, step)
+            self._epochs = epochs
+        return self._epochs
