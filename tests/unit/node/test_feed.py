@@ -128,7 +128,7 @@ def test_rows_that_fill_up_weigh_minus_zero(tmp_path):
 def test_wide_rows_are_gathered_in_small_blocks(tmp_path, monkeypatch):
     taken = []
     take = Reader.take
-    monkeypatch.setattr(Reader, "take", lambda self, numbers: taken.append(len(numbers)) or take(self, numbers))
+    monkeypatch.setattr(Reader, "take", lambda self, rows, *to: taken.append(len(rows)) or take(self, rows, *to))
     monkeypatch.setattr(epochs, "BLOCK_BYTES", 400)
     list(feed_of(tmp_path, numbered(100)).batches(10)())
     assert set(taken) == {20}  # two batches of ten rows of about 16 bytes

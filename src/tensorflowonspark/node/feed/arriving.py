@@ -5,14 +5,17 @@ program, so it is the same pass on all of them. Any other pass begins when all r
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Lock
+
+import numpy as np
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.keras.feed_tracking import state_pass
 from tensorflowonspark.node.feed.epochs import Epochs
 from tensorflowonspark.node.feed.selection import Batch, Selection
-from tensorflowonspark.node.feed.shard import Shard
+from tensorflowonspark.node.feed.shard import Allocate, Shard
 from tensorflowonspark.node.feed.stream import Stream
 
 __all__ = ["ArrivingPasses", "ArrivingRows"]
@@ -111,9 +114,15 @@ class ArrivingPasses:
         """Yield the batches of a pass."""
         return self._pass(Epochs.__call__)
 
-    def blocks(self) -> Iterator[Batch]:
-        """Yield the rows of a pass in order, in blocks of one or several batches."""
-        return self._pass(Epochs.blocks)
+    def blocks(self, empty: Allocate = np.empty) -> Iterator[Batch]:
+        """Yield the rows of a pass in order, in blocks of one or several batches.
+
+        Parameters
+        ----------
+        empty : callable
+            Allocates the arrays into which numeric columns are gathered once all rows have arrived.
+        """
+        return self._pass(partial(Epochs.blocks, empty=empty))
 
     @property
     def known_steps(self) -> int:

@@ -20,7 +20,7 @@ from tensorflowonspark.keras.feed_tracking import note_rows, state_pass
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
-from tensorflowonspark.node.feed.shard import Segment
+from tensorflowonspark.node.feed.shard import Allocate, Segment
 
 __all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "Batches", "EpochPlan", "Epochs", "Rows", "batch_shares", "plan_epoch"]
 
@@ -32,6 +32,11 @@ class EpochPlan:
     rows: int
     batch_rows: int
     steps: int
+
+    @property
+    def own_steps(self) -> int:
+        """The number of steps that have real rows."""
+        return -(-self.rows // self.batch_rows)
 
     def real_rows(self, step: int) -> int:
         """Return the number of real rows of a step."""
@@ -171,7 +176,7 @@ class Epochs:
         if state_pass():
             yield from self._real_rows(self.plan.batch_rows)
             return
-        for epoch, steps, block in self._pass():
+        for epoch, steps, block in self._pass(np.empty):
             start = 0
             for step in steps:
                 stop = start + self.plan.real_rows(step) + self.plan.padding(step)
@@ -179,13 +184,19 @@ class Epochs:
                 yield {name: values[start:stop] for name, values in block.items()}, self._real(step, step + 1)
                 start = stop
 
-    def blocks(self) -> Iterator[Batch]:
-        """Yield the rows of several batches at once; all batches but the epoch's last have `plan.batch_rows` rows."""
+    def blocks(self, empty: Allocate = np.empty) -> Iterator[Batch]:
+        """Yield the rows of several batches at once; all batches but the epoch's last have `plan.batch_rows` rows.
+
+        Parameters
+        ----------
+        empty : callable
+            Allocates the arrays into which numeric columns are gathered.
+        """
         note_rows()
         if state_pass():
             yield from self._real_rows(self._rows_per_block)
             return
-        for epoch, steps, block in self._pass():
+        for epoch, steps, block in self._pass(empty):
             self._report_step(epoch, steps[-1])
             yield block, self._real(steps.start, steps.stop)
 
@@ -200,7 +211,7 @@ class Epochs:
                 numbers = segment.order[start : start + rows_at_once]
                 yield segment.reader.take(numbers), np.ones(len(numbers), np.bool_)
 
-    def _pass(self) -> Iterator[tuple[int, range, dict[str, columns.Array | columns.Ragged]]]:
+    def _pass(self, empty: Allocate) -> Iterator[tuple[int, range, dict[str, columns.Array | columns.Ragged]]]:
         """Yield the epoch's number, a range of steps, and the rows of these steps."""
         plan, epoch = self.plan, self._epochs_done
         begin, self._first_step = self._first_step, 0
@@ -210,10 +221,10 @@ class Epochs:
             for segment in segments:
                 end = segment.first_step + -(-len(segment.order) // plan.batch_rows)
                 for steps in self._blocks_of(step, end):
-                    yield epoch, steps, self._gather(segment, steps)
+                    yield epoch, steps, self._gather(segment, steps, empty)
                 step = max(step, end)
             for steps in self._blocks_of(step, plan.steps):  # those of workers with more rows
-                yield epoch, steps, self._gather(segment, steps)
+                yield epoch, steps, self._gather(segment, steps, empty)
         if self._on_pass_end is not None:
             self._on_pass_end(max(0, plan.rows - begin * plan.batch_rows))
         if self._on_epoch_end is not None:
@@ -239,7 +250,9 @@ class Epochs:
         real = sum(plan.real_rows(step) for step in range(first, stop))
         return np.arange(real + sum(plan.padding(step) for step in range(first, stop))) < real
 
-    def _gather(self, segment: Segment | None, steps: range) -> dict[str, columns.Array | columns.Ragged]:
+    def _gather(
+        self, segment: Segment | None, steps: range, empty: Allocate
+    ) -> dict[str, columns.Array | columns.Ragged]:
         """Return the rows of some steps, padding included, as one array for each column.
 
         Padding repeats real rows, so that batch statistics stay those of real data; a worker without any row pads with
@@ -250,7 +263,7 @@ class Epochs:
         if segment is None or not len(segment.order):
             return {name: columns.zeros(size, kind) for name, kind in self._selection.kinds.items()}
         start = (steps.start - segment.first_step) * plan.batch_rows
-        return segment.reader.take(segment.order[np.arange(start, start + size) % len(segment.order)])
+        return segment.reader.take(segment.order[np.arange(start, start + size) % len(segment.order)], empty)
 
 
 class Batches:

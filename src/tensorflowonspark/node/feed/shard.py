@@ -1,8 +1,8 @@
 """A node's rows of one split of a feed, or of one part of a stream, gathered into arrays by row number."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,10 @@ from tensorflowonspark.columns import Array, Kind, Ragged
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.selection import Selection
 
-__all__ = ["Reader", "Segment", "Shard"]
+__all__ = ["Allocate", "Reader", "Segment", "Shard"]
 
 Numbers = npt.NDArray[np.int64]
+Allocate = Callable[[tuple[int, ...], np.dtype[Any]], Array]  # an array of a shape and a dtype, of any values
 
 
 class Shard:
@@ -112,8 +113,16 @@ class Reader:
             if all(each is not None for each in views):
                 self._views[name] = [each for each in views if each is not None]
 
-    def take(self, numbers: Numbers) -> dict[str, Array | Ragged]:
-        """Return rows by their numbers, in that order; consecutive rows are not copied if their types allow."""
+    def take(self, numbers: Numbers, empty: Allocate = np.empty) -> dict[str, Array | Ragged]:
+        """Return rows by their numbers, in that order; consecutive rows are not copied if their types allow.
+
+        Parameters
+        ----------
+        numbers : array of int64
+            The rows' numbers.
+        empty : callable
+            Allocates the arrays into which numeric columns are gathered.
+        """
         if not len(numbers):
             return {name: columns.zeros(0, kind) for name, kind in self._kinds.items()}
         owners = np.searchsorted(self._starts, numbers, side="right") - 1
@@ -121,7 +130,7 @@ class Reader:
             batch, start = int(owners[0]), int(numbers[0] - self._starts[owners[0]])
             return {name: self._run(name, batch, start, start + len(numbers)) for name in self._kinds}
         index = self._index(numbers, owners)
-        return {name: self._gather(name, index) for name in self._kinds}
+        return {name: self._gather(name, index, empty) for name in self._kinds}
 
     def _index(self, numbers: Numbers, owners: Numbers) -> _RowIndex:
         order = np.argsort(owners, kind="stable")
@@ -138,7 +147,7 @@ class Reader:
             return self._views[name][batch][start:stop].astype(kind.dtype, copy=False)
         return columns.to_array(self._columns[name][batch].slice(start, stop - start), kind)
 
-    def _gather(self, name: str, index: _RowIndex) -> Array | Ragged:
+    def _gather(self, name: str, index: _RowIndex, empty: Allocate) -> Array | Ragged:
         kind = self._kinds[name]
         if name not in self._views:
             pieces = [self._columns[name][batch].take(pa.array(local)) for batch, local in index.groups]
@@ -147,10 +156,16 @@ class Reader:
         views = self._views[name]
         # Row by row from each batch into one array, then once more into the requested order: two copies by numpy's
         # take are several times faster than one by an index on the left of an assignment.
-        grouped = np.empty((len(index.inverse), *views[0].shape[1:]), views[0].dtype)
+        shape = len(index.inverse), *views[0].shape[1:]
+        gathered = empty(shape, views[0].dtype)
         stop = 0
         for batch, local in index.groups:
             start, stop = stop, stop + len(local)
-            views[batch].take(local, axis=0, out=grouped[start:stop], mode="clip")
-        ordered = grouped if len(index.groups) == 1 else grouped.take(index.inverse, axis=0)
-        return ordered.astype(kind.dtype, copy=False)
+            views[batch].take(local, axis=0, out=gathered[start:stop], mode="clip")
+        if len(index.groups) > 1:
+            gathered = gathered.take(index.inverse, axis=0, out=empty(shape, gathered.dtype), mode="clip")
+        if gathered.dtype == kind.dtype:
+            return gathered
+        converted = empty(shape, kind.dtype)
+        np.copyto(converted, gathered, casting="unsafe")
+        return converted
