@@ -96,7 +96,7 @@ def epochs(bench):
 def training(bench):
     """Measure epochs of Keras's ``fit``."""
     ours = bench.contender("contenders", "ours")
-    for model in TITLES:
+    for model in bench.options.models.split(","):
         rows = bench.rows(FIT_ROWS)
         request = {"measure": "fit", "kind": "floats", "rows": rows, "epochs": _EPOCHS, "model": model}
         turns = {"ours": ours.turn(**request), "in memory": bench.in_memory(request)}
@@ -137,4 +137,6 @@ def measure(options, log):
 
 
 if __name__ == "__main__":
-    run(command("feed", __doc__, parts=PARTS, scaled=True, beside_2x=True), measure, report, draw)
+    parser = command("feed", __doc__, parts=PARTS, scaled=True, beside_2x=True)
+    parser.add_argument("--models", default=",".join(TITLES), help="of the part training (default: %(default)s)")
+    run(parser, measure, report, draw)
