@@ -237,13 +237,15 @@ class FeedFailed(ToDriver):
 class FilesRead(ToDriver):
     """The program has read its share of some files (`node/feed/files.py`): a feed without a Spark job.
 
-    `files` is a fingerprint of all files, and `call` the function that the program called, for errors.
+    `files` is a fingerprint of all files, and `call` the function that the program called, for errors. `counts` has the
+    splits that this worker has counted, and their rows that pass a filter.
     """
 
     feed: int
     call: str
     files: str
     parts: tuple[PartSummary, ...]
+    counts: tuple[tuple[int, int], ...] = ()
 
 
 # ---- from the driver to the node
@@ -295,6 +297,7 @@ class FeedComplete(ToNode):
     validation: SplitManifest | None = None
     streams: bool = False  # the rows to train on arrive later; `train` describes the first of them
     starts_early: bool = False
+    counts: tuple[tuple[int, int], ...] = ()  # of files: the splits that the workers have counted, and their rows
 
 
 @dataclass(frozen=True)

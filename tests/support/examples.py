@@ -38,6 +38,7 @@ WITH_CONTEXT = {
     "tensorflowonspark.node.context",
     "tensorflowonspark.node.feed.feed",
     "tensorflowonspark.node.feed_access",
+    "tensorflowonspark.node.file_access",
     "tensorflowonspark.node.ps.coordinator",
 }
 

@@ -136,8 +136,8 @@ class FileFeeds:
         self._send = send
         self._reads: dict[int, dict[int, FilesRead]] = {}  # by feed and node
         self._calls = _PendingCalls(
-            "call ctx.read_tfrecord and ctx.read_parquet on all workers, as often and in the same order, with the same "
-            "paths"
+            "call ctx.read_tfrecord, ctx.read_parquet, ctx.read_delta and ctx.read_iceberg on all workers, as often "
+            "and in the same order, with the same arguments; name the version of a table to which others write"
         )
 
     def receive(self, node: Node, message: FilesRead | FeedWanted | Returned, workers: Sequence[Node]) -> Failed | None:
@@ -155,9 +155,11 @@ class FileFeeds:
         return self._calls.find_absent(workers)
 
     def _complete(self, feed: int, workers: Sequence[Node]) -> None:
-        parts = [part for read in self._reads.pop(feed).values() for part in read.parts]
+        reads = self._reads.pop(feed).values()
+        parts = [part for read in reads for part in read.parts]
+        counts = tuple(count for read in reads for count in read.counts)
         for number, split in build_manifests(parts, node_endpoints(workers)).items():
-            self._send(number, FeedComplete(feed, split))
+            self._send(number, FeedComplete(feed, split, counts=counts))
 
 
 class Passes:

@@ -1,7 +1,6 @@
 """Access to rows from a node's program: feeds from Spark, and files that the nodes read."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -11,19 +10,19 @@ from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.epochs import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
-from tensorflowonspark.node.feed.file_splits import FilesToRead, parquet_splits, tfrecord_splits
 from tensorflowonspark.node.feed.files import FileFeeds
 from tensorflowonspark.node.feed.server import FeedServer
+from tensorflowonspark.node.feed.tables import FilesToRead
+from tensorflowonspark.node.file_access import FileAccess
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import tensorflow as tf
 
 __all__ = ["FeedAccess"]
 
 
-class FeedAccess:
+class FeedAccess(FileAccess):
     """The methods of a `Context` that return rows.
 
     Parameters
@@ -41,6 +40,8 @@ class FeedAccess:
         self._link = link
         self._server = server
         self._feeds = Feeds(setup, link, server)
+        cache = server.cache if server is not None else None
+        super().__init__(setup, link, FileFeeds(setup, cache, link, self._feeds))
         self._current: Feed | CoordinatedFeed | None = None
 
     def feeds(self) -> Iterator[Feed | CoordinatedFeed]:
@@ -267,132 +268,6 @@ class FeedAccess:
             )
         return feed
 
-    def read_tfrecord(  # noqa: PLR0913 - named at the call, by the names of Spark's own sources
-        self,
-        paths: str | Sequence[str],
-        *,
-        schema: "pa.Schema | None" = None,
-        columns: Sequence[str] | None = None,
-        cache: str = "disk",
-        cache_limit: int | str | None = None,
-        recordType: str | None = None,
-        mode: str | None = None,
-        columnNameOfCorruptRecord: str | None = None,
-        floatType: str | None = None,
-        binaryFeatures: str | Sequence[str] | None = None,
-        sampleRecords: int | None = None,
-        splitBytes: int | None = None,
-        recursiveFileLookup: bool | None = None,
-    ) -> Feed:
-        """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
-
-        Call it on all workers, with the same paths.
-
-        Parameters
-        ----------
-        paths : str or sequence of str
-            Files, directories or wildcards, on any file system; long files are divided.
-        schema : pa.Schema, optional
-            The features and their types. By default they are inferred from the first records.
-        columns : sequence of str, optional
-            The columns to read; others are not decoded. By default all.
-        cache : {"disk", "memory"}
-            Where each worker keeps its share.
-        cache_limit : int or str, optional
-            Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit.
-        recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, \
-recursiveFileLookup : optional
-            As for ``spark.read.format("tfrecord")``.
-
-        Returns
-        -------
-        Feed
-            With even steps on all workers, like a feed from Spark.
-
-        Raises
-        ------
-        SpecError
-            If a path, a column or an option is invalid.
-        TFRecordError
-            If a file can't be read.
-
-        Examples
-        --------
-        >>> feed = ctx.read_tfrecord(records, columns=["id"])
-        >>> feed.columns, feed.total_rows
-        (['id'], 6)
-        """
-        options = {
-            "recordType": recordType,
-            "mode": mode,
-            "columnNameOfCorruptRecord": columnNameOfCorruptRecord,
-            "floatType": floatType,
-            "binaryFeatures": binaryFeatures,
-            "sampleRecords": sampleRecords,
-            "splitBytes": splitBytes,
-            "recursiveFileLookup": recursiveFileLookup,
-        }
-        splits, fields = tfrecord_splits([paths] if isinstance(paths, str) else list(paths), schema, columns, options)
-        return self._file_feeds.read(f"ctx.read_tfrecord({paths!r})", splits, fields, cache, cache_limit)
-
-    def read_parquet(
-        self,
-        paths: str | Sequence[str],
-        *,
-        columns: Sequence[str] | None = None,
-        cache: str | None = "disk",
-        cache_limit: int | str | None = None,
-    ) -> Feed | CoordinatedFeed:
-        """Read Parquet files without Spark, each worker its row groups; return them as a feed over all workers.
-
-        Call it on all workers, with the same paths. Without a cache an evaluator may call it too, which reads all rows;
-        and under a ``ParameterServerStrategy`` the chief calls it, and the workers read.
-
-        Parameters
-        ----------
-        paths, columns
-            As for `read_tfrecord`.
-        cache : {"disk", "memory"} or None
-            Where each worker keeps its share. With None the files are read anew in each epoch, ahead of the steps:
-            data of any size, and the first step comes at once.
-        cache_limit : int or str, optional
-            Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit. Without a
-            cache, the size of the rows that are in memory at a time, by default ``"512m"``.
-
-        Returns
-        -------
-        Feed
-            With even steps on all workers, like a feed from Spark; a `CoordinatedFeed` on the chief of a
-            ``ParameterServerStrategy``. Without a cache a shuffle is one of the row groups, and of the rows of several
-            row groups that are in memory at a time. If only later rows have nulls, or arrays of another length, the
-            dataset needs ``fill`` or ``shapes`` for that column.
-
-        Raises
-        ------
-        SpecError
-            If a path or a column is invalid, or a file is no Parquet file.
-        FeedError
-            Without a cache, in an epoch: if a file can't be read or has changed; the error names it and the row group.
-
-        Examples
-        --------
-        >>> feed = ctx.read_parquet(parquet)
-        >>> [batch["id"].tolist() for batch in feed.batches(4, features=["id"], shuffle=False)]
-        [[0, 1, 2, 3], [4, 5]]
-        """
-        listed = [paths] if isinstance(paths, str) else list(paths)
-        spec, role = self._setup.spec, self._setup.role
-        if cache is None and role == spec.chief_role and role not in spec.fed:
-            complete = self._file_feeds.find_for_workers(listed, columns, cache_limit)
-            return CoordinatedFeed(complete, self._link.passes, files=FilesToRead(listed, columns, cache_limit))
-        splits, fields = parquet_splits(listed, columns)
-        return self._file_feeds.read(f"ctx.read_parquet({paths!r})", splits, fields, cache, cache_limit)
-
-    @cached_property
-    def _file_feeds(self) -> FileFeeds:
-        cache = self._server.cache if self._server is not None else None
-        return FileFeeds(self._setup, cache, self._link, self._feeds)
-
     def _find_rows(self, number: int, files: FilesToRead | None) -> Feed:
         """Return this worker's rows of a feed that the chief of a ``ParameterServerStrategy`` reads."""
-        return self._feeds.find(number) if files is None else self._file_feeds.read_for_chief(*files)
+        return self._feeds.find(number) if files is None else self._file_feeds.read_for_chief(files)

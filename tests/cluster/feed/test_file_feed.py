@@ -2,9 +2,11 @@
 
 import shutil
 
+import pyarrow.compute as pc
 import pytest
 
 import tensorflowonspark as tfos
+from tests.support.tables import make_delta, make_iceberg
 
 pytestmark = pytest.mark.masters("local")
 
@@ -17,6 +19,8 @@ def files(spark, tmp_path_factory):
     tfos.write_tfrecord(frame.coalesce(1), str(path / "records"), partition_by=["part"])
     sizes = frame.repartitionByRange(3, "id").write.option("parquet.block.size", 1024)
     sizes.option("parquet.block.row.check.min", 50).partitionBy("part").parquet(str(path / "parquet"))
+    make_delta(path / "delta", range(1000))
+    (path / "iceberg").write_text(make_iceberg(path, range(1000)))
     yield path
     shutil.rmtree(path)
 
@@ -108,6 +112,49 @@ def test_training_on_files_without_a_cache(spark, files):
     assert second[3]
 
 
+@pytest.mark.smoke
+def test_a_filter_of_rows_and_tables_on_two_workers(spark, files):
+    """Parquet, Delta and Iceberg, in each cache: the same rows pass, each on one worker, in as many steps on all."""
+
+    def program(args, ctx):
+        import pyarrow.compute as pc
+
+        rows = pc.field("id") > 420
+        found = {}
+        for call, source in args.items():
+            for cache in (None, "memory"):
+                feed = getattr(ctx, call)(source, columns=["x"], filter=rows, cache=cache)
+                epochs = [
+                    [
+                        batch["x"][batch["sample_weight"] != 0, 0].tolist()
+                        for batch in feed.batches(10, shapes={"x": (2,)})
+                    ]
+                    for _ in range(2)
+                ]
+                found[call, cache] = feed.columns, feed.total_rows, epochs
+        return found
+
+    sources = {"parquet": str(files / "parquet"), "delta": str(files / "delta")}
+    sources["iceberg"] = (files / "iceberg").read_text()
+    args = {f"read_{name}": source for name, source in sources.items()}
+    first, second = tfos.run(spark, program, args, num_workers=2).values()
+    for key, (columns, total, epochs) in first.items():
+        assert (columns, total) == second[key][:2] == (["x"], 579)
+        for one, other in zip(epochs, second[key][2], strict=True):
+            assert len(one) == len(other) <= 65
+            assert sorted(number for step in one + other for number in step) == list(range(421, 1000))
+
+
+def test_workers_without_row_groups_take_as_many_steps(spark, files):
+    rows = pc.field("id") == 3
+    args = {"call": "read_parquet", "path": str(files / "parquet"), "options": {"cache": None, "filter": rows}}
+    results = tfos.run(spark, epochs, args, num_workers=3).values()
+    assert sorted(result["rows"] for result in results) == [0, 0, 1]
+    for epoch in range(2):
+        steps = [result["steps"][epoch] for result in results]
+        assert sorted(steps) == [[[]], [[]], [[3]]]
+
+
 def test_an_evaluator_reads_all_rows_by_itself(spark, files, tmp_path):
     def program(args, ctx):
         import json
@@ -143,6 +190,20 @@ def test_an_evaluator_reads_all_rows_by_itself(spark, files, tmp_path):
         (lambda args, ctx: ctx.read_tfrecord("/no/such"), "there is no file or directory '/no/such'"),
         (lambda args, ctx: ctx.read_tfrecord(args, columns=["y"]), r"columns=\['y'\]: there is no y, only id, x, part"),
         (lambda args, ctx: ctx.read_parquet(args), "is no Parquet file"),
+        (
+            lambda args, ctx: ctx.read_parquet(args.replace("records", "parquet"), filter=pc.field("colour") > 3),
+            r"filter=\(colour > 3\): No match for FieldRef.Name\(colour\), only id, x, part",
+        ),
+        (
+            lambda args, ctx: ctx.read_parquet(
+                args.replace("records", "parquet"), cache=None, filter=pc.field("x").is_null()
+            ),
+            r"filter=is_null\(x.*\): there are no rows",
+        ),
+        (
+            lambda args, ctx: ctx.read_parquet(args.replace("records", "parquet"), filter=pc.field("id") > ctx.index),
+            r"its program called .*filter=\(id > .\)\), and another worker's .*filter=\(id > .\)\) in its place",
+        ),
         (lambda args, ctx: ctx.read_tfrecord(args, cache=None), "which TFRecord files do not have: use cache='disk'"),
         (lambda args, ctx: ctx.read_tfrecord(args.replace("records", "parquet")), "byte 0: the length of a record"),
     ],

@@ -12,8 +12,8 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.epochs import Epochs, plan_epoch
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.file_splits import parquet_splits
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
+from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 
 
 class Split:
@@ -90,7 +90,7 @@ def parquet(tmp_path):
 
 
 def read(path, limit=1 << 20):
-    splits, _ = parquet_splits([str(path)], ["id", "x"])
+    splits, *_ = find_row_groups(FilesToRead("parquet", {"paths": [str(path)]}, ["id", "x"]))
     first = next(splits[0].batches())
     return FileRows(splits, first.nbytes / first.num_rows, limit), selected(first, features=["id", "x"])
 
@@ -120,19 +120,12 @@ def gone(path):
     path.unlink()
 
 
-def with_nulls(path):
-    table = pq.read_table(path)
-    x = pa.array([None if row == 555 else [1.0] * 50 for row in range(1000)], pa.list_(pa.float64()))
-    pq.write_table(table.set_column(1, "x", x), path, row_group_size=100)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (shorter, r"1.parquet, row group 9 had 100 rows when it was listed, and has 50: it has changed since"),
         (truncated, r"1.parquet, row group \d can't be read"),
         (gone, r"1.parquet, row group \d can't be read: .*No such file"),
-        (with_nulls, r"'x'.*null.*row 55 of partition 15.*; partition 15 is .*1.parquet, row group 5"),
     ],
 )
 def test_a_file_that_changes_between_epochs_is_named(parquet, change, message):
@@ -140,4 +133,17 @@ def test_a_file_that_changes_between_epochs_is_named(parquet, change, message):
     assert len(epoch_of(source, selection, 20)) == 100
     change(parquet / "1.parquet")
     with pytest.raises(FeedError, match=message):
+        epoch_of(source, selection, 20)
+
+
+@pytest.mark.parametrize("odd", [None, [1.0] * 49 + [None]], ids=["null", "nested null"])
+def test_later_rows_of_another_kind_are_named_by_file_and_row_group(parquet, odd):
+    path = parquet / "1.parquet"
+    table = pq.read_table(path)
+    x = pa.array([odd if row == 555 else [1.0] * 50 for row in range(1000)], pa.list_(pa.float64()))
+    pq.write_table(table.set_column(1, "x", x), path, row_group_size=100)
+    source, selection = read(parquet)
+    with pytest.raises(
+        FeedError, match=r"'x'.*null.*row 55 of partition 15.*; partition 15 is .*1.parquet, row group 5"
+    ):
         epoch_of(source, selection, 20)

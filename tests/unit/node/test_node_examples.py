@@ -1,7 +1,7 @@
 """The examples of the node's public interface, run on the context of a cluster in this process."""
 
 import doctest
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from queue import Queue
 from threading import Thread
@@ -15,6 +15,7 @@ from tensorflowonspark.feed_messages import FeedComplete
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tests.support.examples import WITH_CONTEXT
 from tests.support.inprocess import cluster_in_process
+from tests.support.tables import make_delta, make_iceberg
 
 LOANS = Queue()  # of contexts, and an event for the end of each loan
 
@@ -41,7 +42,7 @@ def lent_context(monkeypatch):
     monkeypatch.setattr("tensorflowonspark.driver.cluster.check_frame", lambda frame, validation: None)
 
     def drive():
-        with cluster_in_process(lend_context, __name__) as cluster:
+        with cluster_in_process(lend_context, __name__) as cluster, suppress(tfos.FeedError):  # which came too late
             cluster.train([rows(range(6))], validation=[rows(range(2))])
 
     driver = Thread(target=drive)
@@ -66,7 +67,8 @@ def files(tmp_path):
             writer.write(example.SerializeToString())
     pq.write_table(pa.table({"id": range(6)}), tmp_path / "rows.parquet")
     names = {"directory": tmp_path, "records": tmp_path / "records.tfrecord", "parquet": tmp_path / "rows.parquet"}
-    return {name: str(path) for name, path in names.items()}
+    tables = {"delta": make_delta(tmp_path / "delta", range(6)), "iceberg": make_iceberg(tmp_path, range(6))}
+    return {name: str(path) for name, path in {**names, **tables}.items()}
 
 
 @pytest.mark.parametrize("name", sorted(WITH_CONTEXT))

@@ -3,14 +3,15 @@
 All workers list the same files and divide them in the same way, by size; each decodes its share, several files at a
 time, into its cache. It reports its parts and a fingerprint of the list to the driver. When all workers have reported,
 the driver completes the read like a feed, with rebalancing and even steps. Without a cache, the workers read their
-shares anew in each epoch (`file_rows.py`), and the driver only compares what they have listed.
+shares anew in each epoch (`file_rows.py`), and the driver only compares what they have listed. With a row filter each
+worker counts the rows that pass in a share of the row groups, and the driver sends the counts to all.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 
@@ -33,10 +34,13 @@ from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.file_splits import FileSplit, RowGroup, divide, parquet_splits
+from tensorflowonspark.node.feed.file_splits import FileSplit, divide
+from tensorflowonspark.node.feed.row_groups import RowGroup
+from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 
 __all__ = ["FileFeeds"]
 
+Shares = Mapping[int, Sequence[RowGroup]]  # row groups by node number
 _READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
 
 
@@ -86,28 +90,31 @@ class FileFeeds:
         Raises
         ------
         SpecError
-            If the files are empty, or `cache` or `cache_limit` is invalid.
+            If there are no rows, or `cache` or `cache_limit` is invalid.
         FeedError
             If this node can't read files in this way.
         """
         config = CacheConfig.parse(cache, cache_limit)
         if not splits:
-            raise SpecError(f"{call}: the files are empty")
+            raise SpecError(f"{call}: there are no rows")
         number, self._next = self._next, self._next + 1
         spec, role = self.setup.spec, self.setup.role
         if config.keep is CacheMode.NONE:
             groups = _row_groups(call, splits)
             if role in spec.fed:
-                self._agree(number, call, splits)
-            elif role.job is not Job.EVALUATOR:
+                groups = self._agree_on_rows(number, call, groups)
+                return self._open(call, groups, self._divided(groups), config)
+            if role.job is not Job.EVALUATOR:
                 raise FeedError(f"{role} has no rows: {', '.join(map(str, spec.fed))} read files")
-            return self._open(groups, config)
+            groups = _count(groups)
+            return self._open(call, groups, {self.setup.number: groups}, config)
         if self.cache is None:
             raise FeedError(
-                f"{role} keeps no rows, {', '.join(map(str, spec.fed))} do: pass cache=None (Parquet only), and the "
-                "files are read anew in each epoch"
+                f"{role} keeps no rows, {', '.join(map(str, spec.fed))} do: pass cache=None (not for TFRecords), and "
+                "the files are read anew in each epoch"
             )
         share = divide([split.size for split in splits], len(spec.fed))[spec.fed.index(role)]
+        schema = flat_columns(pa.RecordBatch.from_pylist([], schema)).schema
         with ThreadPoolExecutor(_READERS, thread_name_prefix="read") as readers:
             stored = [readers.submit(self._store, number, each, splits[each], schema, config) for each in share]
             try:
@@ -115,21 +122,24 @@ class FileFeeds:
             except BaseException:
                 readers.shutdown(cancel_futures=True)
                 raise
-        return self.feeds.open(self._agree(number, call, splits, parts))
+        complete = self._agree(number, call, splits, parts)
+        if not any(complete.train.rows.values()):
+            raise SpecError(f"{call}: there are no rows")
+        return self.feeds.open(complete)
 
-    def find_for_workers(
-        self, paths: Sequence[str], columns: Sequence[str] | None, cache_limit: int | str | None
-    ) -> FeedComplete:
-        """Return what Parquet files hold, for the chief of a ``ParameterServerStrategy``: its workers read them."""
+    def describe(self, call: str, groups: Sequence[RowGroup], cache_limit: int | str | None) -> FeedComplete:
+        """Return what row groups hold, for the chief of a ``ParameterServerStrategy``, whose workers read them."""
         number, self._next = self._next, self._next + 1
         CacheConfig.parse(None, cache_limit)  # which refuses a wrong one here
-        splits, _ = parquet_splits(paths, columns)
-        return FeedComplete(number, self._manifest(_row_groups("ctx.read_parquet", splits))[0])
+        shares = {node: _count(share) for node, share in self._divided(groups).items()}
+        return FeedComplete(number, _manifest(call, groups, shares)[0])
 
-    def read_for_chief(self, paths: Sequence[str], columns: Sequence[str] | None, limit: int | str | None) -> Feed:
-        """Return this worker's share of the files of `find_for_workers`."""
-        splits, _ = parquet_splits(paths, columns)
-        return self._open(_row_groups("ctx.read_parquet", splits), CacheConfig.parse(None, limit))
+    def read_for_chief(self, files: FilesToRead) -> Feed:
+        """Return this worker's share of the files that the chief has described."""
+        groups, _, _ = find_row_groups(files)
+        share = _count(self._divided(groups)[self.setup.number])
+        config = CacheConfig.parse(None, files.cache_limit)
+        return self._open(f"reading {files.kind}", groups, {self.setup.number: share}, config)
 
     def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
         assert self.cache is not None
@@ -137,35 +147,67 @@ class FileFeeds:
         return self.cache.store(header, schema, split.batches(), report=False)  # `FilesRead` reports all of them
 
     def _agree(
-        self, feed: int, call: str, splits: Sequence[FileSplit], parts: tuple[PartSummary, ...] = ()
+        self,
+        feed: int,
+        call: str,
+        splits: Sequence[FileSplit],
+        parts: tuple[PartSummary, ...] = (),
+        counts: tuple[tuple[int, int], ...] = (),
     ) -> FeedComplete:
-        """Report what was listed and stored; wait until all workers have."""
+        """Report what was listed, and stored or counted; wait until all workers have."""
         listed = "\n".join(f"{split.name} {split.size}" for split in splits)
-        self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts))
+        self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts, counts))
         return self.link.wait_for_file_feed(feed)
 
-    def _manifest(self, groups: Sequence[RowGroup]) -> tuple[SplitManifest, dict[int, list[RowGroup]], float]:
-        """Return what the rows are, each reader's row groups by node number, and the bytes of a row in memory.
+    def _agree_on_rows(self, feed: int, call: str, groups: list[RowGroup]) -> list[RowGroup]:
+        """Wait until all workers have listed the same row groups; return those with rows that pass the filter."""
+        if groups[0].filter is None:
+            self._agree(feed, call, groups)
+            return groups
+        spec = self.setup.spec
+        share = divide([group.size for group in groups], len(spec.fed))[spec.fed.index(self.setup.role)]
+        counted = _count([groups[number] for number in share])
+        counts = tuple((number, group.rows) for number, group in zip(share, counted, strict=True))
+        found = dict(self._agree(feed, call, groups, counts=counts).counts)
+        return [replace(group, rows=found[number]) for number, group in enumerate(groups) if found[number]]
 
-        What kind the rows are, the first ones of all files show, which every node reads.
-        """
-        readers = [self.setup.number] if self.setup.role.job is Job.EVALUATOR else self.feeds.numbers
-        divided = divide([group.rows for group in groups], len(readers))
-        shares = {number: [groups[each] for each in share] for number, share in zip(readers, divided, strict=True)}
-        with closing(groups[0].batches()) as batches:
-            first = flat_columns(next(batches))
-        manifest = SplitManifest(
-            {number: sum(group.rows for group in share) for number, share in shares.items()},
-            columns=summarize(first, 0, 0),
-            schema=first.schema.serialize().to_pybytes(),
-        )
-        return manifest, shares, first.nbytes / first.num_rows
+    def _divided(self, groups: Sequence[RowGroup]) -> dict[int, list[RowGroup]]:
+        """Return each worker's row groups, by its node number."""
+        numbers = self.feeds.numbers
+        shares = divide([group.rows for group in groups], len(numbers))
+        return {number: [groups[each] for each in share] for number, share in zip(numbers, shares, strict=True)}
 
-    def _open(self, groups: Sequence[RowGroup], config: CacheConfig) -> Feed:
+    def _open(self, call: str, groups: Sequence[RowGroup], shares: Shares, config: CacheConfig) -> Feed:
         """Return a feed whose rows are read in each epoch."""
-        manifest, shares, row_bytes = self._manifest(groups)
+        manifest, row_bytes = _manifest(call, groups, shares)
         assert config.limit_bytes is not None
-        return self.feeds.open_files(manifest, FileRows(shares[self.setup.number], row_bytes, config.limit_bytes))
+        share = [group for group in shares[self.setup.number] if group.rows]
+        return self.feeds.open_files(manifest, FileRows(share, row_bytes, config.limit_bytes))
+
+
+def _count(groups: Sequence[RowGroup]) -> list[RowGroup]:
+    """Return row groups with the numbers of their rows that pass the filter."""
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="count") as readers:
+        counts = list(readers.map(RowGroup.count, groups))
+    return [replace(group, rows=rows) for group, rows in zip(groups, counts, strict=True)]
+
+
+def _manifest(call: str, groups: Sequence[RowGroup], shares: Shares) -> tuple[SplitManifest, float]:
+    """Return what the rows are, and the bytes of a row in memory.
+
+    What kind the rows are, the first ones of all files show, which every node reads.
+    """
+    batches = chain.from_iterable(group.batches() for group in groups)
+    first = next(batches, None)
+    if first is None:
+        raise SpecError(f"{call}: there are no rows")
+    first = flat_columns(first)
+    manifest = SplitManifest(
+        {number: sum(group.rows for group in share) for number, share in shares.items()},
+        columns=summarize(first, 0, 0),
+        schema=first.schema.serialize().to_pybytes(),
+    )
+    return manifest, first.nbytes / first.num_rows
 
 
 def _row_groups(call: str, splits: Sequence[FileSplit]) -> list[RowGroup]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedComplete, Split, SplitManifest
 from tensorflowonspark.node.feed.epochs import batch_shares
-from tensorflowonspark.node.feed.file_splits import FilesToRead
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
+from tensorflowonspark.node.feed.tables import FilesToRead
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -172,7 +172,7 @@ class CoordinatedFeed:
         selection = Selection(self._manifest, options)
         request = {
             "feed": self._feed,
-            "files": self._files and self._files._asdict(),
+            "files": self._files and self._files.to_json(),
             "split": self._split.value,
             "batch_size": batch_shares(batch_size, 1)[0],
             "epochs": 1 if self._streams else epochs,

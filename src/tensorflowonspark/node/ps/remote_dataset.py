@@ -21,8 +21,8 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import PassEnded, Split
 from tensorflowonspark.node.feed.dataset import assemble, flat_arrays, flat_specs
 from tensorflowonspark.node.feed.feed import Feed
-from tensorflowonspark.node.feed.file_splits import FilesToRead
 from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
+from tensorflowonspark.node.feed.tables import FilesToRead
 
 __all__ = ["remote_dataset", "serve_rows"]
 
@@ -135,7 +135,7 @@ class _Passes:
     def _begin(self, text: str) -> int:
         request = json.loads(text)
         with self._lock:
-            feed = self._current(request["feed"], request["files"] and FilesToRead(**request["files"]))
+            feed = self._current(request["feed"], request["files"] and FilesToRead.from_json(request["files"]))
             if text not in self._sources:
                 self._sources[text] = self._source(feed, request)
             selection, start = self._sources[text]

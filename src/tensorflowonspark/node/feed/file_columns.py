@@ -1,0 +1,141 @@
+"""Columns of Parquet files, matched to those of a read: by name or number, as constants of a file, or missing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tensorflowonspark.columns.layout import is_binary, is_list, is_text
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.tfrecords.files import find
+from tensorflowonspark.tfrecords.infer import partition_types
+
+__all__ = ["FIELD_ID", "DataFile", "ParquetFiles", "is_another", "parquet_files", "plain", "source_of"]
+
+FIELD_ID = b"PARQUET:field_id"  # the key of a column's number in the metadata of its field
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file.
+
+    Attributes
+    ----------
+    path : str
+        A URL or a local path.
+    constants : mapping of str to pa.Scalar
+        The columns that have one value in all its rows, as partition columns have.
+    kept : pa.BooleanArray or None
+        Whether each row is part of its table, true for those after the last; None for all.
+    """
+
+    path: str
+    constants: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    kept: pa.BooleanArray | None = None
+
+
+class ParquetFiles(NamedTuple):
+    """The files of a read.
+
+    With a schema, that of a table, a column that a file does not have is null, or has its default. Columns whose fields
+    have numbers (`FIELD_ID`) are found by these, in files without numbers by `names`.
+    """
+
+    files: Sequence[DataFile]
+    schema: pa.Schema | None = None  # by default, the first file's columns and the partition columns
+    partitions: Mapping[str, pa.DataType] = {}
+    defaults: Mapping[str, pa.Scalar] = {}
+    names: Mapping[str, int] = {}
+
+
+def parquet_files(paths: Sequence[str]) -> ParquetFiles:
+    """Return the Parquet files of some paths, with the partition columns of their directories."""
+    found = [file for file in find(paths) if file.size]
+    if not found:
+        raise SpecError(f"there are no Parquet files at {', '.join(paths)}")
+    types = partition_types(found)
+    files = [
+        DataFile(each.path, {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in each.values})
+        for each in found
+    ]
+    return ParquetFiles(files, partitions=types)
+
+
+def plain(column: pa.Field) -> pa.Field:
+    """Return a column with the type that Spark reads: dictionary encoding is a matter of storage.
+
+    Examples
+    --------
+    >>> plain(pa.field("x", pa.dictionary(pa.int32(), pa.string())))
+    pyarrow.Field<x: string>
+    """
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    return column.with_type(kind).remove_metadata()
+
+
+def source_of(parquet: ParquetFiles, column: pa.Field, file: DataFile, stored: pa.Schema) -> Any:
+    """Return the name of a file's column with the values of a column to read, or the value of all rows."""
+    if column.name in file.constants:
+        return file.constants[column.name]
+    name: str | None = column.name
+    if _field_id(column) is not None:
+        numbers = {_field_id(each): each.name for each in stored}
+        if set(numbers) == {None}:
+            numbers = {parquet.names.get(each): each for each in stored.names}
+        if set(numbers) <= {None}:
+            raise SpecError(f"{file.path} has columns without field ids, and its table maps no names to them")
+        name = numbers.get(_field_id(column))
+    if name is None or name not in stored.names:
+        if parquet.schema is None:
+            raise SpecError(f"{file.path} has no column {column.name}, as {parquet.files[0].path} has")
+        return parquet.defaults.get(column.name, pa.scalar(None, column.type))
+    found = stored.field(name)
+    if not _fits(found, column):
+        other = parquet.files[0].path if parquet.schema is None else "its table"
+        raise SpecError(f"{file.path}: column {name} is {found.type}, and {column.type} in {other}")
+    return name
+
+
+def is_another(column: pa.Field, source: Any, stored: pa.Schema) -> bool:
+    """Whether a file's column of a name is not the table's of this name."""
+    if isinstance(source, str):
+        return bool(source != column.name)
+    index = stored.get_field_index(column.name)
+    number = _field_id(column)
+    return bool(index >= 0 and (number is None or number != _field_id(stored.field(index))))
+
+
+def _field_id(column: pa.Field) -> int | None:
+    number = (column.metadata or {}).get(FIELD_ID)
+    return None if number is None else int(number)
+
+
+_SAME_KIND: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_timestamp,
+    is_text,
+    lambda kind: is_binary(kind) or pa.types.is_fixed_size_binary(kind),
+)
+
+
+def _fits(found: pa.Field, wanted: pa.Field) -> bool:
+    """Whether a file's column can be converted and keep its meaning: to more bits, but not from text to numbers."""
+    kind, target = plain(found).type, wanted.type
+    if pa.types.is_struct(kind) and pa.types.is_struct(target):
+        return int(kind.num_fields) == int(target.num_fields) and all(map(_is_same_field, kind, target))
+    if is_list(kind) and is_list(target):
+        return _fits(kind.value_field, target.value_field)
+    if kind.equals(target) or pa.types.is_null(kind):
+        return True
+    if pa.types.is_integer(kind) and (pa.types.is_floating(target) or pa.types.is_decimal(target)):
+        return True
+    return any(is_kind(kind) and is_kind(target) for is_kind in _SAME_KIND)
+
+
+def _is_same_field(found: pa.Field, wanted: pa.Field) -> bool:
+    """Whether a field of a struct is the table's."""
+    numbers = {_field_id(found), _field_id(wanted)} - {None}
+    return found.name == wanted.name and len(numbers) < 2 and _fits(found, wanted)  # noqa: PLR2004 - or one, or none

@@ -1,0 +1,272 @@
+"""The methods of a node's context that read files and tables, each worker its share."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.file_splits import tfrecord_splits
+from tensorflowonspark.node.feed.files import FileFeeds
+from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
+from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+__all__ = ["FileAccess"]
+
+
+class FileAccess:
+    """The methods of a `Context` that read files.
+
+    Parameters
+    ----------
+    setup : NodeSetup
+        Identity of the node.
+    link : Link
+        To the driver.
+    file_feeds : FileFeeds
+        The feeds that this node reads.
+    """
+
+    def __init__(self, setup: NodeSetup, link: Link, file_feeds: FileFeeds) -> None:
+        self._setup = setup
+        self._link = link
+        self._file_feeds = file_feeds
+
+    def read_tfrecord(  # noqa: PLR0913 - named at the call, by the names of Spark's own sources
+        self,
+        paths: str | Sequence[str],
+        *,
+        schema: "pa.Schema | None" = None,
+        columns: Sequence[str] | None = None,
+        cache: str = "disk",
+        cache_limit: int | str | None = None,
+        recordType: str | None = None,
+        mode: str | None = None,
+        columnNameOfCorruptRecord: str | None = None,
+        floatType: str | None = None,
+        binaryFeatures: str | Sequence[str] | None = None,
+        sampleRecords: int | None = None,
+        splitBytes: int | None = None,
+        recursiveFileLookup: bool | None = None,
+    ) -> Feed:
+        """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
+
+        Call it on all workers, with the same paths.
+
+        Parameters
+        ----------
+        paths : str or sequence of str
+            Files, directories or wildcards, on any file system; long files are divided.
+        schema : pa.Schema, optional
+            The features and their types. By default they are inferred from the first records.
+        columns : sequence of str, optional
+            The columns to read; others are not decoded. By default all.
+        cache : {"disk", "memory"}
+            Where each worker keeps its share.
+        cache_limit : int or str, optional
+            Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit.
+        recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, \
+recursiveFileLookup : optional
+            As for ``spark.read.format("tfrecord")``.
+
+        Returns
+        -------
+        Feed
+            With even steps on all workers, like a feed from Spark.
+
+        Raises
+        ------
+        SpecError
+            If a path, a column or an option is invalid.
+        TFRecordError
+            If a file can't be read.
+
+        Examples
+        --------
+        >>> feed = ctx.read_tfrecord(records, columns=["id"])
+        >>> feed.columns, feed.total_rows
+        (['id'], 6)
+        """
+        options = {
+            "recordType": recordType,
+            "mode": mode,
+            "columnNameOfCorruptRecord": columnNameOfCorruptRecord,
+            "floatType": floatType,
+            "binaryFeatures": binaryFeatures,
+            "sampleRecords": sampleRecords,
+            "splitBytes": splitBytes,
+            "recursiveFileLookup": recursiveFileLookup,
+        }
+        splits, fields = tfrecord_splits([paths] if isinstance(paths, str) else list(paths), schema, columns, options)
+        return self._file_feeds.read(f"ctx.read_tfrecord({paths!r})", splits, fields, cache, cache_limit)
+
+    def read_parquet(
+        self,
+        paths: str | Sequence[str],
+        *,
+        columns: Sequence[str] | None = None,
+        cache: str | None = "disk",
+        cache_limit: int | str | None = None,
+        filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
+    ) -> Feed | CoordinatedFeed:
+        """Read Parquet files without Spark, each worker its row groups; return them as a feed over all workers.
+
+        Call it on all workers, with the same arguments. Without a cache an evaluator may call it too, which reads all
+        rows; and under a ``ParameterServerStrategy`` the chief calls it, and the workers read.
+
+        Parameters
+        ----------
+        paths, columns
+            As for `read_tfrecord`.
+        cache : {"disk", "memory"} or None
+            Where each worker keeps its share. With None the files are read anew in each epoch, ahead of the steps:
+            data of any size, and the first step comes at once.
+        cache_limit : int or str, optional
+            Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit. Without a
+            cache, the size of the rows that are in memory at a time, by default ``"512m"``.
+        filter : pc.Expression, optional
+            The rows to read, as in ``pc.field("day") > 3``, by columns that need not be among `columns`. Row groups
+            that their statistics exclude are not read. Without a cache the workers read the filter's columns once
+            before, each its share, to count the rows.
+
+        Returns
+        -------
+        Feed
+            With even steps on all workers, like a feed from Spark; a `CoordinatedFeed` on the chief of a
+            ``ParameterServerStrategy``. Without a cache a shuffle is one of the row groups, and of the rows of several
+            row groups that are in memory at a time. If only later rows have nulls, or arrays of another length, the
+            dataset needs ``fill`` or ``shapes`` for that column.
+
+        Raises
+        ------
+        SpecError
+            If a path, a column or the filter is invalid, a file is no Parquet file, or no row passes.
+        FeedError
+            If a file can't be read or has changed; the error names it and the row group.
+
+        Examples
+        --------
+        >>> feed = ctx.read_parquet(parquet)
+        >>> [batch["id"].tolist() for batch in feed.batches(4, features=["id"], shuffle=False)]
+        [[0, 1, 2, 3], [4, 5]]
+        >>> import pyarrow.compute as pc
+        >>> ctx.read_parquet(parquet, cache=None, filter=pc.field("id") > 3).total_rows
+        2
+        """
+        listed = [paths] if isinstance(paths, str) else list(paths)
+        return self._read(repr(paths), FilesToRead("parquet", {"paths": listed}, columns, filter, cache_limit), cache)
+
+    def read_delta(
+        self,
+        table: str,
+        *,
+        version: int | None = None,
+        columns: Sequence[str] | None = None,
+        cache: str | None = "disk",
+        cache_limit: int | str | None = None,
+        filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Feed | CoordinatedFeed:
+        """Read a Delta table without Spark, each worker its row groups; return them as a feed over all workers.
+
+        As `read_parquet`, for the files that the table has in a version (``pip install 'tensorflowonspark[delta]'``).
+        Rows that deletion vectors mark are left out, and a column that an older file does not have is null.
+
+        Parameters
+        ----------
+        table : str
+            Its directory, on any file system.
+        version : int, optional
+            The version, by default the latest; name it if others write to the table meanwhile.
+        columns, cache, cache_limit, filter
+            As for `read_parquet`.
+        storage_options : mapping of str to str, optional
+            For the library that reads the table's log, as for ``deltalake.DeltaTable``; its files are read with the
+            settings of Spark's session.
+
+        Returns
+        -------
+        Feed
+            As from `read_parquet`.
+
+        Raises
+        ------
+        SpecError
+            As from `read_parquet`; or if deltalake isn't installed, or the table has features that can't be read, such
+            as column mapping.
+        FeedError
+            As from `read_parquet`.
+
+        Examples
+        --------
+        >>> feed = ctx.read_delta(delta, version=0, columns=["id"])
+        >>> feed.columns, feed.total_rows
+        (['id'], 6)
+        """
+        source = {"table": table, "version": version, "storage_options": storage_options}
+        return self._read(repr(table), FilesToRead("delta", source, columns, filter, cache_limit), cache)
+
+    def read_iceberg(
+        self,
+        table: str,
+        *,
+        snapshot: int | str | None = None,
+        columns: Sequence[str] | None = None,
+        cache: str | None = "disk",
+        cache_limit: int | str | None = None,
+        filter: "pc.Expression | None" = None,  # noqa: A002 - named at the call, as in Arrow
+        catalog: str | Mapping[str, str] | None = None,
+    ) -> Feed | CoordinatedFeed:
+        """Read an Iceberg table without Spark, each worker its row groups; return them as a feed over all workers.
+
+        As `read_parquet`, for the files of a snapshot of the table (``pip install 'tensorflowonspark[iceberg]'``).
+        Columns that were renamed are found by their numbers, and one that an older file does not have is null, or has
+        its default.
+
+        Parameters
+        ----------
+        table : str
+            Its name in a catalog, as in ``"db.events"``; or the location of its metadata (``.../v3.metadata.json``), or
+            its directory, if that has a ``version-hint.text``.
+        snapshot : int or str, optional
+            The snapshot's number, or the name of a tag or a branch; by default the current one. Give a number if others
+            write to the table meanwhile.
+        columns, cache, cache_limit, filter
+            As for `read_parquet`.
+        catalog : str or mapping of str to str, optional
+            A catalog's name in pyiceberg's configuration, or its properties, as in ``{"type": "rest", "uri": ...}``.
+            For the location of a table, the properties for access to its metadata.
+
+        Returns
+        -------
+        Feed
+            As from `read_parquet`.
+
+        Raises
+        ------
+        SpecError
+            As from `read_parquet`; or if pyiceberg isn't installed, the table has delete files, or the fields of a
+            struct have changed.
+        FeedError
+            As from `read_parquet`.
+
+        Examples
+        --------
+        >>> feed = ctx.read_iceberg(iceberg, columns=["id"])
+        >>> feed.columns, feed.total_rows
+        (['id'], 6)
+        """
+        source = {"table": table, "snapshot": snapshot, "catalog": catalog}
+        return self._read(repr(table), FilesToRead("iceberg", source, columns, filter, cache_limit), cache)
+
+    def _read(self, name: str, wanted: FilesToRead, cache: str | None) -> Feed | CoordinatedFeed:
+        groups, fields, files = find_row_groups(wanted)
+        call = f"ctx.read_{files.kind}({name}{files.shown()})"
+        spec, role = self._setup.spec, self._setup.role
+        if cache is None and role == spec.chief_role and role not in spec.fed:
+            complete = self._file_feeds.describe(call, groups, files.cache_limit)
+            return CoordinatedFeed(complete, self._link.passes, files=files)
+        return self._file_feeds.read(call, groups, fields, cache, files.cache_limit)
