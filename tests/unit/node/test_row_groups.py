@@ -117,6 +117,13 @@ def test_a_wrong_filter_is_refused_before_anything_is_read(days, monkeypatch, ex
         groups_of(days, ["t"], expression)
 
 
+def test_a_filter_that_fails_on_a_value_names_file_and_row_group(days):
+    groups, _ = groups_of(days, ["t"], (pc.scalar(1000) / pc.field("id")) > 2)
+    for read in (RowGroup.count, lambda group: rows_of([group])):
+        with pytest.raises(FeedError, match=r"day=0/rows.parquet, row group 0 can't be read: divide by zero"):
+            read(groups[0])
+
+
 def test_a_request_for_a_worker_keeps_its_filter(days):
     import json
 

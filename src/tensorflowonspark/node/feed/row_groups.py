@@ -85,10 +85,11 @@ class RowGroup:
 
     def _passing(self, names: Sequence[str]) -> Generator[pa.RecordBatch, None, None]:
         needed = self.filter.columns if self.filter is not None else ()
-        for batch in self._stored(list(dict.fromkeys((*names, *needed)))):
-            rows = batch if self.filter is None else self.filter.passing(batch)
-            if rows.num_rows:
-                yield rows.select(list(names))
+        with self._named_errors():
+            for batch in self._stored(list(dict.fromkeys((*names, *needed)))):
+                rows = batch if self.filter is None else self.filter.passing(batch)
+                if rows.num_rows:
+                    yield rows.select(list(names))
 
     def _stored(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield columns of the rows that are part of the table."""
@@ -96,18 +97,17 @@ class RowGroup:
         stored = [source for name in names if isinstance(source := self.sources[name], str)]
         at_once = max(1, min(_BATCH_ROWS, self.stored_rows * _BATCH_BYTES // max(1, self.size)))
         position = 0
-        with self._named_errors():
-            files, path = storage.file_system(self.file.path)
-            with files.open(path, "rb") as file:
-                parquet = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES)
-                self._check_unchanged(parquet.metadata)
-                for batch in parquet.iter_batches(at_once, row_groups=[self.number], columns=stored):
-                    columns = [self._column(name, batch) for name in names]
-                    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
-                    if self.kept is not None:
-                        rows = rows.filter(self.kept.slice(position, batch.num_rows))
-                    position += batch.num_rows
-                    yield rows
+        files, path = storage.file_system(self.file.path)
+        with files.open(path, "rb") as file:
+            parquet = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES)
+            self._check_unchanged(parquet.metadata)
+            for batch in parquet.iter_batches(at_once, row_groups=[self.number], columns=stored):
+                columns = [self._column(name, batch) for name in names]
+                rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+                if self.kept is not None:
+                    rows = rows.filter(self.kept.slice(position, batch.num_rows))
+                position += batch.num_rows
+                yield rows
 
     def _column(self, name: str, batch: pa.RecordBatch) -> pa.Array:
         source, kind = self.sources[name], self.types[name]
