@@ -31,7 +31,8 @@ _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0  # for a process to end before it is killed
 _END_SECONDS = 5.0  # for supervisors to close their channels, and for Spark to end a job that was cancelled
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended, before they are cancelled
-_FILES_PER_NODE = 10  # a connection through the proxy has seven
+_PEERS_PER_NODE = 2  # its supervisor and its task, which may connect while those of all other nodes do
+_FILES_PER_NODE = 10  # a connection through the proxy has three
 
 
 class ClusterAttempt:
@@ -131,6 +132,7 @@ class ClusterAttempt:
         tls = self.backend.wants_tls() if self._config.tls is None else self._config.tls
         self.credentials = transport.new_credentials(tls=tls)
         self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve)
+        self._server.expect(_PEERS_PER_NODE * nodes)
         atexit.register(self.abort)  # a program that ends without shutting down leaves nothing running
         Thread(target=self._watch_heartbeats, daemon=True).start()
         try:
@@ -156,7 +158,7 @@ class ClusterAttempt:
 
     def _is_up(self) -> bool:
         assert self._stage is not None
-        if all(node.state.value >= NodeState.RUNNING.value for node in self.monitor.nodes):
+        if not self.monitor.count(NodeState.AWAITED, NodeState.CONNECTED):
             return self._config.hold or self._stage.ended
         return self._stage.ended and (bool(self._stage.problems()) or bool(self._awaited()))
 

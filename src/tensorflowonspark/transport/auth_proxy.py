@@ -4,122 +4,61 @@ gRPC reads the whole message of a call before it checks whether the caller is au
 reach the port. It accepts any number of connections and gives each two minutes for a handshake, so unauthenticated
 peers use up the files that the process may open. The server therefore listens where only this process can connect, and
 the proxy listens on the port. It searches the first bytes of a connection for a proof of membership
-(`TokenAuthentication`, `TlsAuthentication`), and then forwards bytes in both directions without reading them.
+(`authentication`), and then forwards bytes in both directions without reading them.
+
+One thread serves all connections that are not authenticated, so that a thousand peers may connect at the same time.
+It also serves the authenticated ones that carry few bytes; those that carry rows have two threads each.
 """
 
-import fcntl
-import hmac
-import os
 import select
 import socket
-import ssl
+import struct
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Lock, Thread
-from typing import Protocol
 
-from tensorflowonspark.transport.wire import bearer
+from tensorflowonspark.transport.authentication import Authentication
+from tensorflowonspark.transport.splicing import forward, shut_down
 
-__all__ = ["AuthProxy", "TlsAuthentication", "TokenAuthentication"]
+__all__ = ["AuthProxy"]
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the first bytes of every gRPC client, RFC 9113, section 3.4
 _AUTHENTICATION_BYTES = 16 << 10  # before the token: settings and the headers of one call take less than 1 KiB
 _AUTHENTICATION_SECONDS = 10.0  # for the same; it takes milliseconds unless the host is very busy
-_MAX_UNAUTHENTICATED = 64  # connections; at one more, the oldest is closed
-_BACKLOG = 128
-_RECORD_HEADER, _ENCRYPTED = 5, 23  # of TLS: the length of a record's header, and the kind of all encrypted records
-# Bytes that a server sends to every peer around its certificate: 315, and at most 20 more with longer hashes; an alert
-# has 24. Before it answers the first call it has sent a member 150 more, and usually a kilobyte of tickets.
-_FLIGHT_BYTES = 400
-_PIPE_BYTES = 1 << 20  # moved at once; the kernel's default limit
+_MAX_UNAUTHENTICATED = 64  # connections, unless more are expected; at one more, the oldest is closed
+_BACKLOG = 4096  # connections that wait in the kernel until they are accepted; it may allow fewer
+_ACCEPTED_AT_ONCE = 16  # before others are served
+_NO_FILES_SECONDS = 0.05  # until the next attempt, when this process has no free file descriptor
+_CONNECT_SECONDS = 2  # to the server, in this process; and for the proxy's thread to end
+_BUFFER_BYTES = 256 << 10
 
 
-class Authentication(Protocol):
-    """The proof of membership in the first bytes of one connection."""
+class _End:
+    """One socket of a connection: the peer's or the server's."""
 
-    prefix: bytes  # the first bytes of every member's connection
-    by_server: bool  # the server's bytes are the proof: a peer that has sent enough waits for them
+    __slots__ = ("ended", "link", "mask", "other", "socket", "unsent")
 
-    def on_peer_bytes(self, data: bytes) -> bool:
-        """Process bytes of the peer; return whether they complete the proof."""
-        ...
-
-    def on_server_bytes(self, data: bytes) -> bool:
-        """Process bytes of the server; return whether they complete the proof."""
-        ...
-
-
-class TokenAuthentication:
-    """The token, in the headers of a connection's first call, which gRPC sends uncompressed.
-
-    Parameters
-    ----------
-    token : str
-        The token.
-    """
-
-    prefix = _PREFACE
-    by_server = False
-
-    def __init__(self, token: str) -> None:
-        self._expected = bearer(token)
-        self._sent = b""
-
-    def on_peer_bytes(self, data: bytes) -> bool:
-        """Search all bytes of the peer for the token."""
-        self._sent += data
-        start = self._sent.find(b"Bearer ")
-        while start >= 0:
-            if hmac.compare_digest(self._sent[start : start + len(self._expected)], self._expected):
-                return True
-            start = self._sent.find(b"Bearer ", start + 1)
-        return False
-
-    def on_server_bytes(self, _data: bytes) -> bool:
-        """Ignore them: a server answers every peer."""
-        return False
+    def __init__(self, link: "_Link", own: socket.socket) -> None:
+        self.link = link
+        self.socket = own
+        self.other: _End | None = None  # None: the proxy has not connected to the server yet
+        self.unsent = b""  # for it, and not taken yet
+        self.ended = False  # it sends no more
+        self.mask = 0  # the events that the proxy waits for
 
 
-class TlsAuthentication:
-    """A TLS handshake in which the peer has presented the cluster's certificate.
+class _Link:
+    """A connection of a peer through the proxy."""
 
-    The last messages of the handshake are encrypted, but their sizes are visible: a peer that has not presented the
-    certificate gets the server's own one, with some hundred bytes around it, and then at most an alert. More than that
-    (session tickets, HTTP/2 settings, answers) follows only after the server has verified the peer's certificate.
-    (Before TLS 1.3 no record is of the counted kind before that moment.)
+    __slots__ = ("answered", "authentication", "deadline", "peer", "prefix", "room", "server")
 
-    Parameters
-    ----------
-    certificate : str
-        The server's, PEM.
-
-    References
-    ----------
-    RFC 8446, sections 2 and 5.1
-    """
-
-    prefix = b"\x16\x03"  # the record of a handshake
-    by_server = True
-
-    def __init__(self, certificate: str) -> None:
-        self._remaining = len(ssl.PEM_cert_to_DER_cert(certificate)) + _FLIGHT_BYTES
-        self._record = b""
-
-    def on_peer_bytes(self, _data: bytes) -> bool:
-        """Ignore them: an unauthenticated peer may send anything."""
-        return False
-
-    def on_server_bytes(self, data: bytes) -> bool:
-        """Count the bytes of encrypted records."""
-        self._record += data
-        while len(self._record) >= _RECORD_HEADER:
-            kind, size = self._record[0], int.from_bytes(self._record[3:5], "big")
-            if len(self._record) < _RECORD_HEADER + size:
-                break
-            self._record = self._record[_RECORD_HEADER + size :]
-            self._remaining -= size if kind == _ENCRYPTED else 0
-        return self._remaining < 0
+    def __init__(self, peer: socket.socket, authentication: Authentication) -> None:
+        self.peer = _End(self, peer)
+        self.server: _End | None = None
+        self.authentication: Authentication | None = authentication  # None: it is complete
+        self.deadline = time.monotonic() + _AUTHENTICATION_SECONDS
+        self.answered = False  # by the server
+        self.prefix = b""
+        self.room = _AUTHENTICATION_BYTES  # for the peer's bytes until then
 
 
 class AuthProxy:
@@ -131,6 +70,8 @@ class AuthProxy:
         Host and port; port 0 selects a free one.
     authentication : callable
         Returns the `Authentication` of a new connection.
+    bulk : bool
+        Whether authenticated connections carry many bytes: then each has two threads, and the kernel moves the bytes.
 
     Raises
     ------
@@ -138,109 +79,284 @@ class AuthProxy:
         If the port can't be bound.
     """
 
-    def __init__(self, address: tuple[str, int], authentication: Callable[[], Authentication]) -> None:
+    def __init__(
+        self, address: tuple[str, int], authentication: Callable[[], Authentication], *, bulk: bool = True
+    ) -> None:
         self._authentication = authentication
+        self._bulk = bulk
         self._listener = _listen(address)
         self.port = int(self._listener.getsockname()[1])
         self._upstream: str | tuple[str, int] = ""
+        self._max_unauthenticated = _MAX_UNAUTHENTICATED
+        self._poll = select.epoll()
+        self._ends: dict[int, _End] = {}  # by file descriptor, of all connections that the proxy's thread serves
+        self._unauthenticated: dict[_Link, None] = {}  # by deadline
+        self._paused_until = 0.0  # accepts no connection until then
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._thread = Thread(target=self._run, name="auth-proxy", daemon=True)
         self._lock = Lock()
-        self._unauthenticated: dict[socket.socket, None] = {}  # oldest first
-        self._authenticated: set[socket.socket] = set()
+        self._authenticated: set[socket.socket] = set()  # those with threads of their own
         self._closed = False
+
+    def expect(self, peers: int) -> None:
+        """Allow this number of peers to authenticate themselves at once, if it is above the default."""
+        self._max_unauthenticated = max(peers, self._max_unauthenticated)
 
     def open(self, upstream: str | tuple[str, int]) -> None:
         """Begin to forward connections to the Unix socket of this path, or to this host and port."""
         self._upstream = upstream
-        Thread(target=self._accept, daemon=True).start()
+        self._listener.setblocking(False)
+        self._poll.register(self._listener, select.EPOLLIN)
+        self._thread.start()
 
     def close(self) -> None:
         """Close the port and every connection through it."""
         with self._lock:
             self._closed = True
-            connections = [self._listener, *self._unauthenticated, *self._authenticated]
+            connections = [self._listener, *self._authenticated]
         for connection in connections:
-            _shut_down(connection)  # wakes the thread that waits for it, which closes it
+            shut_down(connection)  # wakes the thread that waits for it, which closes it
+        if self._thread.is_alive():
+            self._thread.join(_CONNECT_SECONDS)
         self._listener.close()
 
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                for descriptor, events in self._poll.poll(self._seconds()):
+                    end = self._ends.get(descriptor)
+                    if end is not None:
+                        self._serve(end, events)
+                    elif descriptor == self._listener.fileno():
+                        self._accept()
+                self._check_time()
+        finally:
+            for end in list(self._ends.values()):
+                self._drop(end.link)
+            self._poll.close()
+
+    def _seconds(self) -> float | None:
+        """Return the time until something is due, or None."""
+        due = [self._paused_until] if self._paused_until else []
+        if self._unauthenticated:
+            due.append(next(iter(self._unauthenticated)).deadline)
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _check_time(self) -> None:
+        now = time.monotonic()
+        while self._unauthenticated and (oldest := next(iter(self._unauthenticated))).deadline <= now:
+            self._drop(oldest)
+        if self._paused_until and self._paused_until <= now and not self._closed:
+            self._paused_until = 0.0
+            self._poll.register(self._listener, select.EPOLLIN)
+
     def _accept(self) -> None:
-        while not self._closed:
+        for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 peer, _ = self._listener.accept()
+            except BlockingIOError:
+                return
             except OSError:  # closed; or this process has no free file descriptor, and may soon have one
-                time.sleep(0.05)
-                continue
-            with self._lock:
-                if self._closed:
-                    peer.close()
-                    return
-                self._unauthenticated[peer] = None
-                if len(self._unauthenticated) > _MAX_UNAUTHENTICATED:
-                    oldest = next(iter(self._unauthenticated))
-                    del self._unauthenticated[oldest]
-                    _shut_down(oldest)
-            Thread(target=self._serve, args=(peer,), daemon=True).start()
+                self._poll.unregister(self._listener)
+                self._paused_until = time.monotonic() + _NO_FILES_SECONDS
+                return
+            peer.setblocking(False)
+            link = _Link(peer, self._authentication())
+            self._unauthenticated[link] = None
+            self._ends[peer.fileno()] = link.peer
+            try:
+                self._watch(link.peer)
+            except OSError:  # the kernel watches no more sockets of this user
+                self._drop(link)
+            if len(self._unauthenticated) > self._max_unauthenticated:
+                self._drop(next(iter(self._unauthenticated)))
 
-    def _serve(self, peer: socket.socket) -> None:
-        """Forward one connection until its end."""
-        family = socket.AF_UNIX if isinstance(self._upstream, str) else socket.AF_INET
+    def _serve(self, end: _End, events: int) -> None:
+        """Move what a socket has sent or can take."""
         try:
-            with suppress(OSError), socket.socket(family) as server:
-                if self._authenticate(peer, server):
-                    with self._lock:
-                        self._unauthenticated.pop(peer, None)
-                        self._authenticated.add(peer)
-                    _forward(peer, server)
-        finally:
-            with self._lock:
-                self._unauthenticated.pop(peer, None)
-                self._authenticated.discard(peer)
-                peer.close()
+            if events & select.EPOLLOUT and end.unsent:
+                end.unsent = end.unsent[end.socket.send(end.unsent) :]
+                if end.unsent:
+                    return
+                if end.other is not None:
+                    self._after(end.other)
+            if events & ~select.EPOLLOUT:
+                self._receive(end)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(end.link)
 
-    def _authenticate(self, peer: socket.socket, server: socket.socket) -> bool:
-        """Forward bytes until the peer is authenticated; return whether it is."""
-        end = time.monotonic() + _AUTHENTICATION_SECONDS
-        authentication = self._authentication()
-        for each in (peer, server):
-            each.settimeout(_AUTHENTICATION_SECONDS)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        prefix = _read_prefix(peer, authentication.prefix, end)
-        if not prefix:
-            return False
-        server.connect(self._upstream)
-        if server.family == socket.AF_INET:
+    def _receive(self, end: _End) -> None:
+        link = end.link
+        authentication = link.authentication
+        if end.other is None:
+            self._receive_prefix(link)
+            return
+        limit = _BUFFER_BYTES
+        if authentication is not None:
+            limit = min(link.room, _AUTHENTICATION_BYTES) if end is link.peer else _AUTHENTICATION_BYTES
+        if end.ended or end.other.unsent or not limit:
+            # It has nothing to read, but its other side has closed the connection, or it is broken.
+            self._drop(link)
+            return
+        count = end.socket.recv_into(self._buffer, limit)
+        if count:
+            data = self._buffer[:count]
+            sent = _send(end.other.socket, data)
+            if sent < count:
+                end.other.unsent = bytes(data[sent:])
+            if authentication is not None and not self._authenticate(end, authentication, bytes(data)):
+                return
+        elif authentication is not None:
+            self._drop(link)
+            return
+        else:
+            end.ended = True
+        if not count or end.other.unsent or authentication is not None:
+            self._after(end)
+
+    def _after(self, end: _End) -> None:
+        """Pass an end on once all bytes before it are sent, and watch both sockets for what they are to do next."""
+        other = end.other
+        assert other is not None
+        if end.ended and not other.unsent:
+            other.socket.shutdown(socket.SHUT_WR)
+            if other.ended and not end.unsent:
+                self._drop(end.link)
+                return
+        self._watch(end)
+        self._watch(other)
+
+    def _watch(self, end: _End) -> None:
+        """Wait for the events of a socket that can be handled."""
+        link = end.link
+        if end.socket.fileno() not in self._ends:
+            return  # it has its own threads now, or is closed
+        muted = end.ended or (end is link.peer and link.authentication is not None and link.room <= 0)
+        reads = not muted and not (end.other is not None and end.other.unsent)
+        mask = select.EPOLLIN * reads | select.EPOLLOUT * bool(end.unsent)
+        if mask != end.mask:
+            if not end.mask:
+                self._poll.register(end.socket, mask)
+            elif mask:
+                self._poll.modify(end.socket, mask)
+            else:
+                self._poll.unregister(end.socket)  # else the end of its other side would be reported for ever
+            end.mask = mask
+
+    # ---- authentication
+
+    def _receive_prefix(self, link: _Link) -> None:
+        """Receive the first bytes, and connect to the server once they are those of a member."""
+        assert link.authentication is not None
+        expected = link.authentication.prefix
+        data = link.peer.socket.recv(len(expected) - len(link.prefix))
+        link.prefix += data
+        if not data or not expected.startswith(link.prefix):
+            self._drop(link)
+        elif len(link.prefix) == len(expected):
+            self._connect(link)
+
+    def _connect(self, link: _Link) -> None:
+        assert link.authentication is not None
+        peer = link.peer
+        family = socket.AF_UNIX if isinstance(self._upstream, str) else socket.AF_INET
+        server = socket.socket(family)
+        link.server = peer.other = _End(link, server)
+        peer.other.other = peer
+        self._ends[server.fileno()] = peer.other
+        # Not Python's time-out, with which a Unix socket does not wait while many others connect.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _CONNECT_SECONDS, 0))
+        try:
+            server.connect(self._upstream)
+        except BlockingIOError as error:
+            raise TimeoutError from error
+        server.setblocking(False)
+        peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family == socket.AF_INET:
             server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server.sendall(prefix)
-        authentication.on_peer_bytes(prefix)
-        room = _AUTHENTICATION_BYTES - len(prefix)
-        waiting = select.poll()
-        waiting.register(peer, select.POLLIN)
-        waiting.register(server, select.POLLIN)
-        while (left := end - time.monotonic()) > 0:
-            for descriptor, _ in waiting.poll(1000 * left):
-                from_peer = descriptor == peer.fileno()
-                source, sink = (peer, server) if from_peer else (server, peer)
-                data = source.recv(min(room, _AUTHENTICATION_BYTES) if from_peer else _AUTHENTICATION_BYTES)
-                if not data:
-                    return False
-                sink.sendall(data)
-                if authentication.on_peer_bytes(data) if from_peer else authentication.on_server_bytes(data):
-                    return True
-                room -= len(data) if from_peer else 0
-            if room <= 0:
-                if not authentication.by_server:
-                    return False
-                waiting.modify(peer, 0)
+        server.sendall(link.prefix)  # into an empty buffer
+        link.authentication.on_peer_bytes(link.prefix)
+        link.room -= len(link.prefix)
+        self._watch(peer.other)
+
+    def _authenticate(self, end: _End, authentication: Authentication, data: bytes) -> bool:
+        """Process bytes of an unauthenticated connection; return whether the proxy's thread serves it any longer."""
+        link = end.link
+        if end is link.peer:
+            link.room -= len(data)
+            complete = authentication.on_peer_bytes(data)
+        else:
+            complete = authentication.on_server_bytes(data)
+            if not link.answered:
+                # The time for which a busy server kept the peer waiting does not count.
+                link.answered = True
+                link.deadline = time.monotonic() + _AUTHENTICATION_SECONDS
+                self._unauthenticated[link] = self._unauthenticated.pop(link)
+        if complete:
+            del self._unauthenticated[link]
+            link.authentication = None
+            return not self._bulk or self._hand_over(link)
+        if link.room <= 0 and not authentication.by_server:
+            self._drop(link)
+            return False
+        return True
+
+    def _hand_over(self, link: _Link) -> bool:
+        """Give an authenticated connection its own threads; return False: this thread serves it no longer."""
+        assert link.server is not None
+        ends = (link.peer, link.server)
+        for end in ends:
+            self._forget(end)
+        peer, server = (end.socket for end in ends)
+        with self._lock:
+            self._authenticated.add(peer)
+            if self._closed:
+                shut_down(peer)
+        for_peer, for_server = (end.unsent for end in ends)
+
+        def run() -> None:
+            try:
+                forward(peer, server, for_peer, for_server)
+            finally:
+                with self._lock:
+                    self._authenticated.discard(peer)
+                    peer.close()
+                server.close()
+
+        try:
+            Thread(target=run, daemon=True).start()
+        except RuntimeError:  # no thread can be started
+            with self._lock:
+                self._authenticated.discard(peer)
+            peer.close()
+            server.close()
         return False
 
+    def _drop(self, link: _Link) -> None:
+        """Close a connection."""
+        self._unauthenticated.pop(link, None)
+        for end in (link.peer, link.server):
+            if end is not None and end.socket.fileno() in self._ends:
+                self._forget(end)
+                shut_down(end.socket)  # a forked child may hold it too
+                end.socket.close()
 
-def _read_prefix(peer: socket.socket, expected: bytes, end: float) -> bytes:
-    """Return the first bytes of a connection if they are the expected ones and arrive in time, else none."""
-    prefix = b""
-    while len(prefix) < len(expected):
-        prefix += (data := peer.recv(len(expected) - len(prefix)))
-        if not data or not expected.startswith(prefix) or time.monotonic() > end:
-            return b""
-    return prefix
+    def _forget(self, end: _End) -> None:
+        del self._ends[end.socket.fileno()]
+        if end.mask:
+            self._poll.unregister(end.socket)
+            end.mask = 0
+
+
+def _send(sink: socket.socket, data: memoryview) -> int:
+    try:
+        return sink.send(data)
+    except BlockingIOError:
+        return 0
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:
@@ -252,36 +368,3 @@ def _listen(address: tuple[str, int]) -> socket.socket:
         except OSError as error:
             problem = error
     raise problem
-
-
-def _forward(peer: socket.socket, server: socket.socket) -> None:
-    """Forward bytes in both directions until both sides have ended."""
-    for each in (peer, server):
-        each.settimeout(None)
-    back = Thread(target=_forward_one_way, args=(server, peer), daemon=True)
-    back.start()
-    _forward_one_way(peer, server)
-    back.join()
-
-
-def _forward_one_way(source: socket.socket, sink: socket.socket) -> None:
-    """Forward bytes in one direction until the end, in the kernel: they do not enter this process."""
-    reading, writing = os.pipe()
-    try:
-        with suppress(PermissionError):  # this user has many pipes; a smaller one suffices
-            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        while count := os.splice(source.fileno(), writing, _PIPE_BYTES):
-            while count:
-                count -= os.splice(reading, sink.fileno(), count)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:
-        for each in (source, sink):
-            _shut_down(each)
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
-def _shut_down(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)

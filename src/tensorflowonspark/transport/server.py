@@ -21,7 +21,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tensorflowonspark.errors import ClusterError, error_text
-from tensorflowonspark.transport.auth_proxy import AuthProxy, TlsAuthentication, TokenAuthentication
+from tensorflowonspark.transport.auth_proxy import AuthProxy
+from tensorflowonspark.transport.authentication import TlsAuthentication, TokenAuthentication
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.credentials import Credentials
 from tensorflowonspark.transport.shared_file import FileRef, open_shared
@@ -150,6 +151,7 @@ class Server(flight.FlightServerBase):
         _servers.add(self)
         self._proxy: AuthProxy | None = None
         self._socket: UnlinkedSocket | None = None
+        self._has_rows = on_put is not None or on_exchange is not None
         try:
             self._listen(address, credentials, directory)
         except BaseException:
@@ -167,7 +169,7 @@ class Server(flight.FlightServerBase):
             super().__init__(location(address), middleware=checks)
         elif credentials.certificate:
             own = credentials.certificate.encode()
-            self._proxy = AuthProxy(address, partial(TlsAuthentication, credentials.certificate))
+            self._proxy = AuthProxy(address, partial(TlsAuthentication, credentials.certificate), bulk=self._has_rows)
             # Flight supports TLS on ports only. Only this host reaches this one, which requires the certificate too.
             super().__init__(
                 location(_LOOPBACK, tls=True),
@@ -178,7 +180,7 @@ class Server(flight.FlightServerBase):
             )
             self._proxy.open((_LOOPBACK[0], int(super().port)))
         else:
-            self._proxy = AuthProxy(address, partial(TokenAuthentication, credentials.token))
+            self._proxy = AuthProxy(address, partial(TokenAuthentication, credentials.token), bulk=self._has_rows)
             self._socket = UnlinkedSocket(directory)
             super().__init__(location(self._socket.path), middleware=checks)
             self._proxy.open(self._socket.hide())
@@ -187,6 +189,11 @@ class Server(flight.FlightServerBase):
     def port(self) -> int:
         """The TCP port."""
         return self._proxy.port if self._proxy is not None else int(super().port)
+
+    def expect(self, peers: int) -> None:
+        """Allow this number of peers, if it is above the default, to connect to the port at the same time."""
+        if self._proxy is not None:
+            self._proxy.expect(peers)
 
     def do_exchange(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve one channel or exchange (called by Flight)."""

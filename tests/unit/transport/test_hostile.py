@@ -4,6 +4,7 @@ import os
 import pickle
 import socket
 import ssl
+import threading
 import time
 
 import psutil
@@ -135,6 +136,45 @@ def test_more_unauthenticated_peers_than_may_wait_keep_no_other_out(guarded, way
     assert not _hung_up(held[-1], 2000)
     for peer in held:
         peer.close()
+
+
+@pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
+def test_as_many_peers_as_are_expected_may_connect_at_once(guarded, way):
+    """The supervisors of a large cluster do; none of them is turned away, and none takes a thread until then."""
+    guarded.servers[way].expect(300)
+    threads = threading.active_count()
+    held = [socket.create_connection(guarded.addresses[way], timeout=5) for _ in range(299)]
+    for peer in held:
+        peer.sendall(_client_hello() if way == 2 else hostile.PREFACE)
+    guarded.answer()
+    assert threading.active_count() - threads < 30
+    for peer in held:
+        peer.settimeout(0.001)
+        assert not _hung_up(peer, 2000)
+        peer.close()
+
+
+def test_peers_connect_at_once_and_are_told_apart(tmp_path):
+    """Channels of members, opened at the same time through one thread of the proxy, beside strangers."""
+    server = Server(("127.0.0.1", 0), known := new_credentials(), on_channel=lambda each: each.send(each.receive()))
+    server.expect(200)
+    replies = {}
+
+    def call(number):
+        with hostile.connected(("127.0.0.1", server.port)) as stranger:
+            stranger.sendall(hostile.PREFACE)
+            channel = connect(("127.0.0.1", server.port), known).channel()
+            channel.send(bytes([number]) * 200_000)
+            replies[number] = channel.receive()
+            channel.close()
+
+    callers = [threading.Thread(target=call, args=(number,)) for number in range(60)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    server.close()
+    assert replies == {number: bytes([number]) * 200_000 for number in range(60)}
 
 
 @pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
