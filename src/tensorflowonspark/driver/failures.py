@@ -51,7 +51,7 @@ class Failures:
         if node.lost:
             return
         if self._can_lose(node, failure):
-            node.lost = True
+            self._roster.lose(node)
             self._losses.append((node, failure))
             held = f"; with it went {node.holds}" if node.holds else ""
             text = "%s on %s failed: %s. The others train on%s"
@@ -142,7 +142,7 @@ def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None)
     Parameters
     ----------
     nodes : sequence of Node
-        All nodes.
+        All nodes that are idle, or more.
     trainers : sequence of Node
         Those that train together.
     feed : int or None

@@ -137,10 +137,10 @@ class Monitor(Roster):
                 return None
             node.member, node.channel = request.member, channel
             node.pid, node.jvm_pid = request.pid, request.jvm_pid
-            node.state = NodeState.CONNECTED
+            self.move(node, NodeState.CONNECTED)
             node.last_message = time.monotonic()
             self.send(node.number, Accepted())
-            if all(each.member for each in self.nodes):
+            if not self.count(NodeState.AWAITED):
                 self._send_members()
             self.changed.notify_all()
         return node
@@ -193,7 +193,7 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: NodeReady, node: Node) -> None:
         node.ready = message
-        self._move(node, NodeState.RUNNING)
+        self.move(node, NodeState.RUNNING)
 
     @_handle.register
     def _(self, message: FeedWanted, node: Node) -> None:
@@ -203,7 +203,7 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: Returned, node: Node) -> None:
         node.returned, node.result = True, message.result
-        self._move(node, NodeState.RETURNED)
+        self.move(node, NodeState.RETURNED)
         self._fail_if_awaited(node, message)
 
     def _fail_if_awaited(self, node: Node, message: FeedWanted | Returned) -> None:
@@ -234,7 +234,7 @@ class Monitor(Roster):
         self._report_passes()
 
     def _report_passes(self) -> None:
-        self._passes.report(self.fed(), self.spec.roles.index(self.spec.chief_role))
+        self._passes.report(self.fed(), self.chief.number)
 
     @_handle.register
     def _(self, message: PartitionFed, node: Node) -> None:
@@ -266,12 +266,12 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: Idle, node: Node) -> None:
-        node.idle, node.idle_since = message, time.monotonic() - message.seconds
+        self.set_idle(node, message)
         self._find_hung()
 
     @_handle.register
     def _(self, _message: Active, node: Node) -> None:
-        node.idle = None
+        self.set_idle(node, None)
 
     # ---- failures
 
@@ -285,7 +285,10 @@ class Monitor(Roster):
 
     def _find_hung(self) -> None:
         """Give up a training that makes no progress any more."""
-        found = find_hung(self.nodes, [node for node in self.trainers() if not node.serving], self.feed)
+        idle = self.idle()
+        if not idle:
+            return
+        found = find_hung(idle, [node for node in self.trainers() if not node.serving], self.feed)
         if found is not None:
             self._fail(found[0], self._collectives.explain(*found))
 
@@ -295,17 +298,13 @@ class Monitor(Roster):
                 self._fail(node, failure)
                 if self._on_feed_message is not None:
                     self._on_feed_message(node, failure)
-            self._move(node, NodeState.GONE)
+            self.move(node, NodeState.GONE)
             node.channel = None
             self.changed.notify_all()
 
-    def _move(self, node: Node, state: NodeState) -> None:
-        if state.value > node.state.value:
-            node.state = state
-
     def _fail(self, node: Node, failure: Failed | None) -> None:
         if failure is not None and not self._stopping:
-            self._move(node, NodeState.FAILED)
+            self.move(node, NodeState.FAILED)
             self._failures.note(node, failure)
             if node.lost:
                 self._report_passes()  # the others may all have ended theirs
@@ -389,13 +388,9 @@ class Monitor(Roster):
 
     def wait_until_gone(self, seconds: float) -> list[Node]:
         """Wait until every supervisor has closed its channel; return the nodes of those that have not in time."""
-
-        def present() -> list[Node]:
-            return [node for node in self.nodes if node.channel is not None]
-
         with self.lock:
-            self.changed.wait_for(lambda: not present(), seconds)
-            return present()
+            self.changed.wait_for(lambda: self.count(NodeState.AWAITED, NodeState.GONE) == len(self.nodes), seconds)
+            return [node for node in self.nodes if node.channel is not None]
 
     def stop(self, grace_seconds: float) -> None:
         """End all nodes; none of their later messages is a failure."""

@@ -1,6 +1,7 @@
 """The nodes of a cluster: their states, roles and channels."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -115,6 +116,9 @@ class Node:
 class Roster:
     """All nodes of one cluster.
 
+    Each message of each node asks for some of them. What these requests need is counted when it changes: a scan of all
+    nodes for each would take time that grows with the square of their number.
+
     Parameters
     ----------
     spec : ClusterSpec
@@ -124,9 +128,40 @@ class Roster:
     def __init__(self, spec: ClusterSpec) -> None:
         self.spec = spec
         self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
-        # Needed for each message of each node: found once.
         self._fed = self._nodes_of(spec.fed)
         self._trainers = self._nodes_of(spec.trainers)
+        self._states = Counter({NodeState.AWAITED: len(self.nodes)})
+        self._idle: dict[int, Node] = {}  # by number
+        self.chief = self._nodes_of([spec.chief_role])[0]  # the node with the chief's duties
+
+    def count(self, *states: NodeState) -> int:
+        """Return the number of nodes in one of these states."""
+        return sum(self._states[state] for state in states)
+
+    def move(self, node: Node, state: NodeState) -> None:
+        """Note that a node has come to a state, unless it is in a later one."""
+        if state.value > node.state.value:
+            self._states[node.state] -= 1
+            self._states[state] += 1
+            node.state = state
+
+    def set_idle(self, node: Node, idle: Idle | None) -> None:
+        """Note that a node is idle, or active again (None)."""
+        node.idle = idle
+        if idle is None:
+            self._idle.pop(node.number, None)
+        else:
+            node.idle_since = time.monotonic() - idle.seconds
+            self._idle[node.number] = node
+
+    def idle(self) -> list[Node]:
+        """Return the nodes that are idle."""
+        return [self._idle[number] for number in sorted(self._idle)]
+
+    def lose(self, node: Node) -> None:
+        """Note that the others go on without a node."""
+        node.lost = True
+        self._fed = [each for each in self._fed if not each.lost]
 
     def send(self, number: int, message: object) -> None:
         """Send a message to one node; if the node is gone, that is noticed elsewhere."""
@@ -144,8 +179,8 @@ class Roster:
             self.send(node.number, packed)
 
     def fed(self) -> list[Node]:
-        """Return the nodes that are fed, without those that are lost."""
-        return [node for node in self._fed if not node.lost]
+        """Return the nodes that are fed, without those that are lost, in a list that never changes."""
+        return self._fed
 
     def readers(self) -> list[Node]:
         """Return the nodes whose programs read the feeds: with a ParameterServerStrategy the chief, for all workers.
@@ -158,17 +193,16 @@ class Roster:
         serving = [str(node.role) for node in self.fed() if node.serving]
         if not serving:
             return self.fed()
-        chief = [node for node in self.nodes if node.role == self.spec.chief_role]
-        if chief[0].serving:
+        if self.chief.serving:
             raise FeedError(
                 f"{', '.join(serving)} serves a ParameterServerStrategy (ctx.join_server), and there is no chief to "
                 "read what is fed: make the cluster with chief=True"
             )
-        return [node for node in self.fed() if not node.serving] + chief
+        return [node for node in self.fed() if not node.serving] + [self.chief]
 
     def trainers(self) -> list[Node]:
-        """Return the nodes that train."""
-        return list(self._trainers)
+        """Return the nodes that train, in a list that never changes."""
+        return self._trainers
 
     def _nodes_of(self, roles: Iterable[Role]) -> list[Node]:
         wanted = set(roles)

@@ -1,6 +1,8 @@
 """Two-way streams of messages; the end of a stream signals the loss of the other side."""
 
+import pickle
 import threading
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -12,8 +14,14 @@ from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, pack
 __all__ = ["Channel", "Packed"]
 
 
+_COMPRESSED_BYTES = 4 << 10  # the least that is worth it
+
+
 class Packed:
-    """A message to many receivers that is pickled once: for the list of all nodes that dominates the start-up time.
+    """A message to many receivers that is pickled and compressed once.
+
+    The list of all nodes goes to each of them, so its bytes grow with the square of their number; much of it repeats
+    itself.
 
     Parameters
     ----------
@@ -23,6 +31,22 @@ class Packed:
 
     def __init__(self, message: object) -> None:
         self.data = pack(message, MESSAGE_BYTES)
+        if len(self.data) >= _COMPRESSED_BYTES:
+            self.data = pack(_Compressed(zlib.compress(self.data, level=1)), MESSAGE_BYTES)
+
+
+class _Compressed:
+    """A message whose pickle is compressed; unpickling this one returns it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return _decompress, (self._data,)
+
+
+def _decompress(data: bytes) -> Any:
+    return pickle.loads(zlib.decompress(data))
 
 
 class Channel:

@@ -1,7 +1,8 @@
-"""The state of all nodes under signals that end what the main thread does."""
+"""The state of all nodes: under signals that end what the main thread does, and with many nodes."""
 
 import signal
 import time
+from queue import SimpleQueue
 from threading import Event, Thread
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.nodes import NodeState
+from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned
+from tensorflowonspark.transport import ConnectionLost, Packed
+from tensorflowonspark.transport.wire import MESSAGE_BYTES, unpack
 
 
 class Interrupted(BaseException):
@@ -58,3 +63,78 @@ def test_a_signal_never_leaves_the_state_locked(interrupting):
         ended.set()
     for thread in threads:
         thread.join(5)
+
+
+class CountedList(list):
+    """A list that counts how often it is read from one end to the other."""
+
+    scans = 0
+
+    def __iter__(self):
+        self.scans += 1
+        return super().__iter__()
+
+
+class PlayedChannel:
+    """The driver's end of a channel, with the messages that a node sends; None lets the next node send its own."""
+
+    def __init__(self, messages):
+        self.sent = []
+        self._messages = SimpleQueue()
+        self.waits = Event()
+        for message in messages:
+            self._messages.put(message)
+
+    def send(self, message):
+        self.sent.append(message)
+
+    def receive(self):
+        if self._messages.empty():
+            self.waits.set()
+        message = self._messages.get()
+        if message is None:
+            raise ConnectionLost("it has ended")
+        return message
+
+    def end(self):
+        self._messages.put(None)
+
+
+def _scans(count):
+    """Return how often the state of all nodes is scanned until this number of nodes has come, returned and gone."""
+    monitor = Monitor(spec := ClusterSpec(num_workers=count), "id", ConsoleReporter(), 30.0)
+    for name in ("nodes", "_fed", "_trainers"):
+        setattr(monitor, name, CountedList(getattr(monitor, name)))
+    channels = []
+    for number, role in enumerate(spec.roles):
+        register = Register(Member(number, role, "here", 1000 + number), "id", 1, 1)
+        channels.append(PlayedChannel([register, NodeReady("socket", 1), FeedWanted(0), Returned(b"")]))
+    threads = [Thread(target=monitor.serve, args=(each,), daemon=True) for each in channels]
+    for thread, channel in zip(threads, channels, strict=True):
+        thread.start()
+        assert channel.waits.wait(5)
+    assert monitor.count(NodeState.RETURNED) == count
+    monitor.stop(0.0)
+    for channel in channels:
+        channel.end()
+    assert monitor.wait_until_gone(5) == []
+    for thread in threads:
+        thread.join(5)
+    return sum(getattr(monitor, name).scans for name in ("nodes", "_fed", "_trainers"))
+
+
+def test_no_message_of_a_node_scans_all_nodes():
+    """Else the time of the driver grows with the square of their number."""
+    assert _scans(40) - _scans(10) < 10
+
+
+def test_the_list_of_all_nodes_is_small():
+    """Each of them gets it: with a thousand it was 74 MB in all."""
+    roles = ClusterSpec(num_workers=1000).roles
+    members = Members(
+        tuple(Member(number, role, f"ip-10-0-{number % 7}-{number}.internal", 30000 + number * 7 % 10007, ())
+              for number, role in enumerate(roles))
+    )  # fmt: skip
+    packed = Packed(members)
+    assert len(packed.data) < 16_000
+    assert unpack(packed.data, MESSAGE_BYTES) == members
