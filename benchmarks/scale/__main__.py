@@ -2,14 +2,14 @@
 
 The driver's `Cluster`, and everything below it but Spark, is the real one, in a process of its own: its memory, threads
 and processor time are measured without those of the nodes. Each node has its own connection and sends the messages of a
-real one.
+real one. The other part has up to sixteen real nodes, which train together until one of them is killed.
 """
 
 import math
 from statistics import median
 
 from benchmarks.common.command import command, run
-from benchmarks.common.report import circumstances, median_and_range, plot, table
+from benchmarks.common.report import Target, circumstances, median_and_range, plot, table, targets
 from benchmarks.common.rounds import Contender, take_turns
 
 # By name: title, place in a round's result, unit, and format.
@@ -29,6 +29,14 @@ _PANELS = {
     "Seconds": {"up": "#2171b5", "down": "#6baed6", "noticed": "#d94801"},
     "The driver's processor seconds": {"up cpu": "#2171b5", "down cpu": "#6baed6"},
     "The driver's memory and threads": {"memory": "#54278f", "threads": "#9e9ac8"},
+}
+
+# By name in a round's result with real nodes: title.
+_REAL = {
+    "up": "all nodes up, from the start",
+    "step": "first step done by all, from the start",
+    "error": "the driver's error, from the kill of one",
+    "again": "next step done by all, from the kill",
 }
 
 
@@ -65,7 +73,40 @@ def report(results):
         for name, (title, _, unit, shape) in _FIGURES.items()
     ]
     head = ["nodes", *[f"{each:,}" for each in numbers]]
-    return {"figures": "\n\n".join([results["about"], table(head, shown), _growth(results)])}
+    found = targets(TARGETS, results) if numbers[-1] == _LARGEST else {}
+    return {**found, "figures": "\n\n".join([results["about"], table(head, shown), _growth(results)])}
+
+
+def report_all(results):
+    """Return the sections of all parts that have results."""
+    return {**(report(results) if "nodes" in results else {}), **(_report_real(results) if "real" in results else {})}
+
+
+def _report_real(results):
+    found = results["real"]
+    rows = [
+        [title, *[median_and_range([each[name] for each in rounds]) for rounds in found.values()]]
+        for name, title in _REAL.items()
+    ]
+    return {"real": "\n\n".join([results["about real"], table(["real nodes", *found], rows)])}
+
+
+_LARGEST = 1000
+TARGETS = [
+    Target(
+        "bring-up of 1,000 nodes: the driver's processor time",
+        lambda results: median(figures(results, "up cpu", _LARGEST)),
+        3,
+        "{:.2f} s",
+        at_least=False,
+    ),
+    Target(
+        "bring-up: the driver's processor time from 100 to 1,000 nodes grows with n to the power of",
+        lambda results: exponent(results, "up cpu"),
+        1.2,
+        at_least=False,
+    ),
+]
 
 
 def _growth(results):
@@ -83,6 +124,8 @@ def _growth(results):
 
 def draw(results, path):
     """Draw the curves, both axes logarithmic."""
+    if "nodes" not in results:
+        return
     with plot(path, len(_PANELS), figsize=(12, 4.2)) as (_, panels):
         for axes, (title, names) in zip(panels, _PANELS.items(), strict=True):
             _draw_panel(axes, results, names)
@@ -107,6 +150,27 @@ def _draw_panel(axes, results, names):
 
 
 def measure(options, log):
+    """Run the rounds of the parts."""
+    if "simulated" in options.parts:
+        yield measure_simulated(options, log)
+    if "real" in options.parts:
+        yield measure_real(options, log)
+
+
+def measure_real(options, log):
+    """Run the rounds with real nodes; a first cluster starts Spark and the fork server."""
+    with Contender(["-m", "benchmarks.scale.real"], log) as driver:
+        driver.round({"nodes": options.real[0]})
+        turns = {str(count): driver.turn(nodes=count) for count in options.real}
+        found = take_turns(turns, options.rounds, "real nodes", shown=_real_summary, warm_up=False)
+    return {"about real": circumstances(options), "real": found}
+
+
+def _real_summary(found):
+    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.items())
+
+
+def measure_simulated(options, log):
     """Run the rounds; each has a new driver, so that none reuses the memory of another."""
 
     def turn(count):
@@ -119,7 +183,7 @@ def measure(options, log):
     turns = {str(count): turn(count) for count in options.nodes}
     found = take_turns(turns, options.rounds, "nodes", shown=_summary, warm_up=False)
     about = circumstances(options, packages=("tensorflowonspark", "pyarrow"), warm_up=False)
-    yield {"about": about, "nodes": found}
+    return {"about": about, "nodes": found}
 
 
 def _summary(found):
@@ -129,9 +193,10 @@ def _summary(found):
 
 def main():
     """Run the benchmark."""
-    parser = command("scale", __doc__)
+    parser = command("scale", __doc__, parts=("simulated", "real"))
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 10, 30, 100, 300, 1000])
-    run(parser, measure, report, draw)
+    parser.add_argument("--real", type=int, nargs="+", default=[2, 4, 8, 16], help="numbers of real nodes")
+    run(parser, measure, report_all, draw)
 
 
 if __name__ == "__main__":
