@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
+from tensorflowonspark.tfrecords.alike import read_alike
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Records, Values, read_steps, read_values
-from tensorflowonspark.tfrecords.wire import BadRecords, Fields, Ints
+from tensorflowonspark.tfrecords.wire import FEW_MESSAGES, BadRecords, Fields, Ints
 
-__all__ = ["decode", "kinds_for"]
+__all__ = ["decode", "decode_any", "kinds_for"]
 
 
 def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
@@ -51,25 +52,52 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[p
     BadRecords
         If some records can't be read, or hold values that do not convert to a column's type.
     """
+    if sequences or len(records) <= FEW_MESSAGES or any(_is_nested(column.type) for column in columns):
+        return decode_any(records, columns, sequences)
+    maps = records.maps
+    if not np.array_equal(maps.record, records.spans.record):
+        return decode_any(records, columns, sequences)
+    kinds = {each.name: kinds_for(each.type.value_type if is_list(each.type) else each.type) for each in columns}
+    alike, good = read_alike(records.data, maps, kinds)
+    if good.all():
+        return [_column_of(records, column, *alike.values(column.name)) for column in columns]
+    if 2 * np.count_nonzero(good) < len(good):
+        return decode_any(records, columns, sequences)
+    odd = decode_any(Records(records.data, records.spans.take(~good)), columns, sequences)
+    usual = Records(records.data, records.spans.take(good))
+    order = pa.array(np.argsort(np.argsort(~good, kind="stable")))
+    return [
+        pa.concat_arrays([_column_of(usual, column, *alike.values(column.name)), array]).take(order)
+        for column, array in zip(columns, odd, strict=True)
+    ]
+
+
+def decode_any(records: Records, columns: list[pa.Field], sequences: bool) -> list[pa.Array]:
+    """Do the same as `decode`, by a parse of each message."""
     return [_column(records, column, sequences) for column in columns]
 
 
+def _is_nested(kind: pa.DataType) -> bool:
+    return bool(is_list(kind) and is_list(kind.value_type))
+
+
 def _column(records: Records, column: pa.Field, sequences: bool) -> pa.Array:
-    nested = is_list(column.type) and is_list(column.type.value_type)
+    nested = _is_nested(column.type)
     in_lists = sequences and (nested or column.name not in records.features.names)
     if nested and not sequences:
         raise ValueError(f"column {column.name!r}: an Example has no arrays of arrays")
     source = records.feature_lists if in_lists else records.features
     present, messages = source.of(column.name)
     feature = _Feature(records, column, present)
-    if not column.nullable and len(present) < len(records):
-        missing = records.spans.take(~np.isin(records.spans.record, present))
-        raise BadRecords(missing.record, missing.start, f"no feature {column.name!r}, which may not be null")
-    found = feature.lists(messages, nested) if in_lists else feature.values(messages)
-    if not column.nullable and found.null_count:
-        missing = records.spans.take(found.is_null().to_numpy(zero_copy_only=False))
-        raise BadRecords(missing.record, missing.start, f"feature {column.name!r} has no value, and may not be null")
-    return found
+    feature.check_present()
+    return feature.check_values(feature.lists(messages, nested) if in_lists else feature.read_values(messages))
+
+
+def _column_of(records: Records, column: pa.Field, present: Ints, values: Values) -> pa.Array:
+    """Return a column of the values that were found in the records `present`."""
+    feature = _Feature(records, column, present)
+    feature.check_present()
+    return feature.check_values(feature.column_of(values))
 
 
 @dataclass(frozen=True)
@@ -80,14 +108,37 @@ class _Feature:
     column: pa.Field
     present: Ints
 
-    def values(self, messages: Fields) -> pa.Array:
+    def check_present(self) -> None:
+        """Raise BadRecords if some records do not have the feature, and must."""
+        if not self.column.nullable and len(self.present) < len(self.records):
+            missing = self.records.spans.take(~np.isin(self.records.spans.record, self.present))
+            what = f"no feature {self.column.name!r}, which may not be null"
+            raise BadRecords(missing.record, missing.start, what)
+
+    def check_values(self, found: pa.Array) -> pa.Array:
+        """Return the column; raise BadRecords if it has nulls, and must not."""
+        if not self.column.nullable and found.null_count:
+            missing = self.records.spans.take(found.is_null().to_numpy(zero_copy_only=False))
+            what = f"feature {self.column.name!r} has no value, and may not be null"
+            raise BadRecords(missing.record, missing.start, what)
+        return found
+
+    def read_values(self, messages: Fields) -> pa.Array:
         """Return the column of an ``Example``."""
+        kind = self.column.type.value_type if is_list(self.column.type) else self.column.type
+        values = read_values(self.records.data, messages, len(self.present), kinds_for(kind), self.column.name)
+        return self.column_of(values)
+
+    def column_of(self, values: Values) -> pa.Array:
+        """Return the column of an ``Example`` of its values."""
         if is_list(self.column.type):
-            elements, counts = self._read(messages, len(self.present), self.column.type.value_type, self.present)
-            return self._spread(_listed(elements, counts, self.column.type), self.present)
-        elements, counts = self._read(messages, len(self.present), self.column.type, self.present)
-        self._refuse_many(counts, self.present)
-        return self._spread(elements, self.present[counts > 0])
+            elements = self._converted(values, self.column.type.value_type, self.present)
+            return self._spread(_listed(elements, values.counts, self.column.type), self.present)
+        elements = self._converted(values, self.column.type, self.present)
+        if values.single:
+            return self._spread(elements, self.present)
+        self._refuse_many(values.counts, self.present)
+        return self._spread(elements, self.present[values.counts > 0])
 
     def lists(self, messages: Fields, nested: bool) -> pa.Array:
         """Return the column of a ``SequenceExample``'s feature lists."""
@@ -97,24 +148,24 @@ class _Feature:
         of_step, steps = read_steps(self.records.data, messages)
         kind = self.column.type.value_type
         record = self.present[of_step]
-        elements, counts = self._read(steps, len(of_step), kind.value_type if nested else kind, record)
+        inner = kind.value_type if nested else kind
+        values = read_values(self.records.data, steps, len(of_step), kinds_for(inner), self.column.name)
+        elements = self._converted(values, inner, record)
         if nested:
-            elements = _listed(elements, counts, kind)
+            elements = _listed(elements, values.counts, kind)
         else:
-            self._refuse_many(counts, record, least=1)
+            self._refuse_many(values.counts, record, least=1)
         steps_of = np.bincount(of_step, minlength=len(self.present))
         return self._spread(_listed(elements, steps_of, self.column.type), self.present)
 
-    def _read(self, messages: Fields, units: int, kind: pa.DataType, record: Ints) -> tuple[pa.Array, Ints]:
-        """Return the values of some features as one array, and the number of values of each."""
-        name = self.column.name
-        values = read_values(self.records.data, messages, units, kinds_for(kind), name)
+    def _converted(self, values: Values, kind: pa.DataType, record: Ints) -> pa.Array:
+        """Return the values of some features as one array."""
         try:
-            return _converted(values, kind), values.counts
+            return _converted(values, kind)
         except (pa.ArrowInvalid, InvalidOperation) as error:
             of_value = np.repeat(record, values.counts)
             bad = np.unique(of_value[[_fails(values, at, kind) for at in range(len(of_value))]])
-            what = f"a value of feature {name!r} is no {kind} ({str(error).splitlines()[0]})"
+            what = f"a value of feature {self.column.name!r} is no {kind} ({str(error).splitlines()[0]})"
             raise BadRecords(bad, self._places(bad), what) from None
 
     def _refuse_many(self, counts: Ints, record: Ints, least: int = 0) -> None:
@@ -161,6 +212,8 @@ def _converted(values: Values, kind: pa.DataType) -> pa.Array:
             return pa.array([Decimal(each.decode()) for each in values.values.to_pylist()], kind)
         return values.values.cast(kind)
     found: npt.NDArray[np.generic] = values.values
+    if kind in (pa.int64(), pa.float32()) and (same := pa.array(found)).type == kind:
+        return same
     if pa.types.is_floating(kind):
         return pa.array(found.astype(kind.to_pandas_dtype(), copy=False))
     if pa.types.is_boolean(kind) and not np.isin(found, (0, 1)).all():

@@ -29,7 +29,18 @@ from tensorflowonspark.tfrecords.wire import (
     within,
 )
 
-__all__ = ["BYTES", "FLOAT", "INT64", "NAMES", "Entries", "Records", "Values", "read_steps", "read_values"]
+__all__ = [
+    "BYTES",
+    "FLOAT",
+    "INT64",
+    "NAMES",
+    "Entries",
+    "Records",
+    "Values",
+    "packed_ints",
+    "read_steps",
+    "read_values",
+]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -49,11 +60,14 @@ class Values:
         The values of all units: an Arrow binary array, or a numpy array of float32, int64 or float64.
     counts : array of int
         The number of values of each unit.
+    single : bool
+        Whether each unit is known to have one value.
     """
 
     kind: int
     values: "pa.Array | npt.NDArray[np.generic]"
     counts: Ints
+    single: bool = False
 
 
 def read_steps(data: Bytes, lists: Fields) -> tuple[Ints, Fields]:
@@ -135,20 +149,31 @@ def _floats(data: Bytes, lists: Fields, units: int) -> Values:
 def _ints(data: Bytes, lists: Fields, units: int) -> Values:
     found = fields(data, lists.spans)
     found = found.only((found.number == 1) & ((found.kind == LENGTH) | (found.kind == VARINT)))
-    raw, bounds = within(gather(data, found.spans.start, found.spans.end))
+    values, counts = packed_ints(data, found.spans)
+    return Values(INT64, values, _summed(lists.message[found.message], counts, units))
+
+
+def packed_ints(data: Bytes, spans: Spans) -> tuple[Ints, Ints]:
+    """Return the integers in some spans, and the number of integers in each.
+
+    Raises
+    ------
+    BadRecords
+        If a span ends within an integer.
+    """
+    raw, bounds = within(gather(data, spans.start, spans.end))
     last = raw < 0x80  # noqa: PLR2004 - the last byte of a number
     cut = (bounds[1:] > bounds[:-1]) & ~np.append(last, [True])[bounds[1:] - 1]
     ends = np.flatnonzero(last) + 1
     begins = np.concatenate([[0], ends[:-1]])[: len(ends)]
     if not cut.any() and len(ends) == len(raw):
-        return Values(INT64, raw.astype(np.int64), _summed(lists.message[found.message], np.diff(bounds), units))
+        return raw.astype(np.int64), np.diff(bounds)
     values, behind = varints(np.append(raw, np.zeros(10, np.uint8)), begins)
     too_long = np.unique(np.searchsorted(bounds, begins[behind != ends], side="right") - 1)
     if cut.any() or too_long.size:
-        bad = found.spans.take(np.union1d(np.flatnonzero(cut), too_long))
+        bad = spans.take(np.union1d(np.flatnonzero(cut), too_long))
         raise BadRecords(bad.record, bad.start, "has an integer without an end")
-    counts = np.diff(np.concatenate([[0], np.cumsum(last)])[bounds])
-    return Values(INT64, values.view(np.int64), _summed(lists.message[found.message], counts, units))
+    return values.view(np.int64), np.diff(np.concatenate([[0], np.cumsum(last)])[bounds])
 
 
 def _bytes(data: Bytes, lists: Fields, units: int) -> Values:
@@ -202,7 +227,12 @@ class Records:
     @cached_property
     def features(self) -> "Entries":
         """The features of an ``Example``, and the context of a ``SequenceExample``."""
-        return Entries(self.data, self._fields.where(1).spans)
+        return Entries(self.data, self.maps)
+
+    @cached_property
+    def maps(self) -> Spans:
+        """The messages ``Features``, of which a record can have several."""
+        return self._fields.where(1).spans
 
     @cached_property
     def feature_lists(self) -> "Entries":

@@ -29,6 +29,7 @@ __all__ = [
     "gather",
     "joined",
     "lengths",
+    "varint",
     "varints",
     "within",
 ]
@@ -287,19 +288,19 @@ def _rest(view: memoryview, at: int, end: int) -> tuple[Ints, int]:
 
 def _field(view: memoryview, at: int) -> tuple[int, int, int, int]:
     """Return number, wire type, start and end of the field at a position; the end of an invalid one is `_NOWHERE`."""
-    tag, begin = _varint(view, at)
+    tag, begin = varint(view, at)
     number, kind = tag >> 3, tag & 7
     if tag >> 32:
         return number, kind, begin, _NOWHERE
     if kind == LENGTH:
-        length, begin = _varint(view, begin)
+        length, begin = varint(view, begin)
         return number, kind, begin, begin + length
     if kind == VARINT:
-        return number, kind, begin, _varint(view, begin)[1]
+        return number, kind, begin, varint(view, begin)[1]
     return number, kind, begin, begin + _SIZES.get(kind, _NOWHERE)
 
 
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
+def varint(view: memoryview, at: int) -> tuple[int, int]:
     """Return one number and the position after it, which is beyond the buffer if the number has no end."""
     value = 0
     for count in range(_LONGEST_VARINT):

@@ -165,7 +165,7 @@ def test_a_length_of_two_gigabytes(tmp_path):
 
 
 def header(length):
-    from tensorflowonspark.tfrecords.framing import _length_crc
+    from tensorflowonspark.tfrecords.checksums import length_crc
 
-    raw = np.array([length], "<u8").view(np.uint8).reshape(1, 8)
-    return raw.tobytes() + _length_crc(raw).astype("<u4").tobytes()
+    raw = np.array([length], "<u8")
+    return raw.tobytes() + length_crc(raw).astype("<u4").tobytes()

@@ -1,0 +1,397 @@
+"""The features of records that are encoded as all common writers do: read by position, without a parse of each.
+
+In such a record each feature is a name and one list, whose values are packed. Most files are written by one program, so
+all records hold the same features in the same order, and a feature begins with the same bytes in all of them, except
+for lengths. One of them is parsed, its *head* (all bytes before its values), and the heads of the others are compared
+with it. What differs in any way is left to `examples`, which reads any encoding.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tensorflowonspark.tfrecords.checksums import Bytes, numbers
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Values, packed_ints
+from tensorflowonspark.tfrecords.wire import LENGTH, BadRecords, Ints, Spans, gather, lengths, varint, within
+
+__all__ = ["Alike", "read_alike"]
+
+Mask = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.unsignedinteger]
+
+_FIELD_1, _FIELD_2 = 1 << 3 | LENGTH, 2 << 3 | LENGTH  # the tags of fields with a length
+_KINDS = {kind << 3 | LENGTH: kind for kind in (BYTES, FLOAT, INT64)}
+_ONE_BYTE = 0x7F  # the largest length in one byte
+_LONGEST_NAME = 1 << 10
+_LONGEST_VARINT = 10
+_MOST_ODD = 8  # records that can't be a pattern for others, before all that are left are taken to be odd
+_TRIED_STEPS, _LEAST_SHARE = 8, 0.25  # of the records that a step reads: below, `examples` is faster
+_WORD = 8  # bytes
+_LOW, _HIGH = 0x7F7F7F7F7F7F7F7F, 0x8080808080808080  # the value bits and the continuation bits of a word of varints
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The bytes of one feature before its values.
+
+    Attributes
+    ----------
+    name : str
+        The name of the feature.
+    kind : int
+        `BYTES`, `FLOAT` or `INT64`.
+    data : bytes
+        The head itself.
+    lengths : tuple of int
+        The positions of the lengths that include the values; the last one is that of the values alone.
+    size : int
+        The number of bytes of the values.
+    most : int
+        The most bytes of values with which all lengths take one byte; negative if some take more.
+    common : bytes
+        The head without the size of the values in its lengths, if they take one byte.
+    """
+
+    name: str
+    kind: int
+    data: bytes
+    lengths: tuple[int, ...]
+    size: int
+    most: int
+    common: bytes
+
+
+class _Part(NamedTuple):
+    """The values of one feature in some records, whose positions are `rows`: None for all of them.
+
+    The lengths of the values are `size`, if all are equal. `words` are the first 8 bytes of each, read with the head
+    while it is in the processor's cache.
+    """
+
+    kind: int
+    rows: Ints | None
+    start: Ints
+    end: Ints
+    size: int | None = None
+    words: Words | None = None
+
+    def take(self, which: Mask) -> "_Part":
+        rows = np.flatnonzero(which) if self.rows is None else self.rows[which]
+        words = None if self.words is None else self.words[which]
+        return _Part(self.kind, rows, self.start[which], self.end[which], self.size, words)
+
+
+class Alike:
+    """The features of some records by name.
+
+    Parameters
+    ----------
+    data : array of uint8
+        The buffer.
+    record : array of int
+        The numbers of the records.
+    parts : dict
+        The values of each feature.
+    """
+
+    def __init__(self, data: Bytes, record: Ints, parts: dict[str, _Part]) -> None:
+        self._data = data
+        self._record = record
+        self._parts = parts
+
+    def values(self, name: str) -> tuple[Ints, Values]:
+        """Return the numbers of the records that have a feature, and its values.
+
+        Raises
+        ------
+        BadRecords
+            If a value can't be read.
+        """
+        part = self._parts.get(name)
+        if part is None:
+            return self._record[:0], Values(0, np.empty(0, np.int64), np.zeros(0, np.int64))
+        present = self._record if part.rows is None else self._record[part.rows]
+        try:
+            return present, _READERS[part.kind](self._data, part, present)
+        except BadRecords as bad:
+            bad.reasons = {record: (at, f"feature {name!r} {what}") for record, (at, what) in bad.reasons.items()}
+            raise
+
+
+def read_alike(data: Bytes, maps: Spans, kinds: Mapping[str, tuple[int, ...]]) -> tuple[Alike, Mask]:
+    """Return the features of the records that are alike, and which records these are.
+
+    Parameters
+    ----------
+    data : array of uint8
+        The buffer, with `wire.PADDING_BYTES` after the last record.
+    maps : Spans
+        The message ``Features`` of each record.
+    kinds : mapping
+        The accepted kinds of the wanted features by name; others are skipped.
+
+    Returns
+    -------
+    Alike
+        The features.
+    array of bool
+        Whether each record is among them. The others are odd, and `examples` reads them.
+    """
+    walk = _Walk(data, maps, kinds)
+    walk.run()
+    good = ~walk.odd
+    keep = None if good.all() else good
+    parts = {name: _ordered(parts, keep) for name, parts in walk.found.items() if name in kinds}
+    return Alike(data, maps.record, parts), good
+
+
+class _Walk:
+    """Steps from feature to feature in all records at once.
+
+    A step reads one feature in all records in which it is the next. The others wait until their next one is read.
+    """
+
+    def __init__(self, data: Bytes, maps: Spans, kinds: Mapping[str, tuple[int, ...]]) -> None:
+        self._data = data
+        self._kinds = kinds
+        self._count = len(maps)
+        self._rows: Ints | None = None  # the records with unread features; None for all
+        self._at, self._end = maps.start, maps.end
+        self.odd = np.zeros(len(maps), np.bool_)
+        self.found: dict[str, list[_Part]] = {}
+
+    def run(self) -> None:
+        """Read all features."""
+        self._keep(self._at < self._end)
+        odd = steps = read = 0
+        while len(self._at):
+            # The longest rest is probably that of a record that has a feature which others lack.
+            row = 0 if self._rows is None else int(np.argmax(self._end - self._at))
+            head = _head(self._data, int(self._at[row]), int(self._end[row]))
+            if head is None or not self._fits(head):
+                odd += 1
+                self._drop(np.arange(len(self._at)) if odd > _MOST_ODD else np.array([row]))
+                continue
+            steps += 1
+            read += self._step(head)
+            if steps > _TRIED_STEPS and read < _LEAST_SHARE * steps * self._count:
+                self._drop(np.arange(len(self._at)))
+        for parts in self.found.values():
+            if len(parts) > 1:  # a record with two features of one name is odd
+                rows, times = np.unique(np.concatenate([_rows_of(part) for part in parts]), return_counts=True)
+                self.odd[rows[times > 1]] = True
+
+    def _fits(self, head: _Head) -> bool:
+        """Return whether the kind is accepted, and that of the other records."""
+        found = self.found.get(head.name)
+        return head.kind in self._kinds.get(head.name, (head.kind,)) and (not found or found[0].kind == head.kind)
+
+    def _step(self, head: _Head) -> int:
+        """Read the next feature where it has a head like this; return the number of records."""
+        part, same = _match(self._data, self._at, self._end, head)
+        if head.size <= _WORD and head.kind != BYTES and head.name in self._kinds:
+            words = numbers(self._data, np.minimum(part.start, len(self._data) - _WORD), "<u8")
+            part = part._replace(words=words)
+        further = part.end
+        if not same.all():
+            part = part.take(same)
+            further = np.where(same, further, self._at)
+        rows = part.rows if self._rows is None else self._rows[slice(None) if part.rows is None else part.rows]
+        self.found.setdefault(head.name, []).append(part if rows is None else part._replace(rows=rows))
+        self._at = further
+        self._keep(self._at < self._end)
+        return len(part.start)
+
+    def _keep(self, which: Mask) -> None:
+        if not which.all():
+            self._rows = np.flatnonzero(which) if self._rows is None else self._rows[which]
+            self._at, self._end = self._at[which], self._end[which]
+
+    def _drop(self, which: Ints) -> None:
+        rows = np.arange(self._count) if self._rows is None else self._rows
+        self.odd[rows[which]] = True
+        self._keep(~np.isin(np.arange(len(rows)), which))
+
+
+def _rows_of(part: _Part) -> Ints:
+    return np.arange(len(part.start)) if part.rows is None else part.rows
+
+
+def _ordered(parts: list[_Part], good: Mask | None) -> _Part:
+    """Return the values of one feature in the order of the records, without those of odd records."""
+    part = parts[0]
+    if len(parts) > 1:
+        rows = np.concatenate([_rows_of(each) for each in parts])
+        start = np.concatenate([each.start for each in parts])
+        end = np.concatenate([each.end for each in parts])
+        order = np.argsort(rows, kind="stable")
+        size = part.size if all(each.size == part.size for each in parts) else None
+        part = _Part(part.kind, rows[order], start[order], end[order], size)
+    return part if good is None else part.take(good[_rows_of(part)])
+
+
+def _head(data: Bytes, at: int, limit: int) -> _Head | None:
+    """Return the head of the feature at a position, or None if it is encoded in another way."""
+    view = data.data
+    size = view[at + 3] + 4 + 2 * 3  # if all lengths take one byte
+    if at + size <= limit and (short := _short_head(bytes(view[at : at + size]))):
+        return short if at + size + short.size <= limit else None
+    return _parsed(view, at, limit)
+
+
+@lru_cache(4096)  # blocks of a file have the same heads
+def _short_head(data: bytes) -> _Head | None:
+    """Return the head if it is one, and all of its lengths take one byte."""
+    size = data[-1]
+    head = _parsed(memoryview(data + bytes(size)), 0, len(data) + size)
+    return head if head and len(head.data) == len(data) and head.most >= 0 else None
+
+
+def _parsed(view: memoryview, at: int, limit: int) -> _Head | None:
+    entry, entry_end = _field(view, at, _FIELD_1)
+    name, name_end = _field(view, entry, _FIELD_1)
+    if entry_end > limit or not name <= name_end < min(entry_end, name + _LONGEST_NAME):
+        return None
+    feature, feature_end = _field(view, name_end, _FIELD_2)
+    kind = _KINDS.get(view[feature]) if feature < entry_end else None
+    if kind is None:
+        return None
+    values, values_end = _field(view, feature, view[feature])
+    start, end = _field(view, values, _FIELD_1)
+    if not feature_end == values_end == end == entry_end or (kind == FLOAT and (end - start) % 4):
+        return None
+    try:
+        decoded = bytes(view[name:name_end]).decode()
+    except UnicodeDecodeError:
+        return None  # `examples` reports it
+    places = (1, name_end + 1 - at, feature + 1 - at, values + 1 - at)
+    common = bytearray(view[at:start])
+    most = -1
+    if max(common[place] for place in places) <= _ONE_BYTE:
+        for place in places:
+            common[place] -= end - start
+        most = _ONE_BYTE - max(common[place] for place in places)
+    return _Head(decoded, kind, bytes(view[at:start]), places, end - start, most, bytes(common))
+
+
+def _field(view: memoryview, at: int, tag: int) -> tuple[int, int]:
+    """Return start and end of a field with a length; the end is -1 if no such field is there."""
+    if not 0 <= at < len(view) or view[at] != tag:
+        return at, -1
+    size, start = varint(view, at + 1)
+    return start, start + size
+
+
+def _match(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part, Mask]:
+    """Return the values of the features at some positions, and whether each has a head like the given one."""
+    size = len(head.data)
+    begin = at + size
+    last = len(data) - size
+    inside = at[-1] <= last  # as all are, then
+    rows = np.ndarray((last + 1,), f"V{size}", data, 0, (1,))[at if inside else np.minimum(at, last)]
+    if rows.tobytes() == head.data * len(at):
+        end = begin + head.size
+        return _Part(head.kind, None, begin, end, head.size), end <= limit if inside else (end <= limit) & (at <= last)
+    if head.most < 0:
+        return _match_long(data, at, limit, head)
+    # Lengths of one byte each: without the size of the values in them, all heads are equal.
+    matrix = rows.view(np.uint8).reshape(len(at), size)
+    sizes = matrix[:, -1].copy()
+    for place in head.lengths:
+        matrix[:, place] -= sizes
+    end = begin + sizes
+    same = (end <= limit) & (at <= last) & (sizes <= head.most)
+    if matrix.tobytes() != head.common * len(at):
+        same &= (matrix == np.frombuffer(head.common, np.uint8)).all(axis=1)
+    if head.kind == FLOAT:
+        same &= sizes % 4 == 0
+    return _Part(head.kind, None, begin, end, None), same
+
+
+def _match_long(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part, Mask]:
+    """Do the same for lengths of any number of bytes."""
+    same = np.ones(len(at), np.bool_)
+    last = len(data) - 2 - _LONGEST_VARINT
+
+    def field(place: Ints, tag: int) -> tuple[Ints, Ints]:
+        nonlocal same
+        place = np.minimum(np.maximum(place, 0), last)
+        begin, end = lengths(data, place + 1)
+        same &= (data[place] == tag) & (end <= limit) & (end >= begin) & (begin >= 0)
+        return begin, end
+
+    entry, entry_end = field(at, _FIELD_1)
+    name, name_end = field(entry, _FIELD_1)
+    wanted = head.name.encode()
+    same &= name_end - name == len(wanted)
+    if wanted:
+        names = np.ndarray((len(data) - len(wanted) + 1,), f"V{len(wanted)}", data, 0, (1,))
+        found = names[np.where(same, name, 0)]
+        if found.tobytes() != wanted * len(at):
+            same &= (found.view(np.uint8).reshape(len(at), -1) == np.frombuffer(wanted, np.uint8)).all(axis=1)
+    feature, feature_end = field(name_end, _FIELD_2)
+    values, values_end = field(feature, head.kind << 3 | LENGTH)
+    start, end = field(values, _FIELD_1)
+    same &= (feature_end == entry_end) & (values_end == entry_end) & (end == entry_end)
+    if head.kind == FLOAT:
+        same &= (end - start) % 4 == 0
+    return _Part(head.kind, None, start, end, None), same
+
+
+def _copied(data: Bytes, part: _Part) -> Bytes:
+    """Return the values of all records, of one size each, one behind the other."""
+    if not part.size:
+        return np.empty(0, np.uint8)
+    rows: Bytes = np.ndarray((len(data) - part.size + 1,), f"V{part.size}", data, 0, (1,))[part.start].view(np.uint8)
+    return rows
+
+
+def _floats(data: Bytes, part: _Part, record: Ints) -> Values:
+    if part.size is None:
+        values, bounds = within(gather(data, part.start, part.end))
+        return Values(FLOAT, values.view("<f4"), np.diff(bounds) // 4)
+    if part.size == 4 and part.words is not None:  # noqa: PLR2004
+        return Values(FLOAT, part.words.astype("<u4").view("<f4"), np.ones(len(record), np.int64), True)
+    return Values(FLOAT, _copied(data, part).view("<f4"), np.full(len(record), part.size // 4), part.size == 4)  # noqa: PLR2004
+
+
+def _ints(data: Bytes, part: _Part, record: Ints) -> Values:
+    sizes = part.end - part.start
+    if len(sizes) and sizes.min() > 0 and (longest := int(sizes.max())) <= _WORD:
+        words = numbers(data, part.start, "<u8") if part.words is None else part.words
+        unused = (8 * (_WORD - sizes)).astype(np.uint64)
+        used = np.uint64((1 << 64) - 1) >> unused
+        # One number each, if of its bytes the last one alone does not say that another follows.
+        if np.array_equal(words & used & np.uint64(_HIGH), used >> np.uint64(8) & np.uint64(_HIGH)):
+            folded = _folded(words & used & np.uint64(_LOW), longest)
+            return Values(INT64, folded.view(np.int64), np.ones(len(record), np.int64), True)
+    values, counts = packed_ints(data, Spans(part.start, part.end, record))
+    return Values(INT64, values, counts)
+
+
+def _folded(words: Words, longest: int) -> Words:
+    """Return the numbers of 7 bits in each byte of words, of which `longest` are used."""
+    bits, width = 7, 8
+    while width < 8 * longest:
+        low = sum(((1 << bits) - 1) << at for at in range(0, 64, 2 * width))
+        words = (words & np.uint64(low)) | ((words >> np.uint64(width - bits)) & np.uint64(low << bits & (1 << 64) - 1))
+        bits, width = 2 * bits, 2 * width
+    return words
+
+
+def _bytes(data: Bytes, part: _Part, record: Ints) -> Values:
+    ones = np.ones(len(record), np.int64)
+    total = (part.size or 0) * len(record)
+    if not part.size or total > np.iinfo(np.int32).max:
+        return Values(BYTES, gather(data, part.start, part.end), ones, True)
+    offsets = np.arange(0, total + 1, part.size, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(_copied(data, part))]
+    return Values(BYTES, pa.Array.from_buffers(pa.binary(), len(record), buffers), ones, True)
+
+
+_READERS = {BYTES: _bytes, FLOAT: _floats, INT64: _ints}

@@ -1,0 +1,169 @@
+"""The CRC-32C checksums of records: of one record, and of all records of a buffer in one call.
+
+A CRC is linear over exclusive or: without its initial and final inversion, the register after ``a + b`` is the register
+after ``a``, shifted by the length of ``b``, exclusive or the register after ``b``. So the register after a whole buffer
+follows from the stored checksums of its records, without a look at their data, and must be equal to the register that
+one call computes from the buffer.
+"""
+
+from functools import cache
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Bytes", "Words", "length_crc", "masked", "numbers", "wrong_data"]
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint32]
+_Ints = npt.NDArray[np.int64]
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+_MASK_ADDED = np.uint32(0xA282EAD8)
+_INVERTED = 0xFFFFFFFF
+_FEW_RECORDS = 32  # up to this number a call for each is faster
+# The distance from a record to the end of the buffer is `_WINDOW` * window + `_DIGIT` * high + low.
+_DIGIT = 32
+_WINDOW = _DIGIT * _DIGIT
+
+
+def masked(crc: Words) -> Words:
+    """Return checksums as they are stored."""
+    found: Words = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + _MASK_ADDED
+    return found
+
+
+def _unmasked(stored: Words) -> Words:
+    turned = stored - _MASK_ADDED
+    found: Words = (turned >> np.uint32(17)) | (turned << np.uint32(15))
+    return found
+
+
+def numbers(array: Bytes, at: _Ints, kind: str) -> npt.NDArray[np.unsignedinteger]:
+    """Return the numbers at some positions, which need no alignment."""
+    size = np.dtype(kind).itemsize
+    found: npt.NDArray[np.unsignedinteger] = np.ndarray((max(0, len(array) - size + 1),), kind, array, 0, (1,))[at]
+    return found
+
+
+# That of 8 bytes is the exclusive or of the contribution of each byte at its position.
+_OF_ZEROS = google_crc32c.value(bytes(8))
+_CONTRIBUTIONS = np.array(
+    [
+        [google_crc32c.value(bytes(place) + bytes([byte]) + bytes(7 - place)) ^ _OF_ZEROS for byte in range(256)]
+        for place in range(8)
+    ],
+    np.uint32,
+)
+
+
+def length_crc(lengths: npt.NDArray[np.unsignedinteger]) -> Words:
+    """Return the masked checksums of lengths, of type ``<u8``."""
+    return masked(_plain_length_crc(lengths))
+
+
+def _plain_length_crc(lengths: npt.NDArray[np.unsignedinteger]) -> Words:
+    crc = np.full(len(lengths), _OF_ZEROS, np.uint32)
+    places = np.ascontiguousarray(lengths, "<u8").view(np.uint8).reshape(-1, 8)
+    longest = int(lengths.max()) if len(lengths) else 0
+    for place in range((longest.bit_length() + 7) // 8):
+        crc ^= _CONTRIBUTIONS[place].take(places[:, place])
+    return crc
+
+
+def wrong_data(array: Bytes, start: _Ints, end: _Ints) -> _Ints:
+    """Return the numbers of the records whose data do not match the checksum behind them.
+
+    Parameters
+    ----------
+    array : array of uint8
+        The buffer.
+    start, end : array of int
+        The spans of the records, one frame after the other, whose lengths match their checksums.
+
+    Returns
+    -------
+    array of int
+        Ascending. One damaged record is always found, and so are all: that the differences of several cancel each other
+        is as improbable as damage that does not change the checksum of a record.
+    """
+    if len(start) > _FEW_RECORDS and _all_match(array, start, end):
+        return np.empty(0, np.int64)
+    crc = google_crc32c.value
+    found = [crc(array[begin:stop]) for begin, stop in zip(start.tolist(), end.tolist(), strict=True)]
+    return np.flatnonzero(masked(np.array(found, np.uint32)) != numbers(array, end, "<u4"))
+
+
+def _all_match(array: Bytes, start: _Ints, end: _Ints) -> bool:
+    """Return whether the register after the whole frames is the one that follows from the stored checksums."""
+    first, behind = int(start[0]) - HEADER_BYTES, int(end[-1]) + FOOTER_BYTES
+    lengths = (end - start).view(np.uint64)
+    plain = _plain_length_crc(lengths)
+    # After a header, as if the register were inverted there: where a record's checksum begins.
+    register = _shifted(plain ^ masked(plain) ^ np.uint32(_INVERTED ^ _register(8)), 4) ^ np.uint32(_INVERTED)
+    stored = numbers(array, end, "<u4").astype(np.uint32, copy=False)
+    footer = _unmasked(stored) ^ stored ^ np.uint32(_INVERTED)
+    register[1:] ^= _shifted(footer[:-1], FOOTER_BYTES + HEADER_BYTES)
+    expected = _summed(register, behind - start) ^ int(_shifted(footer[-1:], FOOTER_BYTES)[0])
+    return google_crc32c.extend(_INVERTED, array[first:behind]) ^ _INVERTED == expected  # type: ignore[no-any-return]
+
+
+def _summed(register: Words, distance: _Ints) -> int:
+    """Return the exclusive or of registers, each shifted by its distance in bytes; the distances decrease."""
+    digits = distance & (_WINDOW - 1)
+    register = _by_digits(register, digits & (_DIGIT - 1), 1)
+    register = _by_digits(register, digits // _DIGIT, _DIGIT)
+    window = distance // _WINDOW
+    firsts = np.flatnonzero(np.append([True], window[1:] != window[:-1]))
+    windows = np.zeros(1 << int(window[0]).bit_length(), np.uint32)
+    windows[window[firsts]] = np.bitwise_xor.reduceat(register, firsts)
+    shift = _WINDOW
+    while len(windows) > 1:
+        windows = windows[0::2] ^ _shifted(windows[1::2], shift)
+        shift *= 2
+    return int(windows[0])
+
+
+def _shifted(register: Words, count: int) -> Words:
+    """Return registers after `count` zero bytes."""
+    table, places = _table(count), np.ascontiguousarray(register, "<u4").view(np.uint8).reshape(-1, 4)
+    found: Words = table[0].take(places[:, 0])
+    for place in range(1, 4):
+        found ^= table[place].take(places[:, place])
+    return found
+
+
+def _by_digits(register: Words, digit: _Ints, unit: int) -> Words:
+    """Return registers, each after `unit` * `digit` zero bytes."""
+    table, places = _digit_tables(unit), np.ascontiguousarray(register, "<u4").view(np.uint8).reshape(-1, 4)
+    at = digit * 256
+    found: Words = table[0].take(at + places[:, 0])
+    for place in range(1, 4):
+        found ^= table[place].take(at + places[:, place])
+    return found
+
+
+@cache
+def _digit_tables(unit: int) -> Words:
+    return np.concatenate([_table(unit * digit) for digit in range(_DIGIT)], axis=1)
+
+
+@cache
+def _table(count: int) -> Words:
+    """Return the contribution of each value of each byte of a register to the register after `count` zero bytes."""
+    if count > _WINDOW:
+        half = _table(count // 2)  # all are powers of two
+        bits = _shifted(half[:, [1 << bit for bit in range(8)]].ravel(), count // 2)
+    else:
+        bits = np.array([_register(count, 1 << bit) for bit in range(32)], np.uint32)
+    table = np.zeros((4, 256), np.uint32)
+    for place, of_byte in enumerate(bits.reshape(4, 8)):
+        for bit in range(8):
+            table[place, 1 << bit : 2 << bit] = table[place, : 1 << bit] ^ of_byte[bit]
+    return table
+
+
+def _register(zeros: int, begin: int = _INVERTED) -> int:
+    """Return the register after some zero bytes."""
+    return int(google_crc32c.extend(begin ^ _INVERTED, bytes(zeros))) ^ _INVERTED
