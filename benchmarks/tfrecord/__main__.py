@@ -3,8 +3,9 @@
 All contenders read the same files, which TensorFlow made, and write DataFrames (TensorFlow: numpy arrays) in memory.
 Those on Spark run on a standalone cluster of two one-core workers each: ours, by its own names and by those of
 TensorFlowOnSpark 2.x (dfutil); TensorFlowOnSpark 2.2.5 from PyPI with tensorflow-hadoop from Maven; and LinkedIn's
-spark-tfrecord from Maven, on the same Spark as ours. TensorFlow alone is a process on one core, and for reading also
-one on both. The content that each contender reads and writes is compared once with the expected one.
+spark-tfrecord from Maven, on the same Spark as ours. Spark's own way from Arrow batches to its rows, without a file, is
+the limit of ours. TensorFlow alone is a process on one core, and for reading also one on both; the reader of a node,
+without Spark, has one core. The content that each contender reads and writes is compared once with the expected one.
 """
 
 import math
@@ -55,6 +56,8 @@ def start_contenders(options, hadoop, linkedin, stack, log):
         "alone": [alone, "1"],
         "alone, both cores": [alone, "2"],
         "ours": [on_spark, "ours"],
+        "limit": [on_spark, "limit"],
+        "node": ["benchmarks.tfrecord.node", "1"],
         "dfutil": [on_spark, "2x"],
         "2.2.5": [on_spark, "2x", str(hadoop)],
     }
@@ -106,7 +109,7 @@ class Bench:
         self._ask("alone", "write", name, paths["all"], files=_FILES)
         self._ask("alone", "write", name, paths["2.2.5"], files=_OLD_FILES, rows=self._rows(KINDS[name], "2.2.5"))
         methods = [method for method in READERS if method in self._contenders]
-        for method in methods:
+        for method in set(methods) - {"limit"}:
             self._compare(method, self._ask(method, "digest", name, paths.get(method, paths["all"])), name, "reads")
 
         def once(method):

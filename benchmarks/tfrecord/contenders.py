@@ -1,11 +1,18 @@
-"""Contenders on Spark: our data source, LinkedIn's spark-tfrecord, and ``dfutil`` of TensorFlowOnSpark 2.x."""
+"""Contenders on Spark: our data source, LinkedIn's spark-tfrecord, and ``dfutil`` of TensorFlowOnSpark 2.x.
+
+Another one is the limit of all readers in Python: Spark's own way from Arrow batches to its rows, with the same batch
+again and again.
+"""
 
 import sys
 import time
+from pathlib import Path
 
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.common.spark import Frames, run_all, two_whole_workers
 from benchmarks.tfrecord.rows import KINDS
+
+_TASKS = 16
 
 
 def serve(spark, read, write):
@@ -58,6 +65,38 @@ def ours():
         serve_format(spark)
 
 
+def limit():
+    """Serve a function that gives Spark the first batch of the files again and again, up to their number of rows."""
+    from benchmarks.tfrecord.node import schema_of
+
+    with two_whole_workers("3g") as spark:
+
+        def run_round(request):
+            kind, rows = KINDS[request["kind"]], request["rows"]
+            schema = schema_of(kind)
+            first = min(Path(request["path"]).glob("part-*"))
+
+            def same(received):
+                from tensorflowonspark.tfrecords.files import File, Split
+                from tensorflowonspark.tfrecords.options import Options
+                from tensorflowonspark.tfrecords.reading import read
+
+                for _ in received:  # else Spark starts a new worker for each task
+                    pass
+                size = first.stat().st_size
+                batch = next(read([Split(File(str(first), size, 0.0), 0, size)], list(schema), Options()))
+                left = rows // _TASKS
+                while left > 0:
+                    yield batch.slice(0, left)
+                    left -= batch.num_rows
+
+            started = time.monotonic()
+            run_all(spark.range(0, _TASKS, 1, _TASKS).mapInArrow(same, kind.schema))
+            return rows / (time.monotonic() - started)
+
+        serve_rounds(run_round)
+
+
 def spark_tfrecord(jar):
     """Serve spark-tfrecord, with a task for each file: several files in a task would make tasks of unequal size."""
     with two_whole_workers("3g", spark_jars=jar, spark_sql_files_maxPartitionBytes="1m") as spark:
@@ -78,4 +117,4 @@ def dfutil_of_2x(jar=None):
 
 
 if __name__ == "__main__":
-    {"ours": ours, "spark-tfrecord": spark_tfrecord, "2x": dfutil_of_2x}[sys.argv[1]](*sys.argv[2:])
+    {"ours": ours, "limit": limit, "spark-tfrecord": spark_tfrecord, "2x": dfutil_of_2x}[sys.argv[1]](*sys.argv[2:])

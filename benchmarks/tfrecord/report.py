@@ -7,6 +7,8 @@ from benchmarks.tfrecord.rows import KINDS
 
 READERS = {
     "ours": '`spark.read.format("tfrecord")`',
+    "limit": "Spark's own way from Arrow batches to its rows",
+    "node": '`ctx.read_tfrecord(cache="memory")`, one core',
     "dfutil": "our `dfutil.loadTFRecords`",
     "spark-tfrecord": "spark-tfrecord",
     "2.2.5": "TensorFlowOnSpark 2.2.5, `loadTFRecords`",
@@ -22,9 +24,11 @@ WRITERS = {
     "batches": "TensorFlow alone, one core, `encode_proto`, batches",
 }
 _METHODS = {"read": READERS, "write": WRITERS}
-_CORES = {"alone": 1, "rows": 1, "batches": 1}  # the others have two
+_CORES = {"alone": 1, "node": 1, "rows": 1, "batches": 1}  # the others have two
 _COLOURS = {
     "ours": "#2171b5",
+    "limit": "#9ecae1",
+    "node": "#238b45",
     "dfutil": "#08306b",
     "spark-tfrecord": "#6baed6",
     "2.2.5": "#d94801",
@@ -36,10 +40,12 @@ _COLOURS = {
 _ALONE = {"read": "alone", "write": "batches"}
 _RATIOS = {
     "2.2.5": "times 2.2.5",
+    "limit": "of Spark's own way",
     "spark-tfrecord": "times spark-tfrecord",
     "per core": "of TensorFlow alone, per core",
 }
-_BOUNDS = {"read": {"2.2.5": 30, "per core": 0.7}, "write": {"2.2.5": 15}}
+_BOUNDS = {"read": {"2.2.5": 30, "limit": 0.8}, "write": {"2.2.5": 15}}
+_NODE_BOUND = 0.9  # of TensorFlow alone, per core
 _DFUTIL_BOUND = 10  # times 2.2.5
 
 
@@ -49,9 +55,11 @@ def per_core(found, method):
 
 
 def compared(found, action, method):
-    """Return the speed relative to 2.2.5, to spark-tfrecord if it was run, and per core to TensorFlow alone."""
+    """Return the speed relative to 2.2.5, to Spark's own way, to spark-tfrecord, and per core to TensorFlow alone."""
     ratios = {
-        each: median(found[method]) / median(found[each]) for each in ("2.2.5", "spark-tfrecord") if each in found
+        each: median(found[method]) / median(found[each])
+        for each in ("2.2.5", "limit", "spark-tfrecord")
+        if each in found and (each != "limit" or _CORES.get(method, 2) == _CORES.get(each, 2))
     }
     return {**ratios, "per core": per_core(found, method) / per_core(found, _ALONE[action])}
 
@@ -66,6 +74,13 @@ def _targets():
                         results[f"{action} {name}"], action, "ours"
                     )[other],
                     bound,
+                )
+        if action == "read":
+            for name, kind in KINDS.items():
+                yield Target(
+                    f"read by a node, {kind.title}: {_RATIOS['per core']}",
+                    lambda results, name=name: compared(results[f"read {name}"], "read", "node")["per core"],
+                    _NODE_BOUND,
                 )
         yield Target(
             f"{action}: times spark-tfrecord, the slowest kind of row",

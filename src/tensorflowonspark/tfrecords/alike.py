@@ -31,6 +31,7 @@ _LONGEST_NAME = 1 << 10
 _LONGEST_VARINT = 10
 _MOST_ODD = 8  # records that can't be a pattern for others, before all that are left are taken to be odd
 _TRIED_STEPS, _LEAST_SHARE = 8, 0.25  # of the records that a step reads: below, `examples` is faster
+_FLOAT_BYTES = 4
 _WORD = 8  # bytes
 _LOW, _HIGH = 0x7F7F7F7F7F7F7F7F, 0x8080808080808080  # the value bits and the continuation bits of a word of varints
 
@@ -103,6 +104,7 @@ class Alike:
         self._data = data
         self._record = record
         self._parts = parts
+        self._ones = np.ones(len(record), np.int64)
 
     def values(self, name: str) -> tuple[Ints, Values]:
         """Return the numbers of the records that have a feature, and its values.
@@ -117,7 +119,7 @@ class Alike:
             return self._record[:0], Values(0, np.empty(0, np.int64), np.zeros(0, np.int64))
         present = self._record if part.rows is None else self._record[part.rows]
         try:
-            return present, _READERS[part.kind](self._data, part, present)
+            return present, _READERS[part.kind](self._data, part, present, self._ones[: len(present)])
         except BadRecords as bad:
             bad.reasons = {record: (at, f"feature {name!r} {what}") for record, (at, what) in bad.reasons.items()}
             raise
@@ -194,15 +196,22 @@ class _Walk:
     def _step(self, head: _Head) -> int:
         """Read the next feature where it has a head like this; return the number of records."""
         part, same = _match(self._data, self._at, self._end, head)
+        rows = self._rows
         if head.size <= _WORD and head.kind != BYTES and head.name in self._kinds:
             words = numbers(self._data, np.minimum(part.start, len(self._data) - _WORD), "<u8")
             part = part._replace(words=words)
         further = part.end
+        if same is None and (further < self._end).all():  # as in most steps: no record is left behind, and none ends
+            self.found.setdefault(head.name, []).append(part if rows is None else part._replace(rows=rows))
+            self._at = further
+            return len(further)
+        same = further <= self._end if same is None else same
         if not same.all():
             part = part.take(same)
             further = np.where(same, further, self._at)
-        rows = part.rows if self._rows is None else self._rows[slice(None) if part.rows is None else part.rows]
-        self.found.setdefault(head.name, []).append(part if rows is None else part._replace(rows=rows))
+        if rows is not None:
+            part = part._replace(rows=rows if part.rows is None else rows[part.rows])
+        self.found.setdefault(head.name, []).append(part)
         self._at = further
         self._keep(self._at < self._end)
         return len(part.start)
@@ -263,7 +272,7 @@ def _parsed(view: memoryview, at: int, limit: int) -> _Head | None:
         return None
     values, values_end = _field(view, feature, view[feature])
     start, end = _field(view, values, _FIELD_1)
-    if not feature_end == values_end == end == entry_end or (kind == FLOAT and (end - start) % 4):
+    if not feature_end == values_end == end == entry_end or (kind == FLOAT and (end - start) % _FLOAT_BYTES):
         return None
     try:
         decoded = bytes(view[name:name_end]).decode()
@@ -287,8 +296,11 @@ def _field(view: memoryview, at: int, tag: int) -> tuple[int, int]:
     return start, start + size
 
 
-def _match(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part, Mask]:
-    """Return the values of the features at some positions, and whether each has a head like the given one."""
+def _match(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part, Mask | None]:
+    """Return the values of the features at some positions, and whether each has a head like the given one.
+
+    None stands for all that end within their limit.
+    """
     size = len(head.data)
     begin = at + size
     last = len(data) - size
@@ -296,7 +308,7 @@ def _match(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part, Mask
     rows = np.ndarray((last + 1,), f"V{size}", data, 0, (1,))[at if inside else np.minimum(at, last)]
     if rows.tobytes() == head.data * len(at):
         end = begin + head.size
-        return _Part(head.kind, None, begin, end, head.size), end <= limit if inside else (end <= limit) & (at <= last)
+        return _Part(head.kind, None, begin, end, head.size), None if inside else (end <= limit) & (at <= last)
     if head.most < 0:
         return _match_long(data, at, limit, head)
     # Lengths of one byte each: without the size of the values in them, all heads are equal.
@@ -305,12 +317,16 @@ def _match(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part, Mask
     for place in head.lengths:
         matrix[:, place] -= sizes
     end = begin + sizes
-    same = (end <= limit) & (at <= last) & (sizes <= head.most)
-    if matrix.tobytes() != head.common * len(at):
+    part = _Part(head.kind, None, begin, end, None)
+    alike = matrix.tobytes() == head.common * len(at)
+    if alike and inside and head.kind != FLOAT and sizes.max() <= head.most:
+        return part, None
+    same: Mask = (end <= limit) & (at <= last) & (sizes <= head.most)
+    if not alike:
         same &= (matrix == np.frombuffer(head.common, np.uint8)).all(axis=1)
     if head.kind == FLOAT:
-        same &= sizes % 4 == 0
-    return _Part(head.kind, None, begin, end, None), same
+        same &= sizes % _FLOAT_BYTES == 0
+    return part, same
 
 
 def _match_long(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part, Mask]:
@@ -339,7 +355,7 @@ def _match_long(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part,
     start, end = field(values, _FIELD_1)
     same &= (feature_end == entry_end) & (values_end == entry_end) & (end == entry_end)
     if head.kind == FLOAT:
-        same &= (end - start) % 4 == 0
+        same &= (end - start) % _FLOAT_BYTES == 0
     return _Part(head.kind, None, start, end, None), same
 
 
@@ -351,25 +367,25 @@ def _copied(data: Bytes, part: _Part) -> Bytes:
     return rows
 
 
-def _floats(data: Bytes, part: _Part, record: Ints) -> Values:
+def _floats(data: Bytes, part: _Part, record: Ints, ones: Ints) -> Values:  # noqa: ARG001 - as all readers are called
     if part.size is None:
         values, bounds = within(gather(data, part.start, part.end))
-        return Values(FLOAT, values.view("<f4"), np.diff(bounds) // 4)
-    if part.size == 4 and part.words is not None:  # noqa: PLR2004
-        return Values(FLOAT, part.words.astype("<u4").view("<f4"), np.ones(len(record), np.int64), True)
-    return Values(FLOAT, _copied(data, part).view("<f4"), np.full(len(record), part.size // 4), part.size == 4)  # noqa: PLR2004
+        return Values(FLOAT, values.view("<f4"), np.diff(bounds) // _FLOAT_BYTES)
+    if part.size == _FLOAT_BYTES:
+        words = numbers(data, part.start, "<u4") if part.words is None else part.words.astype("<u4")
+        return Values(FLOAT, words.view("<f4"), ones, True)
+    return Values(FLOAT, _copied(data, part).view("<f4"), ones * (part.size // _FLOAT_BYTES))
 
 
-def _ints(data: Bytes, part: _Part, record: Ints) -> Values:
-    sizes = part.end - part.start
-    if len(sizes) and sizes.min() > 0 and (longest := int(sizes.max())) <= _WORD:
+def _ints(data: Bytes, part: _Part, record: Ints, ones: Ints) -> Values:
+    sizes = part.end - part.start if part.size is None else np.array([part.size])
+    if len(record) and sizes.min() > 0 and (longest := int(sizes.max())) <= _WORD:
         words = numbers(data, part.start, "<u8") if part.words is None else part.words
-        unused = (8 * (_WORD - sizes)).astype(np.uint64)
-        used = np.uint64((1 << 64) - 1) >> unused
+        used = np.uint64((1 << 64) - 1) >> (8 * (_WORD - sizes)).astype(np.uint64)
         # One number each, if of its bytes the last one alone does not say that another follows.
-        if np.array_equal(words & used & np.uint64(_HIGH), used >> np.uint64(8) & np.uint64(_HIGH)):
-            folded = _folded(words & used & np.uint64(_LOW), longest)
-            return Values(INT64, folded.view(np.int64), np.ones(len(record), np.int64), True)
+        if (words & (used & np.uint64(_HIGH)) == used >> np.uint64(8) & np.uint64(_HIGH)).all():
+            folded = _folded(words & (used & np.uint64(_LOW)), longest)
+            return Values(INT64, folded.view(np.int64), ones, True)
     values, counts = packed_ints(data, Spans(part.start, part.end, record))
     return Values(INT64, values, counts)
 
@@ -384,8 +400,7 @@ def _folded(words: Words, longest: int) -> Words:
     return words
 
 
-def _bytes(data: Bytes, part: _Part, record: Ints) -> Values:
-    ones = np.ones(len(record), np.int64)
+def _bytes(data: Bytes, part: _Part, record: Ints, ones: Ints) -> Values:
     total = (part.size or 0) * len(record)
     if not part.size or total > np.iinfo(np.int32).max:
         return Values(BYTES, gather(data, part.start, part.end), ones, True)

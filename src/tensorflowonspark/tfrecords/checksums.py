@@ -12,20 +12,30 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "Bytes", "Words", "length_crc", "masked", "numbers", "wrong_data"]
+from tensorflowonspark.tfrecords.wire import Ints
+
+__all__ = [
+    "FOOTER_BYTES",
+    "HEADER_BYTES",
+    "Bytes",
+    "Words",
+    "length_crc",
+    "masked",
+    "masked_crc",
+    "numbers",
+    "wrong_data",
+]
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
-_Ints = npt.NDArray[np.int64]
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 _MASK_ADDED = np.uint32(0xA282EAD8)
 _INVERTED = 0xFFFFFFFF
 _FEW_RECORDS = 32  # up to this number a call for each is faster
-# The distance from a record to the end of the buffer is `_WINDOW` * window + `_DIGIT` * high + low.
-_DIGIT = 32
-_WINDOW = _DIGIT * _DIGIT
+_DIGIT = 32  # the base in which distances are written
+_CALLED = 1 << 10  # bytes by which a call shifts a register, beyond tables do
 
 
 def masked(crc: Words) -> Words:
@@ -34,13 +44,19 @@ def masked(crc: Words) -> Words:
     return found
 
 
+def masked_crc(data: bytes) -> int:
+    """Return the checksum of some bytes as it is stored."""
+    crc = int(google_crc32c.value(data))
+    return (crc >> 15 | crc << 17 & _INVERTED) + int(_MASK_ADDED) & _INVERTED
+
+
 def _unmasked(stored: Words) -> Words:
     turned = stored - _MASK_ADDED
     found: Words = (turned >> np.uint32(17)) | (turned << np.uint32(15))
     return found
 
 
-def numbers(array: Bytes, at: _Ints, kind: str) -> npt.NDArray[np.unsignedinteger]:
+def numbers(array: Bytes, at: Ints, kind: str) -> npt.NDArray[np.unsignedinteger]:
     """Return the numbers at some positions, which need no alignment."""
     size = np.dtype(kind).itemsize
     found: npt.NDArray[np.unsignedinteger] = np.ndarray((max(0, len(array) - size + 1),), kind, array, 0, (1,))[at]
@@ -72,7 +88,7 @@ def _plain_length_crc(lengths: npt.NDArray[np.unsignedinteger]) -> Words:
     return crc
 
 
-def wrong_data(array: Bytes, start: _Ints, end: _Ints) -> _Ints:
+def wrong_data(array: Bytes, start: Ints, end: Ints) -> Ints:
     """Return the numbers of the records whose data do not match the checksum behind them.
 
     Parameters
@@ -85,8 +101,8 @@ def wrong_data(array: Bytes, start: _Ints, end: _Ints) -> _Ints:
     Returns
     -------
     array of int
-        Ascending. One damaged record is always found, and so are all: that the differences of several cancel each other
-        is as improbable as damage that does not change the checksum of a record.
+        Ascending. A single wrong record is always found. The differences of several cancel each other with a
+        probability of 2**-32, as improbable as damage to a record that does not change its checksum.
     """
     if len(start) > _FEW_RECORDS and _all_match(array, start, end):
         return np.empty(0, np.int64)
@@ -95,7 +111,7 @@ def wrong_data(array: Bytes, start: _Ints, end: _Ints) -> _Ints:
     return np.flatnonzero(masked(np.array(found, np.uint32)) != numbers(array, end, "<u4"))
 
 
-def _all_match(array: Bytes, start: _Ints, end: _Ints) -> bool:
+def _all_match(array: Bytes, start: Ints, end: Ints) -> bool:
     """Return whether the register after the whole frames is the one that follows from the stored checksums."""
     first, behind = int(start[0]) - HEADER_BYTES, int(end[-1]) + FOOTER_BYTES
     lengths = (end - start).view(np.uint64)
@@ -109,20 +125,18 @@ def _all_match(array: Bytes, start: _Ints, end: _Ints) -> bool:
     return google_crc32c.extend(_INVERTED, array[first:behind]) ^ _INVERTED == expected  # type: ignore[no-any-return]
 
 
-def _summed(register: Words, distance: _Ints) -> int:
+def _summed(register: Words, distance: Ints) -> int:
     """Return the exclusive or of registers, each shifted by its distance in bytes; the distances decrease."""
-    digits = distance & (_WINDOW - 1)
-    register = _by_digits(register, digits & (_DIGIT - 1), 1)
-    register = _by_digits(register, digits // _DIGIT, _DIGIT)
-    window = distance // _WINDOW
-    firsts = np.flatnonzero(np.append([True], window[1:] != window[:-1]))
-    windows = np.zeros(1 << int(window[0]).bit_length(), np.uint32)
-    windows[window[firsts]] = np.bitwise_xor.reduceat(register, firsts)
-    shift = _WINDOW
-    while len(windows) > 1:
-        windows = windows[0::2] ^ _shifted(windows[1::2], shift)
-        shift *= 2
-    return int(windows[0])
+    unit = 1
+    while int(distance[0]):
+        register = _by_digits(register, distance % _DIGIT, unit)
+        distance //= _DIGIT
+        firsts = np.flatnonzero(distance[1:] != distance[:-1]) + 1
+        if len(firsts) + 1 < len(distance):
+            firsts = np.append([0], firsts)
+            register, distance = np.bitwise_xor.reduceat(register, firsts), distance[firsts]
+        unit *= _DIGIT
+    return int(register[0])
 
 
 def _shifted(register: Words, count: int) -> Words:
@@ -134,7 +148,7 @@ def _shifted(register: Words, count: int) -> Words:
     return found
 
 
-def _by_digits(register: Words, digit: _Ints, unit: int) -> Words:
+def _by_digits(register: Words, digit: Ints, unit: int) -> Words:
     """Return registers, each after `unit` * `digit` zero bytes."""
     table, places = _digit_tables(unit), np.ascontiguousarray(register, "<u4").view(np.uint8).reshape(-1, 4)
     at = digit * 256
@@ -146,22 +160,30 @@ def _by_digits(register: Words, digit: _Ints, unit: int) -> Words:
 
 @cache
 def _digit_tables(unit: int) -> Words:
-    return np.concatenate([_table(unit * digit) for digit in range(_DIGIT)], axis=1)
+    """Return the tables for shifts by 0, 1, 2 and more units, one behind the other."""
+    bits = [np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32))]
+    for _ in range(_DIGIT - 1):
+        bits.append(_shifted(bits[-1], unit))
+    return _contributions(np.stack(bits))
 
 
 @cache
 def _table(count: int) -> Words:
-    """Return the contribution of each value of each byte of a register to the register after `count` zero bytes."""
-    if count > _WINDOW:
-        half = _table(count // 2)  # all are powers of two
-        bits = _shifted(half[:, [1 << bit for bit in range(8)]].ravel(), count // 2)
-    else:
-        bits = np.array([_register(count, 1 << bit) for bit in range(32)], np.uint32)
-    table = np.zeros((4, 256), np.uint32)
-    for place, of_byte in enumerate(bits.reshape(4, 8)):
+    """Return the table for a shift by some zero bytes."""
+    bits = np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32))
+    if count <= _CALLED:
+        return _contributions(np.array([[_register(count, int(bit)) for bit in bits]], np.uint32))
+    return _contributions(_shifted(_shifted(bits, count // 2), count - count // 2)[np.newaxis])
+
+
+def _contributions(bits: Words) -> Words:
+    """Return the contribution of each value of each byte of a register, of that of each bit."""
+    table = np.zeros((4, len(bits), 256), np.uint32)
+    for place in range(4):
         for bit in range(8):
-            table[place, 1 << bit : 2 << bit] = table[place, : 1 << bit] ^ of_byte[bit]
-    return table
+            of_bit = bits[:, 8 * place + bit, np.newaxis]
+            table[place, :, 1 << bit : 2 << bit] = table[place, :, : 1 << bit] ^ of_bit
+    return table.reshape(4, -1)
 
 
 def _register(zeros: int, begin: int = _INVERTED) -> int:

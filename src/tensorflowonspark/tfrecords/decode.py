@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from tensorflowonspark.tfrecords.wire import FEW_MESSAGES, BadRecords, Fields, I
 __all__ = ["decode", "decode_any", "kinds_for"]
 
 
+@lru_cache(1000)
 def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
     """Return the kinds of features that convert to an Arrow type of one value; empty if none does."""
     if is_text(kind) or is_binary(kind):
@@ -57,7 +59,7 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[p
     maps = records.maps
     if not np.array_equal(maps.record, records.spans.record):
         return decode_any(records, columns, sequences)
-    kinds = {each.name: kinds_for(each.type.value_type if is_list(each.type) else each.type) for each in columns}
+    kinds = {each.name: kinds_for(_element(each.type) or each.type) for each in columns}
     alike, good = read_alike(records.data, maps, kinds)
     if good.all():
         return [_column_of(records, column, *alike.values(column.name)) for column in columns]
@@ -77,8 +79,14 @@ def decode_any(records: Records, columns: list[pa.Field], sequences: bool) -> li
     return [_column(records, column, sequences) for column in columns]
 
 
+@lru_cache(1000)
+def _element(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type of the values of a list, None for other types."""
+    return kind.value_type if is_list(kind) else None
+
+
 def _is_nested(kind: pa.DataType) -> bool:
-    return bool(is_list(kind) and is_list(kind.value_type))
+    return (element := _element(kind)) is not None and is_list(element)
 
 
 def _column(records: Records, column: pa.Field, sequences: bool) -> pa.Array:
@@ -125,14 +133,14 @@ class _Feature:
 
     def read_values(self, messages: Fields) -> pa.Array:
         """Return the column of an ``Example``."""
-        kind = self.column.type.value_type if is_list(self.column.type) else self.column.type
+        kind = _element(self.column.type) or self.column.type
         values = read_values(self.records.data, messages, len(self.present), kinds_for(kind), self.column.name)
         return self.column_of(values)
 
     def column_of(self, values: Values) -> pa.Array:
         """Return the column of an ``Example`` of its values."""
-        if is_list(self.column.type):
-            elements = self._converted(values, self.column.type.value_type, self.present)
+        if (element := _element(self.column.type)) is not None:
+            elements = self._converted(values, element, self.present)
             return self._spread(_listed(elements, values.counts, self.column.type), self.present)
         elements = self._converted(values, self.column.type, self.present)
         if values.single:
@@ -212,7 +220,7 @@ def _converted(values: Values, kind: pa.DataType) -> pa.Array:
             return pa.array([Decimal(each.decode()) for each in values.values.to_pylist()], kind)
         return values.values.cast(kind)
     found: npt.NDArray[np.generic] = values.values
-    if kind in (pa.int64(), pa.float32()) and (same := pa.array(found)).type == kind:
+    if (same := pa.array(found)).type.equals(kind):
         return same
     if pa.types.is_floating(kind):
         return pa.array(found.astype(kind.to_pandas_dtype(), copy=False))

@@ -9,8 +9,9 @@ import itertools
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -24,6 +25,7 @@ from tensorflowonspark.tfrecords.checksums import (
     Bytes,
     length_crc,
     masked,
+    masked_crc,
     numbers,
     wrong_data,
 )
@@ -205,10 +207,15 @@ def blocks(file: BinaryIO, begin: int = 0, end: int | None = None, size: int = B
 
 def _read(file: BinaryIO, rest: Bytes, wanted: int) -> tuple[Bytes, bool]:
     """Return `rest`, the next bytes of a file and the padding; and whether the file has ended."""
-    if wanted > _PIECE_BYTES or not hasattr(file, "readinto"):
-        pieces = [np.frombuffer(piece, np.uint8) for piece in _pieces(file, wanted)]
-        data = np.concatenate([rest, *pieces, np.zeros(PADDING_BYTES, np.uint8)])
-        return data, sum(map(len, pieces)) < wanted
+    if wanted <= _PIECE_BYTES and hasattr(file, "readinto"):
+        with suppress(NotImplementedError):  # hdfs_native has the method, and no more
+            return _read_into(file, rest, wanted)
+    pieces = [np.frombuffer(piece, np.uint8) for piece in _pieces(file, wanted)]
+    data = np.concatenate([rest, *pieces, np.zeros(PADDING_BYTES, np.uint8)])
+    return data, sum(map(len, pieces)) < wanted
+
+
+def _read_into(file: Any, rest: Bytes, wanted: int) -> tuple[Bytes, bool]:
     data = np.empty(len(rest) + wanted + PADDING_BYTES, np.uint8)
     data[: len(rest)] = rest
     at, full = len(rest), len(rest) + wanted
@@ -282,8 +289,7 @@ def headers_hold(array: Bytes, at: Ints) -> npt.NDArray[np.bool_]:
 
 def is_header(data: bytes) -> bool:
     """Return whether the bytes begin with a length and its checksum, as a record does."""
-    whole = len(data) >= HEADER_BYTES
-    return whole and bool(headers_hold(np.frombuffer(data, np.uint8), np.zeros(1, np.int64)).all())
+    return len(data) >= HEADER_BYTES and masked_crc(data[:8]) == int.from_bytes(data[8:HEADER_BYTES], "little")
 
 
 def first_header(file: BinaryIO, begin: int, end: int) -> int:

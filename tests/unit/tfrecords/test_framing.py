@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import zlib
 from itertools import pairwise
 
@@ -95,3 +96,37 @@ def test_compressed_files_one_behind_the_other():
 def test_records_that_are_longer_than_what_is_read_at_once():
     data = [b"a" * 10_000, b"", b"b" * 100_000, b"c"]
     assert contents(io.BytesIO(framed(pa.array(data, pa.binary())).tobytes()), size=100) == data
+
+
+class Reader(io.RawIOBase):
+    """A file as that of hdfs_native: a raw one that has no `readinto` of its own."""
+
+    def __init__(self, data):
+        self._file = io.BytesIO(data)
+
+    def read(self, size=-1):
+        return self._file.read(size)
+
+    def readinto(self, _buffer):
+        raise NotImplementedError
+
+
+def test_files_that_read_into_no_buffer():
+    data = [b"one" * each for each in range(200)]
+    assert contents(Reader(framed(pa.array(data, pa.binary())).tobytes())) == data
+
+
+@pytest.mark.parametrize("lengths", [[5] * 100, [5] * 40 + [6] * 40 + [5], [5, 6] * 30, [0] * 50, [3] * 5000])
+def test_runs_of_one_length(lengths):
+    data = [bytes([number % 256]) * length for number, length in enumerate(lengths)]
+    whole = framed(pa.array(data, pa.binary())).tobytes()
+    assert contents(io.BytesIO(whole)) == data
+    starts = np.cumsum([0, *(length + 16 for length in lengths)])
+    first_half = data[: np.searchsorted(starts, len(whole) // 2)]
+    assert contents(io.BytesIO(whole), end=len(whole) // 2, size=1 << 20) == first_half
+    found = blocks(io.BytesIO(whole[:-1]))
+    (block,) = itertools.islice(found, 1)
+    assert len(block.spans) == len(data) - 1
+    with pytest.raises(BrokenFile, match="ends within a record") as caught:
+        next(found)
+    assert caught.value.offset == len(whole) - lengths[-1] - 16
