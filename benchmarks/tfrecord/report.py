@@ -44,7 +44,7 @@ _RATIOS = {
     "spark-tfrecord": "times spark-tfrecord",
     "per core": "of TensorFlow alone, per core",
 }
-_BOUNDS = {"read": {"2.2.5": 30, "limit": 0.8}, "write": {"2.2.5": 15}}
+_BOUNDS = {"read": {"2.2.5": 30, "per core": 0.7, "limit": 0.8}, "write": {"2.2.5": 15}}
 _NODE_BOUND = 0.9  # of TensorFlow alone, per core
 _DFUTIL_BOUND = 10  # times 2.2.5
 
