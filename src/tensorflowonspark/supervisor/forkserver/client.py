@@ -1,13 +1,16 @@
 """Client of the executor's fork server, which forks a node instead of starting it with ``exec``.
 
-After any failure here the node is started with ``exec``, without a long wait.
+After any failure here the node is started with ``exec``, without a long wait. A busy server is waited for: it forks one
+node after another, and to start them with ``exec`` would take a busy host longer.
 """
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,11 +21,12 @@ from typing import Any
 from tensorflowonspark import processes
 from tensorflowonspark.processes import wait_for_end, watch_process
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
-from tensorflowonspark.supervisor.forkserver.rendezvous import GO, SERVER, USERS, Rendezvous
+from tensorflowonspark.supervisor.forkserver.rendezvous import GO, SERVER, USERS, Rendezvous, peer_is_stopped
 
 __all__ = ["ForkServer", "ForkedProcess"]
 
-_REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds
+_REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds; then it is examined
+_BUSY_SECONDS = 15.0  # the same, for a server that is not stopped
 _IDLE_SECONDS = 600.0  # without a cluster on the executor, after which its server ends
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
@@ -118,6 +122,10 @@ class ForkServer:
     def _request(self, connection: socket.socket, replies: Any, descriptors: Sequence[int]) -> dict[str, Any]:
         socket.send_fds(connection, [b"\0"], descriptors)
         connection.sendall(json.dumps(asdict(self._properties)).encode() + b"\n")
+        end = time.monotonic() + _BUSY_SECONDS
+        while not select.select([connection], [], [], _REPLY_SECONDS)[0]:
+            if time.monotonic() > end or peer_is_stopped(connection):
+                return {}
         reply = json.loads(replies.readline())
         return reply if isinstance(reply, dict) else {}
 

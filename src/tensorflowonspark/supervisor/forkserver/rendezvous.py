@@ -9,7 +9,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["GO", "SERVER", "USERS", "Rendezvous", "is_free", "is_own_peer", "take"]
+__all__ = ["GO", "SERVER", "USERS", "Rendezvous", "is_free", "is_own_peer", "peer_is_stopped", "take"]
 
 GO = b"g"  # confirms a forked process, which otherwise ends at once
 SERVER = "server"  # the lock of the process that listens
@@ -143,5 +143,21 @@ def is_free(descriptor: int) -> bool:
 
 def is_own_peer(connection: socket.socket) -> bool:
     """Return whether the other end of a Unix socket is a process of this user."""
-    _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    _, user, _ = _peer(connection)
     return bool(user == os.getuid())
+
+
+def peer_is_stopped(connection: socket.socket) -> bool:
+    """Return whether the process at the other end of a Unix socket is stopped, or has ended."""
+    pid, _, _ = _peer(connection)
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return status.rpartition(")")[2].split()[0] in "tTXZ"
+
+
+def _peer(connection: socket.socket) -> tuple[int, int, int]:
+    """Return the pid, user and group of the process at the other end."""
+    pid, user, group = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, user, group
