@@ -45,7 +45,7 @@ def warm(spark):
 
     An earlier test may have left a server for another environment, or one of a Spark session that is just ending.
     """
-    wait_for(lambda: tfos.run(spark, look)["worker:0"][0], 60)
+    wait_for(lambda: tfos.run(spark, look)["worker:0"][0], 110)  # two imports of TensorFlow, on a busy host
     wait_for(lambda: len(fork_servers()) == 1)
     return fork_servers()[0]
 
