@@ -68,3 +68,22 @@ def test_two_hundred_draws(  # noqa: PLR0913, PLR0917 - what is drawn
         results = cluster.join()
     for feed in range(2):
         assert_exactly_once([result[feed] for result in results.values()], sum(sizes), epochs)
+
+
+def save_in_the_second_feed(args, ctx):
+    import tensorflow as tf
+
+    feeds = ctx.feeds()
+    next(iter(next(feeds).batches(4)))  # the other rows are left
+    rows = iter(next(feeds).batches(4))
+    next(rows)
+    ctx.checkpoint(args).save(tf.train.Checkpoint(weight=tf.Variable(1.0)), 1)
+
+
+@pytest.mark.usefixtures("unchecked_frames")
+def test_a_stream_can_be_saved_after_a_feed_that_was_left_in_its_first_pass(tmp_path):
+    with cluster_in_process(save_in_the_second_feed, str(tmp_path), num_workers=1) as cluster:
+        cluster.train(partitions_of([20, 20]), start="first_rows", timeout=20)
+        cluster.train(partitions_of([20]), cache=None, timeout=20)
+        cluster.join()
+    assert [path.name.split("-")[1] for path in tmp_path.iterdir()] == ["00000001"]

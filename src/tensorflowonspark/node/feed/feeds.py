@@ -53,7 +53,7 @@ class Feeds:
         numbers = {role: number for number, role in enumerate(setup.spec.roles)}
         self.numbers = [numbers[role] for role in setup.spec.fed]
         self._next = setup.config.first_feed
-        self._opened: Feed | None = None  # the feed of rows for several epochs that the program received last
+        self._opened: Feed | None = None  # the program's last feed, if its rows are for several epochs
         self._reported = 0.0
         self._changed = Condition()
         self._rebalanced: set[int] = set()  # feeds of which this node has sent the rows for others
@@ -149,6 +149,7 @@ class Feeds:
             self._report,
         )
         if not complete.starts_early:
+            self._opened = None
             return Feed(complete.train, stream, self.numbers, self._setup.number, self._report, validation)
         rows = ArrivingRows(
             stream, partial(self._link.arrived, complete.feed), partial(self._wait_for_rows, complete.feed)
