@@ -73,7 +73,7 @@ def wrap_passes(trainer: ModuleType) -> None:
 
     def steps(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         first, _to_skip[0] = _to_skip[0], 0
-        length = None if iterator.steps_per_epoch else pass_length(iterator.data_adapter.get_tf_dataset())
+        length = None if iterator.steps_per_epoch else _length_of(iterator.data_adapter)
         _length[0] = length
         # Keras's generator yields numbers and the dataset's iterator, so that a skipped element takes no batch.
         for each in wrapped(*args, **kwargs):
@@ -84,6 +84,13 @@ def wrap_passes(trainer: ModuleType) -> None:
                 yield each
 
     wrapt.wrap_function_wrapper(trainer, "TFEpochIterator._enumerate_iterator", steps)
+
+
+def _length_of(adapter: Any) -> PassLength | None:
+    """Return the length recorded for Keras's data; other kinds than datasets would be converted to ask for it."""
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter  # its import is complete by now
+
+    return pass_length(adapter.get_tf_dataset()) if isinstance(adapter, TFDatasetAdapter) else None
 
 
 def show_known_steps(module: ModuleType) -> None:
