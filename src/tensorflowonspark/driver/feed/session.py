@@ -239,12 +239,8 @@ class FeedSession:
     def readers(self) -> list[Node]:
         """The nodes that need the manifests: those that are fed, and a chief that reads for workers that serve."""
         fed = self.fed
-        return fed if self._chief in fed else [*fed, self._chief]
-
-    @property
-    def _chief(self) -> Node:
-        spec = self.monitor.spec
-        return self.monitor.nodes[spec.roles.index(spec.chief_role)]
+        chief = self.monitor.chief
+        return fed if chief in fed else [*fed, chief]
 
     @property
     def is_over(self) -> bool:

@@ -37,8 +37,6 @@ class ArrivingRows:
     ----------
     stream, wait
         The same.
-    passes : int
-        Number of passes that have begun.
     in_first_pass : bool
         Whether the pass that began last takes the rows as they arrive.
     all_taken : bool
@@ -53,7 +51,7 @@ class ArrivingRows:
     ) -> None:
         self.stream = stream
         self.wait = wait
-        self.passes = 0
+        self._begun = False  # a pass has
         self.in_first_pass = self.all_taken = False
         self._arrived = arrived
         self._lock = Lock()
@@ -61,10 +59,9 @@ class ArrivingRows:
     def begin_pass(self, *, may_be_first: bool) -> bool:
         """Note that a pass begins; return whether it is the one over the rows as they arrive."""
         with self._lock:
-            first = may_be_first and not self.passes
-            self.passes += 1
-            self.in_first_pass = first
-        return first
+            self.in_first_pass = may_be_first and not self._begun
+            self._begun = True
+            return self.in_first_pass
 
     @property
     def manifest(self) -> SplitManifest | None:

@@ -113,7 +113,7 @@ class FileFeeds:
                 f"{role} keeps no rows, {', '.join(map(str, spec.fed))} do: pass cache=None (not for TFRecords), and "
                 "the files are read anew in each epoch"
             )
-        share = divide([split.size for split in splits], len(spec.fed))[spec.fed.index(role)]
+        share = self._own_share(splits)
         schema = flat_columns(pa.RecordBatch.from_pylist([], schema)).schema
         with ThreadPoolExecutor(_READERS, thread_name_prefix="read") as readers:
             stored = [readers.submit(self._store, number, each, splits[each], schema, config) for each in share]
@@ -164,12 +164,16 @@ class FileFeeds:
         if groups[0].filter is None:
             self._agree(feed, call, groups)
             return groups
-        spec = self.setup.spec
-        share = divide([group.size for group in groups], len(spec.fed))[spec.fed.index(self.setup.role)]
+        share = self._own_share(groups)
         counted = _count([groups[number] for number in share])
         counts = tuple((number, group.rows) for number, group in zip(share, counted, strict=True))
         found = dict(self._agree(feed, call, groups, counts=counts).counts)
         return [replace(group, rows=found[number]) for number, group in enumerate(groups) if found[number]]
+
+    def _own_share(self, splits: Sequence[FileSplit]) -> Sequence[int]:
+        """Return the numbers of the splits that this worker reads, by their sizes."""
+        fed = self.setup.spec.fed
+        return divide([split.size for split in splits], len(fed))[fed.index(self.setup.role)]
 
     def _divided(self, groups: Sequence[RowGroup]) -> dict[int, list[RowGroup]]:
         """Return each worker's row groups, by its node number."""
