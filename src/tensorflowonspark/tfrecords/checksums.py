@@ -12,21 +12,18 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from tensorflowonspark.tfrecords.wire import Ints
+from tensorflowonspark.tfrecords.wire import Bytes, Ints, numbers_at
 
 __all__ = [
     "FOOTER_BYTES",
     "HEADER_BYTES",
-    "Bytes",
     "Words",
     "length_crc",
     "masked",
     "masked_crc",
-    "numbers",
     "wrong_data",
 ]
 
-Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 
 HEADER_BYTES = 12
@@ -53,13 +50,6 @@ def masked_crc(data: bytes) -> int:
 def _unmasked(stored: Words) -> Words:
     turned = stored - _MASK_ADDED
     found: Words = (turned >> np.uint32(17)) | (turned << np.uint32(15))
-    return found
-
-
-def numbers(array: Bytes, at: Ints, kind: str) -> npt.NDArray[np.unsignedinteger]:
-    """Return the numbers at some positions, which need no alignment."""
-    size = np.dtype(kind).itemsize
-    found: npt.NDArray[np.unsignedinteger] = np.ndarray((max(0, len(array) - size + 1),), kind, array, 0, (1,))[at]
     return found
 
 
@@ -108,7 +98,7 @@ def wrong_data(array: Bytes, start: Ints, end: Ints) -> Ints:
         return np.empty(0, np.int64)
     crc = google_crc32c.value
     found = [crc(array[begin:stop]) for begin, stop in zip(start.tolist(), end.tolist(), strict=True)]
-    return np.flatnonzero(masked(np.array(found, np.uint32)) != numbers(array, end, "<u4"))
+    return np.flatnonzero(masked(np.array(found, np.uint32)) != numbers_at(array, end, "<u4"))
 
 
 def _all_match(array: Bytes, start: Ints, end: Ints) -> bool:
@@ -118,7 +108,7 @@ def _all_match(array: Bytes, start: Ints, end: Ints) -> bool:
     plain = _plain_length_crc(lengths)
     # After a header, as if the register were inverted there: where a record's checksum begins.
     register = _shifted(plain ^ masked(plain) ^ np.uint32(_INVERTED ^ _register(8)), 4) ^ np.uint32(_INVERTED)
-    stored = numbers(array, end, "<u4").astype(np.uint32, copy=False)
+    stored = numbers_at(array, end, "<u4").astype(np.uint32, copy=False)
     footer = _unmasked(stored) ^ stored ^ np.uint32(_INVERTED)
     register[1:] ^= _shifted(footer[:-1], FOOTER_BYTES + HEADER_BYTES)
     expected = _summed(register, behind - start) ^ int(_shifted(footer[-1:], FOOTER_BYTES)[0])

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
-from tensorflowonspark.tfrecords.alike import read_alike
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Records, Values, read_steps, read_values
+from tensorflowonspark.tfrecords.uniform import read_uniform
 from tensorflowonspark.tfrecords.wire import FEW_MESSAGES, BadRecords, Fields, Ints
 
 __all__ = ["decode", "decode_any", "kinds_for"]
@@ -60,16 +60,16 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[p
     if not np.array_equal(maps.record, records.spans.record):
         return decode_any(records, columns, sequences)
     kinds = {each.name: kinds_for(_element(each.type) or each.type) for each in columns}
-    alike, good = read_alike(records.data, maps, kinds)
+    uniform, good = read_uniform(records.data, maps, kinds)
     if good.all():
-        return [_column_of(records, column, *alike.values(column.name)) for column in columns]
+        return [_column_of(records, column, *uniform.values(column.name)) for column in columns]
     if 2 * np.count_nonzero(good) < len(good):
         return decode_any(records, columns, sequences)
     odd = decode_any(Records(records.data, records.spans.take(~good)), columns, sequences)
     usual = Records(records.data, records.spans.take(good))
     order = pa.array(np.argsort(np.argsort(~good, kind="stable")))
     return [
-        pa.concat_arrays([_column_of(usual, column, *alike.values(column.name)), array]).take(order)
+        pa.concat_arrays([_column_of(usual, column, *uniform.values(column.name)), array]).take(order)
         for column, array in zip(columns, odd, strict=True)
     ]
 

@@ -22,15 +22,13 @@ import pyarrow.compute as pc
 from tensorflowonspark.tfrecords.checksums import (
     FOOTER_BYTES,
     HEADER_BYTES,
-    Bytes,
     length_crc,
     masked,
     masked_crc,
-    numbers,
     wrong_data,
 )
 from tensorflowonspark.tfrecords.options import Compression
-from tensorflowonspark.tfrecords.wire import PADDING_BYTES, Ints, Spans, within
+from tensorflowonspark.tfrecords.wire import PADDING_BYTES, Bytes, Ints, Spans, numbers_at, within
 
 __all__ = [
     "BLOCK_BYTES",
@@ -270,7 +268,7 @@ def _run(data: Bytes, at: int, size: int, last: int) -> Ints:
 
 def _block(data: Bytes, offset: int, frames: Ints) -> Block:
     start = frames + HEADER_BYTES
-    end = start + numbers(data, frames, "<u8").astype(np.int64)
+    end = start + numbers_at(data, frames, "<u8").astype(np.int64)
     return Block(offset, data, Spans(start, end, np.arange(len(start))), wrong_data(data, start, end))
 
 
@@ -283,7 +281,7 @@ def _cut(data: Bytes, at: int, length: int) -> str:
 
 def headers_hold(array: Bytes, at: Ints) -> npt.NDArray[np.bool_]:
     """Return whether the lengths at some positions of a buffer match their checksums."""
-    hold: npt.NDArray[np.bool_] = length_crc(numbers(array, at, "<u8")) == numbers(array, at + 8, "<u4")
+    hold: npt.NDArray[np.bool_] = length_crc(numbers_at(array, at, "<u8")) == numbers_at(array, at + 8, "<u4")
     return hold
 
 

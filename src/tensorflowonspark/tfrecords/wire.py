@@ -17,11 +17,13 @@ import pyarrow as pa
 
 __all__ = [
     "FEW_MESSAGES",
+    "FLOAT_BYTES",
     "FOUR_BYTES",
     "LENGTH",
     "PADDING_BYTES",
     "VARINT",
     "BadRecords",
+    "Bytes",
     "Fields",
     "Ints",
     "Spans",
@@ -29,15 +31,18 @@ __all__ = [
     "gather",
     "joined",
     "lengths",
+    "numbers_at",
     "varint",
     "varints",
     "within",
 ]
 
+Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
 # Zero bytes after the last record: a number that is cut off ends in them, so that no read needs a check of bounds.
 PADDING_BYTES = 16
+FLOAT_BYTES = 4
 
 
 class BadRecords(Exception):
@@ -298,6 +303,13 @@ def _field(view: memoryview, at: int) -> tuple[int, int, int, int]:
     if kind == VARINT:
         return number, kind, begin, varint(view, begin)[1]
     return number, kind, begin, begin + _SIZES.get(kind, _NOWHERE)
+
+
+def numbers_at(array: Bytes, at: Ints, kind: str) -> npt.NDArray[np.unsignedinteger]:
+    """Return the numbers at some positions, which need no alignment."""
+    size = np.dtype(kind).itemsize
+    found: npt.NDArray[np.unsignedinteger] = np.ndarray((max(0, len(array) - size + 1),), kind, array, 0, (1,))[at]
+    return found
 
 
 def varint(view: memoryview, at: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tensorflowonspark.tfrecords import alike, checksums, decode
+from tensorflowonspark.tfrecords import checksums, decode, uniform
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64
 from tensorflowonspark.tfrecords.framing import framed
 from tensorflowonspark.tfrecords.wire import BadRecords
@@ -188,8 +188,8 @@ def test_features_in_any_order_are_parsed_after_few_steps(monkeypatch):
     names = [f"f{number}" for number in range(40)]
     messages = [message(*(entry(name, INT64, [1]) for name in rng.permutation(names))) for _ in range(200)]
     steps, counts = [], counted(monkeypatch)
-    step = alike._Walk._step
-    monkeypatch.setattr(alike._Walk, "_step", lambda *given: steps.append(1) or step(*given))
+    step = uniform._Walk._step
+    monkeypatch.setattr(uniform._Walk, "_step", lambda *given: steps.append(1) or step(*given))
     arrays = decode.decode(records_in(messages), [pa.field(name, pa.int64()) for name in names], False)
     assert all(array.to_pylist() == [1] * 200 for array in arrays)
     assert len(steps) < 20

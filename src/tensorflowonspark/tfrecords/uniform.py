@@ -7,87 +7,23 @@ with it. What differs in any way is left to `examples`, which reads any encoding
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tensorflowonspark.tfrecords.checksums import Bytes, numbers
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Values, packed_ints
-from tensorflowonspark.tfrecords.wire import LENGTH, BadRecords, Ints, Spans, gather, lengths, varint, within
+from tensorflowonspark.tfrecords.heads import Head, Mask, Part, Words, find_head, match_head
+from tensorflowonspark.tfrecords.wire import FLOAT_BYTES, BadRecords, Bytes, Ints, Spans, gather, numbers_at, within
 
-__all__ = ["Alike", "read_alike"]
+__all__ = ["UniformRecords", "read_uniform"]
 
-Mask = npt.NDArray[np.bool_]
-Words = npt.NDArray[np.unsignedinteger]
-
-_FIELD_1, _FIELD_2 = 1 << 3 | LENGTH, 2 << 3 | LENGTH  # the tags of fields with a length
-_KINDS = {kind << 3 | LENGTH: kind for kind in (BYTES, FLOAT, INT64)}
-_ONE_BYTE = 0x7F  # the largest length in one byte
-_LONGEST_NAME = 1 << 10
-_LONGEST_VARINT = 10
 _MOST_ODD = 8  # records that can't be a pattern for others, before all that are left are taken to be odd
 _TRIED_STEPS, _LEAST_SHARE = 8, 0.25  # of the records that a step reads: below, `examples` is faster
-_FLOAT_BYTES = 4
 _WORD = 8  # bytes
 _LOW, _HIGH = 0x7F7F7F7F7F7F7F7F, 0x8080808080808080  # the value bits and the continuation bits of a word of varints
 
 
-@dataclass(frozen=True)
-class _Head:
-    """The bytes of one feature before its values.
-
-    Attributes
-    ----------
-    name : str
-        The name of the feature.
-    kind : int
-        `BYTES`, `FLOAT` or `INT64`.
-    data : bytes
-        The head itself.
-    lengths : tuple of int
-        The positions of the lengths that include the values; the last one is that of the values alone.
-    size : int
-        The number of bytes of the values.
-    most : int
-        The most bytes of values with which all lengths take one byte; negative if some take more.
-    common : bytes
-        The head without the size of the values in its lengths, if they take one byte.
-    """
-
-    name: str
-    kind: int
-    data: bytes
-    lengths: tuple[int, ...]
-    size: int
-    most: int
-    common: bytes
-
-
-class _Part(NamedTuple):
-    """The values of one feature in some records, whose positions are `rows`: None for all of them.
-
-    The lengths of the values are `size`, if all are equal. `words` are the first 8 bytes of each, read with the head
-    while it is in the processor's cache.
-    """
-
-    kind: int
-    rows: Ints | None
-    start: Ints
-    end: Ints
-    size: int | None = None
-    words: Words | None = None
-
-    def take(self, which: Mask) -> "_Part":
-        rows = np.flatnonzero(which) if self.rows is None else self.rows[which]
-        words = None if self.words is None else self.words[which]
-        return _Part(self.kind, rows, self.start[which], self.end[which], self.size, words)
-
-
-class Alike:
+class UniformRecords:
     """The features of some records by name.
 
     Parameters
@@ -100,7 +36,7 @@ class Alike:
         The values of each feature.
     """
 
-    def __init__(self, data: Bytes, record: Ints, parts: dict[str, _Part]) -> None:
+    def __init__(self, data: Bytes, record: Ints, parts: dict[str, Part]) -> None:
         self._data = data
         self._record = record
         self._parts = parts
@@ -125,7 +61,7 @@ class Alike:
             raise
 
 
-def read_alike(data: Bytes, maps: Spans, kinds: Mapping[str, tuple[int, ...]]) -> tuple[Alike, Mask]:
+def read_uniform(data: Bytes, maps: Spans, kinds: Mapping[str, tuple[int, ...]]) -> tuple[UniformRecords, Mask]:
     """Return the features of the records that are alike, and which records these are.
 
     Parameters
@@ -139,7 +75,7 @@ def read_alike(data: Bytes, maps: Spans, kinds: Mapping[str, tuple[int, ...]]) -
 
     Returns
     -------
-    Alike
+    UniformRecords
         The features.
     array of bool
         Whether each record is among them. The others are odd, and `examples` reads them.
@@ -149,7 +85,7 @@ def read_alike(data: Bytes, maps: Spans, kinds: Mapping[str, tuple[int, ...]]) -
     good = ~walk.odd
     keep = None if good.all() else good
     parts = {name: _ordered(parts, keep) for name, parts in walk.found.items() if name in kinds}
-    return Alike(data, maps.record, parts), good
+    return UniformRecords(data, maps.record, parts), good
 
 
 class _Walk:
@@ -165,7 +101,7 @@ class _Walk:
         self._rows: Ints | None = None  # the records with unread features; None for all
         self._at, self._end = maps.start, maps.end
         self.odd = np.zeros(len(maps), np.bool_)
-        self.found: dict[str, list[_Part]] = {}
+        self.found: dict[str, list[Part]] = {}
 
     def run(self) -> None:
         """Read all features."""
@@ -174,7 +110,7 @@ class _Walk:
         while len(self._at):
             # The longest rest is probably that of a record that has a feature which others lack.
             row = 0 if self._rows is None else int(np.argmax(self._end - self._at))
-            head = _head(self._data, int(self._at[row]), int(self._end[row]))
+            head = find_head(self._data, int(self._at[row]), int(self._end[row]))
             if head is None or not self._fits(head):
                 odd += 1
                 self._drop(np.arange(len(self._at)) if odd > _MOST_ODD else np.array([row]))
@@ -188,17 +124,17 @@ class _Walk:
                 rows, times = np.unique(np.concatenate([_rows_of(part) for part in parts]), return_counts=True)
                 self.odd[rows[times > 1]] = True
 
-    def _fits(self, head: _Head) -> bool:
+    def _fits(self, head: Head) -> bool:
         """Return whether the kind is accepted, and that of the other records."""
         found = self.found.get(head.name)
         return head.kind in self._kinds.get(head.name, (head.kind,)) and (not found or found[0].kind == head.kind)
 
-    def _step(self, head: _Head) -> int:
+    def _step(self, head: Head) -> int:
         """Read the next feature where it has a head like this; return the number of records."""
-        part, same = _match(self._data, self._at, self._end, head)
+        part, same = match_head(self._data, self._at, self._end, head)
         rows = self._rows
         if head.size <= _WORD and head.kind != BYTES and head.name in self._kinds:
-            words = numbers(self._data, np.minimum(part.start, len(self._data) - _WORD), "<u8")
+            words = numbers_at(self._data, np.minimum(part.start, len(self._data) - _WORD), "<u8")
             part = part._replace(words=words)
         further = part.end
         if same is None and (further < self._end).all():  # as in most steps: no record is left behind, and none ends
@@ -227,11 +163,11 @@ class _Walk:
         self._keep(~np.isin(np.arange(len(rows)), which))
 
 
-def _rows_of(part: _Part) -> Ints:
+def _rows_of(part: Part) -> Ints:
     return np.arange(len(part.start)) if part.rows is None else part.rows
 
 
-def _ordered(parts: list[_Part], good: Mask | None) -> _Part:
+def _ordered(parts: list[Part], good: Mask | None) -> Part:
     """Return the values of one feature in the order of the records, without those of odd records."""
     part = parts[0]
     if len(parts) > 1:
@@ -240,126 +176,11 @@ def _ordered(parts: list[_Part], good: Mask | None) -> _Part:
         end = np.concatenate([each.end for each in parts])
         order = np.argsort(rows, kind="stable")
         size = part.size if all(each.size == part.size for each in parts) else None
-        part = _Part(part.kind, rows[order], start[order], end[order], size)
+        part = Part(part.kind, rows[order], start[order], end[order], size)
     return part if good is None else part.take(good[_rows_of(part)])
 
 
-def _head(data: Bytes, at: int, limit: int) -> _Head | None:
-    """Return the head of the feature at a position, or None if it is encoded in another way."""
-    view = data.data
-    size = view[at + 3] + 4 + 2 * 3  # if all lengths take one byte
-    if at + size <= limit and (short := _short_head(bytes(view[at : at + size]))):
-        return short if at + size + short.size <= limit else None
-    return _parsed(view, at, limit)
-
-
-@lru_cache(4096)  # blocks of a file have the same heads
-def _short_head(data: bytes) -> _Head | None:
-    """Return the head if it is one, and all of its lengths take one byte."""
-    size = data[-1]
-    head = _parsed(memoryview(data + bytes(size)), 0, len(data) + size)
-    return head if head and len(head.data) == len(data) and head.most >= 0 else None
-
-
-def _parsed(view: memoryview, at: int, limit: int) -> _Head | None:
-    entry, entry_end = _field(view, at, _FIELD_1)
-    name, name_end = _field(view, entry, _FIELD_1)
-    if entry_end > limit or not name <= name_end < min(entry_end, name + _LONGEST_NAME):
-        return None
-    feature, feature_end = _field(view, name_end, _FIELD_2)
-    kind = _KINDS.get(view[feature]) if feature < entry_end else None
-    if kind is None:
-        return None
-    values, values_end = _field(view, feature, view[feature])
-    start, end = _field(view, values, _FIELD_1)
-    if not feature_end == values_end == end == entry_end or (kind == FLOAT and (end - start) % _FLOAT_BYTES):
-        return None
-    try:
-        decoded = bytes(view[name:name_end]).decode()
-    except UnicodeDecodeError:
-        return None  # `examples` reports it
-    places = (1, name_end + 1 - at, feature + 1 - at, values + 1 - at)
-    common = bytearray(view[at:start])
-    most = -1
-    if max(common[place] for place in places) <= _ONE_BYTE:
-        for place in places:
-            common[place] -= end - start
-        most = _ONE_BYTE - max(common[place] for place in places)
-    return _Head(decoded, kind, bytes(view[at:start]), places, end - start, most, bytes(common))
-
-
-def _field(view: memoryview, at: int, tag: int) -> tuple[int, int]:
-    """Return start and end of a field with a length; the end is -1 if no such field is there."""
-    if not 0 <= at < len(view) or view[at] != tag:
-        return at, -1
-    size, start = varint(view, at + 1)
-    return start, start + size
-
-
-def _match(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part, Mask | None]:
-    """Return the values of the features at some positions, and whether each has a head like the given one.
-
-    None stands for all that end within their limit.
-    """
-    size = len(head.data)
-    begin = at + size
-    last = len(data) - size
-    inside = at[-1] <= last  # as all are, then
-    rows = np.ndarray((last + 1,), f"V{size}", data, 0, (1,))[at if inside else np.minimum(at, last)]
-    if rows.tobytes() == head.data * len(at):
-        end = begin + head.size
-        return _Part(head.kind, None, begin, end, head.size), None if inside else (end <= limit) & (at <= last)
-    if head.most < 0:
-        return _match_long(data, at, limit, head)
-    # Lengths of one byte each: without the size of the values in them, all heads are equal.
-    matrix = rows.view(np.uint8).reshape(len(at), size)
-    sizes = matrix[:, -1].copy()
-    for place in head.lengths:
-        matrix[:, place] -= sizes
-    end = begin + sizes
-    part = _Part(head.kind, None, begin, end, None)
-    alike = matrix.tobytes() == head.common * len(at)
-    if alike and inside and head.kind != FLOAT and sizes.max() <= head.most:
-        return part, None
-    same: Mask = (end <= limit) & (at <= last) & (sizes <= head.most)
-    if not alike:
-        same &= (matrix == np.frombuffer(head.common, np.uint8)).all(axis=1)
-    if head.kind == FLOAT:
-        same &= sizes % _FLOAT_BYTES == 0
-    return part, same
-
-
-def _match_long(data: Bytes, at: Ints, limit: Ints, head: _Head) -> tuple[_Part, Mask]:
-    """Do the same for lengths of any number of bytes."""
-    same = np.ones(len(at), np.bool_)
-    last = len(data) - 2 - _LONGEST_VARINT
-
-    def field(place: Ints, tag: int) -> tuple[Ints, Ints]:
-        nonlocal same
-        place = np.minimum(np.maximum(place, 0), last)
-        begin, end = lengths(data, place + 1)
-        same &= (data[place] == tag) & (end <= limit) & (end >= begin) & (begin >= 0)
-        return begin, end
-
-    entry, entry_end = field(at, _FIELD_1)
-    name, name_end = field(entry, _FIELD_1)
-    wanted = head.name.encode()
-    same &= name_end - name == len(wanted)
-    if wanted:
-        names = np.ndarray((len(data) - len(wanted) + 1,), f"V{len(wanted)}", data, 0, (1,))
-        found = names[np.where(same, name, 0)]
-        if found.tobytes() != wanted * len(at):
-            same &= (found.view(np.uint8).reshape(len(at), -1) == np.frombuffer(wanted, np.uint8)).all(axis=1)
-    feature, feature_end = field(name_end, _FIELD_2)
-    values, values_end = field(feature, head.kind << 3 | LENGTH)
-    start, end = field(values, _FIELD_1)
-    same &= (feature_end == entry_end) & (values_end == entry_end) & (end == entry_end)
-    if head.kind == FLOAT:
-        same &= (end - start) % _FLOAT_BYTES == 0
-    return _Part(head.kind, None, start, end, None), same
-
-
-def _copied(data: Bytes, part: _Part) -> Bytes:
+def _copied(data: Bytes, part: Part) -> Bytes:
     """Return the values of all records, of one size each, one behind the other."""
     if not part.size:
         return np.empty(0, np.uint8)
@@ -367,20 +188,20 @@ def _copied(data: Bytes, part: _Part) -> Bytes:
     return rows
 
 
-def _floats(data: Bytes, part: _Part, record: Ints, ones: Ints) -> Values:  # noqa: ARG001 - as all readers are called
+def _floats(data: Bytes, part: Part, record: Ints, ones: Ints) -> Values:  # noqa: ARG001 - as all readers are called
     if part.size is None:
         values, bounds = within(gather(data, part.start, part.end))
-        return Values(FLOAT, values.view("<f4"), np.diff(bounds) // _FLOAT_BYTES)
-    if part.size == _FLOAT_BYTES:
-        words = numbers(data, part.start, "<u4") if part.words is None else part.words.astype("<u4")
+        return Values(FLOAT, values.view("<f4"), np.diff(bounds) // FLOAT_BYTES)
+    if part.size == FLOAT_BYTES:
+        words = numbers_at(data, part.start, "<u4") if part.words is None else part.words.astype("<u4")
         return Values(FLOAT, words.view("<f4"), ones, True)
-    return Values(FLOAT, _copied(data, part).view("<f4"), ones * (part.size // _FLOAT_BYTES))
+    return Values(FLOAT, _copied(data, part).view("<f4"), ones * (part.size // FLOAT_BYTES))
 
 
-def _ints(data: Bytes, part: _Part, record: Ints, ones: Ints) -> Values:
+def _ints(data: Bytes, part: Part, record: Ints, ones: Ints) -> Values:
     sizes = part.end - part.start if part.size is None else np.array([part.size])
     if len(record) and sizes.min() > 0 and (longest := int(sizes.max())) <= _WORD:
-        words = numbers(data, part.start, "<u8") if part.words is None else part.words
+        words = numbers_at(data, part.start, "<u8") if part.words is None else part.words
         used = np.uint64((1 << 64) - 1) >> (8 * (_WORD - sizes)).astype(np.uint64)
         # One number each, if of its bytes the last one alone does not say that another follows.
         if (words & (used & np.uint64(_HIGH)) == used >> np.uint64(8) & np.uint64(_HIGH)).all():
@@ -400,7 +221,7 @@ def _folded(words: Words, longest: int) -> Words:
     return words
 
 
-def _bytes(data: Bytes, part: _Part, record: Ints, ones: Ints) -> Values:
+def _bytes(data: Bytes, part: Part, record: Ints, ones: Ints) -> Values:
     total = (part.size or 0) * len(record)
     if not part.size or total > np.iinfo(np.int32).max:
         return Values(BYTES, gather(data, part.start, part.end), ones, True)
