@@ -15,10 +15,10 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from threading import Lock, Thread
+from threading import Thread
 
 from tensorflowonspark.transport.authentication import Authentication
-from tensorflowonspark.transport.splicing import forward, shut_down
+from tensorflowonspark.transport.splicing import SplicedConnections, shut_down
 
 __all__ = ["AuthProxy"]
 
@@ -94,8 +94,7 @@ class AuthProxy:
         self._paused_until = 0.0  # accepts no connection until then
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._thread = Thread(target=self._run, name="auth-proxy", daemon=True)
-        self._lock = Lock()
-        self._authenticated: set[socket.socket] = set()  # those with threads of their own
+        self._spliced = SplicedConnections()
         self._closed = False
 
     def expect(self, peers: int) -> None:
@@ -111,11 +110,9 @@ class AuthProxy:
 
     def close(self) -> None:
         """Close the port and every connection through it."""
-        with self._lock:
-            self._closed = True
-            connections = [self._listener, *self._authenticated]
-        for connection in connections:
-            shut_down(connection)  # wakes the thread that waits for it, which closes it
+        self._closed = True
+        shut_down(self._listener)  # wakes the proxy's thread
+        self._spliced.close()
         if self._thread.is_alive():
             self._thread.join(_CONNECT_SECONDS)
         self._listener.close()
@@ -308,32 +305,9 @@ class AuthProxy:
     def _hand_over(self, link: _Link) -> bool:
         """Give an authenticated connection its own threads; return False: this thread serves it no longer."""
         assert link.server is not None
-        ends = (link.peer, link.server)
-        for end in ends:
-            self._forget(end)
-        peer, server = (end.socket for end in ends)
-        with self._lock:
-            self._authenticated.add(peer)
-            if self._closed:
-                shut_down(peer)
-        for_peer, for_server = (end.unsent for end in ends)
-
-        def run() -> None:
-            try:
-                forward(peer, server, for_peer, for_server)
-            finally:
-                with self._lock:
-                    self._authenticated.discard(peer)
-                    peer.close()
-                server.close()
-
-        try:
-            Thread(target=run, daemon=True).start()
-        except RuntimeError:  # no thread can be started
-            with self._lock:
-                self._authenticated.discard(peer)
-            peer.close()
-            server.close()
+        self._forget(link.peer)
+        self._forget(link.server)
+        self._spliced.add(link.peer.socket, link.server.socket, link.peer.unsent, link.server.unsent)
         return False
 
     def _drop(self, link: _Link) -> None:

@@ -1,26 +1,65 @@
-"""Forwarding of bytes between two sockets, in the kernel."""
+"""Connections whose bytes the kernel moves from one socket to another, each by two threads."""
 
 import fcntl
 import os
 import socket
 from contextlib import suppress
-from threading import Thread
+from threading import Lock, Thread
 
-__all__ = ["forward", "shut_down"]
+__all__ = ["SplicedConnections", "shut_down"]
 
 _PIPE_BYTES = 1 << 20  # moved at once; the kernel's default limit
 
 
-def forward(peer: socket.socket, server: socket.socket, for_peer: bytes = b"", for_server: bytes = b"") -> None:
-    """Forward bytes in both directions until both sides have ended.
+class SplicedConnections:
+    """Forwards bytes between peers and a server until both sides of a connection have ended."""
 
-    Parameters
-    ----------
-    peer, server : socket.socket
-        The two sides.
-    for_peer, for_server : bytes
-        What each is sent first.
-    """
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._peers: set[socket.socket] = set()
+        self._closed = False
+
+    def add(self, peer: socket.socket, server: socket.socket, for_peer: bytes, for_server: bytes) -> None:
+        """Forward a connection, and close it at its end.
+
+        Parameters
+        ----------
+        peer, server : socket.socket
+            The two sides.
+        for_peer, for_server : bytes
+            What each is sent first.
+        """
+        with self._lock:
+            self._peers.add(peer)
+            if self._closed:
+                shut_down(peer)
+
+        def run() -> None:
+            try:
+                _forward(peer, server, for_peer, for_server)
+            finally:
+                self._close(peer, server)
+
+        try:
+            Thread(target=run, daemon=True).start()
+        except RuntimeError:  # no thread can be started
+            self._close(peer, server)
+
+    def close(self) -> None:
+        """End all connections, and those that are added later."""
+        with self._lock:
+            self._closed = True
+            for peer in self._peers:
+                shut_down(peer)  # wakes the threads that wait for it, which close it
+
+    def _close(self, peer: socket.socket, server: socket.socket) -> None:
+        with self._lock:
+            self._peers.discard(peer)
+            peer.close()
+        server.close()
+
+
+def _forward(peer: socket.socket, server: socket.socket, for_peer: bytes, for_server: bytes) -> None:
     for each in (peer, server):
         each.settimeout(None)
     back = Thread(target=_forward_one_way, args=(server, peer, for_peer), daemon=True)

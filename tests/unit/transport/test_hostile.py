@@ -204,7 +204,7 @@ def test_a_handshake_without_the_certificate_lets_nobody_in(guarded, monkeypatch
         time.sleep(0.3)  # and the answer to the server's part is not sent
         assert len(peer.recv(10_000)) > 300
         assert len(gate._unauthenticated) == 1
-        assert not gate._authenticated
+        assert not gate._spliced._peers
         assert _hung_up(peer)
     guarded.answer()
 
