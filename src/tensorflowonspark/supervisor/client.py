@@ -11,7 +11,7 @@ from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Connected, Failed, NodeReady
 from tensorflowonspark.transport import Credentials
 
-__all__ = ["NodeAssignment", "receive_reply", "start_supervisor"]
+__all__ = ["NodeAssignment", "receive_reply", "start_supervisor", "supervisor_environment"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class NodeAssignment:
     hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # Hadoop's settings, for file systems
     local_directory: str = ""  # for temporary files of this executor
     echo: bool = True  # whether the node's output is also written to the executor's log
+    prepared: bool = False  # whether a fork server for this node was started ahead
 
     @property
     def role(self) -> Role:
@@ -41,10 +42,14 @@ def start_supervisor(assignment: NodeAssignment) -> tuple[processes.Process, Con
 
     It inherits the environment and the module search path of this process.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    process, pipe = processes.start("tensorflowonspark.supervisor", environment)
+    process, pipe = processes.start("tensorflowonspark.supervisor", supervisor_environment())
     pipe.send(assignment)
     return process, pipe
+
+
+def supervisor_environment() -> dict[str, str]:
+    """Return the environment of a supervisor that this process starts."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def receive_reply(pipe: Connection) -> Connected | NodeReady | Failed:

@@ -1,7 +1,8 @@
 """Client of the executor's fork server, which forks a node instead of starting it with ``exec``.
 
 After any failure here the node is started with ``exec``, without a long wait. A busy server is waited for: it forks one
-node after another, and to start them with ``exec`` would take a busy host longer.
+node after another, and to start them with ``exec`` would take a busy host longer. So is one that was started for the
+nodes that are to come, and is still importing.
 """
 
 import json
@@ -27,6 +28,9 @@ __all__ = ["ForkServer", "ForkedProcess"]
 
 _REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds; then it is examined
 _BUSY_SECONDS = 15.0  # the same, for a server that is not stopped
+_IMPORT_SECONDS = 30.0  # for a server that was started ahead to import TensorFlow, on a busy host
+_IMPORT_CHECK_SECONDS = 0.05
+_NICENESS = 5  # of a server's imports beside running programs
 _IDLE_SECONDS = 600.0  # without a cluster on the executor, after which its server ends
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
@@ -68,7 +72,7 @@ class ForkServer:
             and not any(Path(device).exists() for device in _GPU_DEVICES)
         )
 
-    def fork(self, pipe: int, output: int) -> "ForkedProcess | None":
+    def fork(self, pipe: int, output: int, *, started_ahead: bool = False) -> "ForkedProcess | None":
         """Return a new node; None without a server, or if the server can't fork a node like this one.
 
         Parameters
@@ -77,9 +81,11 @@ class ForkServer:
             The file descriptor in the node's arguments (`processes.parent_pipe`).
         output : int
             The file descriptor for its output.
+        started_ahead : bool
+            Whether to wait for a server that is importing.
         """
         try:
-            connection = self._connect()
+            connection = self._connect(_IMPORT_SECONDS if started_ahead else 0.0)
         except OSError:
             return None
         process = None
@@ -102,14 +108,33 @@ class ForkServer:
             try:
                 self._share_use(rendezvous)
                 if self._is_free(rendezvous):
-                    self._start()
+                    self._start(_NICENESS)
             finally:
                 rendezvous.close()
 
-    def _connect(self) -> socket.socket:
+    def start_ahead(self) -> None:
+        """Start a server for nodes that are to come, unless there is one: nothing is more urgent than its imports."""
+        with suppress(OSError, ValueError):
+            rendezvous = Rendezvous(self._path, make=True)
+            try:
+                if self._is_free(rendezvous):
+                    self._start(0)
+            finally:
+                rendezvous.close()
+
+    def _connect(self, seconds: float) -> socket.socket:
+        """Return a connection to the server, and wait so long while one is importing."""
+        end = time.monotonic() + seconds
         rendezvous = Rendezvous(self._path, make=False)
         try:
-            connection = rendezvous.connect(_REPLY_SECONDS)
+            while True:
+                try:
+                    connection = rendezvous.connect(_REPLY_SECONDS)
+                    break
+                except (FileNotFoundError, ConnectionRefusedError):
+                    if time.monotonic() > end or not rendezvous.exists() or not rendezvous.is_locked(SERVER):
+                        raise
+                    time.sleep(_IMPORT_CHECK_SECONDS)
             self._share_use(rendezvous)
             return connection
         finally:
@@ -131,18 +156,16 @@ class ForkServer:
 
     def _is_free(self, rendezvous: Rendezvous) -> bool:
         """Return whether there is no server; one with other properties ends."""
-        lock = rendezvous.lock(SERVER)
-        if lock is None:
+        if rendezvous.is_locked(SERVER):
             with suppress(FileNotFoundError, ConnectionRefusedError), rendezvous.connect(_REPLY_SECONDS) as connection:
                 return bool(self._request(connection, connection.makefile("rb"), []).get("refusal"))
             return False  # it is importing
-        os.close(lock)
         return True
 
-    def _start(self) -> None:
+    def _start(self, niceness: int) -> None:
         environment = {name: value for name, value in self._properties.environment.items() if name != processes.FAMILY}
         process, pipe = processes.start("tensorflowonspark.supervisor.forkserver", environment, subprocess.DEVNULL)
-        pipe.send((self._path, self._executor_pid, self._idle_seconds))
+        pipe.send((self._path, self._executor_pid, self._idle_seconds, niceness))
         pipe.close()
         Thread(target=process.wait, daemon=True).start()
 

@@ -69,6 +69,13 @@ class Rendezvous:
         os.close(descriptor)
         return None
 
+    def is_locked(self, name: str) -> bool:
+        """Return whether another process holds or shares a lock."""
+        descriptor = self.lock(name)
+        if descriptor is not None:
+            os.close(descriptor)
+        return descriptor is None
+
     def share(self, name: str) -> int:
         """Return a file descriptor that shares a lock until it is closed."""
         descriptor = self.open(name)

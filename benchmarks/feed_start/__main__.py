@@ -1,0 +1,120 @@
+"""The time that a feed takes beside its rows: small feeds, and the first feed of an application.
+
+``small`` feeds a thousand rows again and again to a cluster of two nodes, beside a Spark job that counts them.
+``first`` is one `tensorflowonspark.run` with data in a new application, to the first step of a model, beside the two
+things that it can't do without: Spark's first job on the same rows, and an import of TensorFlow with one step.
+"""
+
+from statistics import median
+
+from benchmarks.common.command import command, run
+from benchmarks.common.report import Target, circumstances, median_and_range, table, targets
+from benchmarks.common.rounds import Contender, take_turns
+
+_MODULE = "benchmarks.feed_start.contenders"
+_SMALL_ROWS = 1_000
+_SMALL_FEEDS = 100
+_FIRST_ROWS = 150_000
+_SMALL = {
+    "count": ("a Spark job that counts the rows", {"how": "count"}),
+    "disk": ("a feed, cached on disk (the default)", {"how": "feed", "cache": "disk"}),
+    "memory": ("a feed, cached in memory", {"how": "feed", "cache": "memory"}),
+    "none": ("a feed, streamed", {"how": "feed", "cache": None}),
+}
+_FIRST = {
+    "count": "Spark's first job: it counts the rows in Python",
+    "import": "an import of TensorFlow, and one step",
+    "run": "`tfos.run(data=df)`, to the first step",
+    "run cold": "the same with `warm_nodes=False`",
+}
+
+
+def _above(results, how):
+    found = results["small"]["found"]
+    return median(found[how]) - median(found["count"])
+
+
+def _of_the_longer(results, how):
+    found = results["first"]["found"]
+    return median(found[how]) / max(median(found["count"]), median(found["import"]))
+
+
+TARGETS = [
+    *(
+        Target(
+            f"{_SMALL[how][0]}, of {_SMALL_ROWS:,} rows, above the job that counts them",
+            lambda results, how=how: _above(results, how),
+            0.15,
+            "{:.2f} s",
+            at_least=False,
+        )
+        for how in ("disk", "memory", "none")
+    ),
+    Target(
+        "the first feed of an application, to the first step: of the longer of job and import",
+        lambda results: _of_the_longer(results, "run"),
+        1.2,
+        at_least=False,
+    ),
+]
+
+
+def small(options, log):
+    """Return the seconds of each small feed and job."""
+    with Contender(["-m", _MODULE, "small"], log) as contender:
+        turns = {name: contender.turn(rows=_SMALL_ROWS, **request) for name, (_, request) in _SMALL.items()}
+        return take_turns(turns, max(1, int(_SMALL_FEEDS * options.scale)), "small feeds", shown="{:.2f} s".format)
+
+
+def first(options, log):
+    """Return the seconds of each first feed, job and import, each in new processes."""
+
+    def turn(how):
+        def one_round():
+            with Contender(["-m", _MODULE, "import" if how == "import" else "first"], log) as contender:
+                return contender.round({"how": how, "rows": max(1_000, int(_FIRST_ROWS * options.scale))})
+
+        return one_round
+
+    return take_turns({how: turn(how) for how in _FIRST}, options.rounds, "first feed", shown="{:.1f} s".format)
+
+
+PARTS = {"small": small, "first": first}
+
+
+def measure(options, log):
+    """Run the parts that the command line names."""
+    for part in options.parts.split(","):
+        found = PARTS[part](options, log)
+        packages = ("tensorflowonspark", "pyspark", "pyarrow", "tensorflow", "keras")
+        yield {part: {"about": circumstances(options, packages=packages), "found": found}}
+
+
+def _small(results):
+    found = results["small"]["found"]
+    rows = [
+        [title, f"{_above(results, how):+.3f} s", median_and_range(found[how], "{:.3f}")]
+        for how, (title, _) in _SMALL.items()
+    ]
+    about = f" {len(found['count'])} feeds and jobs of each kind, in turns."
+    return f"{about}\n\n{table([f'{_SMALL_ROWS:,} rows', 'above the job', 'seconds'], rows)}"
+
+
+def _first(results):
+    found = results["first"]["found"]
+    rows = [
+        [title, f"{_of_the_longer(results, how):.2f}", median_and_range(found[how], "{:.1f}")]
+        for how, title in _FIRST.items()
+    ]
+    return "\n\n" + table([f"{_FIRST_ROWS:,} rows of 784 float32", "of the longer", "seconds"], rows)
+
+
+def report(results):
+    """Return the sections of the page."""
+    makers = {"small": _small, "first": _first}
+    sections = {part: results[part]["about"] + make(results) for part, make in makers.items() if part in results}
+    return {**targets(TARGETS, results), **sections}
+
+
+if __name__ == "__main__":
+    run(command("feed_start", __doc__, parts=PARTS, scaled=True), measure, report)

@@ -1,0 +1,113 @@
+"""Contenders: feeds, the Spark job that counts their rows, and an import of TensorFlow with one step."""
+
+import sys
+import time
+from contextlib import contextmanager
+
+from benchmarks.common.rounds import serve_rounds
+from benchmarks.common.spark import Frames, floats, two_whole_workers
+
+COLUMNS = [f"{floats(784)} as x", "cast(id % 10 as float) as label"]
+_MEMORY = "3g"
+
+
+def counted(frame):
+    """Count the rows of a DataFrame in Python, batch by batch, as a feeding task receives them."""
+
+    def count(batches):
+        import pyarrow as pa
+
+        yield pa.record_batch({"rows": [sum(batch.num_rows for batch in batches)]})
+
+    return sum(row.rows for row in frame.mapInArrow(count, "rows long").collect())
+
+
+def pass_over(args, ctx):
+    """Pass over each feed; return the number of rows of all."""
+    return sum(int((weights > 0).sum()) for feed in ctx.feeds() for *_, weights in feed.batches(256))
+
+
+def fit_one_epoch(_, ctx):
+    """Train a small model on all workers; return when the first step ended."""
+    import keras
+    import tensorflow as tf
+
+    steps = []
+    clock = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: steps.append(time.time()))
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = small_model(keras)
+    dataset = ctx.dataset(256, features="x", label="label", shapes={"x": (784,)})
+    model.fit(dataset, epochs=1, verbose=0, callbacks=[clock])
+    return steps[0]
+
+
+def small_model(keras):
+    """Return a compiled model."""
+    model = keras.Sequential([keras.Input((784,)), keras.layers.Dense(128, "relu"), keras.layers.Dense(10)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+@contextmanager
+def small_feeds():
+    """Yield a function that runs one round of a feed, or of the job, of few rows."""
+    import tensorflowonspark as tfos
+
+    with two_whole_workers(_MEMORY) as spark:
+        frames = Frames(spark)
+        with tfos.Cluster(spark, pass_over, num_workers=2) as cluster:
+
+            def run_round(request):
+                frame = frames.of(COLUMNS, request["rows"])
+                start = time.monotonic()
+                if request["how"] == "count":
+                    assert counted(frame) == request["rows"]
+                else:
+                    cluster.train(frame, cache=request["cache"])
+                return time.monotonic() - start
+
+            yield run_round
+
+
+@contextmanager
+def first_feed():
+    """Yield a function that runs the first job of an application."""
+    import tensorflowonspark as tfos
+
+    with two_whole_workers(_MEMORY) as spark:
+
+        def run_round(request):
+            frame = spark.range(0, request["rows"], 1, 8).selectExpr(*COLUMNS)
+            start = time.time()
+            if request["how"] == "count":
+                assert counted(frame) == request["rows"]
+                return time.time() - start
+            steps = tfos.run(spark, fit_one_epoch, data=frame, num_workers=2, warm_nodes=request["how"] == "run")
+            return max(steps.values()) - start
+
+        yield run_round
+
+
+@contextmanager
+def bare_import():
+    """Yield a function that imports TensorFlow and takes one step."""
+
+    def run_round(_):
+        start = time.time()
+        import keras
+        import numpy as np
+        import tensorflow as tf  # noqa: F401
+
+        model = small_model(keras)
+        model.fit(np.zeros((256, 784), np.float32), np.zeros(256), batch_size=256, verbose=0)
+        return time.time() - start
+
+    yield run_round
+
+
+if __name__ == "__main__":
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the nodes can't import it
+    with {"small": small_feeds, "first": first_feed, "import": bare_import}[sys.argv[1]]() as serve:
+        serve_rounds(serve)
