@@ -114,6 +114,7 @@ class PartHeader:
     partition: int
     attempt: int
     storage: CacheConfig = field(default_factory=CacheConfig)
+    source: tuple[int, int] | None = None  # partition and its row with which the part begins, if it is not all of it
 
     @property
     def is_move(self) -> bool:
@@ -290,6 +291,7 @@ class FeedComplete(ToNode):
 
     A feed that starts with its first rows (`starts_early`) has two of these: one when it begins to stream, and one when
     all rows are in the caches. In between, and in any case for one pass, its workers take the steps that are granted.
+    With `validation_arrives`, the rows to validate on come among those to train on, and are known with the second.
     """
 
     feed: int
@@ -297,6 +299,7 @@ class FeedComplete(ToNode):
     validation: SplitManifest | None = None
     streams: bool = False  # the rows to train on arrive later; `train` describes the first of them
     starts_early: bool = False
+    validation_arrives: bool = False
     counts: tuple[tuple[int, int], ...] = ()  # of files: the splits that the workers have counted, and their rows
 
 

@@ -74,6 +74,7 @@ def functions_of_ones_own(spark, data):
 
     found = tfos.run(spark, count, "this", data=data, num_workers=2)
     assert found == {"worker:0": ("this", 100), "worker:1": ("this", 100)}
+    assert tfos.run(spark, count, "this", data=data, num_workers=2, start="first_rows") == found
 
     def fail(args, ctx):
         if ctx.index == 1:

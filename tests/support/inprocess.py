@@ -17,11 +17,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tensorflowonspark import transport
+from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.feed_messages import PartitionFed
 from tensorflowonspark.messages import Member, NodeReady, Probe, ProbeReply, Register
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.main import run_program
-from tensorflowonspark.task.feeder import choose
+from tensorflowonspark.task.feeder import NodeEndpoint, choose, feed_partition
 from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 
 
@@ -47,8 +49,8 @@ class Pipe:
             Event().wait()  # for ever: this thread alone ends with the tests, where a node's process would end
 
 
-def run_node(plan, number, directory, placed):
-    """Run a node in this thread, from its hello to the driver's stop."""
+def run_node(plan, number, directory, placed, batches=()):
+    """Run a node in this thread, from its hello to the driver's stop; a held one is fed by its task."""
     role = plan.config.spec.roles[number]
     socket = str(Path(directory) / f"{number}.sock")
     setup = NodeSetup(plan.config, number, "127.0.0.1", plan.credentials, (), socket, directory)
@@ -58,13 +60,23 @@ def run_node(plan, number, directory, placed):
     placed.set()
     link = Link(Pipe(channel))
     receiver = FeedServer(setup, link.send)
-    link.send(NodeReady(receiver.socket, receiver.port))
+    ready = NodeReady(receiver.socket, receiver.port)
+    link.send(ready)
+    if plan.feed is not None:
+        Thread(target=feed_held, args=(plan, number, ready, batches, link.send), daemon=True).start()
     members = link.wait_for_members()
     link.send(run_program(setup, members, link, receiver))
     link.wait_for_stop()
     channel.close()
     for server in (receiver._local, receiver._remote):
         server.close()
+
+
+def feed_held(plan, number, ready, batches, send):
+    """Do what the task that holds a node does."""
+    endpoint = NodeEndpoint(number, str(plan.config.spec.roles[number]), "127.0.0.1", ready, plan.driver)
+    parts = feed_partition(endpoint, plan.credentials, plan.feed, number, 0, iter(batches))
+    send(PartitionFed(plan.feed.feed, parts))
 
 
 class Row(NamedTuple):
@@ -132,15 +144,17 @@ def breaking(batches):
 
 
 class ThreadNodes:
-    """Starts the nodes of a plan as threads of this process."""
+    """Starts the nodes of a plan as threads of this process; held ones with their partitions."""
 
-    def __init__(self):
+    def __init__(self, partitions=None):
+        self._partitions = partitions
         self._directory = tempfile.TemporaryDirectory(prefix="inprocess-")
 
     def __call__(self, plan, on_end):
         placed = [Event() for _ in plan.config.spec.roles]
         for number, event in enumerate(placed):
-            Thread(target=run_node, args=(plan, number, self._directory.name, event), daemon=True).start()
+            batches = self._partitions[number] if self._partitions else ()
+            Thread(target=run_node, args=(plan, number, self._directory.name, event, batches), daemon=True).start()
         return PlayedStage(placed)
 
 
@@ -160,6 +174,20 @@ def cluster_in_process(program, args=None, *, slots=2, mishaps=(), **settings):
         return ThreadJob(function, partitions, on_end, slots=slots, mishaps=mishaps)
 
     return cluster_on(LoopbackBackend(ThreadNodes(), submit), program, args, **settings)
+
+
+def run_in_process(program, args, partitions, **how):
+    """Return what a program returns on the nodes of a held cluster, one for each partition.
+
+    Parameters
+    ----------
+    **how
+        Of the `FeedRequest`.
+    """
+    backend = LoopbackBackend(ThreadNodes(partitions))
+    cluster = cluster_on(backend, program, args, num_workers=len(partitions), hold=True)
+    cluster._start(FeedRequest(None, timeout=20.0, **how))
+    return cluster.shutdown()
 
 
 def partitions_of(sizes, batch_rows=7):

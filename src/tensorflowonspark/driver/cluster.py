@@ -10,7 +10,7 @@ from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy, 
 from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt
 from tensorflowonspark.driver.console import parse_level, parse_show
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
-from tensorflowonspark.driver.feed.job import FeedRequest, check_frame, node_endpoints
+from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame, node_endpoints, starts_early
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeInfo
@@ -314,7 +314,7 @@ class Cluster:
         validation: "DataFrame | str | None" = None,
         cache: Literal["disk", "memory"] | None = "disk",
         cache_limit: int | str | None = None,
-        start: Literal["all_rows", "first_rows"] = "all_rows",
+        start: Start = "all_rows",
         rebalance: bool = True,
         independent_workers: bool = False,
         timeout: float = 600.0,
@@ -392,9 +392,7 @@ class Cluster:
 
     def _starts_early(self, start: str, cache: CacheConfig) -> bool:
         """Return whether the programs begin with the first rows of a feed whose rows they keep."""
-        if start not in ("all_rows", "first_rows"):
-            raise SpecError(f"start={start!r}: expected 'all_rows' or 'first_rows'")
-        if start == "all_rows" or cache.keep is CacheMode.NONE:  # without a cache they always do
+        if not starts_early(start) or cache.keep is CacheMode.NONE:  # without a cache they always do
             return False
         if self._config.spec.num_ps:
             raise FeedError(

@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.attempt import ClusterAttempt
+from tensorflowonspark.driver.feed.held import EarlyHeldFeed, HeldFeed
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.feed.session import CachedFeed, FeedSession, FeedStrategy, HeldFeed
+from tensorflowonspark.driver.feed.session import CachedFeed, FeedSession, FeedStrategy
 from tensorflowonspark.driver.feed.streamed import EarlyFeed, StreamedFeed
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
@@ -187,10 +188,12 @@ class RestartController:
             self._feed(request)
 
     def _start_held(self, request: FeedRequest) -> None:
-        """Start the attempt with tasks that feed their own nodes, and wait until they have."""
-        session = self._open(request, HeldFeed)  # before the tasks feed, so that no report is missed
+        """Start the attempt with tasks that feed their own nodes, and wait until the programs have what they need."""
+        early = request.starts_early
+        session = self._open(request, EarlyHeldFeed if early else HeldFeed)  # before a report could be missed
+        stride = len(self._attempt.monitor.nodes) if early else 0
         try:
-            self._attempt.start(request.data, FeedSpec(0, validation=request.validation_column))
+            self._attempt.start(request.data, FeedSpec(0, validation=request.validation_column, part_stride=stride))
             session.run()
         finally:
             session.close()

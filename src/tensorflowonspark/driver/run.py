@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from tensorflowonspark.config import ClusterConfig, RestartPolicy
 from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT, Cluster
 from tensorflowonspark.driver.connect import run_remotely
-from tensorflowonspark.driver.feed.job import FeedRequest, check_frame
+from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame, starts_early
 from tensorflowonspark.driver.program import Program
 from tensorflowonspark.driver.restart import RestartBudget
 from tensorflowonspark.driver.script import read_script
@@ -28,6 +28,7 @@ class RunSettings(TypedDict, total=False):
 
     data: "DataFrame | None"
     validation: "DataFrame | str | None"
+    start: Start
     num_workers: int | tuple[int, int]
     num_ps: int
     chief: bool
@@ -54,6 +55,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     *,
     data: "DataFrame | None" = None,
     validation: "DataFrame | str | None" = None,
+    start: Start = "all_rows",
     num_workers: int | tuple[int, int] = 1,
     num_ps: int = 0,
     chief: bool = False,
@@ -91,6 +93,9 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     validation : DataFrame or str, optional
         Rows to validate on, as for `Cluster.train`: a DataFrame with the same columns, or the boolean column of `data`
         that marks them.
+    start : {"all_rows", "first_rows"}
+        When the programs begin, as for `Cluster.train`. With "first_rows" the first epoch takes the rows as they
+        arrive, and every pass over validation rows waits for all of them.
     num_workers, num_ps, chief, evaluator, tensorboard, env, log_level
         As for `Cluster`.
     heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls, grace, show, log_dir, gpus_per_node
@@ -147,7 +152,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         log_dir=log_dir,
         gpus_per_node=gpus_per_node,
     )
-    request = _request(cluster, data, validation)
+    request = _request(cluster, data, validation, start)
     if is_remote(spark):
         if cluster._config.min_workers is not None:
             raise SpecError(f"num_workers={num_workers!r}: over Spark Connect slots can't be counted")
@@ -213,19 +218,23 @@ def run_script(
     run(spark, read_script(path, arguments, module=module, working_dir=working_dir, files=files), **settings)
 
 
-def _request(cluster: Cluster, data: "DataFrame | None", validation: "DataFrame | str | None") -> FeedRequest | None:
+def _request(
+    cluster: Cluster, data: "DataFrame | None", validation: "DataFrame | str | None", start: Start
+) -> FeedRequest | None:
     """Return the feed of a held cluster, whose tasks have one input: rows to validate on are marked by a column."""
+    early = starts_early(start)
     if data is None:
         if validation is not None:
             raise SpecError("validation: there is no data to train on; pass data as well")
+        if early:
+            raise SpecError(f"start={start!r}: there is no data to train on; pass data as well")
         return None
     if len(cluster.spec.roles) != len(cluster.spec.fed):
         raise SpecError(f"run(data=...) feeds every node, and not all are workers in {cluster.spec}: use Cluster")
     check_frame(data, validation)
-    if validation is None or isinstance(validation, str):
-        return FeedRequest(data, validation)
-    frame, column = _with_marks(data, validation)
-    return FeedRequest(frame, column)
+    if validation is not None and not isinstance(validation, str):
+        data, validation = _with_marks(data, validation)
+    return FeedRequest(data, validation, rebalance=not early, starts_early=early)
 
 
 def _with_marks(data: "DataFrame", validation: "DataFrame") -> tuple["DataFrame", str]:

@@ -1,5 +1,6 @@
 """The estimator: trains a Keras model on the rows of a DataFrame, on one or several nodes."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,7 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as f
 
 from tensorflowonspark.columns import check_schema, quoted, select
+from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KerasEstimator"]
 
+_log = logging.getLogger(__name__)
 _EPOCHS = 2  # Keras's output of a line for each epoch
 
 
@@ -72,6 +75,12 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         Steps per execution of Keras's training function, as in ``Model.compile``.
     seed : int
         Seed of the initial weights and of the order of rows.
+    start : {"all_rows", "first_rows"}, optional
+        When training begins. With "all_rows" each epoch is a full shuffle, whose order follows from the seed. With
+        "first_rows" the first epoch takes the rows as they arrive, shuffled only among those that arrive together;
+        its number of steps is unknown before its end. If unset, the estimator chooses: "all_rows" if `seed` is set
+        (equal results are wanted), with `trainFn`, and with callbacks of classes that are not Keras's own (which may
+        need the number of steps); otherwise "first_rows".
     mixedPrecision : str, optional
         Keras's dtype policy for a model that a function builds: ``mixed_float16`` or ``mixed_bfloat16``.
     checkpointDir : str, optional
@@ -134,6 +143,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         batchSize: int = 32,
         stepsPerExecution: int = 1,
         seed: int = 0,
+        start: Start | None = None,
         mixedPrecision: Precision | None = None,
         checkpointDir: str | None = None,
         initialModel: KerasModel | None = None,
@@ -189,7 +199,9 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
     def _fit(self, dataset: "DataFrame") -> KerasModel:
         frame, validation = self._select_rows(dataset)
         job = self._job(frame, validation)
-        options = {"num_workers": self.getNumWorkers(), **self.getClusterOptions()}
+        start = self._chosen_start
+        _log.info("training begins with %s (start)", start)
+        options = {"num_workers": self.getNumWorkers(), "start": start, **self.getClusterOptions()}
         results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
         trained = next(each for each in results.values() if each is not None)
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))

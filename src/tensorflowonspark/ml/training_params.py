@@ -2,12 +2,13 @@
 """Params of the estimator: the model, its data, and the settings of its training."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.param.shared import HasLabelCol, HasSeed, HasValidationIndicatorCol, HasWeightCol
 from pyspark.sql import DataFrame
 
+from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, one_of, param, positive
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EstimatorSettings", "Precision", "TrainFn", "TrainingParams"]
 
+_KERAS = ("keras", "tf_keras")  # top-level packages
 Precision = Literal["mixed_float16", "mixed_bfloat16", "float32"]
 TrainFn = Callable[[Any, Any, Any, Any], Mapping[str, Sequence[float]] | None]
 
@@ -39,6 +41,7 @@ class EstimatorSettings(ModelSettings, total=False):
     batchSize: int
     stepsPerExecution: int
     seed: int
+    start: Start | None
     mixedPrecision: Precision | None
     checkpointDir: str | None
     initialModel: Any
@@ -80,6 +83,12 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
     batchSize: "Param[int]" = param("batchSize", "rows of one step over all workers together.", positive)
     stepsPerExecution: "Param[int]" = param(
         "stepsPerExecution", "steps per execution of Keras's training function, as in Model.compile.", positive
+    )
+    start: "Param[str]" = param(
+        "start",
+        "when training begins: with 'all_rows', or with 'first_rows', which the first epoch takes as they arrive. If "
+        "unset, the other params decide: 'all_rows' if seed or trainFn is set, or callbacks has classes of your own.",
+        one_of(*get_args(Start)),
     )
     mixedPrecision: "Param[str]" = param(
         "mixedPrecision",
@@ -232,6 +241,14 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
         """Return `stepsPerExecution`."""
         return self.getOrDefault("stepsPerExecution")
 
+    def setStart(self, value: Start | None) -> "Self":
+        """Set `start`, when training begins."""
+        return self._assign(start=value)
+
+    def getStart(self) -> Start | None:
+        """Return `start`, or None if unset."""
+        return self._optional("start")
+
     def setMixedPrecision(self, value: Precision | None) -> "Self":
         """Set `mixedPrecision`, Keras's dtype policy."""
         return self._assign(mixedPrecision=value)
@@ -279,6 +296,16 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
     def getVerbose(self) -> int:
         """Return `verbose`."""
         return self.getOrDefault("verbose")
+
+    @property
+    def _chosen_start(self) -> Start:
+        """When training begins: `start`, or what the other params ask for."""
+        # A callback of Keras's own needs no number of steps; another may read params["steps"], which is None until all
+        # rows have arrived. A loop may ask for the dataset's length.
+        own_code = self.getTrainFn() is not None or any(
+            type(each).__module__.partition(".")[0] not in _KERAS for each in self.getCallbacks()
+        )
+        return self.getStart() or ("all_rows" if self.isSet("seed") or own_code else "first_rows")
 
     @property
     def _label_columns(self) -> list[str]:

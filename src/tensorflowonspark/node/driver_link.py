@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig, ClusterSpec, Role
 from tensorflowonspark.errors import ClusterError
-from tensorflowonspark.feed_messages import FeedComplete, PassesEnded, Split, SplitManifest, StepGrant
+from tensorflowonspark.feed_messages import FeedComplete, PassesEnded, Split, StepGrant
 from tensorflowonspark.messages import (
     Contributed,
     Heartbeat,
@@ -96,7 +96,7 @@ class Link:
         _links.add(self)
         self._members: tuple[Member, ...] = ()
         self._feeds: dict[int, FeedComplete] = {}
-        self._arrived: dict[int, SplitManifest] = {}  # of feeds that have started early, once all rows are there
+        self._arrived: dict[int, FeedComplete] = {}  # of feeds that have started early, once all rows are there
         self._grants: dict[int, deque[StepGrant]] = defaultdict(deque)
         self._granted: Counter[int] = Counter()  # steps, by feed
         self._ended: set[int] = set()  # streams of which no further step comes
@@ -171,11 +171,11 @@ class Link:
         self._wait(lambda: feed in self._feeds or self._no_more_feeds or None)
         return self._feeds.get(feed)
 
-    def wait_for_rows(self, feed: int) -> SplitManifest:
+    def wait_for_rows(self, feed: int) -> FeedComplete:
         """Wait until all rows of a feed have arrived that has started before; return what all nodes have."""
         return self._wait(lambda: self._arrived.get(feed))
 
-    def arrived(self, feed: int) -> SplitManifest | None:
+    def arrived(self, feed: int) -> FeedComplete | None:
         """Return what all nodes have of a feed that has started early; None as long as rows arrive."""
         return self._arrived.get(feed)
 
@@ -278,7 +278,7 @@ class Link:
     @_handle.register
     def _(self, message: FeedComplete) -> None:
         if message.starts_early and not message.streams:
-            self._arrived[message.feed] = message.train
+            self._arrived[message.feed] = message
             return
         self._feeds[message.feed] = message
         if self._on_feed is not None:

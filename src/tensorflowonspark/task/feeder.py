@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +18,9 @@ from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter
 
 __all__ = ["FeedSpec", "NodeEndpoint", "PartitionFeeder", "choose", "connect_to", "feed_partition", "node_lost_error"]
 
+# At least, of a partition in several parts, which consist of whole batches; each next one is twice as large, up to a file.
+_FIRST_PART_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class FeedSpec:
@@ -28,6 +31,9 @@ class FeedSpec:
     storage: CacheConfig = field(default_factory=CacheConfig)
     validation: str = ""  # the boolean column that marks rows to validate on; empty: there is none
     first_partition: int = 0  # number, in the feed, of Spark's partition 0
+    # Above 0: a partition is sent in several parts, each of which counts at once. Their numbers in the feed begin with
+    # the partition's and are this far apart. Only for tasks that Spark does not repeat alone.
+    part_stride: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,52 +125,126 @@ def feed_partition(
     attempt: int,
     batches: Iterator[pa.RecordBatch],
 ) -> tuple[PartRef, ...]:
-    """Send a partition to a node; return the parts that the node has stored: one for each split with rows.
+    """Send a partition to a node; return the parts that the node has stored: one or several for a split with rows.
 
     Raises
     ------
     FeedError
         If the node can't be reached, or is lost before it has stored all rows.
     """
-    sent: dict[Split, int] = {}
-    senders: dict[Split, _Sender] = {}
     near = Path(endpoint.ready.feed_socket).exists() and can_share_files()
     with connect_to(endpoint, credentials) as node:
+        splits = {
+            split: _SplitSender(node, spec, PartRef(split, partition, attempt, endpoint.number), near)
+            for split in Split
+        }
         try:
             for batch in batches:
                 for split, rows in _divided(batch, spec, partition):
-                    if split not in senders:
-                        header = PartHeader(spec.feed, split, partition, attempt, spec.storage)
-                        senders[split] = _Sender(node.put(header, rows.schema), spec.storage, near)
-                    senders[split].write(rows)
-                    sent[split] = sent.get(split, 0) + rows.num_rows
-            stored = {split: sender.finish() for split, sender in senders.items()}
+                    splits[split].write(rows)
+            for sender in splits.values():
+                sender.finish_part()
         except transport.ConnectionLost as error:
             message = f"partition {partition}: {endpoint.name} on {endpoint.host} did not take its rows"
-            message = f"{message} ({sum(sent.values())} were sent)"
+            message = f"{message} ({sum(sender.rows for sender in splits.values())} were sent)"
             raise node_lost_error(endpoint, credentials, message, error) from error
         finally:
-            for sender in senders.values():
+            for sender in splits.values():
                 sender.close()
-    for split, rows_stored in stored.items():
-        if rows_stored != sent[split]:
+    return tuple(part for sender in splits.values() for part in sender.stored)
+
+
+class _SplitSender:
+    """Sends the rows of one split of a partition: as one part, or as several that grow.
+
+    The first one is small, so that training begins soon; the later ones are larger, since rows are shuffled within
+    a part.
+
+    Parameters
+    ----------
+    node : Connection
+        To the node.
+    spec : FeedSpec
+        The feed.
+    first : PartRef
+        The first part, or the only one.
+    near : bool
+        Whether the node may be on this host.
+
+    Attributes
+    ----------
+    rows : int
+        How many rows were sent.
+    stored : list of PartRef
+        The parts that the node has stored.
+    """
+
+    def __init__(self, node: transport.Connection, spec: FeedSpec, first: PartRef, near: bool) -> None:
+        self.rows = 0
+        self.stored: list[PartRef] = []
+        self._node = node
+        self._spec = spec
+        self._next = first
+        self._partition = first.partition
+        self._near = near
+        self._part: _PartSender | None = None
+        self._part_bytes = _FIRST_PART_BYTES
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send a batch."""
+        spec = self._spec
+        if self._part is None:
+            ref, source = self._next, (self._partition, self.rows) if spec.part_stride else None
+            header = PartHeader(spec.feed, ref.split, ref.partition, ref.attempt, spec.storage, source)
+            self._part = _PartSender(self._node.put(header, batch.schema), spec.storage, self._near)
+        self._part.write(batch)
+        self.rows += batch.num_rows
+        # The rows to validate on are needed as a whole.
+        if spec.part_stride and self._next.split is Split.TRAIN and self._part.bytes >= self._part_bytes:
+            self.finish_part()
+            self._part_bytes = min(2 * self._part_bytes, FILE_BYTES)
+
+    def finish_part(self) -> None:
+        """Complete the part that has begun.
+
+        Raises
+        ------
+        FeedError
+            If the node counts other rows than were sent.
+        """
+        part, ref = self._part, self._next
+        if part is None:
+            return
+        rows = part.finish()
+        if rows != part.rows:
             raise FeedError(
-                f"partition {partition}: {sent[split]} rows were sent to {endpoint.name}, and it counts {rows_stored}"
+                f"partition {self._partition}: {part.rows} rows were sent to node {ref.number}, and it counts {rows}"
             )
-    return tuple(PartRef(split, partition, attempt, endpoint.number) for split in stored)
+        self.stored.append(ref)
+        self._near = part.near
+        self._next = replace(ref, partition=ref.partition + self._spec.part_stride)
+        self._part = None
+
+    def close(self) -> None:
+        """Drop what was not sent."""
+        if self._part is not None:
+            self._part.close()
 
 
-class _Sender:
-    """Sends the rows of one split: in shared files to a node on this host, in the stream to one on another."""
+class _PartSender:
+    """Sends the rows of one part: in shared files to a node on this host, in the stream to one on another."""
 
     def __init__(self, stream: transport.PutStream, storage: CacheConfig, near: bool) -> None:
+        self.rows = self.bytes = 0
+        self.near = near  # as far as is known
         self._stream = stream
-        self._near = near
         self._directory = local_directory() if storage.keep is CacheMode.DISK else None
         self._file: SharedFileWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if not self._near:
+        self.rows += batch.num_rows
+        self.bytes += batch.nbytes
+        if not self.near:
             self._stream.write(batch)
             return
         if self._file is not None and self._file.bytes + batch.nbytes > FILE_BYTES:
@@ -179,7 +259,7 @@ class _Sender:
         ref = self._file.finish()
         if not self._stream.send_file(ref):
             # The node can't open this process's files, as in another container: send the rows in the stream.
-            self._near = False
+            self.near = False
             for batch in open_shared(ref):
                 self._stream.write(batch)
         self.close()

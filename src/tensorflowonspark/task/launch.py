@@ -163,10 +163,11 @@ def _hold(
         target = NodeEndpoint(number, str(role), host, ready, plan.driver)
         try:
             parts = feed_partition(target, plan.credentials, plan.feed, number, 0, batches)
+            outcome: FeedFailed | PartitionFed = PartitionFed(plan.feed.feed, parts)
         except FeedError as error:  # an exception would reach the driver as the failure of any task
-            pipe.send(FeedFailed(plan.feed.feed, str(error)))
-        else:
-            pipe.send(PartitionFed(plan.feed.feed, parts))
+            outcome = FeedFailed(plan.feed.feed, str(error))
+        with suppress(OSError):  # a node that has returned before its last row has no supervisor any more
+            pipe.send(outcome)
     with suppress(EOFError, OSError):
         while True:
             pipe.recv()

@@ -12,6 +12,7 @@ from tests.support.programs import small_frame, small_model
 
 pytestmark = pytest.mark.masters("local")
 STEPS = 15  # of an epoch: the larger share of small_frame(spark, [40, 80, 40, 40]) has 120 rows
+HELD_STEPS = 13  # where the tasks have divided the rows: 100 for each node
 
 
 def fit(args, ctx):
@@ -76,17 +77,65 @@ def test_training_begins_before_the_last_rows_have_come(spark, tmp_path):
         assert "val_loss" in history
 
 
+@pytest.mark.smoke
+def test_held_nodes_begin_with_the_first_rows(spark, tmp_path):
+    """The rows to validate on come among the others; the tasks divide all rows evenly."""
+    frame = small_frame(spark, [60, 140])
+    args = {"directory": str(tmp_path)}
+    results = tfos.run(
+        spark, fit, args, num_workers=2, data=frame, validation=frame.where("id < 10"), start="first_rows"
+    )
+    assert sum(rows for _, _, rows, _ in results.values()) == 200
+    for epochs, iterations, rows, history in results.values():
+        assert abs(rows - 100) <= 10
+        assert (epochs, iterations % 3) == ([0, 1, 2], 0)
+        assert iterations in (3 * HELD_STEPS, 3 * (HELD_STEPS + 1))
+        assert "val_loss" in history
+    assert len({iterations for _, iterations, _, _ in results.values()}) == 1
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize(("dies_at", "epochs"), [((0, 9), [0, 1, 2]), ((1, 9), [1, 2])])
-def test_a_restart_feeds_anew_and_resumes_after_the_first_epoch(spark, tmp_path, dies_at, epochs):
+def test_a_restart_feeds_anew_and_resumes_after_the_first_epoch(spark, tmp_path, dies_at, epochs, held):
     """No checkpoint is written within the first epoch, so that no row of it comes twice."""
     args = {"directory": str(tmp_path), "dies_at": dies_at}
-    with tfos.Cluster(spark, fit, args, num_workers=2, restarts=1) as cluster:
-        cluster.train(small_frame(spark, [40, 80, 40, 40]), start="first_rows", cache="memory")
-        results = cluster.join()
-    assert [each[:2] for each in results.values()] == [(epochs, 3 * STEPS)] * 2
+    frame, settings = small_frame(spark, [40, 80, 40, 40]), {"num_workers": 2, "restarts": 1}
+    if held:
+        results = tfos.run(spark, fit, args, data=frame, start="first_rows", **settings)
+    else:
+        with tfos.Cluster(spark, fit, args, **settings) as cluster:
+            cluster.train(frame, start="first_rows", cache="memory")
+            results = cluster.join()
+    steps = HELD_STEPS if held else STEPS
+    assert [each[:2] for each in results.values()] == [(epochs, 3 * steps)] * 2
     saved = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "checkpoints").iterdir())
-    assert saved[0] == STEPS
+    assert saved[0] == steps
+
+
+def pass_over_parts(args, ctx):
+    """Note the rows of two epochs; worker 1 dies in the first one, with a part of its rows taken."""
+    batches = ctx.feed().batches(1000, features="id")
+    found = []
+    for epoch in range(2):
+        ids = []
+        for step, batch in enumerate(batches):
+            ids += batch["id"][batch["sample_weight"] > 0].tolist()
+            if (epoch, step, ctx.attempt, ctx.index) == (0, 60, 0, 1):
+                os.kill(os.getpid(), signal.SIGKILL)
+        found.append((step, ids))
+    return ctx.attempt, found
+
+
+@pytest.mark.slow
+def test_each_row_of_a_held_cluster_comes_once_though_a_node_is_killed(spark):
+    frame = spark.range(0, 200_000, 1, 4).selectExpr("id", "repeat('x', 16) as text")  # 2 MB or more for each node
+    results = tfos.run(spark, pass_over_parts, num_workers=2, data=frame, start="first_rows", restarts=1)
+    assert {attempt for attempt, _ in results.values()} == {1}
+    for epoch in range(2):
+        passes = [found[epoch] for _, found in results.values()]
+        assert sorted(row for _, ids in passes for row in ids) == list(range(200_000))
+        assert len({steps for steps, _ in passes}) == 1
 
 
 def test_a_loop_of_ones_own(spark, tmp_path):
@@ -129,3 +178,7 @@ def test_what_does_not_go_with_first_rows_is_refused(spark):
             cluster.train(frame, start="some_rows")
         with pytest.raises(tfos.FeedError, match=r"start='first_rows' the rows to validate on must be a DataFrame"):
             cluster.train(flagged, validation="held_out", start="first_rows")
+    with pytest.raises(tfos.SpecError, match="start='soon': expected 'all_rows' or 'first_rows'"):
+        tfos.run(spark, lambda ctx: None, data=frame, start="soon")
+    with pytest.raises(tfos.SpecError, match="start='first_rows': there is no data to train on"):
+        tfos.run(spark, lambda ctx: None, start="first_rows")

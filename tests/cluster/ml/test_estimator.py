@@ -107,6 +107,30 @@ def test_same_seed_same_weights_and_workers_agree_with_one(spark):
 
 
 @pytest.mark.slow
+def test_training_that_begins_with_the_first_rows_learns_as_well(spark, tmp_path):
+    """Without a seed that is the default; whatever else an estimator offers goes with it."""
+    import keras
+
+    est = KerasEstimator(
+        line,
+        numWorkers=2,
+        epochs=8,
+        batchSize=8,
+        stepsPerExecution=3,
+        validationIndicatorCol="held_out",
+        checkpointDir=str(tmp_path),
+        callbacks=[keras.callbacks.EarlyStopping(patience=9), keras.callbacks.ReduceLROnPlateau(patience=9)],
+        verbose=1,
+        clusterOptions={"log_level": "WARNING", "restarts": 1},
+    )
+    for start in (None, "all_rows", "first_rows"):
+        history = est.fit(lines(spark), {est.start: start} if start else {}).history
+        assert {len(history[name]) for name in ("loss", "val_loss")} == {8}
+        assert history["loss"][-1] < 0.2 * history["loss"][0]
+        assert history["val_loss"][-1] < 0.1
+
+
+@pytest.mark.slow
 def test_validation_weights_and_early_stopping(spark):
     import keras
 

@@ -1,11 +1,17 @@
 """Every row exactly once per epoch, as many steps on all workers, and no hang, whatever is fed in whatever way."""
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.inprocess import cluster_in_process, partitions_of
+import tensorflowonspark as tfos
+from tensorflowonspark.task import feeder
+from tests.support.inprocess import cluster_in_process, partitions_of, run_in_process
+from tests.support.programs import wait_for
 
 
 def read(args, ctx):
@@ -87,3 +93,100 @@ def test_a_stream_can_be_saved_after_a_feed_that_was_left_in_its_first_pass(tmp_
         cluster.train(partitions_of([20]), cache=None, timeout=20)
         cluster.join()
     assert [path.name.split("-")[1] for path in tmp_path.iterdir()] == ["00000001"]
+
+
+# ---- held clusters, whose tasks feed their own nodes
+
+
+def marked(partitions, every):
+    """Return partitions with a column that marks each so manieth row, to validate on."""
+
+    def mark(batch):
+        marks = pa.array([each % every == 0 for each in batch["id"].to_pylist()])
+        return batch.append_column("held_out", marks)
+
+    return [[mark(batch) for batch in batches] for batches in partitions]
+
+
+def read_held(args, ctx):
+    """Pass over the rows, and over those to validate on after each epoch."""
+    feed = ctx.feed()
+    options = {"features": ["x", "id"], "shuffle": args["shuffle"]}
+    epochs = feed.batches(args["batch_size"], **options)
+    passes = [[], []]
+    for _ in range(2):
+        splits = [epochs, *([feed.validation.batches(args["batch_size"], **options)] if feed.validation else [])]
+        for split, found in zip(splits, passes, strict=False):
+            batches = list(split)
+            ids = [row for batch in batches for row in batch["id"][~np.signbit(batch["sample_weight"])].tolist()]
+            found.append((len(batches), ids))
+    return passes
+
+
+@pytest.mark.timeout(300)
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(
+    sizes=st.lists(st.integers(0, 90), min_size=1, max_size=3).filter(lambda sizes: sum(sizes) > 1),
+    batch_size=st.integers(3, 50),
+    starts_early=st.booleans(),
+    first_part=st.sampled_from([1, 300, 1 << 20]),
+    validates=st.sampled_from([0, 2, 7]),
+    shuffle=st.booleans(),
+)
+def test_a_hundred_draws_of_held_clusters(monkeypatch, sizes, batch_size, starts_early, first_part, validates, shuffle):
+    monkeypatch.setattr(feeder, "_FIRST_PART_BYTES", first_part)
+    partitions, validation = partitions_of(sizes), None
+    if validates:
+        partitions, validation = marked(partitions, validates), "held_out"
+    args = {"batch_size": batch_size, "shuffle": shuffle}
+    how = {"validation": validation, "starts_early": starts_early, "rebalance": not starts_early}
+    results = run_in_process(read_held, args, partitions, **how).values()
+    chosen = [[row for row in range(sum(sizes)) if bool(validates) and row % validates == 0]]
+    chosen.insert(0, [row for row in range(sum(sizes)) if row not in chosen[0]])
+    for split in range(1 + bool(validates)):
+        for epoch in range(2):
+            passes = [result[split][epoch] for result in results]
+            assert sorted(row for _, ids in passes for row in ids) == chosen[split]
+            assert len({steps for steps, _ in passes}) == 1
+
+
+def test_a_held_node_trains_before_its_task_has_sent_the_rest(monkeypatch, tmp_path):
+    monkeypatch.setattr(feeder, "_FIRST_PART_BYTES", 1)
+
+    def program(directory, ctx):
+        feed = ctx.feed()
+        batches = iter(feed.batches(4))
+        next(batches)
+        known = feed.rows
+        Path(directory, str(ctx.index)).touch()
+        steps = 1 + sum(1 for _ in batches)
+        return known, steps, sum(batch["id"].size for batch in feed.batches(4))
+
+    def slowly(batches):
+        yield batches[0]
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2, 20)  # both programs have taken a step
+        yield from batches[1:]
+
+    partitions = [slowly(each) for each in partitions_of([21, 21])]
+    results = run_in_process(program, str(tmp_path), partitions, starts_early=True)
+    assert list(results.values()) == [(None, 11, 21)] * 2
+
+
+def test_a_bad_row_of_a_held_partition_is_named_by_its_place_in_it(monkeypatch):
+    monkeypatch.setattr(feeder, "_FIRST_PART_BYTES", 1)
+    (batches,) = partitions_of([30])
+    batches[3] = pa.record_batch({"x": batches[3]["x"], "id": pa.array([None] * 7, pa.int64())})
+
+    def program(ctx):
+        return [len(batch["id"]) for batch in ctx.feed().batches(5, features="id")]
+
+    with pytest.raises(tfos.NodeError, match=r"column 'id' holds 7 nulls, the first in row 21 of partition 0"):
+        run_in_process(program, None, [batches], starts_early=True)
+
+
+def test_a_held_program_that_returns_early_ends_the_feed():
+    partitions = partitions_of([2000, 2000])
+    results = run_in_process(lambda ctx: len(next(iter(ctx.feed().batches(4)))), None, partitions, starts_early=True)
+    assert set(results) == {"worker:0", "worker:1"}

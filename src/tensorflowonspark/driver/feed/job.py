@@ -6,13 +6,13 @@ driver. The job's result names exactly one attempt for each partition with rows:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from tensorflowonspark.columns import check_schema, require_frame
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.jobs import first_cause, not_computed
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartRef, Split
 from tensorflowonspark.task.feeder import NodeEndpoint
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.driver.spark.jobs import Job
 
-__all__ = ["FeedRequest", "accepted_parts", "check_frame", "node_endpoints"]
+__all__ = ["FeedRequest", "Start", "accepted_parts", "check_frame", "node_endpoints", "starts_early"]
+
+Start = Literal["all_rows", "first_rows"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,19 @@ class FeedRequest:
     def read_with(self) -> str:
         """The function by which programs read the feed, for error messages."""
         return self.data.read_with if isinstance(self.data, BatchRDD) else "ctx.dataset"
+
+
+def starts_early(start: str) -> bool:
+    """Return whether the programs begin with the first rows, by the argument `start` of `Cluster.train`.
+
+    Raises
+    ------
+    SpecError
+        If there is no such start.
+    """
+    if start not in get_args(Start):
+        raise SpecError(f"start={start!r}: expected 'all_rows' or 'first_rows'")
+    return start == "first_rows"
 
 
 def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None) -> None:

@@ -2,7 +2,7 @@
 
 A session does what all feeds have in common: it runs the jobs, waits for the nodes' reports, and fails when nothing
 progresses. Its strategy decides when the programs get the rows: `CachedFeed` and `HeldFeed` when all have arrived,
-`StreamedFeed` and `EarlyFeed` as they arrive.
+`StreamedFeed`, `EarlyFeed` and `EarlyHeldFeed` as they arrive.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -12,7 +12,6 @@ from tensorflowonspark.driver.feed.job import FeedRequest, accepted_parts, node_
 from tensorflowonspark.driver.feed.manifest import build_manifests
 from tensorflowonspark.driver.feed.progress import ProgressTimeout, describe_rows
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.driver.spark.jobs import not_computed
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
     CacheConfig,
@@ -34,8 +33,10 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.attempt import ClusterAttempt
     from tensorflowonspark.driver.spark.jobs import Job
 
-__all__ = ["CachedFeed", "FeedSession", "FeedStrategy", "HeldFeed"]
+__all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "CompleteFeed", "FeedSession", "FeedStrategy"]
 
+# The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
+PARTITIONS_PER_BATCH = 1 << 20
 _CHECK_SECONDS = 1.0  # between two checks for progress
 
 
@@ -80,6 +81,8 @@ class FeedSession:
         The rows to validate on, by node; empty if there are none.
     consumed : dict of int to int
         How many rows the program of each node has taken.
+    partition_numbers : int
+        How many numbers Spark's partitions have: a number in the feed is one of these, modulo this.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class FeedSession:
         self.monitor = attempt.monitor
         self.validation: dict[int, SplitManifest] = {}
         self.consumed: dict[int, int] = {}
+        self.partition_numbers = PARTITIONS_PER_BATCH
         self._attempt = attempt
         self._endpoints: tuple[NodeEndpoint, ...] = ()
         self._received: dict[int, int] = {}
@@ -205,7 +209,8 @@ class FeedSession:
 
     def note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
         """Note which rows a node holds: they are named if it is lost."""
-        self.monitor.nodes[number].holds = describe_rows(partitions, self.number, rows)
+        numbers = list(dict.fromkeys(each % self.partition_numbers for each in partitions))
+        self.monitor.nodes[number].holds = describe_rows(numbers, self.number, rows)
 
     def wait(self, until: Callable[[], bool]) -> None:
         """Wait for a condition.
@@ -292,7 +297,7 @@ class FeedSession:
         return f"{text}. {advice}" if advice else text
 
 
-class _CompleteFeed:
+class CompleteFeed:
     """What feeds have in common whose programs begin when all rows have arrived."""
 
     def __init__(self, session: FeedSession) -> None:
@@ -314,7 +319,7 @@ class _CompleteFeed:
         return ""
 
 
-class CachedFeed(_CompleteFeed):
+class CachedFeed(CompleteFeed):
     """Rows that the nodes keep, sent by a Spark job."""
 
     def feed(self, data: "DataFrame | None") -> None:
@@ -324,19 +329,3 @@ class CachedFeed(_CompleteFeed):
         spec = FeedSpec(session.number, Split.TRAIN, session.request.cache, session.request.validation_column)
         session.complete(session.collect(session.send(data, spec)))
         session.wait_until_over()
-
-
-class HeldFeed(_CompleteFeed):
-    """Rows that the nodes keep, sent by the tasks that hold the nodes, each to its own."""
-
-    def feed(self, _data: "DataFrame | None") -> None:
-        """Wait for the tasks, and complete the feed; `Cluster.join` waits for the programs."""
-        session = self._session
-        session.wait(lambda: bool(self._failures()) or all(node.fed_parts is not None for node in session.fed))
-        if self._failures():
-            session.raise_root_cause()
-            raise not_computed(self._failures()[0])
-        session.complete(session.collect([ref for node in session.fed for ref in node.fed_parts or ()]))
-
-    def _failures(self) -> list[str]:
-        return [node.feed_failed for node in self._session.fed if node.feed_failed]

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.feed.scheduler import StepScheduler
-from tensorflowonspark.driver.feed.session import FeedSession
+from tensorflowonspark.driver.feed.session import PARTITIONS_PER_BATCH, FeedSession
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
@@ -24,10 +24,7 @@ from tensorflowonspark.task.feeder import FeedSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["PARTITIONS_PER_BATCH", "EarlyFeed", "StreamedFeed"]
-
-# The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
-PARTITIONS_PER_BATCH = 1 << 20
+__all__ = ["EarlyFeed", "StreamedFeed"]
 
 
 class StreamedFeed:
@@ -77,7 +74,7 @@ class StreamedFeed:
             spec = FeedSpec(session.number, storage=session.request.cache, first_partition=first_partition)
             accepted = session.send(data, spec)
             # The nodes report their parts themselves, and the job's result may be first.
-            session.wait(lambda: self._partitions_to_come(accepted) <= self._scheduler.partitions or session.is_over)
+            self._wait_for_reports(accepted)
         except FeedError as error:
             self._monitor.send_all(StepGrant(session.number, end=True, failed=str(error)))
             raise
@@ -94,11 +91,15 @@ class StreamedFeed:
         self._finish()
         self.session.wait_until_over()
 
-    def _partitions_to_come(self, accepted: list[PartRef]) -> set[int]:
-        """Return the partitions on nodes that are neither lost nor done with the feed."""
-        nodes = self._monitor.nodes
-        gone = {node.number for node in nodes if node.lost or self.session.is_done(node)}
-        return {ref.partition for ref in accepted if ref.number not in gone}
+    def _wait_for_reports(self, accepted: list[PartRef]) -> None:
+        """Wait until the nodes have reported the parts to train on, or the programs are done with the feed."""
+        session = self.session
+
+        def to_come() -> set[int]:
+            gone = {node.number for node in self._monitor.nodes if node.lost or session.is_done(node)}
+            return {ref.partition for ref in accepted if ref.split is Split.TRAIN and ref.number not in gone}
+
+        session.wait(lambda: to_come() <= self._scheduler.partitions or session.is_over)
 
     def on_message(self, node: Node, message: Any) -> None:
         """Schedule the next steps."""
@@ -122,7 +123,7 @@ class StreamedFeed:
         self._grant()
         if node.number in scheduler.rows:
             partitions, rows = scheduler.held(node.number)
-            self.session.note_held(node.number, [each % PARTITIONS_PER_BATCH for each in partitions], rows)
+            self.session.note_held(node.number, partitions, rows)
 
     def _open(self, first: PartSummary | None) -> None:
         """Send the programs the feed's columns, as its first rows have them."""
@@ -131,10 +132,18 @@ class StreamedFeed:
         self._opened = True
         rows = dict.fromkeys((node.number for node in self.session.fed), 0)
         train = SplitManifest(rows, columns=first.columns, schema=first.schema) if first else SplitManifest(rows)
+        request = self.session.request
+        arrives = bool(request.validation_column)  # the rows to validate on, among the others
         for node in self.session.readers:
-            validation = self.session.validation.get(node.number)
-            early = self.session.request.starts_early
-            begins = FeedComplete(self.session.number, train, validation, streams=True, starts_early=early)
+            validation = train if arrives else self.session.validation.get(node.number)
+            begins = FeedComplete(
+                self.session.number,
+                train,
+                validation,
+                streams=True,
+                starts_early=request.starts_early,
+                validation_arrives=arrives,
+            )
             self._monitor.send(node.number, begins)
 
     def _grant(self) -> None:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.feed.streamed import PARTITIONS_PER_BATCH, StreamedFeed
+from tensorflowonspark.driver.feed.session import PARTITIONS_PER_BATCH
+from tensorflowonspark.driver.feed.streamed import StreamedFeed
 from tensorflowonspark.errors import ClusterError, FeedError
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ class ArrivingRows:
 
     Parameters
     ----------
-    stream : Stream
-        The rows as they arrive.
+    stream : Stream or None
+        The rows as they arrive; None if every pass waits for all of them, as over rows to validate on.
     arrived : callable
         Returns what all workers have; None as long as rows arrive.
     wait : callable
@@ -45,7 +45,7 @@ class ArrivingRows:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: Stream | None,
         arrived: Callable[[], SplitManifest | None],
         wait: Callable[[], tuple[SplitManifest, Shard]],
     ) -> None:
@@ -59,7 +59,7 @@ class ArrivingRows:
     def begin_pass(self, *, may_be_first: bool) -> bool:
         """Note that a pass begins; return whether it is the one over the rows as they arrive."""
         with self._lock:
-            self.in_first_pass = may_be_first and not self._begun
+            self.in_first_pass = may_be_first and not self._begun and self.stream is not None
             self._begun = True
             return self.in_first_pass
 
@@ -78,8 +78,8 @@ class ArrivingPasses:
         The rows.
     selection : Selection
         The columns to gather.
-    first_pass : callable
-        Starts the pass over the rows as they arrive.
+    first_pass : callable or None
+        Starts the pass over the rows as they arrive; None if there is none.
     epochs_over : callable
         Returns the passes over this worker's rows of a feed that is complete.
     first_step : int
@@ -90,7 +90,7 @@ class ArrivingPasses:
         self,
         rows: ArrivingRows,
         selection: Selection,
-        first_pass: Callable[[], Iterator[Batch]],
+        first_pass: Callable[[], Iterator[Batch]] | None,
         epochs_over: Callable[[Shard, SplitManifest], Epochs],
         first_step: int,
     ) -> None:
@@ -124,12 +124,15 @@ class ArrivingPasses:
     @property
     def known_steps(self) -> int:
         """Number of steps of the current pass that are certain."""
-        return self._rows.stream.known_steps if self._arrive or self._epochs is None else self._epochs.plan.steps
+        if self._epochs is not None and not self._arrive:
+            return self._epochs.plan.steps
+        return 0 if self._rows.stream is None else self._rows.stream.known_steps
 
     def has_step(self, step: int) -> bool:
         """Return whether the current pass has a step, above 0; wait until that is certain."""
         if not self._arrive:
             return self._epochs is None or step < self._epochs.plan.steps
+        assert self._rows.stream is not None
         found = self._rows.stream.has_step(step)
         if not found:
             self._end_first_pass()
@@ -141,6 +144,7 @@ class ArrivingPasses:
         if not self._arrive:
             yield from read(self._all_rows())
             return
+        assert self._first_pass is not None
         yield from self._first_pass()
         self._end_first_pass()
 
@@ -151,6 +155,8 @@ class ArrivingPasses:
     def _all_rows(self) -> Epochs:
         if self._epochs is None:
             manifest, shard = self._rows.wait()
+            if not manifest.schema:
+                raise FeedError("the DataFrame that was fed has no rows to validate on")
             self._selection.check(manifest)
             epochs = self._epochs_over(shard, manifest)
             epoch, step = self._begin

@@ -86,11 +86,12 @@ class Cache:
             self._wait_for_space(header.feed, usage)
         part = _Part(self._directory, header.storage, usage)
         rows = 0
+        partition, first_row = header.source or (header.partition, 0)
         summary: dict[str, ColumnSummary] = {}
         try:
             for item in items:
                 batches = [flat_columns(batch) for batch in (item.batches if isinstance(item, Mapped) else [item])]
-                summary = merge((summary, *_summaries(batches, header.partition, rows)))
+                summary = merge((summary, *_summaries(batches, partition, first_row + rows)))
                 schema = batches[0].schema
                 received = sum(batch.num_rows for batch in batches)
                 rows += received

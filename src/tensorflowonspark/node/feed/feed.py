@@ -407,8 +407,9 @@ class Feed:
 
         passes: ArrivingPasses | Epochs
         if isinstance(self._source, ArrivingRows):
-            stream = self._source.stream
-            first_pass = partial(stream.batches, selection, self._share(batch_size), seed, on_epoch_end)
+            stream, first_pass = self._source.stream, None
+            if stream is not None:
+                first_pass = partial(stream.batches, selection, self._share(batch_size), seed, on_epoch_end)
             passes = ArrivingPasses(self._source, selection, first_pass, epochs_over, int(first_step))
         else:
             passes = epochs_over(self._source, self._manifest)

@@ -134,7 +134,9 @@ class Feeds:
         with self._changed:
             self._changed.wait_for(lambda: complete.feed in self._rebalanced)
         validation = None
-        if complete.validation is not None:
+        if complete.validation is not None and complete.validation_arrives:
+            validation = self._arriving_feed(complete.feed, Split.VALIDATION, complete.validation)
+        elif complete.validation is not None:
             validation = self._cached_feed(complete.feed, Split.VALIDATION, complete.validation)
         if not complete.streams:
             self._opened = self._cached_feed(complete.feed, Split.TRAIN, complete.train, validation)
@@ -151,17 +153,31 @@ class Feeds:
         if not complete.starts_early:
             self._opened = None
             return Feed(complete.train, stream, self.numbers, self._setup.number, self._report, validation)
-        rows = ArrivingRows(
-            stream, partial(self._link.arrived, complete.feed), partial(self._wait_for_rows, complete.feed)
-        )
-        self._opened = Feed(complete.train, rows, self.numbers, self._setup.number, self._report, validation)
+        self._opened = self._arriving_feed(complete.feed, Split.TRAIN, complete.train, stream, validation)
         return self._opened
 
-    def _wait_for_rows(self, feed: int) -> tuple[SplitManifest, Shard]:
-        """Wait until all rows of a feed that starts early have arrived; return what all nodes have, and its rows."""
-        assert self._server is not None
-        manifest = self._link.wait_for_rows(feed)
-        return manifest, _cached_rows(self._server.cache, feed, Split.TRAIN, manifest, self._setup.number)
+    def _arriving_feed(
+        self,
+        feed: int,
+        split: Split,
+        first: SplitManifest,
+        stream: Stream | None = None,
+        validation: Feed | None = None,
+    ) -> Feed:
+        """Return a split of a feed that starts early, as its first rows have it."""
+
+        def arrived() -> SplitManifest | None:
+            complete = self._link.arrived(feed)
+            return None if complete is None else _manifest_of(complete, split)
+
+        def wait() -> tuple[SplitManifest, Shard]:
+            assert self._server is not None
+            manifest = _manifest_of(self._link.wait_for_rows(feed), split)
+            return manifest, _cached_rows(self._server.cache, feed, split, manifest, self._setup.number)
+
+        rows = ArrivingRows(stream, arrived, wait)
+        report = self._report if split is Split.TRAIN else _ignore
+        return Feed(first, rows, self.numbers, self._setup.number, report, validation)
 
     @property
     def arriving(self) -> ArrivingRows | None:
@@ -190,6 +206,12 @@ class Feeds:
 
 def _ignore(_progress: Progress) -> None:
     """Report nothing: the progress bar shows training."""
+
+
+def _manifest_of(complete: FeedComplete, split: Split) -> SplitManifest:
+    manifest = complete.train if split is Split.TRAIN else complete.validation
+    assert manifest is not None
+    return manifest
 
 
 def _cached_rows(cache: Cache, feed: int, split: Split, manifest: SplitManifest, number: int) -> Shard:
