@@ -21,6 +21,7 @@ __all__ = [
     "FeedComplete",
     "FeedFailed",
     "FeedReport",
+    "FilesCounted",
     "FilesRead",
     "InferenceHeader",
     "InputStarved",
@@ -212,6 +213,13 @@ class RowsConsumed(FeedReport):
 
 
 @dataclass(frozen=True)
+class FilesCounted(FeedReport):
+    """The rows of this worker's share of some files, which only reading them has shown."""
+
+    rows: int
+
+
+@dataclass(frozen=True)
 class PassEnded(FeedReport):
     """A worker of asynchronous training has trained on all its rows of a split once more."""
 
@@ -239,7 +247,9 @@ class FilesRead(ToDriver):
     """The program has read its share of some files (`node/feed/files.py`): a feed without a Spark job.
 
     `files` is a fingerprint of all files, and `call` the function that the program called, for errors. `counts` has the
-    splits that this worker has counted, and their rows that pass a filter.
+    splits that this worker has counted, and their rows that pass a filter. If it `streams`, the rows are not
+    known: the workers take those of the first epoch in the steps that the driver grants, and count them
+    (`FilesCounted`).
     """
 
     feed: int
@@ -247,6 +257,7 @@ class FilesRead(ToDriver):
     files: str
     parts: tuple[PartSummary, ...]
     counts: tuple[tuple[int, int], ...] = ()
+    streams: bool = False
 
 
 # ---- from the driver to the node
@@ -292,6 +303,7 @@ class FeedComplete(ToNode):
     A feed that starts with its first rows (`starts_early`) has two of these: one when it begins to stream, and one when
     all rows are in the caches. In between, and in any case for one pass, its workers take the steps that are granted.
     With `validation_arrives`, the rows to validate on come among those to train on, and are known with the second.
+    So do those of files whose rows are counted in the first epoch: the second has the counts alone.
     """
 
     feed: int

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensorflowonspark.config import Role
+from tensorflowonspark.driver.feed.file_streams import FileStream
 from tensorflowonspark.driver.feed.job import node_endpoints
 from tensorflowonspark.driver.feed.manifest import build_manifests
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FeedComplete, FilesRead, PassEnded, PassesEnded, Split
+from tensorflowonspark.feed_messages import FeedComplete, FeedReport, FilesRead, PassEnded, PassesEnded, Split
 from tensorflowonspark.messages import Contributed, Contribution, Failed, FeedWanted, Returned
 
 __all__ = ["Collectives", "FileFeeds", "Passes"]
@@ -135,6 +136,7 @@ class FileFeeds:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._reads: dict[int, dict[int, FilesRead]] = {}  # by feed and node
+        self._streams: dict[int, FileStream] = {}  # those whose rows are not known before
         self._calls = _PendingCalls(
             "call ctx.read_tfrecord, ctx.read_parquet, ctx.read_delta and ctx.read_iceberg on all workers, as often "
             "and in the same order, with the same arguments; name the version of a table to which others write"
@@ -152,10 +154,20 @@ class FileFeeds:
                 return self._calls.failure(f"{message.call} found other files on this worker than on another")
             if self._calls.complete(message.feed, workers):
                 self._complete(message.feed, workers)
+        if isinstance(message, Returned):
+            for stream in self._streams.values():
+                stream.leave(node.number)
         return self._calls.find_absent(workers)
+
+    def report(self, node: Node, message: FeedReport) -> None:
+        """Note what a worker reports of a feed whose rows its workers count in the first epoch."""
+        if message.feed in self._streams:
+            self._streams[message.feed].receive(node.number, message)
 
     def _complete(self, feed: int, workers: Sequence[Node]) -> None:
         reads = self._reads.pop(feed).values()
+        if any(read.streams for read in reads):
+            self._streams[feed] = FileStream(feed, [each.number for each in workers], self._send)
         parts = [part for read in reads for part in read.parts]
         counts = tuple(count for read in reads for count in read.counts)
         for number, split in build_manifests(parts, node_endpoints(workers)).items():

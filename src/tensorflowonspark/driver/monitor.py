@@ -226,7 +226,7 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: FeedReport, node: Node) -> None:
-        """Do nothing: the session of the running feed handles it."""
+        self._file_feeds.report(node, message)  # those of other feeds the session of the running feed handles
 
     @_handle.register
     def _(self, message: PassEnded, node: Node) -> None:

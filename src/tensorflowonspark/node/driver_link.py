@@ -205,6 +205,10 @@ class Link:
             self._changed.wait_for(lambda: self._granted[feed] > step or feed in self._ended | self._uncounted)
             return None if feed in self._uncounted else self._granted[feed]
 
+    def break_off(self, feed: int, reason: str) -> None:
+        """End a stream after the steps that are granted, since this node can't get its further rows."""
+        self._on_message(StepGrant(feed, end=True, failed=reason))
+
     def passes(self, feed: int, split: Split) -> int:
         """Return the number of passes over a split that all workers have ended."""
         return self._passes.get((feed, split), 0)

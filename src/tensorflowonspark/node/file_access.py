@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.feed import Feed
-from tensorflowonspark.node.feed.file_splits import tfrecord_splits
+from tensorflowonspark.node.feed.file_splits import FileSplit, find_records, tfrecord_files
 from tensorflowonspark.node.feed.files import FileFeeds
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
@@ -41,7 +41,7 @@ class FileAccess:
         *,
         schema: "pa.Schema | None" = None,
         columns: Sequence[str] | None = None,
-        cache: str = "disk",
+        cache: str | None = "disk",
         cache_limit: int | str | None = None,
         recordType: str | None = None,
         mode: str | None = None,
@@ -51,10 +51,11 @@ class FileAccess:
         sampleRecords: int | None = None,
         splitBytes: int | None = None,
         recursiveFileLookup: bool | None = None,
-    ) -> Feed:
+    ) -> Feed | CoordinatedFeed:
         """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
 
-        Call it on all workers, with the same paths.
+        Call it on all workers, with the same paths. Without a cache an evaluator may call it too, which reads all rows;
+        and under a ``ParameterServerStrategy`` the chief calls it, and the workers read.
 
         Parameters
         ----------
@@ -64,10 +65,12 @@ class FileAccess:
             The features and their types. By default they are inferred from the first records.
         columns : sequence of str, optional
             The columns to read; others are not decoded. By default all.
-        cache : {"disk", "memory"}
-            Where each worker keeps its share.
+        cache : {"disk", "memory"} or None
+            Where each worker keeps its share. With None the files are read anew in each epoch, ahead of the steps:
+            data of any size, and the first step comes as soon as its rows are read.
         cache_limit : int or str, optional
-            Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit.
+            Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit. Without a
+            cache, the size of the rows that are in memory at a time, by default ``"512m"``.
         recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, \
 recursiveFileLookup : optional
             As for ``spark.read.format("tfrecord")``.
@@ -75,7 +78,12 @@ recursiveFileLookup : optional
         Returns
         -------
         Feed
-            With even steps on all workers, like a feed from Spark.
+            With even steps on all workers, like a feed from Spark; a `CoordinatedFeed` on the chief of a
+            ``ParameterServerStrategy``. Without a cache a shuffle is one of the splits, and of the rows of several
+            splits that are in memory at a time. The number of rows is unknown until the first epoch has counted them,
+            and a pass that begins elsewhere, as after a restart, reads the files once before to count them. If only
+            later rows have nulls, or arrays of another length, the dataset needs ``fill`` or ``shapes`` for that
+            column.
 
         Raises
         ------
@@ -83,12 +91,19 @@ recursiveFileLookup : optional
             If a path, a column or an option is invalid.
         TFRecordError
             If a file can't be read.
+        FeedError
+            From the batches of a feed without a cache, if a file can't be read or has changed; the error names it, and
+            the position in it.
 
         Examples
         --------
         >>> feed = ctx.read_tfrecord(records, columns=["id"])
         >>> feed.columns, feed.total_rows
         (['id'], 6)
+        >>> feed = ctx.read_tfrecord(records, cache=None)
+        >>> before, rows = feed.total_rows, sum(len(batch["id"]) for batch in feed.batches(3, features=["id"]))
+        >>> before, rows, feed.total_rows
+        (None, 6, 6)
         """
         options = {
             "recordType": recordType,
@@ -100,8 +115,9 @@ recursiveFileLookup : optional
             "splitBytes": splitBytes,
             "recursiveFileLookup": recursiveFileLookup,
         }
-        splits, fields = tfrecord_splits([paths] if isinstance(paths, str) else list(paths), schema, columns, options)
-        return self._file_feeds.read(f"ctx.read_tfrecord({paths!r})", splits, fields, cache, cache_limit)
+        listed = [paths] if isinstance(paths, str) else list(paths)
+        files = tfrecord_files(listed, schema, columns, cache_limit, options)
+        return self._open(f"ctx.read_tfrecord({paths!r})", *find_records(files), cache, files)
 
     def read_parquet(
         self,
@@ -264,9 +280,13 @@ recursiveFileLookup : optional
 
     def _read(self, name: str, wanted: FilesToRead, cache: str | None) -> Feed | CoordinatedFeed:
         groups, fields, files = find_row_groups(wanted)
-        call = f"ctx.read_{files.kind}({name}{files.shown()})"
+        return self._open(f"ctx.read_{files.kind}({name}{files.shown()})", groups, fields, cache, files)
+
+    def _open(
+        self, call: str, splits: Sequence[FileSplit], schema: "pa.Schema", cache: str | None, files: FilesToRead
+    ) -> Feed | CoordinatedFeed:
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
-            complete = self._file_feeds.describe(call, groups, files.cache_limit)
+            complete = self._file_feeds.describe(call, splits, files.cache_limit)
             return CoordinatedFeed(complete, self._link.passes, files=files)
-        return self._file_feeds.read(call, groups, fields, cache, files.cache_limit)
+        return self._file_feeds.read(call, splits, schema, cache, files.cache_limit)

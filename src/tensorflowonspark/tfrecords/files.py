@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark import storage
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import FeedError, SpecError
 
-__all__ = ["NULL_DIRECTORY", "File", "Split", "constant", "directory_of", "find", "plan"]
+__all__ = ["NULL_DIRECTORY", "File", "Split", "check_unchanged", "constant", "directory_of", "find", "plan"]
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # the value of Hive and Spark for a null
 _PARTITIONS = 32  # at least, unless splits would be smaller than the next value
@@ -94,6 +94,29 @@ def find(paths: Sequence[str], recursive: bool = False) -> list[File]:
                 url = str(files.unstrip_protocol(name)) if "file" not in files.protocol else name
                 found[url] = File(url, int(info["size"] or 0), _modified(info), () if recursive else values)
     return [found[url] for url in sorted(found)]
+
+
+def check_unchanged(file: File) -> None:
+    """Check that a file is as it was when it was listed.
+
+    Raises
+    ------
+    FeedError
+        If its size or its time differs, or it is gone.
+    """
+    files, path = storage.file_system(file.path)
+    files.invalidate_cache(path)
+    try:
+        info = files.info(path)
+    except OSError as error:
+        raise FeedError(f"{file.path} can't be read any more: {error}") from error
+    size, modified = int(info["size"] or 0), _modified(info)
+    if size != file.size:
+        raise FeedError(f"{file.path} had {file.size} bytes when it was listed, and has {size}: it has changed since")
+    # An object store may list whole seconds, and report an object's own time with fractions of them, or vice versa.
+    in_seconds = modified.is_integer() or file.modified.is_integer()
+    if (int(modified) != int(file.modified)) if in_seconds else (modified != file.modified):
+        raise FeedError(f"{file.path} was written again after it was listed: name files that do not change")
 
 
 def _listed(files: Any, root: str) -> Iterable[dict[str, Any]]:

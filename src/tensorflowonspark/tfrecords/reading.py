@@ -27,7 +27,7 @@ from tensorflowonspark.tfrecords.framing import (
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
 from tensorflowonspark.tfrecords.wire import BadRecords, gather
 
-__all__ = ["BYTES_COLUMN", "Damaged", "read", "records_of"]
+__all__ = ["BYTES_COLUMN", "Damaged", "count", "read", "records_of"]
 
 BYTES_COLUMN = "byteArray"
 _ADVICE = (
@@ -103,6 +103,27 @@ def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options)
             if (batch := reader.rows(block)) is not None:
                 yield batch
         reader.log_dropped()
+
+
+def count(split: Split, columns: Sequence[pa.Field], options: Options) -> int:
+    """Return the number of rows that `read` yields for a split; records are decoded only if some are to be left out.
+
+    Raises
+    ------
+    TFRecordError
+        As `read` does, except for records whose data are wrong.
+    """
+    if options.mode is Mode.DROPMALFORMED:
+        return sum(batch.num_rows for batch in read([split], columns, options))
+    rows = 0
+    for block in records_of(split):
+        if not isinstance(block, Damaged):
+            rows += len(block.spans)
+        elif options.mode is Mode.FAILFAST:
+            raise TFRecordError(split.file.path, block.offset, block.reason, _ADVICE)
+        else:
+            rows += 1  # that of nulls, for the rest of the file
+    return rows
 
 
 class _Reader:

@@ -41,8 +41,13 @@ def epochs(args, ctx):
 
 @pytest.mark.parametrize(
     ("call", "options"),
-    [("read_tfrecord", {}), ("read_parquet", {}), ("read_parquet", {"cache": None})],
-    ids=["records", "parquet", "parquet without a cache"],
+    [
+        ("read_tfrecord", {}),
+        ("read_tfrecord", {"cache": None, "cache_limit": 4_000}),
+        ("read_parquet", {}),
+        ("read_parquet", {"cache": None}),
+    ],
+    ids=["records", "records without a cache", "parquet", "parquet without a cache"],
 )
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_row_once_on_one_worker(spark, files, call, options, workers):
@@ -83,7 +88,8 @@ def test_training_on_own_files_and_feeds_one_after_another(spark, files):
 
 
 @pytest.mark.smoke
-def test_training_on_files_without_a_cache(spark, files):
+@pytest.mark.parametrize("call", ["read_parquet", "read_tfrecord"])
+def test_training_on_files_without_a_cache(spark, files, call):
     """Two workers, of which one has fewer rows; a loop resumes in the middle of the second epoch."""
 
     def program(args, ctx):
@@ -94,7 +100,7 @@ def test_training_on_files_without_a_cache(spark, files):
         with tf.distribute.MultiWorkerMirroredStrategy().scope():
             model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
             model.compile("adam", "mse")
-        feed = ctx.read_parquet(args, columns=["x", "id"], cache=None, cache_limit=20_000)
+        feed = getattr(ctx, args["call"])(args["path"], columns=["x", "id"], cache=None, cache_limit=20_000)
         options = {"features": "x", "label": "id", "shapes": {"x": (2,)}, "dtypes": {"id": "float32"}}
         history = model.fit(feed.dataset(64, **options), epochs=2, verbose=0)
         steps = feed.steps(64)
@@ -104,7 +110,8 @@ def test_training_on_files_without_a_cache(spark, files):
         assert len(whole) == 2 * steps
         return feed.rows, feed.total_rows, history.history["loss"], rest == whole[steps + 3 :]
 
-    first, second = tfos.run(spark, program, str(files / "parquet"), num_workers=2).values()
+    args = {"call": call, "path": str(files / call.replace("read_", "").replace("tfrecord", "records"))}
+    first, second = tfos.run(spark, program, args, num_workers=2).values()
     assert first[0] + second[0] == first[1] == second[1] == 1000
     assert first[2] == second[2]
     assert first[2][1] < first[2][0]
@@ -204,7 +211,6 @@ def test_an_evaluator_reads_all_rows_by_itself(spark, files, tmp_path):
             lambda args, ctx: ctx.read_parquet(args.replace("records", "parquet"), filter=pc.field("id") > ctx.index),
             r"its program called .*filter=\(id > .\)\), and another worker's .*filter=\(id > .\)\) in its place",
         ),
-        (lambda args, ctx: ctx.read_tfrecord(args, cache=None), "which TFRecord files do not have: use cache='disk'"),
         (lambda args, ctx: ctx.read_tfrecord(args.replace("records", "parquet")), "byte 0: the length of a record"),
     ],
 )

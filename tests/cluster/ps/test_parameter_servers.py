@@ -100,9 +100,11 @@ def warnings_in(caplog):
 def test_workers_read_files(spark, tmp_path):
     """The chief reads no rows: each worker its share, anew in each pass.
 
-    First rows of Parquet files that pass a filter; then a Delta table, in the midst of which a worker is killed.
+    First rows of Parquet files that pass a filter; then TFRecord files, whose rows no one has counted; and a Delta
+    table, in the midst of which a worker is killed.
     """
     small_frame(spark, [300, 20, 40]).write.option("parquet.block.size", 1024).parquet(str(tmp_path / "rows"))
+    tfos.write_tfrecord(small_frame(spark, [300, 20, 40]), str(tmp_path / "records"))
     rows = pq.read_table(tmp_path / "rows")
     for first in range(0, 360, 60):
         write_deltalake(str(tmp_path / "delta"), rows.slice(first, 60), mode="append")
@@ -115,23 +117,28 @@ def test_workers_read_files(spark, tmp_path):
             feed.per_worker(16, label="colour")
         loop = Loop(coordinator)
         ids = loop.to_the_end(feed, iter(loop.dataset(feed, epochs=2)))
+        records = ctx.read_tfrecord(args["records"], cache=None, cache_limit="1m")
+        assert records.total_rows is None
+        assert records.steps(16) is None
+        uncounted = loop.to_the_end(records, iter(loop.dataset(records, epochs=2)))
         again = ctx.read_delta(args["delta"], cache=None)
         rows = iter(loop.dataset(again))
         some = loop.steps(rows, 2)
         Path(args["begun"]).touch()
         while not Path(args["killed"]).exists():
             time.sleep(0.05)
-        return feed.total_rows, feed.steps(16), ids, some + loop.to_the_end(again, rows)
+        return feed.total_rows, feed.steps(16), ids, uncounted, some + loop.to_the_end(again, rows)
 
-    args = {name: str(tmp_path / name) for name in ("rows", "delta", "begun", "killed")}
+    args = {name: str(tmp_path / name) for name in ("rows", "records", "delta", "begun", "killed")}
     with tfos.Cluster(spark, coordinated(chief), args, **SIZES) as cluster:
         wait_for((tmp_path / "begun").exists, 120)
         kill(cluster, WORKERS[1])
         (tmp_path / "killed").touch()
-        total, steps, ids, rest = cluster.join()["chief:0"]
+        total, steps, ids, uncounted, rest = cluster.join()["chief:0"]
     assert total == 210
     assert steps >= 14
     assert Counter(ids) == dict.fromkeys(range(150, 360), 2)
+    assert Counter(uncounted) == dict.fromkeys(range(360), 2)
     assert len(set(rest)) >= 60  # the share of the worker that was left
 
 

@@ -97,7 +97,7 @@ def test_a_partition_of_a_stream_that_is_larger_than_the_bound_goes_to_disk(cach
     usage = cache._usage[0]
     assert usage._bytes[False] == 0
     assert usage._bytes[True] >= 4000
-    shard, summary, release = cache.take_part(0, (0, 1))
+    shard, (summary,), release = cache.take_part(0, (0, 1))
     assert ids_of(shard) == list(range(500))
     assert summary.rows == 500
     assert [type(message) for message in told if not isinstance(message, RowsReceived)] == [PartsStored]

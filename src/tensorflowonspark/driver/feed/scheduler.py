@@ -21,6 +21,7 @@ _IN_HAND_BATCHES = 3  # taken and not yet trained on: two prefetched, and that o
 class _Worker:
     batch_rows: int = 0  # 0 until its program has begun to read
     rows: int = 0  # that count
+    total: int | None = None  # that will count, if that is known
     granted: int = 0  # of these, the rows of granted steps
     taken: int = 0  # by its program
     pressed: bool = False
@@ -32,6 +33,18 @@ class _Worker:
     @property
     def left(self) -> int:
         return self.rows - self.granted
+
+    @property
+    def has_all(self) -> bool:
+        return self.total is not None and self.rows >= self.total
+
+    @property
+    def possible_steps(self) -> int | None:
+        """Steps with the rows that are left; None if no further rows come, so that no step waits for this worker."""
+        full = self.left // self.batch_rows
+        if full or not self.has_all:
+            return full
+        return 1 if self.left else None
 
 
 class StepScheduler:
@@ -89,6 +102,16 @@ class StepScheduler:
         worker.held.append((part.partition, part.rows))
         return True
 
+    def receive(self, number: int, rows: int) -> None:
+        """Note how many rows a worker has so far that no other one can have, of which therefore all count."""
+        if number in self._workers:
+            self._workers[number].rows = rows
+
+    def expect(self, number: int, rows: int) -> None:
+        """Note how many rows a worker will have: when it has them, no step waits for more."""
+        if number in self._workers:
+            self._workers[number].total = rows
+
     def press(self, number: int) -> None:
         """Note that the buffer of a worker is full, and that its program waits for rows all the same."""
         if number in self._workers:
@@ -143,6 +166,11 @@ class StepScheduler:
     def rows(self) -> dict[int, int]:
         """How many rows of each worker count so far."""
         return {number: worker.rows for number, worker in self._workers.items()}
+
+    @property
+    def all_received(self) -> bool:
+        """Whether every worker has all the rows that it will have."""
+        return all(worker.has_all for worker in self._workers.values())
 
     @property
     def all_taken(self) -> bool:
@@ -202,7 +230,7 @@ class StepScheduler:
     def _count_possible(self) -> int:
         """Return how many steps of one kind, full or padded, are possible next."""
         workers = self._workers.values()
-        full = min((worker.left // worker.batch_rows for worker in workers), default=0)
+        full = min((steps for each in workers if (steps := each.possible_steps) is not None), default=0)
         pressed = [worker for worker in workers if worker.pressed and worker.left]
         for worker in workers:
             worker.pressed = False

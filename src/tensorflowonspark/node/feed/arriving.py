@@ -1,7 +1,8 @@
-"""Rows of a feed that starts early: one pass over them as they arrive, and all others over the cache.
+"""Rows of a feed that starts early: one pass over them as they arrive, and all others over rows of known number.
 
 The first pass that a program begins takes the steps that the driver grants, as in a stream. All workers run the same
-program, so it is the same pass on all of them. Any other pass begins when all rows have arrived.
+program, so it is the same pass on all of them. Any other pass begins when all rows have arrived; or, of files that are
+read in each epoch, when they have been counted.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +14,9 @@ import numpy as np
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.keras.feed_tracking import state_pass
-from tensorflowonspark.node.feed.epochs import Epochs
+from tensorflowonspark.node.feed.epochs import Epochs, Rows
 from tensorflowonspark.node.feed.selection import Batch, Selection
-from tensorflowonspark.node.feed.shard import Allocate, Shard
+from tensorflowonspark.node.feed.shard import Allocate
 from tensorflowonspark.node.feed.stream import Stream
 
 __all__ = ["ArrivingPasses", "ArrivingRows"]
@@ -32,10 +33,13 @@ class ArrivingRows:
         Returns what all workers have; None as long as rows arrive.
     wait : callable
         Waits until all rows have arrived; returns what all workers have, and this worker's rows.
+    repeatable : bool
+        Whether the pass over the rows as they arrive has the order of the first epoch over all rows, so that it can be
+        resumed within that.
 
     Attributes
     ----------
-    stream, wait
+    stream, wait, repeatable
         The same.
     in_first_pass : bool
         Whether the pass that began last takes the rows as they arrive.
@@ -47,10 +51,13 @@ class ArrivingRows:
         self,
         stream: Stream | None,
         arrived: Callable[[], SplitManifest | None],
-        wait: Callable[[], tuple[SplitManifest, Shard]],
+        wait: Callable[[], tuple[SplitManifest, Rows]],
+        *,
+        repeatable: bool = False,
     ) -> None:
         self.stream = stream
         self.wait = wait
+        self.repeatable = repeatable
         self._begun = False  # a pass has
         self.in_first_pass = self.all_taken = False
         self._arrived = arrived
@@ -83,7 +90,8 @@ class ArrivingPasses:
     epochs_over : callable
         Returns the passes over this worker's rows of a feed that is complete.
     first_step : int
-        The step of all passes at which the first of them begins; it must not be within the pass as rows arrive.
+        The step of all passes at which the first of them begins; if the pass as rows arrive can't be repeated, it must
+        not be within that.
     """
 
     def __init__(
@@ -91,7 +99,7 @@ class ArrivingPasses:
         rows: ArrivingRows,
         selection: Selection,
         first_pass: Callable[[], Iterator[Batch]] | None,
-        epochs_over: Callable[[Shard, SplitManifest], Epochs],
+        epochs_over: Callable[[Rows, SplitManifest], Epochs],
         first_step: int,
     ) -> None:
         self._rows = rows
@@ -154,15 +162,15 @@ class ArrivingPasses:
 
     def _all_rows(self) -> Epochs:
         if self._epochs is None:
-            manifest, shard = self._rows.wait()
+            manifest, rows = self._rows.wait()
             if not manifest.schema:
                 raise FeedError("the DataFrame that was fed has no rows to validate on")
             self._selection.check(manifest)
-            epochs = self._epochs_over(shard, manifest)
+            epochs = self._epochs_over(rows, manifest)
             epoch, step = self._begin
             if self._first_step:
                 epoch, step = divmod(self._first_step, max(1, epochs.plan.steps))
-                if not epoch:
+                if not (epoch or self._rows.repeatable):
                     raise FeedError(
                         f"first_step={self._first_step}: the first epoch has {epochs.plan.steps} steps, and of a feed "
                         "with start='first_rows' it can't be resumed, since its rows come in the order of their "

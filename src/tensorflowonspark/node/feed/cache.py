@@ -5,7 +5,7 @@ The files have no name, so the kernel removes them with the process, however it 
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from threading import Condition
 from typing import IO, Any
@@ -167,7 +167,7 @@ class Cache:
         with self._changed:
             self._changed.wait_for(lambda: (feed, split, partition, 0) in self._parts)
 
-    def take_part(self, feed: int, part: tuple[int, int]) -> tuple[Shard, PartSummary, Callable[[], None]]:
+    def take_part(self, feed: int, part: tuple[int, int]) -> tuple[Shard, Sequence[PartSummary], Callable[[], None]]:
         """Return a part of a stream, its summary, and a function to call when all its rows have been handed out.
 
         The part then leaves the cache, unless the rows are kept for further epochs.
@@ -179,7 +179,7 @@ class Cache:
             if not keeps:
                 del self._parts[key]
         assert stored.summary is not None
-        return Shard([stored.batches]), stored.summary, _nothing if keeps else stored.release
+        return Shard([stored.batches]), [stored.summary], _nothing if keeps else stored.release
 
     def drop_part(self, feed: int, part: tuple[int, int]) -> None:
         """Drop a part of a stream that does not count."""

@@ -353,9 +353,11 @@ class Feed:
 
     @property
     def _arriving(self) -> ArrivingRows | None:
-        """The rows, if the pass that began last takes them as they arrive and keeps them."""
+        """The rows, if the pass that began last takes them as they arrive, in an order that no other pass has."""
         rows = self._source
-        return rows if isinstance(rows, ArrivingRows) and rows.in_first_pass else None
+        if isinstance(rows, ArrivingRows) and rows.in_first_pass and not rows.repeatable:
+            return rows
+        return None
 
     def _resume_at(self, epoch: int, step: int) -> bool:
         """Start the passes that have not begun in the middle of an epoch; return whether one exists.
@@ -365,7 +367,7 @@ class Feed:
         epoch, step : int
             Complete epochs, and steps taken in the next one.
         """
-        if isinstance(self._source, ArrivingRows) and step and not epoch:
+        if isinstance(self._source, ArrivingRows) and not self._source.repeatable and step and not epoch:
             return False  # the order of the first epoch was that of arrival
         created, self._epochs = list(self._epochs), WeakSet()
         for each in created:
@@ -379,11 +381,17 @@ class Feed:
 
     def _local_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Callable[[], Iterator[Batch]]:
         """Return a function that starts a pass over this worker's rows, independent of other workers, unpadded."""
-        assert not isinstance(self._source, ArrivingRows)  # refused before the feed begins
+
+        def epochs_over(rows: Rows, _manifest: SplitManifest) -> Epochs:
+            return Epochs(rows, selection, plan_epoch([rows.rows], batch_rows, 0), self._report, seed)
+
         if isinstance(self._source, Stream):
             return partial(self._source.batches, selection, batch_rows, seed, independent=True)
-        plan = plan_epoch([self._source.rows], batch_rows, 0)
-        return Epochs(self._source, selection, plan, self._report, seed)
+        if not isinstance(self._source, ArrivingRows):
+            return epochs_over(self._source, self._manifest)
+        assert self._source.repeatable  # others are refused before the feed begins
+        first_pass = partial(self._source.stream.batches, selection, batch_rows, seed, independent=True)
+        return ArrivingPasses(self._source, selection, first_pass, epochs_over, 0)
 
     def _passes(
         self,

@@ -184,11 +184,15 @@ class Feeds:
         """The current feed's rows, if the program is in its first epoch and that takes the rows as they arrive."""
         return None if self._opened is None else self._opened._arriving
 
-    def open_files(self, manifest: SplitManifest, rows: FileRows) -> Feed:
+    def open_files(self, manifest: SplitManifest, rows: FileRows | ArrivingRows) -> Feed:
         """Return this node's rows of files that are read in each epoch."""
-        report = self._report if self._setup.role in self._setup.spec.fed else _ignore
-        self._opened = Feed(manifest, rows, list(manifest.rows), self._setup.number, report)
+        self._opened = Feed(manifest, rows, list(manifest.rows), self._setup.number, self.report_files)
         return self._opened
+
+    def report_files(self, progress: Progress) -> None:
+        """Report the progress of a pass over files, unless it is an evaluator's."""
+        if self._setup.role in self._setup.spec.fed:
+            self._report(progress)
 
     def _cached_feed(self, feed: int, split: Split, manifest: SplitManifest, validation: Feed | None = None) -> Feed:
         assert self._server is not None

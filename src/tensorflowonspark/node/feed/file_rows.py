@@ -2,28 +2,42 @@
 
 An epoch is a sequence of windows, which fit into the memory limit. While the program takes the rows of one, the next is
 read. With a shuffle, the splits come in a new order in each epoch, several of them at a time in small chunks, and the
-rows of each window are shuffled among themselves. The numbers of rows are known before (Parquet's footers have them),
-so all workers take the same number of steps, and an epoch can begin at any step without reading what comes before.
+rows of each window are shuffled among themselves. The numbers of rows are known before (Parquet's footers have them;
+those of TFRecord files are counted in the first epoch, see `counting.py`), so all workers take the same number of
+steps, and an epoch can begin at any step without reading the windows before.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.columns import flat_columns, summarize
+from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.shard import Segment, Shard
 
-__all__ = ["Chunk", "CountedSplit", "FileRows", "interleave", "windows"]
+__all__ = [
+    "OPEN_SPLITS",
+    "Chunk",
+    "CountedSplit",
+    "FileRows",
+    "Read",
+    "WindowPlan",
+    "by_split",
+    "check_rows",
+    "interleave",
+    "plan_windows",
+    "windows",
+]
 
-_OPEN_SPLITS = 4  # that are read at the same time: network and disk wait for each other, and decoding is native code
+OPEN_SPLITS = 4  # that are read at the same time: network and disk wait for each other, and decoding is native code
 _WINDOWS_IN_MEMORY = 4  # the current one, the next, and the copies that decoding and shuffling make
 
 
@@ -112,6 +126,46 @@ def windows(chunks: Iterable[Chunk], window_rows: int) -> Iterator[list[Chunk]]:
         yield window
 
 
+class WindowPlan(NamedTuple):
+    """How one epoch's windows are made: their rows, the splits' order, and the chunks in which several take turns."""
+
+    window_rows: int
+    order: Sequence[int]
+    width: int  # number of splits that take turns
+    chunk_rows: int
+
+
+def plan_windows(
+    splits: int, seed: Sequence[int] | None, batch_rows: int, row_bytes: float, limit_bytes: int
+) -> WindowPlan:
+    """Return the plan of an epoch's windows, which does not depend on the numbers of rows.
+
+    Parameters
+    ----------
+    splits : int
+        Number of splits.
+    seed : sequence of int or None
+        Seed of the order; None keeps the rows' own order.
+    batch_rows : int
+        Rows of a step; a window has a multiple of them.
+    row_bytes : float
+        Mean size of a row in memory.
+    limit_bytes : int
+        The size that the rows in memory should not exceed.
+
+    Examples
+    --------
+    >>> plan_windows(3, None, batch_rows=10, row_bytes=8.0, limit_bytes=4000)
+    WindowPlan(window_rows=120, order=range(0, 3), width=1, chunk_rows=30)
+    """
+    limit = limit_bytes / _WINDOWS_IN_MEMORY / max(1.0, row_bytes)
+    window_rows = max(1, int(limit) // batch_rows) * batch_rows
+    order: Sequence[int] = range(splits)
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(splits).tolist()
+    return WindowPlan(window_rows, order, 1 if seed is None else OPEN_SPLITS, -(-window_rows // OPEN_SPLITS))
+
+
 @dataclass
 class FileRows:
     """The splits of some files that are one worker's.
@@ -148,17 +202,12 @@ class FileRows:
         FeedError
             If a file can't be read, has changed, or has values of another kind than the first rows.
         """
-        limit = self.limit_bytes / _WINDOWS_IN_MEMORY / max(1.0, self.row_bytes)
-        window_rows = max(1, int(min(limit, self.rows)) // batch_rows) * batch_rows
-        order: Sequence[int] = range(len(self.splits))
-        width, chunk_rows = 1, max(1, self.rows)
-        if seed is not None:
-            order = np.random.default_rng(seed).permutation(len(self.splits)).tolist()
-            width, chunk_rows = _OPEN_SPLITS, -(-window_rows // _OPEN_SPLITS)
-        chunks = interleave([split.rows for split in self.splits], order, width, chunk_rows)
+        plan = plan_windows(len(self.splits), seed, batch_rows, self.row_bytes, self.limit_bytes)
+        window_rows = plan.window_rows
+        chunks = interleave([split.rows for split in self.splits], plan.order, plan.width, plan.chunk_rows)
         first_window = first_step * batch_rows // window_rows
         with _Readers(self.splits) as readers:
-            reading: Future[list[_Read]] | None = None
+            reading: Future[list[Read]] | None = None
             for number, window in enumerate(_with_next(windows(chunks, window_rows))):
                 current, following = window
                 if number < first_window:
@@ -171,16 +220,26 @@ class FileRows:
                     rows = np.random.default_rng([*seed, number]).permutation(shard.rows)
                 yield Segment(number * window_rows // batch_rows, shard.reader(selection.kinds), rows)
 
-    def _shard(self, selection: Selection, window: "list[_Read]") -> Shard:
+    def _shard(self, selection: Selection, window: "list[Read]") -> Shard:
         """Return a window's rows; refuse values of another kind than the first rows have."""
         for each in window:
-            summary = summarize(each.batch, each.split, each.first_row)
-            schema = each.batch.schema.serialize().to_pybytes()
-            try:
-                selection.check(SplitManifest({}, columns=summary, schema=schema))
-            except FeedError as error:
-                raise FeedError(f"{error}; partition {each.split} is {self.splits[each.split].name}") from error
+            name = self.splits[each.split].name
+            check_rows(selection, summarize(each.batch, each.split, each.first_row), each.split, name)
         return Shard([[each.batch for each in window]])
+
+
+def check_rows(selection: Selection, summary: dict[str, ColumnSummary], split: int, name: str) -> None:
+    """Check that rows of a split, which their summary names a partition, are of the kinds of the first rows.
+
+    Raises
+    ------
+    FeedError
+        If a column is not; the error names it, a row, and the file.
+    """
+    try:
+        selection.check(SplitManifest({}, columns=summary))
+    except FeedError as error:
+        raise FeedError(f"{error}; partition {split} is {name}") from error
 
 
 def _with_next(found: Iterator[list[Chunk]]) -> Iterator[tuple[list[Chunk], list[Chunk] | None]]:
@@ -192,12 +251,20 @@ def _with_next(found: Iterator[list[Chunk]]) -> Iterator[tuple[list[Chunk], list
 
 
 @dataclass(frozen=True)
-class _Read:
+class Read:
     """Rows that were read: the split, the number of the first in it, and the batch."""
 
     split: int
     first_row: int
     batch: pa.RecordBatch
+
+
+def by_split(window: Sequence[Read]) -> list[Read]:
+    """Return the rows of a window by their splits, in the order in which these come."""
+    of_split: dict[int, list[Read]] = {}
+    for each in window:
+        of_split.setdefault(each.split, []).append(each)
+    return [each for found in of_split.values() for each in found]
 
 
 class _Readers:
@@ -207,7 +274,7 @@ class _Readers:
         self._splits = splits
         self._open: dict[int, _OpenSplit] = {}
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
-        self._pool = ThreadPoolExecutor(_OPEN_SPLITS, thread_name_prefix="read")
+        self._pool = ThreadPoolExecutor(OPEN_SPLITS, thread_name_prefix="read")
 
     def __enter__(self) -> "_Readers":
         return self
@@ -219,25 +286,25 @@ class _Readers:
         for each in list(self._open.values()):
             each.close()
 
-    def read(self, window: list[Chunk]) -> Future[list[_Read]]:
+    def read(self, window: list[Chunk]) -> Future[list[Read]]:
         """Start to read a window, after the one before."""
         return self._ahead.submit(self._read, window)
 
-    def _read(self, window: list[Chunk]) -> list[_Read]:
+    def _read(self, window: list[Chunk]) -> list[Read]:
         of_split: dict[int, list[Chunk]] = {}
         for chunk in window:
             of_split.setdefault(chunk.split, []).append(chunk)
         jobs = [self._pool.submit(self._take, number, chunks) for number, chunks in of_split.items()]
         return [each for job in jobs for each in job.result()]
 
-    def _take(self, number: int, chunks: Sequence[Chunk]) -> list[_Read]:
+    def _take(self, number: int, chunks: Sequence[Chunk]) -> list[Read]:
         split = self._splits[number]
         opened = self._open.get(number)
         if opened is None:
             opened = self._open[number] = _OpenSplit(split)
         try:
             found = [
-                _Read(number, first_row, batch)
+                Read(number, first_row, batch)
                 for chunk in chunks
                 for first_row, batch in opened.take(chunk.start, chunk.stop)
             ]

@@ -1,18 +1,32 @@
 """Splits of files, which the nodes read themselves: their division among workers, and those of TFRecord files."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import base64
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from tensorflowonspark.errors import TFRecordError
+from tensorflowonspark.node.feed.tables import FilesToRead
 from tensorflowonspark.tfrecords.files import Split as RecordSplit
-from tensorflowonspark.tfrecords.files import find, plan
+from tensorflowonspark.tfrecords.files import check_unchanged, find, plan
 from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, partition_types
 from tensorflowonspark.tfrecords.options import Options
-from tensorflowonspark.tfrecords.reading import read
+from tensorflowonspark.tfrecords.reading import count, read
 
-__all__ = ["FileSplit", "divide", "tfrecord_splits"]
+__all__ = [
+    "TFRECORD",
+    "CountedRecords",
+    "FileSplit",
+    "Records",
+    "divide",
+    "find_records",
+    "tfrecord_files",
+    "tfrecord_splits",
+]
+
+TFRECORD = "tfrecord"  # the kind of a request
 
 
 class FileSplit(Protocol):
@@ -48,8 +62,18 @@ def divide(sizes: Sequence[int], workers: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class _Records:
-    """A byte range of a TFRecord file."""
+class Records:
+    """The records of a TFRecord file that begin in a range of bytes; their number is unknown until they are read.
+
+    Attributes
+    ----------
+    split : RecordSplit
+        The file, and the range.
+    columns : list of pa.Field
+        The columns of the rows.
+    options : Options
+        How records are read.
+    """
 
     split: RecordSplit
     columns: list[pa.Field]
@@ -57,19 +81,94 @@ class _Records:
 
     @property
     def name(self) -> str:
+        """The file, and the range."""
         return f"{self.split.file.path} from byte {self.split.begin} to {self.split.end}"
 
     @property
     def size(self) -> int:
+        """Size in bytes, as it is stored."""
         return self.split.end - self.split.begin
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        return read([self.split], self.columns, self.options)
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Yield its rows.
+
+        Raises
+        ------
+        TFRecordError
+            If a record can't be read.
+        FeedError
+            If the file has changed since it was listed, or is gone.
+        """
+        check_unchanged(self.split.file)
+        try:
+            yield from read([self.split], self.columns, self.options)
+        except TFRecordError:
+            check_unchanged(self.split.file)  # which is a better reason
+            raise
+        check_unchanged(self.split.file)
+
+    def count(self) -> int:
+        """Return the number of its rows; this reads them."""
+        check_unchanged(self.split.file)
+        return count(self.split, self.columns, self.options)
+
+
+@dataclass(frozen=True)
+class CountedRecords:
+    """Records of a TFRecord file whose number is known.
+
+    Attributes
+    ----------
+    records : Records
+        The records.
+    rows : int
+        Their number.
+    """
+
+    records: Records
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """The file, and the part of it."""
+        return self.records.name
+
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Yield its rows."""
+        return self.records.batches()
+
+
+def tfrecord_files(
+    paths: Sequence[str],
+    schema: pa.Schema | None,
+    columns: Sequence[str] | None,
+    cache_limit: int | str | None,
+    options: Mapping[str, Any],
+) -> FilesToRead:
+    """Return what a program asks for by the arguments of ``ctx.read_tfrecord``, as it can be sent to workers."""
+    text = None if schema is None else base64.b64encode(schema.serialize()).decode()
+    source = {"paths": list(paths), "schema": text, "options": dict(options)}
+    return FilesToRead(TFRECORD, source, columns, None, cache_limit)
+
+
+def find_records(files: FilesToRead) -> tuple[list[Records], pa.Schema]:
+    """Return the splits of the TFRecord files of a request, and the columns of their rows.
+
+    Raises
+    ------
+    SpecError
+        If the request is wrong.
+    TFRecordError
+        If the first records can't be read.
+    """
+    text = files.source["schema"]
+    schema = None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    return tfrecord_splits(files.source["paths"], schema, files.columns, files.source["options"])
 
 
 def tfrecord_splits(
     paths: Sequence[str], schema: pa.Schema | None, columns: Sequence[str] | None, given: Mapping[str, Any]
-) -> tuple[list[FileSplit], pa.Schema]:
+) -> tuple[list[Records], pa.Schema]:
     """Return the splits of TFRecord files, and the columns of their rows; `given` holds options by Spark's names."""
     options = Options.of(given)
     files = find(paths, options.recursive_file_lookup)
@@ -77,7 +176,7 @@ def tfrecord_splits(
     fields = check_columns(_select(fields, columns), options, partition_types(files))
     splits = [split for task in plan(files, options.split_bytes) for split in task]
     splits.sort(key=lambda each: (each.file.path, each.begin))
-    return [_Records(split, fields, options) for split in splits], pa.schema(fields)
+    return [Records(split, fields, options) for split in splits], pa.schema(fields)
 
 
 def _select(fields: Sequence[pa.Field], columns: Sequence[str] | None) -> list[pa.Field]:

@@ -4,7 +4,8 @@ All workers list the same files and divide them in the same way, by size; each d
 time, into its cache. It reports its parts and a fingerprint of the list to the driver. When all workers have reported,
 the driver completes the read like a feed, with rebalancing and even steps. Without a cache, the workers read their
 shares anew in each epoch (`file_rows.py`), and the driver only compares what they have listed. With a row filter each
-worker counts the rows that pass in a share of the row groups, and the driver sends the counts to all.
+worker counts the rows that pass in a share of the row groups, and the driver sends the counts to all. The rows of
+TFRecord files are counted in the first epoch, whose steps the driver grants (`uncounted.py`).
 """
 
 import hashlib
@@ -34,9 +35,10 @@ from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.file_rows import FileRows
-from tensorflowonspark.node.feed.file_splits import FileSplit, divide
+from tensorflowonspark.node.feed.file_splits import TFRECORD, FileSplit, Records, divide, find_records
 from tensorflowonspark.node.feed.row_groups import RowGroup
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
+from tensorflowonspark.node.feed.uncounted import UncountedRows
 
 __all__ = ["FileFeeds"]
 
@@ -100,18 +102,21 @@ class FileFeeds:
         number, self._next = self._next, self._next + 1
         spec, role = self.setup.spec, self.setup.role
         if config.keep is CacheMode.NONE:
-            groups = _row_groups(call, splits)
+            if role not in spec.fed and role.job is not Job.EVALUATOR:
+                raise FeedError(f"{role} has no rows: {', '.join(map(str, spec.fed))} read files")
+            groups = [split for split in splits if isinstance(split, RowGroup)]
+            if not groups:
+                records = [split for split in splits if isinstance(split, Records)]
+                return self._read_uncounted(number, call, records, config)
             if role in spec.fed:
                 groups = self._agree_on_rows(number, call, groups)
                 return self._open(call, groups, self._divided(groups), config)
-            if role.job is not Job.EVALUATOR:
-                raise FeedError(f"{role} has no rows: {', '.join(map(str, spec.fed))} read files")
             groups = _count(groups)
             return self._open(call, groups, {self.setup.number: groups}, config)
         if self.cache is None:
             raise FeedError(
-                f"{role} keeps no rows, {', '.join(map(str, spec.fed))} do: pass cache=None (not for TFRecords), and "
-                "the files are read anew in each epoch"
+                f"{role} keeps no rows, {', '.join(map(str, spec.fed))} do: pass cache=None, and the files are read "
+                "anew in each epoch"
             )
         share = self._own_share(splits)
         schema = flat_columns(pa.RecordBatch.from_pylist([], schema)).schema
@@ -127,19 +132,28 @@ class FileFeeds:
             raise SpecError(f"{call}: there are no rows")
         return self.feeds.open(complete)
 
-    def describe(self, call: str, groups: Sequence[RowGroup], cache_limit: int | str | None) -> FeedComplete:
-        """Return what row groups hold, for the chief of a ``ParameterServerStrategy``, whose workers read them."""
+    def describe(self, call: str, splits: Sequence[FileSplit], cache_limit: int | str | None) -> FeedComplete:
+        """Return what splits hold, for the chief of a ``ParameterServerStrategy``, whose workers read them.
+
+        The numbers of rows are left out if they are unknown.
+        """
         number, self._next = self._next, self._next + 1
         CacheConfig.parse(None, cache_limit)  # which refuses a wrong one here
+        groups = [split for split in splits if isinstance(split, RowGroup)]
+        if not groups:
+            return FeedComplete(number, _manifest(call, splits, {})[0])
         shares = {node: _count(share) for node, share in self._divided(groups).items()}
-        return FeedComplete(number, _manifest(call, groups, shares)[0])
+        return FeedComplete(number, _manifest(call, groups, _rows_of(shares))[0])
 
     def read_for_chief(self, files: FilesToRead) -> Feed:
         """Return this worker's share of the files that the chief has described."""
+        config, call = CacheConfig.parse(None, files.cache_limit), f"reading {files.kind}"
+        if files.kind == TFRECORD:
+            splits, _ = find_records(files)
+            return self._open_uncounted(call, splits, [splits[each] for each in self._own_share(splits)], config)
         groups, _, _ = find_row_groups(files)
         share = _count(self._divided(groups)[self.setup.number])
-        config = CacheConfig.parse(None, files.cache_limit)
-        return self._open(f"reading {files.kind}", groups, {self.setup.number: share}, config)
+        return self._open(call, groups, {self.setup.number: share}, config)
 
     def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
         assert self.cache is not None
@@ -153,10 +167,12 @@ class FileFeeds:
         splits: Sequence[FileSplit],
         parts: tuple[PartSummary, ...] = (),
         counts: tuple[tuple[int, int], ...] = (),
+        *,
+        streams: bool = False,
     ) -> FeedComplete:
         """Report what was listed, and stored or counted; wait until all workers have."""
         listed = "\n".join(f"{split.name} {split.size}" for split in splits)
-        self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts, counts))
+        self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts, counts, streams))
         return self.link.wait_for_file_feed(feed)
 
     def _agree_on_rows(self, feed: int, call: str, groups: list[RowGroup]) -> list[RowGroup]:
@@ -183,10 +199,48 @@ class FileFeeds:
 
     def _open(self, call: str, groups: Sequence[RowGroup], shares: Shares, config: CacheConfig) -> Feed:
         """Return a feed whose rows are read in each epoch."""
-        manifest, row_bytes = _manifest(call, groups, shares)
+        manifest, row_bytes = _manifest(call, groups, _rows_of(shares))
         assert config.limit_bytes is not None
         share = [group for group in shares[self.setup.number] if group.rows]
         return self.feeds.open_files(manifest, FileRows(share, row_bytes, config.limit_bytes))
+
+    def _read_uncounted(self, number: int, call: str, splits: Sequence[Records], config: CacheConfig) -> Feed:
+        if self.setup.role not in self.setup.spec.fed:
+            return self._open_uncounted(call, splits, splits, config)
+        together = len(self.feeds.numbers) > 1
+        self._agree(number, call, splits, streams=together)
+        share = [splits[each] for each in self._own_share(splits)]
+        return self._open_uncounted(call, splits, share, config, number if together else None)
+
+    def _open_uncounted(
+        self,
+        call: str,
+        splits: Sequence[Records],
+        share: Sequence[Records],
+        config: CacheConfig,
+        feed: int | None = None,
+    ) -> Feed:
+        """Return a feed whose rows are read in each epoch, and counted in the first.
+
+        Parameters
+        ----------
+        call : str
+            The program's call, for errors.
+        splits, share : sequence of Records
+            All splits, and those that this node reads.
+        config : CacheConfig
+            The memory limit.
+        feed : int, optional
+            The feed's number, if all workers take as many steps in it; by default this node's depend on no other's.
+        """
+        assert config.limit_bytes is not None
+        workers = [self.setup.number] if feed is None else self.feeds.numbers
+        manifest, row_bytes = _manifest(call, splits, dict.fromkeys(workers, 0))
+        uncounted = UncountedRows(share, manifest, row_bytes, config.limit_bytes)
+        report = self.feeds.report_files
+        if feed is None:
+            return self.feeds.open_files(manifest, uncounted.alone(self.setup.number, report))
+        return self.feeds.open_files(manifest, uncounted.together(feed, self.link, report))
 
 
 def _count(groups: Sequence[RowGroup]) -> list[RowGroup]:
@@ -196,29 +250,23 @@ def _count(groups: Sequence[RowGroup]) -> list[RowGroup]:
     return [replace(group, rows=rows) for group, rows in zip(groups, counts, strict=True)]
 
 
-def _manifest(call: str, groups: Sequence[RowGroup], shares: Shares) -> tuple[SplitManifest, float]:
+def _rows_of(shares: Shares) -> dict[int, int]:
+    return {number: sum(group.rows for group in share) for number, share in shares.items()}
+
+
+def _manifest(call: str, splits: Sequence[FileSplit], rows: dict[int, int]) -> tuple[SplitManifest, float]:
     """Return what the rows are, and the bytes of a row in memory.
 
     What kind the rows are, the first ones of all files show, which every node reads.
     """
-    batches = chain.from_iterable(group.batches() for group in groups)
+    batches = chain.from_iterable(split.batches() for split in splits)
     first = next(batches, None)
     if first is None:
         raise SpecError(f"{call}: there are no rows")
     first = flat_columns(first)
     manifest = SplitManifest(
-        {number: sum(group.rows for group in share) for number, share in shares.items()},
+        rows,
         columns=summarize(first, 0, 0),
         schema=first.schema.serialize().to_pybytes(),
     )
     return manifest, first.nbytes / first.num_rows
-
-
-def _row_groups(call: str, splits: Sequence[FileSplit]) -> list[RowGroup]:
-    groups = [split for split in splits if isinstance(split, RowGroup)]
-    if len(groups) < len(splits):
-        raise SpecError(
-            f"{call}: without a cache the number of rows must be known before, which TFRecord files do not have: "
-            "use cache='disk' or 'memory', Parquet, or cluster.train(df, cache=None)"
-        )
-    return groups

@@ -7,8 +7,10 @@ before its part is granted, so a task that Spark repeats adds no row twice.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +19,38 @@ import pyarrow as pa
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Ragged
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import InputStarved, RowsConsumed, SplitManifest, StepGrant, StreamOpened
+from tensorflowonspark.feed_messages import (
+    InputStarved,
+    PartSummary,
+    RowsConsumed,
+    SplitManifest,
+    StepGrant,
+    StreamOpened,
+)
 from tensorflowonspark.keras.feed_tracking import note_rows, row_counts
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.epochs import BLOCK_BYTES, BLOCK_ROWS
 from tensorflowonspark.node.feed.selection import Batch, Selection
 from tensorflowonspark.node.feed.shard import Reader, Shard
 
-__all__ = ["Stream"]
+__all__ = ["PartStore", "Stream"]
 
 _Rows = dict[str, Array | Ragged]
 _REPORT_SECONDS = 0.3  # between two counts of the rows consumed
 _STARVED_SECONDS = 1.0  # that a step waits for rows before the driver learns of it
+
+
+class PartStore(Protocol):
+    """Holds the parts of streams (`Cache`, and for files `CountingPass`)."""
+
+    def take_part(self, feed: int, part: tuple[int, int]) -> tuple[Shard, Sequence[PartSummary], Callable[[], None]]:
+        """Return a part, the summaries of its rows, and a function to call when all its rows have been handed out."""
+
+    def drop_part(self, feed: int, part: tuple[int, int]) -> None:
+        """Drop a part that does not count."""
+
+    def program_waits(self, feed: int, waits: bool) -> None:
+        """Record whether the program waits for rows, having consumed all that were granted."""
 
 
 class Stream:
@@ -39,7 +60,7 @@ class Stream:
     ----------
     feed : int
         The feed's number.
-    cache : Cache
+    store : PartStore
         Holds the stream's parts.
     next_grant : callable
         Returns the driver's next `StepGrant`; waits for it, at most for the seconds given.
@@ -55,14 +76,14 @@ class Stream:
     def __init__(
         self,
         feed: int,
-        cache: Cache,
+        store: PartStore,
         next_grant: Callable[..., StepGrant | None],
         granted: Callable[[int], int | None],
         send: Callable[[object], None],
         report: Callable[[Progress], None],
     ) -> None:
         self._feed = feed
-        self._cache = cache
+        self._store = store
         self._next_grant = next_grant
         self._granted = granted
         self._send = send
@@ -100,11 +121,13 @@ class Stream:
         """
         note_rows()
         self._open(batch_rows)
-        rows = _GrantedRows(selection, seed)
-        for number, step in enumerate(self._steps(rows, batch_rows, independent)):
-            batch = rows.take(step.rows, step.size)
-            self._report(Progress(0, number + 1, 0, rows.taken))
-            yield batch
+        order_seed = None if seed is None else [seed, 0]
+        rows = _GrantedRows(selection, order_seed)
+        with self._arriving(batch_rows, order_seed):
+            for number, step in enumerate(self._steps(rows, batch_rows, independent)):
+                batch = rows.take(step.rows, step.size)
+                self._report(Progress(0, number + 1, 0, rows.taken))
+                yield batch
         row_counts.add(rows.taken)
         if on_end is not None:
             on_end(0)
@@ -130,7 +153,7 @@ class Stream:
             grant = self._wait_for_grant(taken, independent=False)
             self._drop(grant)
             for part in grant.parts:
-                shard, _, release = self._cache.take_part(self._feed, part)
+                shard, _, release = self._store.take_part(self._feed, part)
                 yield self._report_consumed(shard, taken)
                 taken += shard.rows
                 release()
@@ -154,9 +177,17 @@ class Stream:
         self._opened = True
         self._send(StreamOpened(self._feed, batch_rows))
 
+    def _arriving(self, _batch_rows: int, _seed: Sequence[int] | None) -> AbstractContextManager[object]:
+        """Return a context in which the rows arrive."""
+        return nullcontext()
+
+    def _check(self, selection: Selection, summary: PartSummary) -> None:
+        """Check that rows are of the kinds of the first rows."""
+        selection.check(SplitManifest({}, columns=summary.columns))
+
     def _drop(self, grant: StepGrant) -> None:
         for part in grant.dropped:
-            self._cache.drop_part(self._feed, part)
+            self._store.drop_part(self._feed, part)
 
     def _steps(self, rows: "_GrantedRows", batch_rows: int, independent: bool) -> Iterator["_Step"]:
         """Yield the granted steps; wait for the driver's next grant when none is left."""
@@ -166,7 +197,10 @@ class Stream:
             end = grant.end
             self._drop(grant)
             for part in grant.parts:
-                rows.add(self._cache, self._feed, part)
+                shard, summaries, release = self._store.take_part(self._feed, part)
+                for summary in summaries:
+                    self._check(rows.selection, summary)
+                rows.add(part[0], shard, release)
             if grant.steps is None:
                 yield from self._independent_steps(rows, batch_rows, grant.flush, grant.fill)
             else:
@@ -175,12 +209,12 @@ class Stream:
 
     def _wait_for_grant(self, taken: int, independent: bool) -> StepGrant:
         self._send(RowsConsumed(self._feed, taken))
-        self._cache.program_waits(self._feed, True)
+        self._store.program_waits(self._feed, True)
         while (grant := self._next_grant(_STARVED_SECONDS if independent else None)) is None:
             # A coordinator that waits for this step schedules none on the workers that have rows, and the driver grants
             # this worker none before they have consumed theirs.
             self._send(InputStarved(self._feed))
-        self._cache.program_waits(self._feed, False)
+        self._store.program_waits(self._feed, False)
         if grant.failed:
             raise FeedError(f"the stream broke off after {taken} rows: {grant.failed}")
         return grant
@@ -204,8 +238,8 @@ class _Step:
 class _GrantedRows:
     """The rows that are granted and not yet handed out, in order; each part's rows are shuffled among themselves."""
 
-    def __init__(self, selection: Selection, seed: int | None) -> None:
-        self._selection = selection
+    def __init__(self, selection: Selection, seed: Sequence[int] | None) -> None:
+        self.selection = selection
         self._seed = seed
         self._parts: deque[tuple[Reader, npt.NDArray[np.int64], int, Callable[[], None]]] = deque()
         self._block: _Rows = {}
@@ -214,19 +248,17 @@ class _GrantedRows:
         self.count = 0
         self.taken = 0
 
-    def add(self, cache: Cache, feed: int, part: tuple[int, int]) -> None:
+    def add(self, number: int, shard: Shard, release: Callable[[], None]) -> None:
         """Append a part."""
-        shard, summary, release = cache.take_part(feed, part)
         if not shard.rows:
             release()
             return
-        self._selection.check(SplitManifest({}, columns=summary.columns, schema=summary.schema))
         order = np.arange(shard.rows)
         if self._seed is not None:
-            order = np.random.default_rng([self._seed, part[0]]).permutation(shard.rows)
-        per_row = max(1.0, shard.bytes_per_row(self._selection.kinds))
+            order = np.random.default_rng([*self._seed, number]).permutation(shard.rows)
+        per_row = max(1.0, shard.bytes_per_row(self.selection.kinds))
         block_rows = max(1, int(min(BLOCK_ROWS, BLOCK_BYTES / per_row)))
-        self._parts.append((shard.reader(self._selection.kinds), order, block_rows, release))
+        self._parts.append((shard.reader(self.selection.kinds), order, block_rows, release))
         self.count += shard.rows
 
     def take(self, rows: int, size: int) -> Batch:
@@ -242,7 +274,7 @@ class _GrantedRows:
             self._start = stop
         self.count -= rows
         self.taken += rows
-        kinds = self._selection.kinds
+        kinds = self.selection.kinds
         values = {name: columns.concatenate([piece[name] for piece in pieces]) for name in kinds} if pieces else {}
         if rows:
             self._last = rows, values
@@ -253,7 +285,7 @@ class _GrantedRows:
             return values
         count, source = (rows, values) if rows else self._last
         if not count:
-            return {name: columns.zeros(size, kind) for name, kind in self._selection.kinds.items()}
+            return {name: columns.zeros(size, kind) for name, kind in self.selection.kinds.items()}
         return {name: columns.repeat_rows(each, np.arange(size) % count) for name, each in source.items()}
 
     def _next_block(self) -> None:

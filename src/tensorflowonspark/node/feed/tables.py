@@ -20,8 +20,8 @@ _DELTA_FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumPro
 class FilesToRead(NamedTuple):
     """What a program asks for.
 
-    `kind` is ``"parquet"``, ``"delta"`` or ``"iceberg"``, and `source` holds the arguments that name its files.
-    `columns` (all for None), `filter` and `cache_limit` are as for ``ctx.read_parquet``.
+    `kind` is ``"parquet"``, ``"delta"``, ``"iceberg"`` or ``"tfrecord"``, and `source` holds the arguments
+    that name its files. `columns` (all for None), `filter` and `cache_limit` are as for ``ctx.read_parquet``.
     """
 
     kind: str

@@ -32,7 +32,7 @@ class CoordinatedFeed:
     split : Split
         The split of the feed.
     files : FilesToRead, optional
-        The Parquet files that the workers read, in the place of rows that they were fed.
+        The files that the workers read, in the place of rows that they were fed.
 
     Attributes
     ----------
@@ -74,8 +74,12 @@ class CoordinatedFeed:
 
     @property
     def total_rows(self) -> int | None:
-        """Number of rows of all workers together; None for a stream."""
-        return None if self._streams else sum(self._manifest.rows.values())
+        """Number of rows of all workers together; None for a stream, and for TFRecord files."""
+        return None if self._is_uncounted else sum(self._manifest.rows.values())
+
+    @property
+    def _is_uncounted(self) -> bool:
+        return self._streams or not self._manifest.rows
 
     @property
     def columns(self) -> list[str]:
@@ -103,14 +107,14 @@ class CoordinatedFeed:
         Returns
         -------
         int or None
-            None for a stream, whose number of batches is unknown.
+            None for a stream, and for TFRecord files, whose number of batches is unknown.
 
         Examples
         --------
         >>> coordinated.total_rows, coordinated.steps(batch_size=4)
         (6, 2)
         """
-        if self._streams:
+        if self._is_uncounted:
             return None
         return sum(-(-rows // batch_size) for rows in self._manifest.rows.values())
 

@@ -1,0 +1,155 @@
+"""Rows of files whose number is unknown: the first epoch by granted steps, in which they are counted, and all others.
+
+The workers that train together report to the driver what they have read (`RowsReceived`), which grants them as many
+steps; and at the end their number of rows (`FilesCounted`), which it sends to all. A worker whose steps depend on no
+other one takes whatever it has read.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from tensorflowonspark.feed_messages import (
+    FilesCounted,
+    PartSummary,
+    RowsReceived,
+    SplitManifest,
+    StepGrant,
+)
+from tensorflowonspark.messages import Progress
+from tensorflowonspark.node.driver_link import Link
+from tensorflowonspark.node.feed.arriving import ArrivingRows
+from tensorflowonspark.node.feed.counting import CountingPass
+from tensorflowonspark.node.feed.file_rows import FileRows, check_rows
+from tensorflowonspark.node.feed.file_splits import CountedRecords, Records
+from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.stream import Stream
+
+__all__ = ["UncountedRows"]
+
+_ALONE = -1  # in place of a feed's number, of which no other process learns
+
+
+class UncountedRows:
+    """One worker's share of the files of one call.
+
+    Parameters
+    ----------
+    splits : sequence of Records
+        This worker's splits.
+    manifest : SplitManifest
+        The columns, as the first rows have them.
+    row_bytes : float
+        Mean size of a row in memory, as far as the first rows show it.
+    limit_bytes : int
+        The size that the rows in memory should not exceed.
+    """
+
+    def __init__(self, splits: Sequence[Records], manifest: SplitManifest, row_bytes: float, limit_bytes: int) -> None:
+        self._splits = splits
+        self._manifest = manifest
+        self._row_bytes = row_bytes
+        self._limit_bytes = limit_bytes
+
+    def together(self, feed: int, link: Link, report: Callable[[Progress], None]) -> ArrivingRows:
+        """Return the rows of a worker that takes as many steps as the others.
+
+        Parameters
+        ----------
+        feed : int
+            The feed's number.
+        link : Link
+            To the driver.
+        report : callable
+            Takes a `Progress` before each batch.
+        """
+
+        def send_rows(rows: int) -> None:
+            link.send(RowsReceived(feed, rows))
+
+        def send_count(rows: int) -> None:
+            link.send(FilesCounted(feed, rows))
+
+        reports = send_rows, send_count, partial(link.break_off, feed)
+        counting = CountingPass(self._splits, self._row_bytes, self._limit_bytes, *reports)
+
+        def next_grant(seconds: float | None = None) -> StepGrant | None:
+            grant = link.wait_for_grant(feed, seconds)
+            return None if grant is None else replace(grant, parts=counting.arrived())
+
+        def arrived() -> SplitManifest | None:
+            counts = link.arrived(feed)
+            return None if counts is None else replace(self._manifest, rows=counts.rows)
+
+        def wait() -> tuple[SplitManifest, FileRows]:
+            rows = self._counted(counting)
+            send_count(rows.rows)
+            return replace(self._manifest, rows=link.wait_for_rows(feed).rows), rows
+
+        stream = _FileStream(
+            feed, self._splits, counting, next_grant, partial(link.wait_for_step, feed), link.send, report
+        )
+        return ArrivingRows(stream, arrived, wait, repeatable=True)
+
+    def alone(self, number: int, report: Callable[[Progress], None]) -> ArrivingRows:
+        """Return the rows of a node whose steps depend on no other's.
+
+        Parameters
+        ----------
+        number : int
+            The node.
+        report : callable
+            Takes a `Progress` before each batch.
+        """
+        counting = CountingPass(self._splits, self._row_bytes, self._limit_bytes)
+
+        def arrived() -> SplitManifest | None:
+            counts = counting.counts
+            return None if counts is None else replace(self._manifest, rows={number: sum(counts)})
+
+        def wait() -> tuple[SplitManifest, FileRows]:
+            rows = self._counted(counting)
+            return replace(self._manifest, rows={number: rows.rows}), rows
+
+        stream = _FileStream(
+            _ALONE, self._splits, counting, counting.next_grant, counting.wait_for_step, _ignore, report
+        )
+        return ArrivingRows(stream, arrived, wait, repeatable=True)
+
+    def _counted(self, counting: CountingPass) -> FileRows:
+        counts = zip(self._splits, counting.count(), strict=True)
+        return FileRows([CountedRecords(records, rows) for records, rows in counts], self._row_bytes, self._limit_bytes)
+
+
+class _FileStream(Stream):
+    """The rows of the first pass, which are read as long as it goes on."""
+
+    def __init__(
+        self,
+        feed: int,
+        splits: Sequence[Records],
+        counting: CountingPass,
+        next_grant: Callable[..., StepGrant | None],
+        granted: Callable[[int], int | None],
+        send: Callable[[object], None],
+        report: Callable[[Progress], None],
+    ) -> None:
+        super().__init__(feed, counting, next_grant, granted, send, report)
+        self._splits = splits
+        self._counting = counting
+
+    @contextmanager
+    def _arriving(self, batch_rows: int, seed: Sequence[int] | None) -> Iterator[None]:
+        self._counting.start(batch_rows, seed)
+        try:
+            yield
+        finally:
+            self._counting.close()
+
+    def _check(self, selection: Selection, summary: PartSummary) -> None:
+        check_rows(selection, summary.columns, summary.partition, self._splits[summary.partition].name)
+
+
+def _ignore(_message: object) -> None:
+    """Send nothing: no other process waits for this one."""

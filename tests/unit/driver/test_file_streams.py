@@ -1,0 +1,90 @@
+"""Steps of files whose rows are counted as they are read: as many for all, and no more than an epoch needs."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorflowonspark.driver.feed.file_streams import FileStream
+from tensorflowonspark.feed_messages import FeedComplete, FilesCounted, RowsReceived, StepGrant, StreamOpened
+
+
+class Sent:
+    """What the driver has sent to each worker."""
+
+    def __init__(self, workers):
+        self.steps = {number: [] for number in workers}
+        self.counts = {}
+        self.ended = set()
+
+    def __call__(self, number, message):
+        if isinstance(message, FeedComplete):
+            self.counts[number] = message.train.rows
+            return
+        assert isinstance(message, StepGrant)
+        assert number not in self.ended
+        self.steps[number] += [rows for count, rows in message.steps for _ in range(count)]
+        if message.end:
+            self.ended.add(number)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(0, 100), min_size=2, max_size=4), st.integers(1, 20), st.integers(1, 30), st.randoms())
+def test_as_many_steps_as_the_worker_with_most_rows_needs(totals, batch_rows, window, order):
+    """In whatever order the workers read: a worker with fewer rows pads only when it has none left."""
+    sent = Sent(range(len(totals)))
+    stream = FileStream(7, range(len(totals)), sent)
+    reports = []
+    for rows in totals:
+        own = [RowsReceived(7, min(rows, read)) for read in range(window, rows + window, window) if rows]
+        reports.append([StreamOpened(7, batch_rows), *own, FilesCounted(7, rows)])
+    while any(reports):
+        number = order.choice([number for number, left in enumerate(reports) if left])
+        stream.receive(number, reports[number].pop(0))
+    steps = max(-(-rows // batch_rows) for rows in totals)
+    for number, rows in enumerate(totals):
+        full = [max(0, min(batch_rows, rows - step * batch_rows)) for step in range(steps)]
+        assert sent.steps[number] == full
+    assert sent.ended == set(range(len(totals)))
+    assert sent.counts == {number: dict(enumerate(totals)) for number in range(len(totals))}
+
+
+def test_a_worker_with_fewer_rows_does_not_hold_up_the_others():
+    sent = Sent([0, 1])
+    stream = FileStream(7, [0, 1], sent)
+    for number in (0, 1):
+        stream.receive(number, StreamOpened(7, 4))
+    stream.receive(0, RowsReceived(7, 100))
+    assert sent.steps[0] == []
+    stream.receive(1, RowsReceived(7, 6))
+    assert sent.steps == {0: [4], 1: [4]}
+    stream.receive(1, FilesCounted(7, 6))
+    assert sent.steps[0] == [4] * 25
+    assert sent.steps[1] == [4, 2] + [0] * 23
+    assert not sent.ended | set(sent.counts)
+
+
+def test_a_pass_that_counts_the_rows_ends_no_other():
+    """A worker that counts its rows while a pass goes on has not read them all."""
+    sent = Sent([0, 1])
+    stream = FileStream(7, [0, 1], sent)
+    for number in (0, 1):
+        stream.receive(number, StreamOpened(7, 4))
+        stream.receive(number, FilesCounted(7, 8))
+    assert sent.counts[0] == {0: 8, 1: 8}
+    assert not sent.ended
+    for number in (0, 1):
+        stream.receive(number, RowsReceived(7, 8))
+    assert sent.steps == {0: [4, 4], 1: [4, 4]}
+    assert sent.ended == {0, 1}
+
+
+def test_a_worker_that_has_returned_is_not_waited_for():
+    sent = Sent([0, 1])
+    stream = FileStream(7, [0, 1], sent)
+    stream.receive(0, StreamOpened(7, 4))
+    stream.receive(0, RowsReceived(7, 10))
+    stream.leave(1)
+    assert sent.steps[0] == [4, 4]
+    stream.receive(0, FilesCounted(7, 10))
+    assert sent.steps[0] == [4, 4, 2]
+    assert sent.ended == {0}
+    assert sent.counts == {0: {0: 10, 1: 0}}

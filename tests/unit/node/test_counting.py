@@ -1,0 +1,198 @@
+"""The first pass over files of unknown numbers of rows: the rows of `FileRows`, in its order, in bounded memory."""
+
+import os
+import time
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorflowonspark.columns import summarize
+from tensorflowonspark.errors import FeedError, TFRecordError
+from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.node.feed.epochs import Epochs, plan_epoch
+from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.file_rows import FileRows
+from tensorflowonspark.node.feed.file_splits import tfrecord_splits
+from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
+from tensorflowonspark.node.feed.uncounted import UncountedRows
+from tensorflowonspark.tfrecords.encode import encode
+from tensorflowonspark.tfrecords.framing import framed
+
+
+class Split:
+    """Rows of consecutive ids."""
+
+    def __init__(self, first, rows):
+        self.first, self.rows, self.name = first, rows, f"rows from {first}"
+        self.counted = 0
+
+    def batches(self):
+        for start in range(0, self.rows, 7):
+            ids = range(self.first + start, self.first + min(start + 7, self.rows))
+            yield pa.record_batch({"id": pa.array(ids, pa.int64())})
+
+    def count(self):
+        self.counted += 1
+        return self.rows
+
+
+def manifest_of(batch):
+    return SplitManifest({0: 0}, columns=summarize(batch, 0, 0), schema=batch.schema.serialize().to_pybytes())
+
+
+IDS = manifest_of(pa.record_batch({"id": pa.array([1], pa.int64())}))
+
+
+def splits_of(counts):
+    return [Split(sum(counts[:number]), rows) for number, rows in enumerate(counts)]
+
+
+def feed_of(splits, manifest=IDS, row_bytes=8.0, limit=1 << 20):
+    rows = UncountedRows(splits, manifest, row_bytes, limit).alone(0, lambda progress: None)
+    return Feed(manifest, rows, [0], 0, lambda progress: None)
+
+
+def ids_of(batches):
+    return [batch["id"][batch["sample_weight"] != 0].tolist() for batch in batches]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    st.integers(1, 25),
+    st.integers(1, 4000),
+    st.sampled_from([None, 0, 5]),
+)
+def test_the_first_epoch_is_that_of_counted_rows(counts, batch_size, limit, seed):
+    """So it can be resumed within it, by a pass over rows that have been counted."""
+    known = FileRows(splits_of(counts), 8.0, limit)
+    selection = Selection(IDS, FeatureOptions(features=["id"]))
+    plan = plan_epoch([known.rows], batch_size, 0)
+    expected = [
+        [values["id"][real].tolist() for values, real in epoch()]
+        for epoch in [Epochs(known, selection, plan, lambda progress: None, seed)]
+        for _ in range(2)
+    ]
+    feed = feed_of(splits_of(counts), limit=limit)
+    batches = feed.batches(batch_size, features=["id"], shuffle=seed is not None, seed=seed or 0)
+    assert feed.total_rows is None
+    assert ids_of(batches) == expected[0]
+    assert feed.total_rows == known.rows
+    assert ids_of(batches) == expected[1]
+    if len(expected[0]) > 1:
+        resumed = feed_of(splits_of(counts), limit=limit)
+        rest = resumed.batches(batch_size, features=["id"], shuffle=seed is not None, seed=seed or 0, first_step=1)
+        assert ids_of(rest) == expected[0][1:]
+
+
+def test_rows_are_counted_while_they_are_read_and_otherwise_once():
+    splits = splits_of([20, 0, 30])
+    feed = feed_of(splits)
+    ids_of(feed.batches(8))
+    ids_of(feed.batches(8))
+    assert [split.counted for split in splits] == [0, 0, 0]
+    left = feed_of(splits)
+    batches = left.batches(8, features=["id"])
+    first = next(iter(batches))["id"].tolist()
+    again = ids_of(batches)
+    assert again[0] == first
+    assert sorted(number for step in again for number in step) == list(range(50))
+    assert max(split.counted for split in splits) <= 1
+
+
+def test_memory_is_bounded_while_the_program_is_slow():
+    class Wide(Split):
+        def batches(self):
+            for batch in super().batches():
+                yield batch.append_column("x", pa.array([[1.0] * 500] * len(batch), pa.list_(pa.float64(), 500)))
+
+    splits = [Wide(first, 500) for first in range(0, 4000, 500)]
+    batch = next(splits[0].batches())
+    feed = feed_of(splits, manifest_of(batch), batch.nbytes / len(batch), limit=1 << 20)
+    before, most, seen = pa.total_allocated_bytes(), 0, 0
+    for values in feed.batches(20):
+        seen += len(values["id"])
+        if seen < 400:
+            time.sleep(0.01)
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert seen == 4000
+    assert most < 1.5 * (1 << 20)  # of 16 MB
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Four files of 30 records."""
+    for file in range(4):
+        write(tmp_path / f"{file}.tfrecord", range(30 * file, 30 * file + 30))
+    return tmp_path
+
+
+def write(path, ids, x=(1.0, 2.0)):
+    rows = pa.record_batch({"id": pa.array(ids, pa.int64()), "x": pa.array([x] * len(ids), pa.list_(pa.float32()))})
+    path.write_bytes(framed(encode(rows, False)).tobytes())
+
+
+def read(path):
+    splits, _ = tfrecord_splits([str(path)], None, None, {})
+    first = next(splits[0].batches())
+    return feed_of(splits, manifest_of(first), first.nbytes / len(first), limit=8000)
+
+
+def shorter(path):
+    path.write_bytes(path.read_bytes()[:-99])
+
+
+def other_layout(path):
+    write(path, range(90, 120), ["text"])
+
+
+def longer_arrays(path):
+    write(path, range(90, 120), [1.0, 2.0, 3.0])
+
+
+def damaged(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def written_again(path):
+    data = path.read_bytes()
+    os.utime(path, (1, 1))
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (shorter, r"3.tfrecord, byte \d+: .*ends within"),
+        (damaged, r"3.tfrecord, byte \d+: "),
+        (longer_arrays, r"'x'.*partition 3.*; partition 3 is .*3.tfrecord from byte 0 to"),
+    ],
+)
+def test_what_can_not_be_read_is_named(records, change, message):
+    change(records / "3.tfrecord")
+    feed = read(records)
+    for _ in range(2):
+        with pytest.raises((FeedError, TFRecordError), match=message):
+            ids_of(feed.batches(10, shuffle=False))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (shorter, r"3.tfrecord had \d+ bytes when it was listed, and has \d+: it has changed since"),
+        (written_again, r"3.tfrecord was written again after it was listed"),
+        (lambda path: path.unlink(), r"3.tfrecord can't be read any more: .*No such file"),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_file_that_changes_is_named(records, after, change, message):
+    feed = read(records)
+    for _ in range(after):
+        assert sorted(number for step in ids_of(feed.batches(10)) for number in step) == list(range(120))
+    change(records / "3.tfrecord")
+    with pytest.raises(FeedError, match=message):
+        ids_of(feed.batches(10))
