@@ -103,11 +103,11 @@ class FileFeeds:
             groups = _row_groups(call, splits)
             if role in spec.fed:
                 groups = self._agree_on_rows(number, call, groups)
-                return self._open(call, groups, self._divided(groups), config)
+                return self._open(number, call, groups, self._divided(groups), config)
             if role.job is not Job.EVALUATOR:
                 raise FeedError(f"{role} has no rows: {', '.join(map(str, spec.fed))} read files")
             groups = _count(groups)
-            return self._open(call, groups, {self.setup.number: groups}, config)
+            return self._open(number, call, groups, {self.setup.number: groups}, config)
         if self.cache is None:
             raise FeedError(
                 f"{role} keeps no rows, {', '.join(map(str, spec.fed))} do: pass cache=None (not for TFRecords), and "
@@ -139,7 +139,7 @@ class FileFeeds:
         groups, _, _ = find_row_groups(files)
         share = _count(self._divided(groups)[self.setup.number])
         config = CacheConfig.parse(None, files.cache_limit)
-        return self._open(f"reading {files.kind}", groups, {self.setup.number: share}, config)
+        return self._open(None, f"reading {files.kind}", groups, {self.setup.number: share}, config)
 
     def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
         assert self.cache is not None
@@ -181,12 +181,14 @@ class FileFeeds:
         shares = divide([group.rows for group in groups], len(numbers))
         return {number: [groups[each] for each in share] for number, share in zip(numbers, shares, strict=True)}
 
-    def _open(self, call: str, groups: Sequence[RowGroup], shares: Shares, config: CacheConfig) -> Feed:
+    def _open(
+        self, number: int | None, call: str, groups: Sequence[RowGroup], shares: Shares, config: CacheConfig
+    ) -> Feed:
         """Return a feed whose rows are read in each epoch."""
         manifest, row_bytes = _manifest(call, groups, shares)
         assert config.limit_bytes is not None
         share = [group for group in shares[self.setup.number] if group.rows]
-        return self.feeds.open_files(manifest, FileRows(share, row_bytes, config.limit_bytes))
+        return self.feeds.open_files(manifest, FileRows(share, row_bytes, config.limit_bytes), number)
 
 
 def _count(groups: Sequence[RowGroup]) -> list[RowGroup]:
