@@ -33,12 +33,14 @@ __all__ = [
     "PartsStored",
     "PassEnded",
     "PassesEnded",
+    "RowSource",
     "RowsConsumed",
     "RowsReceived",
     "Split",
     "SplitManifest",
     "StepGrant",
     "StreamOpened",
+    "TrainingPace",
     "parse_bytes",
 ]
 
@@ -60,6 +62,14 @@ class CacheMode(Enum):
     DISK = "disk"
     MEMORY = "memory"
     NONE = "none"  # each row is read once and then freed
+
+
+class RowSource(Enum):
+    """Where the rows of a feed are when a step needs them."""
+
+    CACHE = "cache"  # of the node
+    SPARK = "spark"  # they arrive while the program takes them, at least in its first pass
+    FILES = "files"  # which the node reads in each pass
 
 
 @dataclass(frozen=True)
@@ -224,6 +234,29 @@ class PassEnded(FeedReport):
     """A worker of asynchronous training has trained on all its rows of a split once more."""
 
     split: Split
+
+
+@dataclass(frozen=True)
+class TrainingPace(ToDriver):
+    """The pace at which this node's program has trained on a feed so far: totals, from the time the step was traced on.
+
+    Of the `seconds`, some were `between` two passes (evaluation, checkpoints), and for those of `reading` rows were
+    read: while the program waited, or if it `reads_ahead` beside its steps. `processor` has the seconds for which its
+    threads used a processor, and `queued` those for which they waited for one; `after`, when the program is done with
+    the feed, those since the last pass.
+    """
+
+    feed: int
+    source: RowSource
+    reads_ahead: bool
+    passes: int
+    steps: int
+    seconds: float
+    between: float
+    reading: float
+    processor: float
+    queued: float
+    after: float = 0.0
 
 
 @dataclass(frozen=True)

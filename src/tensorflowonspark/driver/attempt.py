@@ -55,6 +55,8 @@ class ClusterAttempt:
         The cluster's secrets, once it is started.
     address : (str, int)
         Host and port at which the driver listens, once it is started.
+    advice : str or None
+        What bounded the last training of which that is certain.
     """
 
     def __init__(self, backend: Backend, config: ClusterConfig) -> None:
@@ -65,6 +67,7 @@ class ClusterAttempt:
         self.cluster_id = uuid.uuid4().hex
         self.monitor = Monitor(config.spec, self.cluster_id, self.console, config.heartbeat_timeout, self._cancel_job)
         self.address: tuple[str, int] = ("", 0)
+        self.advice: str | None = None
         self._job: Job | None = None  # that feeds
         self._feed: FeedSpec | None = None  # of the tasks that hold the nodes
         self._server: transport.Server | None = None
@@ -194,6 +197,15 @@ class ClusterAttempt:
     def _watch_heartbeats(self) -> None:
         while not self._ended.wait(self._config.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT):
             self.monitor.check_nodes()
+
+    def advise(self, of_feeding: str | None = None) -> None:
+        """Show what bounded the training that has ended, if that is certain: its feeding, or else what came after."""
+        found = self.monitor.take_advice()
+        found = of_feeding or found
+        if found is not None:
+            self.advice = found
+            if self._config.log_level <= logging.INFO:
+                self.console.note(found)
 
     def abort(self) -> None:
         """End everything; the nodes have the time that the user gives them when the cluster is interrupted."""

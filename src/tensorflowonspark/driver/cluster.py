@@ -290,6 +290,7 @@ class Cluster:
         if not self._monitor.wait(lambda: all(node.returned or node.serving for node in trainers), timeout):
             running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not each.returned)
             raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {running}")
+        self._attempt.advise()
         return {str(node.role): deserialize_result(node) for node in trainers if node.returned}
 
     def __enter__(self) -> "Cluster":
@@ -538,6 +539,21 @@ class Cluster:
     def tensorboard_url(self) -> str | None:
         """The URL of TensorBoard; None if it was not asked for, or is not up yet."""
         return self._monitor.tensorboard_url
+
+    @property
+    def advice(self) -> str | None:
+        """What bounded the last training, and the setting that would help: the line at its end (docs/tuning.md).
+
+        None if that is not certain, or the training took less than five seconds.
+
+        Examples
+        --------
+        >>> with Cluster(spark, lambda ctx: sum(1 for _ in ctx.batches(8))) as cluster:
+        ...     cluster.train(spark.range(100))
+        ...     cluster.advice is None
+        True
+        """
+        return self._attempt.advice
 
     # ---- for the parts of the package that build on a cluster
 

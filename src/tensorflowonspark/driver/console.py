@@ -121,6 +121,11 @@ class ConsoleReporter:
         for line in lines:
             CONSOLE.put(partial(self._write, node, line), self._streams, 1, len(line))
 
+    def note(self, text: str) -> None:
+        """Show a line about the training as a whole, whichever node's output is shown."""
+        CONSOLE.put(partial(self._write, "training", text), self._streams, 1, len(text))
+        CONSOLE.drain()  # before what the driver's program prints next
+
     def _write_to(self, own_file: Path, lines: tuple[str, ...]) -> None:
         try:
             with own_file.open("a", encoding="utf-8", errors="replace") as file:

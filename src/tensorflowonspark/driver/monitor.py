@@ -13,12 +13,13 @@ from threading import Condition, RLock, Thread
 from typing import Any, TypeGuard
 
 from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.advice import Paces
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.errors import ClusterError, NodeError
-from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded
+from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded, TrainingPace
 from tensorflowonspark.messages import (
     Accepted,
     Active,
@@ -89,6 +90,7 @@ class Monitor(Roster):
         self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
         self._file_feeds = FileFeeds(self.send)
         self._passes = Passes(self.send)
+        self._paces = Paces()
         self._collectives = Collectives(self.send)
         self._cluster = cluster
         self._console = console
@@ -233,6 +235,10 @@ class Monitor(Roster):
         self._passes.count(node, message)
         self._report_passes()
 
+    @_handle.register
+    def _(self, message: TrainingPace, node: Node) -> None:
+        self._paces.note(node, message)
+
     def _report_passes(self) -> None:
         self._passes.report(self.fed(), self.chief.number)
 
@@ -359,6 +365,11 @@ class Monitor(Roster):
             self.feed = self._on_feed_message = None
             for node in self.nodes:
                 node.holds = ""
+
+    def take_advice(self) -> str | None:
+        """Return what bounded the training that has ended, once; None if that is not certain."""
+        with self.lock:
+            return self._paces.take_advice(self.fed(), in_step=not self.spec.num_ps)
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.advice import feeding_advice
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.feed.held import EarlyHeldFeed, HeldFeed
 from tensorflowonspark.driver.feed.job import FeedRequest
@@ -142,6 +143,7 @@ class RestartController:
         if self._session is not None:
             self._session.close()
             self._session = None
+            self._attempt.monitor.take_advice()  # none: a stream's rows come when there are new ones
         if completed:
             self._done += 1
             self._history.append(None)
@@ -239,6 +241,8 @@ class RestartController:
         finally:
             self._session = None
         self._done += 1
+        can_start_early = not self._config.spec.num_ps and not request.validation_column
+        self._attempt.advise(feeding_advice(session.waited, session.seconds, can_start_early=can_start_early))
 
     def _open(self, request: FeedRequest, strategy: Callable[[FeedSession], FeedStrategy]) -> FeedSession:
         if self._session is not None:

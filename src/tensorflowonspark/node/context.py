@@ -336,7 +336,8 @@ class Context(FeedAccess):
         return local
 
     def _close(self) -> None:
-        """Copy the last logs, when the program has ended."""
+        """Report the pace of the training, and copy the last logs, when the program has ended."""
+        self._feeds.finish()
         self._logs.close()
 
     def absolute_path(self, path: str) -> str:

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig, ClusterSpec, Role
 from tensorflowonspark.errors import ClusterError
-from tensorflowonspark.feed_messages import FeedComplete, PassesEnded, Split, StepGrant
+from tensorflowonspark.feed_messages import FeedComplete, PassesEnded, Split, StepGrant, TrainingPace
 from tensorflowonspark.messages import (
     Contributed,
     Heartbeat,
@@ -44,7 +44,7 @@ __all__ = ["Link", "NodeSetup", "node_status"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_REPORTS = (Progress, TensorFlowImported)
+_REPORTS = (Progress, TensorFlowImported, TrainingPace)
 _links: "WeakSet[Link]" = WeakSet()
 _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 _TENSORFLOW = str(Path("tensorflow", "python"))

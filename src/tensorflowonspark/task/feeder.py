@@ -18,7 +18,7 @@ from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter
 
 __all__ = ["FeedSpec", "NodeEndpoint", "PartitionFeeder", "choose", "connect_to", "feed_partition", "node_lost_error"]
 
-# At least, of a partition in several parts, which consist of whole batches; each next one is twice as large, up to a file.
+# At least, of a partition in several parts of whole batches; each next one is twice as large, up to a file.
 _FIRST_PART_BYTES = 1 << 20
 
 

@@ -5,6 +5,7 @@ progresses. Its strategy decides when the programs get the rows: `CachedFeed` an
 `StreamedFeed`, `EarlyFeed` and `EarlyHeldFeed` as they arrive.
 """
 
+import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,6 +84,8 @@ class FeedSession:
         How many rows the program of each node has taken.
     partition_numbers : int
         How many numbers Spark's partitions have: a number in the feed is one of these, modulo this.
+    waited : float
+        The seconds from the begin of `run` until the programs could begin, if they wait for all rows.
     """
 
     def __init__(
@@ -98,6 +101,8 @@ class FeedSession:
         self.validation: dict[int, SplitManifest] = {}
         self.consumed: dict[int, int] = {}
         self.partition_numbers = PARTITIONS_PER_BATCH
+        self.waited = 0.0
+        self._began = time.monotonic()
         self._attempt = attempt
         self._endpoints: tuple[NodeEndpoint, ...] = ()
         self._received: dict[int, int] = {}
@@ -109,6 +114,7 @@ class FeedSession:
 
     def run(self) -> None:
         """Feed the rows; return when the programs are done with them."""
+        self._began = time.monotonic()
         try:
             self.timeout.restart()
             self._feed_validation(self.request.validation)
@@ -123,6 +129,11 @@ class FeedSession:
         cache = CacheConfig() if self.request.is_streamed else self.request.cache
         parts = self.collect(self.send(data, FeedSpec(self.number, Split.VALIDATION, cache)))
         self.validation = self.manifests(parts, Split.VALIDATION)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since the begin of `run`."""
+        return time.monotonic() - self._began
 
     def close(self) -> None:
         """End what still goes on of this feed."""
@@ -206,6 +217,8 @@ class FeedSession:
                 self.number, split, self.validation.get(number), starts_early=self.request.starts_early
             )
             self.monitor.send(number, complete)
+        if not self.request.starts_early:
+            self.waited = time.monotonic() - self._began
 
     def note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
         """Note which rows a node holds: they are named if it is lost."""

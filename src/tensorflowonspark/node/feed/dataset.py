@@ -22,6 +22,7 @@ from tensorflowonspark.keras.provenance import SHARE, add_source
 from tensorflowonspark.keras.shards import mark_shard
 from tensorflowonspark.node.feed.arriving import ArrivingPasses
 from tensorflowonspark.node.feed.epochs import Epochs
+from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 
 __all__ = ["aligned_empty", "assemble", "flat_arrays", "flat_specs", "make_dataset"]
@@ -35,6 +36,7 @@ def make_dataset(
     batch_rows: int,
     steps: int | None,
     length: PassLength | None = None,
+    pace: PaceMeter | None = None,
 ) -> tf.data.Dataset:
     """Return batches as a ``tf.data.Dataset``.
 
@@ -50,6 +52,8 @@ def make_dataset(
         The number of batches of a pass, if it is known.
     length : PassLength, optional
         What becomes known of it otherwise.
+    pace : PaceMeter, optional
+        Measures the passes.
     """
     # A call into Python costs as much as the rows of a batch. So cached rows come in blocks of several batches, which
     # tf.data divides without a copy; it can't divide ragged ones.
@@ -61,8 +65,10 @@ def make_dataset(
 
     def arrays() -> Iterator[tuple[Array, ...]]:
         real_only = state_pass()
-        for batch in source():
-            yield tuple(flat_arrays(selection, real_rows(batch) if real_only else batch))
+        batches = (tuple(flat_arrays(selection, real_rows(each) if real_only else each)) for each in source())
+        if pace is None or real_only:
+            return batches
+        return pace.measured(batches, lambda each: -(-len(each[-1]) // batch_rows))
 
     dataset = _from_generator(arrays, selection)
     if in_blocks:

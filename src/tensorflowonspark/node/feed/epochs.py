@@ -19,6 +19,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import note_rows, state_pass
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
+from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 from tensorflowonspark.node.feed.shard import Allocate, Segment
 
@@ -275,6 +276,8 @@ class Batches:
         Starts a pass over the rows.
     selection : Selection
         The columns, and the structure of an element.
+    pace : PaceMeter, optional
+        Measures the passes.
 
     Notes
     -----
@@ -283,13 +286,20 @@ class Batches:
 
     reads_feed = True  # for `keras.provenance`, which must not take an element to find out
 
-    def __init__(self, passes: Callable[[], Iterator[Batch]], selection: Selection) -> None:
+    def __init__(
+        self, passes: Callable[[], Iterator[Batch]], selection: Selection, pace: PaceMeter | None = None
+    ) -> None:
         self._passes = passes
         self._selection = selection
+        self._pace = pace
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch."""
         real_only = state_pass()
+        elements = self._elements(real_only)
+        yield from elements if self._pace is None or real_only else self._pace.measured(elements, lambda _: 1)
+
+    def _elements(self, real_only: bool) -> Iterator[Any]:
         for padded in self._passes():
             report_read()
             batch = real_rows(padded) if real_only else padded

@@ -16,6 +16,7 @@ from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.arriving import ArrivingPasses, ArrivingRows
 from tensorflowonspark.node.feed.epochs import Batches, Epochs, Rows, batch_shares, plan_epoch
+from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
 from tensorflowonspark.node.feed.stream import Stream
 
@@ -42,6 +43,8 @@ class Feed:
         Takes a `Progress` before each batch.
     validation : Feed, optional
         The validation rows.
+    pace : PaceMeter, optional
+        Measures the passes.
 
     Attributes
     ----------
@@ -63,6 +66,7 @@ class Feed:
         number: int,
         report: Callable[[Progress], None],
         validation: "Feed | None" = None,
+        pace: PaceMeter | None = None,
     ) -> None:
         self._manifest = manifest
         self._source = rows
@@ -71,6 +75,7 @@ class Feed:
         if not isinstance(rows, (ArrivingRows, Stream)) and rows.rows != manifest.rows[number]:
             raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {manifest.rows[number]}")
         self._report = report
+        self._pace = pace
         self.validation = validation
         self._is_training = True
         if validation is not None:
@@ -220,9 +225,11 @@ class Feed:
         length = self._source if isinstance(self._source, Stream) else passes
         if isinstance(length, (ArrivingPasses, Stream)):
             # All workers must declare the same length, and on some all rows may have arrived.
-            return make_dataset(passes, selection, self._share(batch_size), None, length)
+            return make_dataset(passes, selection, self._share(batch_size), None, length, self._pace)
         steps = self.steps(batch_size)
-        return make_dataset(passes, selection, self._share(batch_size), None if steps and first_step % steps else steps)
+        if steps and first_step % steps:
+            steps = None
+        return make_dataset(passes, selection, self._share(batch_size), steps, None, self._pace)
 
     def batches(  # noqa: PLR0913 - named at the call
         self,
@@ -274,7 +281,7 @@ class Feed:
         """
         selection = self._select(FeatureOptions(features, label, sample_weight, shapes, dtypes, fill))
         passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
-        return Batches(passes, selection)
+        return Batches(passes, selection, self._pace)
 
     def validation_dataset(
         self,
@@ -390,6 +397,7 @@ class Feed:
         if not isinstance(self._source, ArrivingRows):
             return epochs_over(self._source, self._manifest)
         assert self._source.repeatable  # others are refused before the feed begins
+        assert self._source.stream is not None
         first_pass = partial(self._source.stream.batches, selection, batch_rows, seed, independent=True)
         return ArrivingPasses(self._source, selection, first_pass, epochs_over, 0)
 

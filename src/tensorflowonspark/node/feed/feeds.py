@@ -11,13 +11,22 @@ from threading import Condition
 
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FailureKind, FeedError
-from tensorflowonspark.feed_messages import FeedComplete, Move, PartHeader, Split, SplitManifest
+from tensorflowonspark.feed_messages import (
+    FIRST_FILE_FEED,
+    FeedComplete,
+    Move,
+    PartHeader,
+    RowSource,
+    Split,
+    SplitManifest,
+)
 from tensorflowonspark.messages import Failed, FeedWanted, Progress
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.arriving import ArrivingRows
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
+from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.stream import Stream
@@ -54,6 +63,7 @@ class Feeds:
         self.numbers = [numbers[role] for role in setup.spec.fed]
         self._next = setup.config.first_feed
         self._opened: Feed | None = None  # the program's last feed, if its rows are for several epochs
+        self._paces: dict[int, PaceMeter] = {}  # by feed
         self._reported = 0.0
         self._changed = Condition()
         self._rebalanced: set[int] = set()  # feeds of which this node has sent the rows for others
@@ -99,10 +109,23 @@ class Feeds:
             raise FeedError(f"{self._setup.role} is not fed: rows go to {', '.join(map(str, spec.fed))}")
         if self._next > self._setup.config.first_feed and self._server is not None:
             self._server.cache.drop(self._next - 1)
+        self._finish_paces(before=FIRST_FILE_FEED)
         number, self._next = self._next, self._next + 1
         self._link.in_epoch = False
         self._link.send(FeedWanted(number))
         return self._link.wait_for_feed(number)
+
+    def finish(self) -> None:
+        """Report the pace of all feeds: the program has ended."""
+        self._finish_paces()
+
+    def _finish_paces(self, before: int | None = None) -> None:
+        for number in [each for each in self._paces if before is None or each < before]:
+            self._paces.pop(number).finish()
+
+    def _measure(self, feed: int, source: RowSource) -> PaceMeter:
+        self._paces[feed] = PaceMeter(feed, source, self._link.send)
+        return self._paces[feed]
 
     @property
     def first(self) -> int:
@@ -133,15 +156,14 @@ class Feeds:
         # A program that has finished a feed drops its rows, including those for others.
         with self._changed:
             self._changed.wait_for(lambda: complete.feed in self._rebalanced)
-        validation = None
-        if complete.validation is not None and complete.validation_arrives:
-            validation = self._arriving_feed(complete.feed, Split.VALIDATION, complete.validation)
-        elif complete.validation is not None:
-            validation = self._cached_feed(complete.feed, Split.VALIDATION, complete.validation)
-        if not complete.streams:
-            self._opened = self._cached_feed(complete.feed, Split.TRAIN, complete.train, validation)
-            return self._opened
         assert self._server is not None
+        validation = None
+        if complete.validation is not None:
+            validation = self._validation_feed(complete)
+        if not complete.streams:
+            shard = _cached_rows(self._server.cache, complete.feed, Split.TRAIN, complete.train, self._setup.number)
+            self._opened = self._make(complete, shard, validation, RowSource.CACHE)
+            return self._opened
         stream = Stream(
             complete.feed,
             self._server.cache,
@@ -152,19 +174,23 @@ class Feeds:
         )
         if not complete.starts_early:
             self._opened = None
-            return Feed(complete.train, stream, self.numbers, self._setup.number, self._report, validation)
-        self._opened = self._arriving_feed(complete.feed, Split.TRAIN, complete.train, stream, validation)
+            return self._make(complete, stream, validation, RowSource.SPARK)
+        rows = self._arriving_rows(complete.feed, Split.TRAIN, stream)
+        self._opened = self._make(complete, rows, validation, RowSource.SPARK)
         return self._opened
 
-    def _arriving_feed(
+    def _make(
         self,
-        feed: int,
-        split: Split,
-        first: SplitManifest,
-        stream: Stream | None = None,
-        validation: Feed | None = None,
+        complete: FeedComplete,
+        rows: Shard | ArrivingRows | Stream,
+        validation: Feed | None,
+        source: RowSource,
     ) -> Feed:
-        """Return a split of a feed that starts early, as its first rows have it."""
+        pace = self._measure(complete.feed, source)
+        return Feed(complete.train, rows, self.numbers, self._setup.number, self._report, validation, pace)
+
+    def _arriving_rows(self, feed: int, split: Split, stream: Stream | None) -> ArrivingRows:
+        """Return the rows of a split of a feed that starts early."""
 
         def arrived() -> SplitManifest | None:
             complete = self._link.arrived(feed)
@@ -175,18 +201,18 @@ class Feeds:
             manifest = _manifest_of(self._link.wait_for_rows(feed), split)
             return manifest, _cached_rows(self._server.cache, feed, split, manifest, self._setup.number)
 
-        rows = ArrivingRows(stream, arrived, wait)
-        report = self._report if split is Split.TRAIN else _ignore
-        return Feed(first, rows, self.numbers, self._setup.number, report, validation)
+        return ArrivingRows(stream, arrived, wait)
 
     @property
     def arriving(self) -> ArrivingRows | None:
         """The current feed's rows, if the program is in its first epoch and that takes the rows as they arrive."""
         return None if self._opened is None else self._opened._arriving
 
-    def open_files(self, manifest: SplitManifest, rows: FileRows | ArrivingRows) -> Feed:
-        """Return this node's rows of files that are read in each epoch."""
-        self._opened = Feed(manifest, rows, list(manifest.rows), self._setup.number, self.report_files)
+    def open_files(self, manifest: SplitManifest, rows: FileRows | ArrivingRows, feed: int | None) -> Feed:
+        """Return this node's rows of files that are read in each epoch; a feed without a number is not measured."""
+        trains = self._setup.role in self._setup.spec.fed
+        pace = self._measure(feed, RowSource.FILES) if trains and feed is not None else None
+        self._opened = Feed(manifest, rows, list(manifest.rows), self._setup.number, self.report_files, pace=pace)
         return self._opened
 
     def report_files(self, progress: Progress) -> None:
@@ -194,11 +220,16 @@ class Feeds:
         if self._setup.role in self._setup.spec.fed:
             self._report(progress)
 
-    def _cached_feed(self, feed: int, split: Split, manifest: SplitManifest, validation: Feed | None = None) -> Feed:
+    def _validation_feed(self, complete: FeedComplete) -> Feed:
         assert self._server is not None
-        shard = _cached_rows(self._server.cache, feed, split, manifest, self._setup.number)
-        report = self._report if split is Split.TRAIN else _ignore
-        return Feed(manifest, shard, self.numbers, self._setup.number, report, validation)
+        assert complete.validation is not None
+        feed, manifest, number = complete.feed, complete.validation, self._setup.number
+        rows: Shard | ArrivingRows
+        if complete.validation_arrives:
+            rows = self._arriving_rows(feed, Split.VALIDATION, None)
+        else:
+            rows = _cached_rows(self._server.cache, feed, Split.VALIDATION, manifest, number)
+        return Feed(manifest, rows, self.numbers, number, _ignore)
 
     def _report(self, progress: Progress) -> None:
         self._link.in_epoch = progress.step < progress.steps

@@ -110,9 +110,9 @@ class FileFeeds:
                 return self._read_uncounted(number, call, records, config)
             if role in spec.fed:
                 groups = self._agree_on_rows(number, call, groups)
-                return self._open(call, groups, self._divided(groups), config)
+                return self._open(number, call, groups, self._divided(groups), config)
             groups = _count(groups)
-            return self._open(call, groups, {self.setup.number: groups}, config)
+            return self._open(number, call, groups, {self.setup.number: groups}, config)
         if self.cache is None:
             raise FeedError(
                 f"{role} keeps no rows, {', '.join(map(str, spec.fed))} do: pass cache=None, and the files are read "
@@ -150,10 +150,10 @@ class FileFeeds:
         config, call = CacheConfig.parse(None, files.cache_limit), f"reading {files.kind}"
         if files.kind == TFRECORD:
             splits, _ = find_records(files)
-            return self._open_uncounted(call, splits, [splits[each] for each in self._own_share(splits)], config)
+            return self._open_uncounted(None, call, splits, [splits[each] for each in self._own_share(splits)], config)
         groups, _, _ = find_row_groups(files)
         share = _count(self._divided(groups)[self.setup.number])
-        return self._open(call, groups, {self.setup.number: share}, config)
+        return self._open(None, call, groups, {self.setup.number: share}, config)
 
     def _store(self, feed: int, number: int, split: FileSplit, schema: pa.Schema, config: CacheConfig) -> PartSummary:
         assert self.cache is not None
@@ -197,50 +197,57 @@ class FileFeeds:
         shares = divide([group.rows for group in groups], len(numbers))
         return {number: [groups[each] for each in share] for number, share in zip(numbers, shares, strict=True)}
 
-    def _open(self, call: str, groups: Sequence[RowGroup], shares: Shares, config: CacheConfig) -> Feed:
+    def _open(
+        self, number: int | None, call: str, groups: Sequence[RowGroup], shares: Shares, config: CacheConfig
+    ) -> Feed:
         """Return a feed whose rows are read in each epoch."""
         manifest, row_bytes = _manifest(call, groups, _rows_of(shares))
         assert config.limit_bytes is not None
         share = [group for group in shares[self.setup.number] if group.rows]
-        return self.feeds.open_files(manifest, FileRows(share, row_bytes, config.limit_bytes))
+        return self.feeds.open_files(manifest, FileRows(share, row_bytes, config.limit_bytes), number)
 
     def _read_uncounted(self, number: int, call: str, splits: Sequence[Records], config: CacheConfig) -> Feed:
         if self.setup.role not in self.setup.spec.fed:
-            return self._open_uncounted(call, splits, splits, config)
+            return self._open_uncounted(None, call, splits, splits, config)
         together = len(self.feeds.numbers) > 1
         self._agree(number, call, splits, streams=together)
         share = [splits[each] for each in self._own_share(splits)]
-        return self._open_uncounted(call, splits, share, config, number if together else None)
+        return self._open_uncounted(number, call, splits, share, config, together=together)
 
     def _open_uncounted(
         self,
+        number: int | None,
         call: str,
         splits: Sequence[Records],
         share: Sequence[Records],
         config: CacheConfig,
-        feed: int | None = None,
+        *,
+        together: bool = False,
     ) -> Feed:
         """Return a feed whose rows are read in each epoch, and counted in the first.
 
         Parameters
         ----------
+        number : int or None
+            The feed's number; None if the training on it is not measured.
         call : str
             The program's call, for errors.
         splits, share : sequence of Records
             All splits, and those that this node reads.
         config : CacheConfig
             The memory limit.
-        feed : int, optional
-            The feed's number, if all workers take as many steps in it; by default this node's depend on no other's.
+        together : bool
+            Whether all workers take as many steps in it; by default this node's depend on no other's.
         """
         assert config.limit_bytes is not None
-        workers = [self.setup.number] if feed is None else self.feeds.numbers
+        workers = self.feeds.numbers if together else [self.setup.number]
         manifest, row_bytes = _manifest(call, splits, dict.fromkeys(workers, 0))
         uncounted = UncountedRows(share, manifest, row_bytes, config.limit_bytes)
         report = self.feeds.report_files
-        if feed is None:
-            return self.feeds.open_files(manifest, uncounted.alone(self.setup.number, report))
-        return self.feeds.open_files(manifest, uncounted.together(feed, self.link, report))
+        if together:
+            assert number is not None
+            return self.feeds.open_files(manifest, uncounted.together(number, self.link, report), number)
+        return self.feeds.open_files(manifest, uncounted.alone(self.setup.number, report), number)
 
 
 def _count(groups: Sequence[RowGroup]) -> list[RowGroup]:

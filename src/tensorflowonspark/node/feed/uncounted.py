@@ -80,12 +80,12 @@ class UncountedRows:
 
         def arrived() -> SplitManifest | None:
             counts = link.arrived(feed)
-            return None if counts is None else replace(self._manifest, rows=counts.rows)
+            return None if counts is None else replace(self._manifest, rows=counts.train.rows)
 
         def wait() -> tuple[SplitManifest, FileRows]:
             rows = self._counted(counting)
             send_count(rows.rows)
-            return replace(self._manifest, rows=link.wait_for_rows(feed).rows), rows
+            return replace(self._manifest, rows=link.wait_for_rows(feed).train.rows), rows
 
         stream = _FileStream(
             feed, self._splits, counting, next_grant, partial(link.wait_for_step, feed), link.send, report

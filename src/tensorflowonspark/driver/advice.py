@@ -1,0 +1,213 @@
+"""What bounded a training, from the pace that its workers have reported, and the setting that would help."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.feed_messages import RowSource, TrainingPace
+
+__all__ = ["Paces", "WorkerPace", "advice", "feeding_advice"]
+
+_LEAST_SECONDS, _LEAST_STEPS = 5.0, 20  # of a training that is worth a change
+_LONG_PASS = 50  # steps of a pass, few of which are taken after its last row has been read ahead
+_ROWS_SHARE = 0.9  # of the time, from which on reading bounds the steps that it is ahead of
+_ROWS_SHARE_OF_ARRIVAL = 0.75  # if it waits for rows to arrive: they come in bursts, not evenly
+_ROWS_SHARE_IN_TURN = 0.5  # if the program waits while rows are read
+_STEPS_SHARE = 0.3  # of the time, up to which reading does not bound the steps
+_FEEDING_SHARE = 0.5  # of the time, from which on feeding before the first step bounds a training
+_SAME_TIME = 1.25  # ratio of the workers' times up to which they train in step
+_WAITING_SHARE = 0.6  # of the busiest worker's cores, below which the others wait for it
+_BUSY_CORES = 0.7  # that keep a worker busy
+_QUEUED_SHARE = 0.25  # of the time in which its threads could run, from which on it has too few cores
+_SHORT_STEP = 0.02  # seconds, of which the fixed costs of a step are a large part
+
+_ROWS_SETTINGS = {
+    RowSource.CACHE: "take a larger batch_size, feed fewer columns or smaller types, or cache='memory'",
+    RowSource.SPARK: "give Spark more cores or partitions, or a DataFrame that it has computed before (df.cache())",
+    RowSource.FILES: "keep the rows for later epochs (cache='disk'), read fewer columns, or write more row groups",
+}
+
+
+@dataclass(frozen=True)
+class WorkerPace:
+    """The pace of one worker, with its name and host."""
+
+    name: str
+    host: str
+    pace: TrainingPace
+    has_gpus: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """The time of its passes; of short ones with the time between them, in which their last steps are taken."""
+        pace = self.pace
+        return pace.seconds - pace.between if pace.steps >= _LONG_PASS * pace.passes else pace.seconds
+
+    @property
+    def reading(self) -> float:
+        """The share of that time in which rows were read."""
+        return min(1.0, self.pace.reading / self.seconds)
+
+    @property
+    def cores(self) -> float:
+        """The number of cores that it used, on average."""
+        return self.pace.processor / self.pace.seconds
+
+    @property
+    def wanted_cores(self) -> float:
+        """The number of cores that it used or waited for: other processes of its host may have used them."""
+        return self.cores + self.pace.queued / self.pace.seconds
+
+    @property
+    def waits_for_rows(self) -> bool:
+        """Whether its steps wait for its rows."""
+        if not self.pace.reads_ahead:
+            return self.reading >= _ROWS_SHARE_IN_TURN
+        return self.reading >= (_ROWS_SHARE_OF_ARRIVAL if self.pace.source is RowSource.SPARK else _ROWS_SHARE)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it trained for long enough, and on this feed most of the time."""
+        pace = self.pace
+        enough = pace.steps >= _LEAST_STEPS and pace.seconds >= pace.after
+        return enough and self.seconds >= _LEAST_SECONDS
+
+
+def advice(workers: Sequence[WorkerPace], *, in_step: bool = True) -> str | None:
+    """Return what bounded a training and the setting that would help, in one line; None if nothing certain is known.
+
+    Parameters
+    ----------
+    workers : sequence of WorkerPace
+        The pace of each worker.
+    in_step : bool
+        Whether each worker may wait for the others in each step.
+
+    Examples
+    --------
+    >>> pace = TrainingPace(0, RowSource.SPARK, True, 1, 400, 60.0, 0.0, 58.2, 20.0, 0.1)
+    >>> advice([WorkerPace("worker:0", "h1", pace)])
+    'waiting for rows bounded it: reading them took 97% of 60 s. Give Spark more cores or partitions, or a DataFrame \
+that it has computed before (df.cache()): see docs/tuning.md'
+    """
+    if not workers or not all(each.counts for each in workers):
+        return None
+    times = [each.seconds for each in workers]
+    in_step = in_step and max(times) <= _SAME_TIME * min(times)
+    waiting = [each for each in workers if each.waits_for_rows]
+    if waiting and (in_step or len(waiting) == len(workers)):
+        return _line(*_of_rows(waiting, all_wait=len(waiting) == len(workers)))
+    if any(each.reading >= _STEPS_SHARE for each in workers):
+        return None  # both take about as long
+    slowest = _slowest(workers) if in_step else None
+    return _line(*(_of_steps(workers) if slowest is None else _of_worker(slowest, workers)))
+
+
+def feeding_advice(waited: float, total: float, *, can_start_early: bool) -> str | None:
+    """Return the advice if the programs waited for most of the time until all rows had arrived; else None.
+
+    Parameters
+    ----------
+    waited : float
+        Seconds in which the rows were fed, before the first step.
+    total : float
+        Seconds of feeding and training.
+    can_start_early : bool
+        Whether the feed could start with its first rows.
+
+    Examples
+    --------
+    >>> feeding_advice(40.0, 60.0, can_start_early=False)
+    'waiting for rows bounded it: all steps waited for 40 of 60 s until Spark had sent the last one. Give Spark more \
+cores or partitions, or a DataFrame that it has computed before (df.cache()): see docs/tuning.md'
+    """
+    if total < _LEAST_SECONDS or waited < _FEEDING_SHARE * total:
+        return None
+    early = "begin with the first ones (start='first_rows'), " if can_start_early else ""
+    bound = (
+        f"waiting for rows bounded it: all steps waited for {waited:.0f} of {total:.0f} s until Spark had sent the "
+        "last one"
+    )
+    return _line(bound, f"{early}{_ROWS_SETTINGS[RowSource.SPARK]}")
+
+
+def _line(bound: str, setting: str) -> str:
+    return f"{bound}. {setting[0].upper()}{setting[1:]}: see docs/tuning.md"
+
+
+def _of_rows(waiting: Sequence[WorkerPace], *, all_wait: bool) -> tuple[str, str]:
+    slowest = max(waiting, key=lambda each: each.reading)
+    where = "" if all_wait else f" on {slowest.name} ({slowest.host})"
+    bound = f"waiting for rows bounded it: reading them took {slowest.reading:.0%} of {slowest.seconds:.0f} s{where}"
+    setting = _ROWS_SETTINGS[slowest.pace.source]
+    return bound, setting if slowest.pace.reads_ahead else f"read ahead of the steps with ctx.dataset, or {setting}"
+
+
+def _slowest(workers: Sequence[WorkerPace]) -> WorkerPace | None:
+    """Return the worker for which the others wait, if that is certain: a GPU computes without processor time."""
+    busiest, *others = sorted(workers, key=lambda each: each.wanted_cores, reverse=True)
+    certain = others and busiest.wanted_cores >= _BUSY_CORES and not any(each.has_gpus for each in workers)
+    return busiest if certain and others[0].wanted_cores < _WAITING_SHARE * busiest.wanted_cores else None
+
+
+def _of_worker(slowest: WorkerPace, workers: Sequence[WorkerPace]) -> tuple[str, str]:
+    most = max(each.wanted_cores for each in workers if each is not slowest)
+    bound = (
+        f"waiting for other workers bounded it: {slowest.name} on {slowest.host} was busy with "
+        f"{slowest.wanted_cores:.1f} cores, while the others waited for it with at most {most:.1f}"
+    )
+    return bound, "free its host of other work, give it as many cores as the others have, or even out their work"
+
+
+def _of_steps(workers: Sequence[WorkerPace]) -> tuple[str, str]:
+    last = max(workers, key=lambda each: each.seconds)
+    cores, wanted = (_mean([getattr(each, name) for each in workers]) for name in ("cores", "wanted_cores"))
+    too_few = wanted - cores >= _QUEUED_SHARE * wanted
+    busy = ""
+    if not any(each.has_gpus for each in workers):
+        of_wanted = f" of the {wanted:.1f} cores that it wanted" if too_few else " cores"
+        busy = f", each worker with {cores:.1f}{of_wanted}"
+    reading = max(each.reading for each in workers)
+    bound = (
+        f"computing bounded it: {last.pace.steps:,} steps took {last.seconds:.0f} s{busy}, and reading rows "
+        f"{reading:.0%} of that time"
+    )
+    if last.seconds < _SHORT_STEP * last.pace.steps:
+        at_once = ", or compile(steps_per_execution=10)" if last.pace.reads_ahead else ""
+        return bound, f"take a larger batch_size{at_once}"
+    if busy and too_few:
+        return bound, "give each worker more cores (fewer nodes on a host), or a GPU"
+    if busy and cores < _BUSY_CORES:
+        return bound, "look for waits in the program and between the hosts; a larger batch_size takes fewer steps"
+    return bound, "give each worker more cores or a GPU, or take more workers"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+class Paces:
+    """The paces that the workers of one cluster have reported, by feed."""
+
+    def __init__(self) -> None:
+        self._paces: dict[int, dict[int, TrainingPace]] = {}
+
+    def note(self, node: Node, pace: TrainingPace) -> None:
+        """Take a node's report, which replaces its earlier ones of the same feed."""
+        self._paces.setdefault(pace.feed, {})[node.number] = pace
+
+    def take_advice(self, fed: Sequence[Node], *, in_step: bool) -> str | None:
+        """Return the advice for the feed that took the most time, and forget all."""
+        paces, self._paces = self._paces, {}
+        most = max(
+            paces.values(), key=lambda found: max(each.seconds - each.between for each in found.values()), default={}
+        )
+        if any(node.number not in most for node in fed):
+            return None  # a worker has had too few rows, or was lost
+        return advice(
+            [
+                WorkerPace(str(node.role), node.host, most[node.number], bool(node.member and node.member.gpus))
+                for node in fed
+            ],
+            in_step=in_step,
+        )

@@ -1,0 +1,180 @@
+"""The advice is right or there is none: every branch, by hand-made paces."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.advice import Paces, WorkerPace, advice, feeding_advice
+from tensorflowonspark.driver.nodes import Roster
+from tensorflowonspark.feed_messages import RowSource, TrainingPace
+from tensorflowonspark.messages import Member
+
+# A minute of 1,000 steps over ten passes, which reads rows for 6 s beside them, and uses a core.
+PACE = TrainingPace(0, RowSource.CACHE, True, 10, 1000, 60.0, 2.0, 6.0, 60.0, 1.0)
+
+
+def worker(index=0, *, has_gpus=False, **changes):
+    return WorkerPace(f"worker:{index}", f"h{index}", replace(PACE, **changes), has_gpus)
+
+
+def advice_for(*workers, **settings):
+    found = advice(workers, **settings)
+    return found and found.removesuffix(": see docs/tuning.md")
+
+
+def test_steps_that_compute():
+    assert advice_for(worker()) == (
+        "computing bounded it: 1,000 steps took 58 s, each worker with 1.0 cores, and reading rows 10% of that time. "
+        "Give each worker more cores or a GPU, or take more workers"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({"steps": 10_000}, "Take a larger batch_size, or compile(steps_per_execution=10)"),
+        ({"steps": 10_000, "reads_ahead": False}, "Take a larger batch_size"),
+        ({"queued": 40.0}, "Give each worker more cores (fewer nodes on a host), or a GPU"),
+        ({"queued": 40.0, "has_gpus": True}, "Give each worker more cores or a GPU, or take more workers"),
+        (
+            {"processor": 6.0},
+            "Look for waits in the program and between the hosts; a larger batch_size takes fewer steps",
+        ),
+    ],
+)
+def test_the_setting_for_steps_depends_on_what_they_use(changes, setting):
+    assert advice_for(worker(**changes)).partition(". ")[2] == setting
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({}, "Take a larger batch_size, feed fewer columns or smaller types, or cache='memory'"),
+        ({"source": RowSource.SPARK}, "Give Spark more cores or partitions, or a DataFrame that it has computed"),
+        ({"source": RowSource.FILES}, "Keep the rows for later epochs (cache='disk'), read fewer columns"),
+        ({"reads_ahead": False}, "Read ahead of the steps with ctx.dataset, or take a larger batch_size"),
+    ],
+)
+def test_the_setting_for_rows_depends_on_where_they_are(changes, setting):
+    found = advice_for(worker(0, reading=56.0, **changes), worker(1, reading=55.0, **changes))
+    assert found.startswith(f"waiting for rows bounded it: reading them took 97% of 58 s. {setting}")
+
+
+def test_one_worker_whose_rows_are_slow_bounds_all_others():
+    found = advice_for(worker(0), worker(1, reading=57.0))
+    assert found.startswith("waiting for rows bounded it: reading them took 98% of 58 s on worker:1 (h1). ")
+
+
+def test_one_worker_that_computes_for_longer_bounds_all_others():
+    found = advice_for(worker(0, processor=20.0), worker(1), worker(2, processor=30.0))
+    assert found == (
+        "waiting for other workers bounded it: worker:1 on h1 was busy with 1.0 cores, while the others waited for it "
+        "with at most 0.5. Free its host of other work, give it as many cores as the others have, or even out their "
+        "work"
+    )
+
+
+def test_a_worker_beside_other_work_waits_for_cores_and_is_the_slowest():
+    found = advice_for(worker(0, processor=30.0), worker(1, processor=30.0, queued=40.0))
+    assert found.startswith("waiting for other workers bounded it: worker:1 on h1 was busy with 1.2 cores")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "settings"),
+    [
+        ({"processor": 20.0}, {}, {"in_step": False}),  # parameter servers
+        ({"processor": 20.0}, {"seconds": 90.0, "processor": 90.0}, {}),  # each in its own time
+        ({"processor": 20.0, "has_gpus": True}, {"has_gpus": True}, {}),  # a GPU needs no processor time
+        ({"processor": 50.0}, {}, {}),
+        ({"processor": 5.0}, {"processor": 20.0}, {}),  # neither is busy
+    ],
+)
+def test_no_worker_is_blamed_without_need(one, other, settings):
+    assert advice_for(worker(0, **one), worker(1, **other), **settings).startswith("computing bounded it")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seconds": 6.0, "between": 2.0},  # too short
+        {"steps": 19},
+        {"reading": 35.0},  # both take about as long
+        {"reading": 45.0},
+        {"after": 61.0},  # other rows, or something else, took longer
+    ],
+)
+def test_there_is_no_advice_that_is_not_certain(changes):
+    assert advice_for(worker(**changes)) is None
+    assert advice_for(worker(0), worker(1, **changes)) is None
+
+
+def test_rows_that_arrive_in_bursts_bound_the_steps_with_pauses():
+    assert advice_for(worker(reading=45.0, source=RowSource.SPARK)).startswith("waiting for rows bounded it")
+
+
+def test_workers_that_do_not_train_in_step_all_wait_for_rows_or_there_is_no_advice():
+    assert advice_for(worker(0), worker(1, reading=57.0), in_step=False) is None
+    assert advice_for(worker(0, reading=57.0), worker(1, reading=57.0), in_step=False).startswith("waiting for rows")
+
+
+def test_the_last_steps_of_a_short_pass_are_taken_after_its_rows_were_read():
+    short = {"passes": 100, "seconds": 60.0, "between": 54.0, "reading": 6.0}
+    assert advice_for(worker(**short)).startswith("computing bounded it: 1,000 steps took 60 s")
+
+
+@pytest.mark.parametrize(("waited", "total"), [(4.0, 4.9), (20.0, 60.0), (0.0, 60.0)])
+def test_feeding_that_took_less_than_half_of_the_time_does_not_bound(waited, total):
+    assert feeding_advice(waited, total, can_start_early=True) is None
+
+
+def test_feeding_that_took_most_of_the_time_could_have_gone_beside_the_first_epoch():
+    assert "60 s until Spark had sent the last one. Begin with the first ones (start='first_rows'), give" in (
+        feeding_advice(50.0, 60.0, can_start_early=True)
+    )
+
+
+seconds = st.floats(0, 1e6)
+paces = st.builds(
+    TrainingPace,
+    st.just(0),
+    st.sampled_from(RowSource),
+    st.booleans(),
+    st.integers(1, 10_000),
+    st.integers(1, 10**9),
+    *[seconds] * 6,
+)
+
+
+@given(
+    st.lists(st.builds(WorkerPace, st.just("worker:0"), st.just("h"), paces, st.booleans()), max_size=5), st.booleans()
+)
+def test_any_paces_give_one_line_or_none(workers, in_step):
+    found = advice(workers, in_step=in_step)
+    assert found is None or ("\n" not in found and found.endswith("see docs/tuning.md"))
+
+
+@pytest.fixture
+def nodes():
+    made = Roster(ClusterSpec(num_workers=2)).nodes
+    for node in made:
+        node.member = Member(node.number, node.role, f"h{node.number}", 1)
+    return made
+
+
+def test_the_feed_that_took_the_most_time_counts_once(nodes):
+    found = Paces()
+    for node in nodes:
+        found.note(node, replace(PACE, feed=1, reading=1.0, seconds=100.0, between=90.0))  # validation
+        found.note(node, replace(PACE, steps=500))
+        found.note(node, PACE)
+    assert "1,000 steps took 58 s" in found.take_advice(nodes, in_step=True)
+    assert found.take_advice(nodes, in_step=True) is None
+
+
+def test_a_worker_without_a_pace_leaves_the_bound_uncertain(nodes):
+    found = Paces()
+    found.note(nodes[0], PACE)
+    assert found.take_advice(nodes, in_step=True) is None
