@@ -1,5 +1,7 @@
 """Training that begins with the first rows: one epoch of 1.5 GB, beside feeding alone and training alone.
 
+The part `cluster` is about ``cluster.train``, `run` about ``tfos.run(data=df)``.
+
 Two workers are fed from Spark's memory. A step either waits, as for an accelerator, or computes on the processors that
 feeding needs too. Training alone is an epoch over rows that have arrived before.
 """
@@ -20,6 +22,7 @@ _WAYS = {
     "all_rows": 'one epoch, `start="all_rows"`',
     "first_rows": 'one epoch, `start="first_rows"`',
 }
+_STARTS = ("all_rows", "first_rows")
 
 
 def _seconds(results, step, how):
@@ -50,22 +53,77 @@ TARGETS = [
 ]
 
 
+def _of_held(results, step, what, start):
+    return median(each[what] for each in results["run"]["rounds"][step][start])
+
+
+RUN_TARGETS = [
+    Target(
+        'the first batch of `start="first_rows"`, of that of `start="all_rows"`',
+        lambda results: (
+            _of_held(results, "waits 15 ms", "first", "first_rows")
+            / _of_held(results, "waits 15 ms", "first", "all_rows")
+        ),
+        0.5,
+        at_least=False,
+    ),
+    *(
+        Target(
+            f'one epoch of `start="first_rows"`, of that of `start="all_rows"`; a step {step}',
+            lambda results, step=step: (
+                _of_held(results, step, "seconds", "first_rows") / _of_held(results, step, "seconds", "all_rows")
+            ),
+            1.0,
+            at_least=False,
+        )
+        for step in _STEPS
+    ),
+]
+
+
 def measure(options, log):
-    """Run the rounds."""
+    """Run the rounds of the parts that the command line names."""
     rows = int(_GIGABYTES * options.scale * 1e9 / BYTES_PER_ROW)
-    rounds = {}
     with Contender(["-m", "benchmarks.first_rows.contenders"], log) as ours:
-        for step, seconds in _STEPS.items():
-            turns = {how: ours.turn(how=how, seconds=seconds, rows=rows) for how in _WAYS}
-            rounds[step] = take_turns(turns, options.rounds, step, shown=lambda each: f"{each['seconds']:.1f} s")
-    if any(each["rows"] != rows for of in rounds.values() for way in of.values() for each in way):
-        sys.exit("a way has fed another number of rows")
-    packages = ("tensorflowonspark", "pyspark", "pyarrow")
-    yield {"rounds": rounds, "rows": rows, "about": circumstances(options, packages=packages)}
+        for part, ways in (("cluster", _WAYS), ("run", _STARTS)):
+            if part not in options.parts.split(","):
+                continue
+            rounds = {}
+            for step, seconds in _STEPS.items():
+                turns = {how: ours.turn(held=part == "run", how=how, seconds=seconds, rows=rows) for how in ways}
+                rounds[step] = take_turns(turns, options.rounds, step, shown=lambda each: f"{each['seconds']:.1f} s")
+            if any(each["rows"] != rows for of in rounds.values() for way in of.values() for each in way):
+                sys.exit("a way has fed another number of rows")
+            packages = ("tensorflowonspark", "pyspark", "pyarrow")
+            found = {"rounds": rounds, "rows": rows, "about": circumstances(options, packages=packages)}
+            yield found if part == "cluster" else {"run": found}
 
 
 def report(results):
     """Return the sections of the page."""
+    sections = {}
+    if "rounds" in results:
+        sections |= {**targets(TARGETS, results), "seconds": _report_cluster(results)}
+    if "run" in results:
+        sections |= {"run targets": targets(RUN_TARGETS, results)["targets"], "run": _report_run(results["run"])}
+    return sections
+
+
+def _about(results):
+    return f"{results['about']} {results['rows']:,} rows, {results['rows'] * BYTES_PER_ROW / 1e9:.1f} GB."
+
+
+def _report_run(results):
+    rows = [
+        [f'{title}, `start="{start}"`', f"a step {step}", median_and_range([each[what] for each in of[start]])]
+        for step, of in results["rounds"].items()
+        for what, title in (("first", "the first batch"), ("seconds", "the end of the epoch"))
+        for start in _STARTS
+    ]
+    return f"{_about(results)}\n\n{table(['', '', 'seconds after the nodes are up'], rows)}"
+
+
+def _report_cluster(results):
     rows = []
     for step, of in results["rounds"].items():
         rows += [
@@ -73,9 +131,8 @@ def report(results):
         ]
         first = median_and_range([each["first"] for each in of["first_rows"]])
         rows.append(["the first batch, after Spark's first feeding task has ended", f"a step {step}", first])
-    text = f"{results['about']} {results['rows']:,} rows, {results['rows'] * BYTES_PER_ROW / 1e9:.1f} GB."
-    return {**targets(TARGETS, results), "seconds": f"{text}\n\n{table(['', '', 'seconds'], rows)}"}
+    return f"{_about(results)}\n\n{table(['', '', 'seconds'], rows)}"
 
 
 if __name__ == "__main__":
-    run(command("first_rows", __doc__, scaled=True), measure, report)
+    run(command("first_rows", __doc__, parts=("cluster", "run"), scaled=True), measure, report)

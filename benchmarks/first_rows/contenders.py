@@ -38,6 +38,35 @@ def program(directory, ctx):
     return found
 
 
+def held_program(args, ctx):
+    """Take the steps of one epoch; return the seconds from the start of this function to the first batch, and all."""
+    import numpy as np
+
+    begin = time.time()
+    weights = np.ones((784, 784), np.float32)
+    first, rows = None, 0
+    for x, _, weight in ctx.feed().batches(BATCH, features="x", label="label"):
+        first = first or time.time()
+        rows += int((weight > 0).sum())
+        if args:
+            time.sleep(args)
+        else:
+            x @ weights
+    return first - begin, time.time() - begin, rows
+
+
+def held(spark, frame, start, seconds):
+    """Return the seconds of the nodes of ``tfos.run(data=df)``, which begin when they are up and can be fed."""
+    import tensorflowonspark as tfos
+
+    found = tfos.run(spark, held_program, seconds, data=frame, num_workers=2, start=start).values()
+    return {
+        "first": max(first for first, _, _ in found),
+        "seconds": max(whole for _, whole, _ in found),
+        "rows": sum(rows for _, _, rows in found),
+    }
+
+
 def note_first_task(spark, noted, ended):
     """Note the time at which the first task of the running stage has ended."""
     tracker = spark.sparkContext.statusTracker()
@@ -79,6 +108,8 @@ if __name__ == "__main__":
         def one_round(request):
             columns = [f"{floats(784)} as x", "cast(id % 10 as float) as label"]
             found = frames.of(columns, request["rows"], 32)
+            if request["held"]:
+                return held(session, found, request["how"], request["seconds"])
             return feeds(session, found, request["how"], request["seconds"])
 
         serve_rounds(one_round)

@@ -134,8 +134,12 @@ def read_held(args, ctx):
     first_part=st.sampled_from([1, 300, 1 << 20]),
     validates=st.sampled_from([0, 2, 7]),
     shuffle=st.booleans(),
+    shares_files=st.booleans(),
 )
-def test_a_hundred_draws_of_held_clusters(monkeypatch, sizes, batch_size, starts_early, first_part, validates, shuffle):
+def test_a_hundred_draws_of_held_clusters(
+    monkeypatch, sizes, batch_size, starts_early, first_part, validates, shuffle, shares_files
+):
+    monkeypatch.setattr(feeder, "can_share_files", lambda: shares_files)
     monkeypatch.setattr(feeder, "_FIRST_PART_BYTES", first_part)
     partitions, validation = partitions_of(sizes), None
     if validates:
