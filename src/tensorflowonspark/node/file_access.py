@@ -1,7 +1,7 @@
 """The methods of a node's context that read files and tables, each worker its share."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, overload
 
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.feed import Feed
@@ -13,8 +13,25 @@ from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
+    from typing_extensions import Unpack
 
 __all__ = ["FileAccess"]
+
+
+class _RecordOptions(TypedDict, total=False):
+    """The arguments of `FileAccess.read_tfrecord` by name, but for `cache`, which determines the type of its result."""
+
+    schema: "pa.Schema | None"
+    columns: Sequence[str] | None
+    cache_limit: int | str | None
+    recordType: str | None
+    mode: str | None
+    columnNameOfCorruptRecord: str | None
+    floatType: str | None
+    binaryFeatures: str | Sequence[str] | None
+    sampleRecords: int | None
+    splitBytes: int | None
+    recursiveFileLookup: bool | None
 
 
 class FileAccess:
@@ -34,6 +51,16 @@ class FileAccess:
         self._setup = setup
         self._link = link
         self._file_feeds = file_feeds
+
+    @overload
+    def read_tfrecord(
+        self, paths: str | Sequence[str], *, cache: str = "disk", **options: "Unpack[_RecordOptions]"
+    ) -> Feed: ...
+
+    @overload
+    def read_tfrecord(
+        self, paths: str | Sequence[str], *, cache: None, **options: "Unpack[_RecordOptions]"
+    ) -> Feed | CoordinatedFeed: ...
 
     def read_tfrecord(  # noqa: PLR0913 - named at the call, by the names of Spark's own sources
         self,
