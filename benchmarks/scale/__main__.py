@@ -32,6 +32,7 @@ _PANELS = {
 }
 
 # By name in a round's result with real nodes: title.
+_FORKED = {"forked": "nodes that were forked, at the start", "forked again": "nodes that were forked, after the kill"}
 _REAL = {
     "up": "all nodes up, from the start",
     "step": "first step done by all, from the start",
@@ -88,6 +89,10 @@ def _report_real(results):
         [title, *[median_and_range([each[name] for each in rounds]) for rounds in found.values()]]
         for name, title in _REAL.items()
     ]
+    for name, title in _FORKED.items():
+        if all(name in each for rounds in found.values() for each in rounds):
+            shown = [median_and_range([each[name] for each in rounds], "{:.0f}", "") for rounds in found.values()]
+            rows.append([title, *shown])
     return {"real": "\n\n".join([results["about real"], table(["real nodes", *found], rows)])}
 
 
@@ -167,7 +172,7 @@ def measure_real(options, log):
 
 
 def _real_summary(found):
-    return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in found.items())
+    return ", ".join(f"{name} {found[name]:.2f} s" for name in _REAL) + f", {found['forked']} nodes forked"
 
 
 def measure_simulated(options, log):

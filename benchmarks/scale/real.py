@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 
 import cloudpickle
@@ -25,6 +26,8 @@ def train(args, ctx):
     """Train a small Keras model with all other workers; in the first attempt, until one of them is killed."""
     note = Notes(args["directory"], ctx.attempt, ctx.index)
     note("up")
+    if "tensorflow" in sys.modules:  # before the program imports it: of the fork server
+        note("forked")
     import keras
     import numpy as np
     import tensorflow as tf
@@ -63,7 +66,10 @@ class RestartTime(logging.Handler):
 
 
 def run_round(spark, request):
-    """Return the seconds until all nodes are up and all have done a step, first and after one of them was killed."""
+    """Return the seconds until all nodes are up and all have done a step, first and after one of them was killed.
+
+    And how many nodes were forked, first and again.
+    """
     count = request["nodes"]
     moment = []
     with tempfile.TemporaryDirectory() as directory:
@@ -87,6 +93,8 @@ def run_round(spark, request):
             "step": noted(directory, "step", nodes=count)[0] - started,
             "error": restart.moment - moment[0],
             "again": noted(directory, "step", 1, count)[0] - moment[0],
+            "forked": len(list(Path(directory).glob("0-*-forked"))),
+            "forked again": len(list(Path(directory).glob("1-*-forked"))),
         }
 
 
