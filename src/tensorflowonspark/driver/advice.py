@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.feed_messages import RowSource, TrainingPace
@@ -109,7 +110,7 @@ def feeding_advice(waited: float, total: float, *, can_start_early: bool) -> str
     Parameters
     ----------
     waited : float
-        Seconds in which the rows were fed, before the first step.
+        Seconds from the time all programs wanted rows until the last one had arrived.
     total : float
         Seconds of feeding and training.
     can_start_early : bool
@@ -161,7 +162,7 @@ def _of_worker(slowest: WorkerPace, workers: Sequence[WorkerPace]) -> tuple[str,
 
 def _of_steps(workers: Sequence[WorkerPace]) -> tuple[str, str]:
     last = max(workers, key=lambda each: each.seconds)
-    cores, wanted = (_mean([getattr(each, name) for each in workers]) for name in ("cores", "wanted_cores"))
+    cores, wanted = (fmean(getattr(each, name) for each in workers) for name in ("cores", "wanted_cores"))
     too_few = wanted - cores >= _QUEUED_SHARE * wanted
     busy = ""
     if not any(each.has_gpus for each in workers):
@@ -180,10 +181,6 @@ def _of_steps(workers: Sequence[WorkerPace]) -> tuple[str, str]:
     if busy and cores < _BUSY_CORES:
         return bound, "look for waits in the program and between the hosts; a larger batch_size takes fewer steps"
     return bound, "give each worker more cores or a GPU, or take more workers"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 class Paces:

@@ -548,10 +548,9 @@ class Cluster:
 
         Examples
         --------
-        >>> with Cluster(spark, lambda ctx: sum(1 for _ in ctx.batches(8))) as cluster:
-        ...     cluster.train(spark.range(100))
-        ...     cluster.advice is None
-        True
+        >>> cluster.advice  # doctest: +SKIP
+        'computing bounded it: 1,888 steps took 30 s, each worker with 1.4 cores, and reading rows 1% of that time. Take
+        a larger batch_size, or compile(steps_per_execution=10): see docs/tuning.md'
         """
         return self._attempt.advice
 

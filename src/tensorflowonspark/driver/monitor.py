@@ -199,7 +199,7 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: FeedWanted, node: Node) -> None:
-        node.feed_wanted = message.feed
+        node.feed_wanted, node.feed_wanted_since = message.feed, time.monotonic()
         self._fail_if_awaited(node, message)
 
     @_handle.register

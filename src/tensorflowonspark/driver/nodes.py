@@ -69,6 +69,7 @@ class Node:
     member: Member | None = None
     ready: NodeReady = field(default_factory=NodeReady)
     feed_wanted: int = -1  # the last feed that its program asked for
+    feed_wanted_since: float = 0.0  # time (time.monotonic) at which it did
     feed_given: int = -1  # the last feed that its program has received
     fed_parts: tuple[PartRef, ...] | None = None  # those that its held task has fed, once it has
     holds: str = ""  # a description of the rows of the current feed that it holds

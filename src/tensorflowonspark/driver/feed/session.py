@@ -85,7 +85,7 @@ class FeedSession:
     partition_numbers : int
         How many numbers Spark's partitions have: a number in the feed is one of these, modulo this.
     waited : float
-        The seconds from the begin of `run` until the programs could begin, if they wait for all rows.
+        The seconds for which all programs have waited until all rows had arrived.
     """
 
     def __init__(
@@ -211,14 +211,15 @@ class FeedSession:
         """Send the programs what has arrived, which is all."""
         if self.request.validation_column:
             self.validation = self.manifests(parts, Split.VALIDATION)
+        if not self.request.starts_early and all(node.feed_wanted == self.number for node in self.fed):
+            since = max([self._began, *(node.feed_wanted_since for node in self.fed)])
+            self.waited = time.monotonic() - since
         for number, split in self.manifests(parts, Split.TRAIN).items():
             self.note_held(number, [partition for partition, _ in split.parts], split.rows.get(number, 0))
             complete = FeedComplete(
                 self.number, split, self.validation.get(number), starts_early=self.request.starts_early
             )
             self.monitor.send(number, complete)
-        if not self.request.starts_early:
-            self.waited = time.monotonic() - self._began
 
     def note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
         """Note which rows a node holds: they are named if it is lost."""
