@@ -5,6 +5,7 @@ Contenders import this module with the Python of TensorFlowOnSpark 2.2.5, too: i
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -109,13 +110,32 @@ def take_turns(turns, rounds, title, *, shown=str, warm_up=True):
     return found
 
 
+def python_with(packages, venv, python=sys.executable):
+    """Return the Python that has these packages; make its virtual environment if there is none.
+
+    Parameters
+    ----------
+    packages : list of str
+        What pip installs.
+    venv : pathlib.Path
+        The environment's directory. None is left if pip fails, which raises CalledProcessError.
+    python : str
+        Makes the environment.
+    """
+    made = venv.absolute() / "bin/python"
+    if not made.exists():
+        try:
+            subprocess.run([python, "-m", "venv", str(venv)], check=True)
+            subprocess.run([str(made), "-m", "pip", "install", "--quiet", *packages], check=True)
+        except BaseException:
+            shutil.rmtree(venv, ignore_errors=True)
+            raise
+    return str(made)
+
+
 def python_of_2x(options):
     """Return the Python that has TensorFlowOnSpark 2.2.5; make its virtual environment if there is none."""
-    python = options.old_venv.absolute() / "bin/python"
-    if not python.exists():
-        subprocess.run([options.old_python, "-m", "venv", str(options.old_venv)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *_RELEASE_2X], check=True)
-    return str(python)
+    return python_with(_RELEASE_2X, options.old_venv, options.old_python)
 
 
 def _inherited(python):
