@@ -96,7 +96,7 @@ def ours(bench, spark):
     return {"ours": turn("all_rows"), "ours, first rows": turn("first_rows")}
 
 
-def parquet(bench, spark, ray):
+def parquet(bench, spark, by_hand, ray):
     """Return a turn that writes Parquet once, and reads it in each way; without Ray Data if its Python is None."""
 
     def read_in_each_way():
@@ -104,8 +104,9 @@ def parquet(bench, spark, ray):
         found = {}
         for kept in (False, True):
             request = {"directory": directory, "kept": kept}
-            began, processes = _timed(lambda each=request: bench.read_as_ranks("pyarrow_by_hand", each))
-            found[f"pyarrow, {_KEPT[kept]}"] = began, processes
+            if by_hand:
+                read = _timed(lambda each=request: bench.read_as_ranks("pyarrow_by_hand", each))
+                found[f"pyarrow, {_KEPT[kept]}"] = read
             if ray:
                 # A short path, because sockets lie in it.
                 with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as scratch:
@@ -165,8 +166,8 @@ def measure(options, log):
         spark = bench.spark()
         if "ours" in parts:
             turns |= ours(bench, spark)
-        if "pyarrow" in parts:
-            turns |= parquet(bench, spark, pythons.get("ray"))
+        if "pyarrow" in parts or "ray" in pythons:
+            turns |= parquet(bench, spark, "pyarrow" in parts, pythons.get("ray"))
         if "streaming" in pythons:
             turns |= streaming(bench, pythons["streaming"])
         rounds = take_turns(turns, options.rounds, "three epochs", shown=_shown)
