@@ -75,8 +75,8 @@ $(OLDEST)/.installed: pyproject.toml
 	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*' 'pyarrow==15.*'
 	touch $@
 
-# A folder of benchmarks/: lifecycle, feed, files, first_rows, inference, peers, tfrecord (needs Maven), scale, recovery, run,
-# workers or revisions.
+# A folder of benchmarks/: lifecycle, feed, feed_start, files, first_rows, inference, peers, tfrecord (needs Maven), scale,
+# recovery, run, workers or revisions.
 # ARGS="--publish" puts the report into its page in docs/benchmarks.
 benchmark-%: $(STAMP)
 	$(BIN)/python -m benchmarks.$* $(ARGS)

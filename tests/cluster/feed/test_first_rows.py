@@ -77,7 +77,6 @@ def test_training_begins_before_the_last_rows_have_come(spark, tmp_path):
         assert "val_loss" in history
 
 
-@pytest.mark.smoke
 def test_held_nodes_begin_with_the_first_rows(spark, tmp_path):
     """The rows to validate on come among the others; the tasks divide all rows evenly."""
     frame = small_frame(spark, [60, 140])
