@@ -109,6 +109,7 @@ def test_the_model_is_read_once_by_each_worker(spark, tmp_path):
     assert len(readers) == len(set(readers)) <= 4
 
 
+@pytest.mark.slow
 def test_older_sparks_get_the_same_by_whole_rows(spark, monkeypatch):
     monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
     stage = KerasModel.from_keras(doubling())

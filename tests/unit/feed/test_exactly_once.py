@@ -40,12 +40,8 @@ def assert_exactly_once(results, total, epochs):
         assert len({steps for steps, _ in passes}) == 1
 
 
-@pytest.mark.usefixtures("unchecked_frames")
-@pytest.mark.timeout(600)
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-@given(
+_ANY_TIME = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
+_any_feeds = given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6).filter(any),
     num_workers=st.integers(1, 3),
     batch_size=st.integers(3, 50),
@@ -60,7 +56,25 @@ def assert_exactly_once(results, total, epochs):
         st.integers(0, 5), st.sampled_from(["before the end", "after the end", "elsewhere"]), max_size=2
     ),
 )
-def test_two_hundred_draws(  # noqa: PLR0913, PLR0917 - what is drawn
+
+
+@pytest.mark.usefixtures("unchecked_frames")
+@settings(max_examples=40, **_ANY_TIME)
+@_any_feeds
+def test_forty_draws(**draw):
+    feed_twice(**draw)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked_frames")
+@pytest.mark.timeout(600)
+@settings(max_examples=200, **_ANY_TIME)
+@_any_feeds
+def test_two_hundred_draws(**draw):
+    feed_twice(**draw)
+
+
+def feed_twice(  # noqa: PLR0913, PLR0917 - what is drawn
     sizes, num_workers, batch_size, epochs, cache, start, limit, slots, shuffle, rebalance, mishaps
 ):
     epochs = 1 if cache is None else epochs
@@ -124,9 +138,7 @@ def read_held(args, ctx):
 
 
 @pytest.mark.timeout(300)
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=100, **_ANY_TIME)
 @given(
     sizes=st.lists(st.integers(0, 90), min_size=1, max_size=3).filter(lambda sizes: sum(sizes) > 1),
     batch_size=st.integers(3, 50),

@@ -1,23 +1,20 @@
 """A feed as the user's program sees it: this worker's share of the rows of one ``cluster.train``."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from numbers import Integral
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 import numpy.typing as npt
 import pyarrow as pa
 
-from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
-from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.arriving import ArrivingPasses, ArrivingRows
-from tensorflowonspark.node.feed.epochs import Batches, Epochs, Rows, batch_shares, plan_epoch
+from tensorflowonspark.node.feed.epochs import Batches, Rows, plan_epoch
 from tensorflowonspark.node.feed.pace import PaceMeter
-from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
+from tensorflowonspark.node.feed.passes import Share
+from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.stream import Stream
 
 if TYPE_CHECKING:
@@ -69,45 +66,23 @@ class Feed:
         pace: PaceMeter | None = None,
     ) -> None:
         self._manifest = manifest
-        self._source = rows
-        self._numbers = numbers
-        self._index = list(numbers).index(number)
-        if not isinstance(rows, (ArrivingRows, Stream)) and rows.rows != manifest.rows[number]:
-            raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {manifest.rows[number]}")
-        self._report = report
+        self._share = Share(manifest, rows, numbers, number, report)
         self._pace = pace
         self.validation = validation
-        self._is_training = True
         if validation is not None:
-            validation._is_training = False
-        self._epochs: WeakSet[ArrivingPasses | Epochs] = WeakSet()  # created since the last _resume_at
+            validation._share.is_training = False
 
     @property
     def rows(self) -> int | None:
         """Number of rows of this worker; None for a stream, and as long as rows arrive."""
-        counts = self._counts
-        return None if counts is None else counts[self._index]
+        counts = self._share.counts
+        return None if counts is None else counts[self._share.index]
 
     @property
     def total_rows(self) -> int | None:
         """Number of rows of all workers together; None for a stream, and as long as rows arrive."""
-        counts = self._counts
+        counts = self._share.counts
         return None if counts is None else sum(counts)
-
-    @property
-    def _counts(self) -> list[int] | None:
-        """Number of rows of each worker; None if it is unknown."""
-        if isinstance(self._source, Stream):
-            return None
-        manifest = self._source.manifest if isinstance(self._source, ArrivingRows) else self._manifest
-        return None if manifest is None else self._rows_of(manifest)
-
-    def _rows_of(self, manifest: SplitManifest) -> list[int]:
-        return [manifest.rows.get(each, 0) for each in self._numbers]
-
-    def _share(self, batch_size: int) -> int:
-        """Return this worker's rows of a batch."""
-        return batch_shares(batch_size, len(self._numbers))[self._index]
 
     @property
     def columns(self) -> list[str]:
@@ -138,8 +113,8 @@ class Feed:
         >>> ctx.feed().steps(batch_size=4)
         2
         """
-        counts = self._counts
-        return None if counts is None else plan_epoch(counts, batch_size, self._index).steps
+        counts = self._share.counts
+        return None if counts is None else plan_epoch(counts, batch_size, self._share.index).steps
 
     def dataset(  # noqa: PLR0913 - named at the call
         self,
@@ -221,15 +196,16 @@ class Feed:
 
         options = FeatureOptions(features, label, sample_weight, shapes, dtypes, fill)
         selection = self._select(options)
-        passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
-        length = self._source if isinstance(self._source, Stream) else passes
+        passes = self._share.passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
+        batch_rows = self._share.batch_rows(batch_size)
+        length = self._share.stream or passes
         if isinstance(length, (ArrivingPasses, Stream)):
             # All workers must declare the same length, and on some all rows may have arrived.
-            return make_dataset(passes, selection, self._share(batch_size), None, length, self._pace)
+            return make_dataset(passes, selection, batch_rows, None, length, self._pace)
         steps = self.steps(batch_size)
         if steps and first_step % steps:
             steps = None
-        return make_dataset(passes, selection, self._share(batch_size), steps, None, self._pace)
+        return make_dataset(passes, selection, batch_rows, steps, None, self._pace)
 
     def batches(  # noqa: PLR0913 - named at the call
         self,
@@ -280,7 +256,7 @@ class Feed:
         1 [4 5] [0. 1.]
         """
         selection = self._select(FeatureOptions(features, label, sample_weight, shapes, dtypes, fill))
-        passes = self._passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
+        passes = self._share.passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
         return Batches(passes, selection, self._pace)
 
     def validation_dataset(
@@ -354,84 +330,15 @@ class Feed:
             for partition in ctx.feed().partitions():
                 table = pa.Table.from_batches(partition)
         """
-        if not isinstance(self._source, Stream):
+        stream = self._share.stream
+        if stream is None:
             raise FeedError("partitions() is for rows that come once: feed them with cache=None, or use batches()")
-        return _with_reports(self._source.partitions())
-
-    @property
-    def _arriving(self) -> ArrivingRows | None:
-        """The rows, if the pass that began last takes them as they arrive, in an order that no other pass has."""
-        rows = self._source
-        if isinstance(rows, ArrivingRows) and rows.in_first_pass and not rows.repeatable:
-            return rows
-        return None
-
-    def _resume_at(self, epoch: int, step: int) -> bool:
-        """Start the passes that have not begun in the middle of an epoch; return whether one exists.
-
-        Parameters
-        ----------
-        epoch, step : int
-            Complete epochs, and steps taken in the next one.
-        """
-        if isinstance(self._source, ArrivingRows) and not self._source.repeatable and step and not epoch:
-            return False  # the order of the first epoch was that of arrival
-        created, self._epochs = list(self._epochs), WeakSet()
-        for each in created:
-            each.resume_at(epoch, step)
-        return bool(created)
+        return _with_reports(stream.partitions())
 
     def _select(self, options: FeatureOptions) -> Selection:
         if not self._manifest.schema:
             raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
         return Selection(self._manifest, options)
-
-    def _local_passes(self, selection: Selection, batch_rows: int, seed: int | None) -> Callable[[], Iterator[Batch]]:
-        """Return a function that starts a pass over this worker's rows, independent of other workers, unpadded."""
-
-        def epochs_over(rows: Rows, _manifest: SplitManifest) -> Epochs:
-            return Epochs(rows, selection, plan_epoch([rows.rows], batch_rows, 0), self._report, seed)
-
-        if isinstance(self._source, Stream):
-            return partial(self._source.batches, selection, batch_rows, seed, independent=True)
-        if not isinstance(self._source, ArrivingRows):
-            return epochs_over(self._source, self._manifest)
-        assert self._source.repeatable  # others are refused before the feed begins
-        assert self._source.stream is not None
-        first_pass = partial(self._source.stream.batches, selection, batch_rows, seed, independent=True)
-        return ArrivingPasses(self._source, selection, first_pass, epochs_over, 0)
-
-    def _passes(
-        self,
-        selection: Selection,
-        batch_size: int,
-        seed: int | None,
-        first_step: int,
-        on_epoch_end: Callable[[int], None] | None,
-    ) -> Callable[[], Iterator[Batch]]:
-        if not isinstance(first_step, Integral) or first_step < 0:
-            raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")
-        if isinstance(self._source, Stream):
-            if first_step:
-                raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
-            return partial(self._source.batches, selection, self._share(batch_size), seed, on_epoch_end)
-
-        def epochs_over(rows: Rows, manifest: SplitManifest) -> Epochs:
-            plan = plan_epoch(self._rows_of(manifest), batch_size, self._index)
-            count = row_counts.add if self._is_training else None
-            return Epochs(rows, selection, plan, self._report, seed, on_epoch_end, count)
-
-        passes: ArrivingPasses | Epochs
-        if isinstance(self._source, ArrivingRows):
-            stream, first_pass = self._source.stream, None
-            if stream is not None:
-                first_pass = partial(stream.batches, selection, self._share(batch_size), seed, on_epoch_end)
-            passes = ArrivingPasses(self._source, selection, first_pass, epochs_over, int(first_step))
-        else:
-            passes = epochs_over(self._source, self._manifest)
-            passes.resume_at(*divmod(int(first_step), max(1, passes.plan.steps)))
-        self._epochs.add(passes)
-        return passes
 
 
 def _with_reports(partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:

@@ -139,7 +139,7 @@ class Feeds:
 
     def resume_at(self, epoch: int, step: int) -> bool:
         """Start the passes over the current feed in the middle of an epoch; return whether that is possible."""
-        return self._opened is not None and self._opened._resume_at(epoch, step)
+        return self._opened is not None and self._opened._share.resume_at(epoch, step)
 
     def find(self, number: int) -> Feed:
         """Return this node's rows of a feed that another node reads, and drop those of the feeds before."""
@@ -206,7 +206,7 @@ class Feeds:
     @property
     def arriving(self) -> ArrivingRows | None:
         """The current feed's rows, if the program is in its first epoch and that takes the rows as they arrive."""
-        return None if self._opened is None else self._opened._arriving
+        return None if self._opened is None else self._opened._share.in_first_pass
 
     def open_files(self, manifest: SplitManifest, rows: FileRows | ArrivingRows, feed: int | None) -> Feed:
         """Return this node's rows of files that are read in each epoch; a feed without a number is not measured."""
