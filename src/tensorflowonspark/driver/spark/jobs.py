@@ -237,8 +237,8 @@ class SparkStage:
         self._preparation: SparkJob | None = None
         self._dynamic = allocates_dynamically(spark.sparkContext)
         if data is not None and plan.config.warm_nodes and not self._dynamic and profile is None:
-            plan = replace(plan, prepared=True)
             self._preparation = _prepare_executors(spark, plan.config, self._size)
+            plan = replace(plan, prepared=self._preparation is not None)
         frame = spark.range(0, self._size, 1, self._size) if data is None else data.repartition(self._size)
         placed = map_in_arrow(frame, partial(launch_node, plan), PROBLEM_SCHEMA, barrier=True)
         self._spark = spark

@@ -29,6 +29,7 @@ __all__ = ["ForkServer", "ForkedProcess"]
 _REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds; then it is examined
 _BUSY_SECONDS = 15.0  # the same, for a server that is not stopped
 _IMPORT_SECONDS = 30.0  # for a server that was started ahead to import TensorFlow, on a busy host
+_BEGIN_SECONDS = 2.0  # for such a server to begin
 _IMPORT_CHECK_SECONDS = 0.05
 _NICENESS = 5  # of a server's imports beside running programs
 _IDLE_SECONDS = 600.0  # without a cluster on the executor, after which its server ends
@@ -82,10 +83,10 @@ class ForkServer:
         output : int
             The file descriptor for its output.
         started_ahead : bool
-            Whether to wait for a server that is importing.
+            Whether to wait for a server that is beginning or importing.
         """
         try:
-            connection = self._connect(_IMPORT_SECONDS if started_ahead else 0.0)
+            connection = self._connect(started_ahead)
         except OSError:
             return None
         process = None
@@ -122,17 +123,18 @@ class ForkServer:
             finally:
                 rendezvous.close()
 
-    def _connect(self, seconds: float) -> socket.socket:
-        """Return a connection to the server, and wait so long while one is importing."""
-        end = time.monotonic() + seconds
-        rendezvous = Rendezvous(self._path, make=False)
+    def _connect(self, started_ahead: bool) -> socket.socket:
+        """Return a connection to the server; wait for one that was started ahead."""
+        begin = time.monotonic()
+        rendezvous = Rendezvous(self._path, make=started_ahead)
         try:
             while True:
                 try:
                     connection = rendezvous.connect(_REPLY_SECONDS)
                     break
                 except (FileNotFoundError, ConnectionRefusedError):
-                    if time.monotonic() > end or not rendezvous.exists() or not rendezvous.is_locked(SERVER):
+                    seconds = _IMPORT_SECONDS if rendezvous.is_locked(SERVER) else _BEGIN_SECONDS
+                    if not started_ahead or time.monotonic() - begin > seconds or not rendezvous.exists():
                         raise
                     time.sleep(_IMPORT_CHECK_SECONDS)
             self._share_use(rendezvous)

@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from tensorflowonspark.keras import repairing_modules
@@ -38,7 +39,8 @@ def preload(niceness: int) -> None:
 
     def load() -> None:
         # In a separate thread, since a process without root privileges can't undo a lower priority.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        with suppress(PermissionError):  # the executor's own is lower still
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
         try:
             # And what the import hooks for Keras would import in each node; these depend on the version of Keras.
             for name in (*_MODULES, *repairing_modules()):

@@ -70,11 +70,15 @@ class Rendezvous:
         return None
 
     def is_locked(self, name: str) -> bool:
-        """Return whether another process holds or shares a lock."""
-        descriptor = self.lock(name)
-        if descriptor is not None:
+        """Return whether a process holds a lock; processes that ask this at the same time do not disturb each other."""
+        descriptor = self.open(name)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
             os.close(descriptor)
-        return descriptor is None
+        return False
 
     def share(self, name: str) -> int:
         """Return a file descriptor that shares a lock until it is closed."""
