@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras.preprocessing import Moments
-from tensorflowonspark.ml.distribution import importing_tensorflow
+from tensorflowonspark.ml.distribution import prepare_tensorflow
 from tensorflowonspark.ml.predict import TakenColumns, features_of, this_partition
 
 __all__ = ["CountTokens", "FindMoments", "Numbers", "Splitter"]
@@ -127,9 +127,9 @@ class Splitter:
     @cached_property
     def layer(self) -> Any:
         """A layer with these settings."""
-        with importing_tensorflow():
-            kind, settings = cloudpickle.loads(self.pickled)
-            return (kind or import_module(self.library).layers.TextVectorization)(**settings)
+        prepare_tensorflow()
+        kind, settings = cloudpickle.loads(self.pickled)
+        return (kind or import_module(self.library).layers.TextVectorization)(**settings)
 
 
 @dataclass(frozen=True)

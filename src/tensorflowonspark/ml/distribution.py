@@ -8,8 +8,7 @@ import shutil
 import tempfile
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +27,7 @@ from tensorflowonspark.supervisor.host import local_directory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DistributedModel", "distribute", "importing_tensorflow", "loaded"]
+__all__ = ["DistributedModel", "distribute", "loaded", "prepare_tensorflow"]
 
 Call = Callable[[Any], dict[str, Any]]
 
@@ -77,8 +76,8 @@ def _load(distributed: DistributedModel) -> Call:
     bundle = replace(distributed.bundle, data=_read_file(distributed.file))
     if bundle.kind == "function":
         return _function(bundle)
-    with importing_tensorflow():
-        return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, distributed)
+    prepare_tensorflow()
+    return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, distributed)
 
 
 def _read_file(name: str) -> bytes:
@@ -88,30 +87,20 @@ def _read_file(name: str) -> bytes:
     return Path(SparkFiles.get(name)).read_bytes()
 
 
-@contextmanager
-def importing_tensorflow() -> Iterator[None]:
-    """Limit TensorFlow to this task's share of the machine, and import it; Keras is imported in the block.
+def prepare_tensorflow() -> None:
+    """Limit TensorFlow to this task's share of the machine."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    keep_sources(local_directory())  # Spark removes it, and kills its workers before they can
+    import tensorflow as tf
 
-    The variables that they read are removed again. A node that this worker launches later would inherit them, and
-    could not be forked from a server that has been started without them.
-    """
-    wanted = {"TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
-    added = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(added)
+    cores = int(os.environ.get("OMP_NUM_THREADS") or 1)  # Spark sets it to the cores of a task
     try:
-        keep_sources(local_directory())  # Spark removes it, and kills its workers before they can
-        import tensorflow as tf
-
-        cores = int(os.environ.get("OMP_NUM_THREADS") or 1)  # Spark sets it to the cores of a task
-        with suppress(RuntimeError):  # TensorFlow has started, for another stage
-            tf.config.threading.set_intra_op_parallelism_threads(cores)
-            tf.config.threading.set_inter_op_parallelism_threads(cores)
-            for gpu in tf.config.list_physical_devices("GPU"):
-                tf.config.experimental.set_memory_growth(gpu, True)
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
+        tf.config.threading.set_intra_op_parallelism_threads(cores)
+        tf.config.threading.set_inter_op_parallelism_threads(cores)
+    except RuntimeError:
+        pass  # TensorFlow has started, for another stage
 
 
 def _keras_model(bundle: ModelBundle, distributed: DistributedModel) -> Call:

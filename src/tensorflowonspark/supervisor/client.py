@@ -2,8 +2,11 @@
 
 import os
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from tensorflowonspark import processes
 from tensorflowonspark.config import ClusterConfig, Role
@@ -37,19 +40,31 @@ class NodeAssignment:
         return self.config.spec.roles[self.number]
 
 
-def start_supervisor(assignment: NodeAssignment) -> tuple[processes.Process, Connection]:
-    """Start a supervisor for one node; return its process and the pipe to it.
-
-    It inherits the environment and the module search path of this process.
-    """
-    process, pipe = processes.start("tensorflowonspark.supervisor", supervisor_environment())
+def start_supervisor(
+    assignment: NodeAssignment, environment: Mapping[str, str]
+) -> tuple[processes.Process, Connection]:
+    """Start a supervisor for one node, with a `supervisor_environment`; return its process and the pipe to it."""
+    process, pipe = processes.start("tensorflowonspark.supervisor", environment)
     pipe.send(assignment)
     return process, pipe
 
 
-def supervisor_environment() -> dict[str, str]:
-    """Return the environment of a supervisor that this process starts."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+def supervisor_environment(*, initial: bool = False) -> dict[str, str]:
+    """Return the environment for a supervisor: that of this process, and its module search path.
+
+    Parameters
+    ----------
+    initial : bool
+        Whether to take the variables with which this process was started (on Linux). A task of Spark does so, since its
+        Python worker has run other tasks: what these have changed, as by an import of TensorFlow, would make its node
+        differ from the executor's fork server.
+    """
+    variables = dict(os.environ)
+    if initial:
+        with suppress(OSError):  # a system without /proc
+            pairs = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
+            variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return {**variables, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def receive_reply(pipe: Connection) -> Connected | NodeReady | Failed:

@@ -87,7 +87,7 @@ def prepare_executor(config: ClusterConfig, batches: Iterator[pa.RecordBatch]) -
 
     task = TaskContext.get()
     assert task is not None
-    environment = node_environment(supervisor_environment(), config.env)
+    environment = node_environment(supervisor_environment(initial=True), config.env)
     server = fork_server(config, local_directory(), _executor().pid, environment)
     if server is not None and not task_gpus(task.resources()):
         server.start_ahead()
@@ -114,7 +114,7 @@ def launch_node(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator
         return
     try:
         assignment = plan.assignment(number, host, _executor().pid, task_gpus(task.resources()))
-        process, pipe = start_supervisor(assignment)
+        process, pipe = start_supervisor(assignment, supervisor_environment(initial=True))
     except OSError as error:
         yield _problem(number, host, f"its supervisor can't be started ({error}): see ulimit -u and -n, and memory")
         return

@@ -74,6 +74,23 @@ def test_the_first_nodes_that_are_fed_have_tensorflow_from_their_start(spark):
     assert len(jobs._prepared) == 1
 
 
+@pytest.mark.masters("local")
+def test_nodes_are_forked_after_tasks_that_have_imported_tensorflow(spark, warm):
+    """Spark reuses its Python workers: those of a `KerasModel`, or of the user's functions, launch nodes later."""
+
+    def import_in_a_worker(batches):
+        import os
+
+        import tensorflow  # noqa: F401
+
+        os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+        yield from batches
+
+    spark.range(0, 40, 1, 8).mapInArrow(import_in_a_worker, "id long").collect()
+    found = tfos.run(spark, look, num_workers=2)
+    assert found == {"worker:0": (True, 6), "worker:1": (True, 6)}
+
+
 @pytest.mark.slow
 @pytest.mark.masters("local")
 def test_training_is_the_same_as_with_fresh_nodes(spark, warm):

@@ -109,25 +109,6 @@ def test_the_model_is_read_once_by_each_worker(spark, tmp_path):
     assert len(readers) == len(set(readers)) <= 4
 
 
-def test_a_model_leaves_the_environment_of_spark_s_workers_as_it_was(spark):
-    """A node that such a worker launches inherits it, and must not differ from the executor's fork server."""
-
-    def look(batches):
-        import os
-        import sys
-
-        import pyarrow as pa
-
-        for _ in batches:
-            names = {"KERAS_BACKEND", "TF_FORCE_GPU_ALLOW_GROWTH"}
-            yield pa.record_batch({"loaded": ["keras" in sys.modules], "left": [",".join(names & set(os.environ))]})
-
-    KerasModel.from_keras(doubling()).transform(pairs(spark, 40, 8)).collect()
-    found = spark.range(0, 40, 1, 8).mapInArrow(look, "loaded boolean, left string").collect()
-    assert any(row.loaded for row in found)
-    assert {row.left for row in found} == {""}
-
-
 @pytest.mark.slow
 def test_older_sparks_get_the_same_by_whole_rows(spark, monkeypatch):
     monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)

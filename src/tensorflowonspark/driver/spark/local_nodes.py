@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tensorflowonspark.driver.spark.jobs import Stage
 from tensorflowonspark.messages import Detach, Failed
 from tensorflowonspark.processes import Process
-from tensorflowonspark.supervisor.client import receive_reply, start_supervisor
+from tensorflowonspark.supervisor.client import receive_reply, start_supervisor, supervisor_environment
 from tensorflowonspark.task.launch import LaunchPlan
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class LocalNodes:
         self._problems: list[str] = []
         self._processes: list[Process] = []
         for number in numbers:
-            process, pipe = start_supervisor(self._plan.assignment(number, plan.driver[0], os.getpid()))
+            assignment = self._plan.assignment(number, plan.driver[0], os.getpid())
+            process, pipe = start_supervisor(assignment, supervisor_environment())
             self._processes.append(process)
             Thread(target=self._detach, args=(number, pipe), daemon=True).start()
 
