@@ -5,6 +5,7 @@
 things that it can't do without: Spark's first job on the same rows, and an import of TensorFlow with one step.
 """
 
+from argparse import Namespace
 from statistics import median
 
 from benchmarks.common.command import command, run
@@ -86,8 +87,8 @@ def measure(options, log):
     """Run the parts that the command line names."""
     for part in options.parts.split(","):
         found = PARTS[part](options, log)
-        packages = ("tensorflowonspark", "pyspark", "pyarrow", "tensorflow", "keras")
-        yield {part: {"about": circumstances(options, packages=packages), "found": found}}
+        rounds = Namespace(**{**vars(options), "rounds": len(found["count"])})
+        yield {part: {"about": circumstances(rounds), "found": found}}
 
 
 def _small(results):
@@ -96,8 +97,7 @@ def _small(results):
         [title, f"{_above(results, how):+.3f} s", median_and_range(found[how], "{:.3f}")]
         for how, (title, _) in _SMALL.items()
     ]
-    about = f" {len(found['count'])} feeds and jobs of each kind, in turns."
-    return f"{about}\n\n{table([f'{_SMALL_ROWS:,} rows', 'above the job', 'seconds'], rows)}"
+    return "\n\n" + table([f"{_SMALL_ROWS:,} rows", "above the job", "seconds"], rows)
 
 
 def _first(results):
