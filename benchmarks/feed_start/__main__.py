@@ -26,7 +26,6 @@ _FIRST = {
     "count": "Spark's first job: it counts the rows in Python",
     "import": "an import of TensorFlow, and one step",
     "run": "`tfos.run(data=df)`, to the first step",
-    "run cold": "the same with `warm_nodes=False`",
 }
 
 

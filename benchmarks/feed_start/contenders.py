@@ -82,7 +82,7 @@ def first_feed():
             if request["how"] == "count":
                 assert counted(frame) == request["rows"]
                 return time.time() - start
-            steps = tfos.run(spark, fit_one_epoch, data=frame, num_workers=2, warm_nodes=request["how"] == "run")
+            steps = tfos.run(spark, fit_one_epoch, data=frame, num_workers=2)
             return max(steps.values()) - start
 
         yield run_round

@@ -32,7 +32,6 @@ class NodeAssignment:
     hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # Hadoop's settings, for file systems
     local_directory: str = ""  # for temporary files of this executor
     echo: bool = True  # whether the node's output is also written to the executor's log
-    prepared: bool = False  # whether a fork server for this node was started ahead
 
     @property
     def role(self) -> Role:

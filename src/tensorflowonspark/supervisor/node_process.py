@@ -12,7 +12,6 @@ from threading import Timer
 import psutil
 
 from tensorflowonspark import processes
-from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.messages import StatusRequest, ToNode
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.client import NodeAssignment
@@ -22,7 +21,7 @@ from tensorflowonspark.supervisor.host import LOCAL_DIRECTORIES
 from tensorflowonspark.supervisor.liveness import LivenessMonitor
 from tensorflowonspark.supervisor.output import Output
 
-__all__ = ["NodeProcess", "fork_server", "has_ended", "node_environment"]
+__all__ = ["NodeProcess", "has_ended"]
 
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
 
@@ -69,11 +68,10 @@ class NodeProcess:
         reading, writing = os.pipe()
         environment = {**node_environment(os.environ, config.env), LOCAL_DIRECTORIES: self.private}
         environment[processes.FAMILY] = self.private
-        if not assignment.gpus:
-            self._fork_server = fork_server(config, assignment.local_directory, assignment.jvm_pid, environment)
-        fork = None
-        if self._fork_server is not None:
-            fork = partial(self._fork_server.fork, output=writing, started_ahead=assignment.prepared)
+        local_directory = assignment.local_directory
+        if config.warm_nodes and local_directory and not assignment.gpus and ForkServer.is_safe(environment):
+            self._fork_server = ForkServer(local_directory, assignment.jvm_pid, environment)
+        fork = partial(self._fork_server.fork, output=writing) if self._fork_server else None
         self._process, self.pipe = processes.start(
             "tensorflowonspark.node",
             environment,
@@ -164,27 +162,6 @@ def has_ended(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-def fork_server(
-    config: ClusterConfig, local_directory: str, executor_pid: int, environment: Mapping[str, str]
-) -> ForkServer | None:
-    """Return the fork server of an executor's nodes without GPUs; None if these must not be forked.
-
-    Parameters
-    ----------
-    config : ClusterConfig
-        The nodes' cluster.
-    local_directory : str
-        Spark's directory for temporary files on the executor.
-    executor_pid : int
-        The executor.
-    environment : mapping
-        That of the nodes.
-    """
-    if config.warm_nodes and local_directory and ForkServer.is_safe(environment):
-        return ForkServer(local_directory, executor_pid, environment)
-    return None
 
 
 def node_environment(inherited: Mapping[str, str], requested: Mapping[str, str]) -> dict[str, str]:

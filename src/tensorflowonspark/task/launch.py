@@ -22,7 +22,6 @@ from tensorflowonspark.supervisor.client import (
     supervisor_environment,
 )
 from tensorflowonspark.supervisor.host import advertised_address, configured_address, local_directory
-from tensorflowonspark.supervisor.node_process import fork_server, node_environment
 from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, feed_partition
 from tensorflowonspark.task.gpus import task_gpus
 from tensorflowonspark.transport import Credentials
@@ -30,7 +29,7 @@ from tensorflowonspark.transport import Credentials
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
 
-__all__ = ["PROBLEM_SCHEMA", "LaunchPlan", "launch_node", "own_address", "prepare_executor"]
+__all__ = ["PROBLEM_SCHEMA", "LaunchPlan", "launch_node", "own_address"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class LaunchPlan:
     feed: FeedSpec | None  # of the task's own rows
     python: tuple[int, int]  # version of the driver's Python
     first_node: int = 0  # number of the node that task 0 launches
-    prepared: bool = False  # whether `prepare_executor` has run for these nodes
 
     def assignment(self, number: int, host: str, owner: int, gpus: tuple[str, ...] = ()) -> NodeAssignment:
         """Return the assignment of one node.
@@ -74,24 +72,10 @@ class LaunchPlan:
             hadoop=self.hadoop,
             local_directory=local_directory(),
             echo=self.echo,
-            prepared=self.prepared,
         )
 
 
 PROBLEM_SCHEMA = "node int, host string, problem string"
-
-
-def prepare_executor(config: ClusterConfig, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Start the fork server of this task's executor: it imports TensorFlow while Spark computes the nodes' rows."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    assert task is not None
-    environment = node_environment(supervisor_environment(initial=True), config.env)
-    server = fork_server(config, local_directory(), _executor().pid, environment)
-    if server is not None and not task_gpus(task.resources()):
-        server.start_ahead()
-    yield from batches
 
 
 def launch_node(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

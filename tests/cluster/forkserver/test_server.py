@@ -3,14 +3,13 @@
 import os
 import pickle
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
-from threading import Thread, Timer
+from threading import Thread
 
 import cloudpickle
 import psutil
@@ -85,13 +84,13 @@ def executor(tmp_path):
 class Node:
     """A node that runs a program, however it was started."""
 
-    def __init__(self, server, program, directory="", started_ahead=False):
+    def __init__(self, server, program, directory=""):
         self._output, writing = os.pipe()
         self.process, self._pipe = processes.start(
             "tensorflowonspark.node",
             {**server._properties.environment},
             writing,
-            fork=partial(server.fork, output=writing, started_ahead=started_ahead),
+            fork=partial(server.fork, output=writing),
         )
         os.close(writing)
         spec = ClusterSpec(num_workers=1)
@@ -160,35 +159,6 @@ def test_a_forked_node_is_like_a_fresh_one(shared):
     for node in (cold, *warm):
         assert node.stop() == 0
         assert {"to standard output", "to standard error"} <= set(node.output().splitlines())
-
-
-def test_a_server_that_was_started_ahead_is_waited_for(executor):
-    server = executor.fork_server()
-    server.start_ahead()
-    wait_for(executor.servers)
-    time.sleep(0.5)  # it has its lock
-    server.start_ahead()
-    early = Node(server, lambda args, ctx: "tensorflow" in sys.modules)
-    waited = Node(server, lambda args, ctx: "tensorflow" in sys.modules, started_ahead=True)
-    assert [early.forked, waited.forked] == [False, True]
-    assert [early.result(), waited.result()] == [False, True]
-    assert [early.stop(), waited.stop()] == [0, 0]
-    assert len(executor.servers()) == 1
-
-
-def test_a_server_that_is_killed_while_it_imports_is_not_waited_for(executor):
-    server = executor.fork_server()
-    server.start_ahead()
-    wait_for(executor.servers)
-    time.sleep(0.5)
-    Timer(0.3, executor.servers()[0].kill).start()
-    began = time.monotonic()
-    node = Node(server, lambda args, ctx: "tensorflow" in sys.modules, started_ahead=True)
-    assert not node.forked
-    assert time.monotonic() - began < 10
-    assert node.result() is False
-    assert node.stop() == 0
-    shutil.rmtree(next(executor.directory.iterdir()))
 
 
 def test_a_node_has_its_own_environment(shared):

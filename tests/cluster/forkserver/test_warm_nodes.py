@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.spark import jobs
 from tests.support.processes import fork_servers, has_ended, is_fork_server, node_of
 from tests.support.programs import fit, small_frame, wait_for
 
@@ -56,22 +55,6 @@ def warm(spark):
 def test_the_second_cluster_is_up_at_once_with_tensorflow(spark, warm):
     with tfos.Cluster(spark, look, num_workers=2) as cluster:
         assert cluster.join() == {"worker:0": (True, 6), "worker:1": (True, 6)}
-
-
-@pytest.mark.masters("local", "local-cluster")
-def test_the_first_nodes_that_are_fed_have_tensorflow_from_their_start(spark):
-    for server in fork_servers():
-        server.kill()
-        server.wait(5)
-    frame = small_frame(spark, [8, 8])
-    jobs._prepared.clear()
-    assert tfos.run(spark, look, data=frame, num_workers=2, warm_nodes=False)["worker:0"][0] is False
-    assert not fork_servers()
-    assert not jobs._prepared
-    found = tfos.run(spark, look, data=frame, num_workers=2)
-    # An executor that has got none of the tasks which prepare them starts its nodes as ever.
-    assert any(began_warm for began_warm, _ in found.values())
-    assert len(jobs._prepared) == 1
 
 
 @pytest.mark.masters("local")

@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,13 +16,11 @@ from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.dynamic import Retention, allow_barrier_stages, collect_with
 from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION, allocates_dynamically
 from tensorflowonspark.errors import ClusterError, FeedError
-from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, prepare_executor
+from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node
 
 if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
-
-    from tensorflowonspark.config import ClusterConfig
 
 __all__ = [
     "Job",
@@ -39,7 +36,6 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _SUBMISSION_SECONDS = 0.05  # between two looks at whether Spark has the stage
-_prepared: set[str] = set()  # applications whose executors were asked to import TensorFlow
 _CANCEL_SECONDS = 0.2  # between two requests to cancel a job that Spark may not have known at the first
 
 # Matched against the message of a failed job, best first: our own error, another Python error at the end of a
@@ -234,11 +230,6 @@ class SparkStage:
         on_submitted: Callable[[], None] = lambda: None,
     ) -> None:
         self._size = len(plan.config.spec.roles) - plan.first_node
-        self._preparation: SparkJob | None = None
-        self._dynamic = allocates_dynamically(spark.sparkContext)
-        if data is not None and plan.config.warm_nodes and not self._dynamic and profile is None:
-            self._preparation = _prepare_executors(spark, plan.config, self._size)
-            plan = replace(plan, prepared=self._preparation is not None)
         frame = spark.range(0, self._size, 1, self._size) if data is None else data.repartition(self._size)
         placed = map_in_arrow(frame, partial(launch_node, plan), PROBLEM_SCHEMA, barrier=True)
         self._spark = spark
@@ -247,13 +238,12 @@ class SparkStage:
         self._profile = profile
         self._retention = Retention(spark.sparkContext)
         self._on_submitted = on_submitted
+        self._dynamic = allocates_dynamically(spark.sparkContext)
         self._job = SparkJob(spark, f"TensorFlow cluster of {plan.config.spec}", partial(self._run, placed), on_end)
         if self._dynamic:
-            Thread(target=self._report_submission, daemon=True).start()
+            Thread(target=self._await_submission, daemon=True).start()
 
     def _run(self, placed: "DataFrame") -> list[Any]:
-        if self._preparation is not None:  # Spark runs the tasks of an earlier job first
-            _await_submission(self._preparation)
         if not self._dynamic:
             return collect_with(placed, self._profile)
         with allow_barrier_stages(self._spark.sparkContext):
@@ -261,8 +251,9 @@ class SparkStage:
                 self._retention.keep_slots(self._spark, self._size, self._profile)
             return collect_with(placed, self._profile, None if self._plan.config.hold else self._retention.keep)
 
-    def _report_submission(self) -> None:
-        _await_submission(self._job)
+    def _await_submission(self) -> None:
+        while not (self._job.ended or self._job.tasks()[2]):
+            time.sleep(_SUBMISSION_SECONDS)
         self._on_submitted()
 
     @property
@@ -285,8 +276,6 @@ class SparkStage:
 
     def cancel(self) -> None:
         """Cancel its tasks, and give executors back."""
-        if self._preparation is not None:
-            self._preparation.cancel()
         self._job.cancel()
         self._on_submitted()
         self._retention.release()
@@ -297,22 +286,6 @@ class SparkStage:
 
     def _rows(self) -> Iterator[Any]:
         return iter(self._job.result or ())
-
-
-def _await_submission(job: SparkJob) -> None:
-    """Wait until Spark has a job, or it has ended."""
-    while not (job.ended or job.tasks()[2]):
-        time.sleep(_SUBMISSION_SECONDS)
-
-
-def _prepare_executors(spark: "SparkSession", config: "ClusterConfig", nodes: int) -> SparkJob | None:
-    """Let executors import TensorFlow from now on, once in an application; an error shows when the nodes start."""
-    application = str(spark.sparkContext.applicationId)
-    if application in _prepared:
-        return None
-    _prepared.add(application)
-    frame = map_in_arrow(spark.range(0, nodes, 1, nodes), partial(prepare_executor, config), "id long")
-    return SparkJob(spark, "TensorFlow cluster: import TensorFlow", frame.collect, lambda: None)
 
 
 def stage_error(error: BaseException, feeds: bool) -> ClusterError:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from tensorflowonspark.processes import parent_pipe, watch_process
@@ -10,21 +9,15 @@ from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperti
 from tensorflowonspark.supervisor.forkserver.preload import preload, why_unsafe
 from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvous
 
-_LOCK_ATTEMPTS = 3
-_LOCK_SECONDS = 0.02  # between two attempts
 _KNOWN_THREADS = 2  # the main thread, and the one that watches the executor
 
 
-def _serve(path: Path, executor: int, idle_seconds: float, niceness: int) -> bool:
+def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
     """Run the fork server of an executor; return True in each forked node."""
     properties, search_path = ImportProperties(dict(os.environ)), list(sys.path)
     rendezvous = Rendezvous(path, make=True)
-    for _ in range(_LOCK_ATTEMPTS):  # others hold it for a moment when they look whether there is a server
-        lock = rendezvous.lock(SERVER)
-        if lock is not None:
-            break
-        time.sleep(_LOCK_SECONDS)
-    else:  # another process was faster
+    lock = rendezvous.lock(SERVER)
+    if lock is None:  # another process was faster
         return False
     rendezvous.hide()
 
@@ -34,7 +27,7 @@ def _serve(path: Path, executor: int, idle_seconds: float, niceness: int) -> boo
 
     watch_process(executor, end)
     try:
-        preload(niceness)
+        preload()
         usable = not why_unsafe(_KNOWN_THREADS)
     except ImportError:
         usable = False

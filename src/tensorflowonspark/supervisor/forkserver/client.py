@@ -1,8 +1,7 @@
 """Client of the executor's fork server, which forks a node instead of starting it with ``exec``.
 
 After any failure here the node is started with ``exec``, without a long wait. A busy server is waited for: it forks one
-node after another, and to start them with ``exec`` would take a busy host longer. So is one that was started for the
-nodes that are to come, and is still importing.
+node after another, and to start them with ``exec`` would take a busy host longer.
 """
 
 import json
@@ -28,10 +27,6 @@ __all__ = ["ForkServer", "ForkedProcess"]
 
 _REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds; then it is examined
 _BUSY_SECONDS = 15.0  # the same, for a server that is not stopped
-_IMPORT_SECONDS = 30.0  # for a server that was started ahead to import TensorFlow, on a busy host
-_BEGIN_SECONDS = 2.0  # for such a server to begin
-_IMPORT_CHECK_SECONDS = 0.05
-_NICENESS = 5  # of a server's imports beside running programs
 _IDLE_SECONDS = 600.0  # without a cluster on the executor, after which its server ends
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
@@ -73,7 +68,7 @@ class ForkServer:
             and not any(Path(device).exists() for device in _GPU_DEVICES)
         )
 
-    def fork(self, pipe: int, output: int, *, started_ahead: bool = False) -> "ForkedProcess | None":
+    def fork(self, pipe: int, output: int) -> "ForkedProcess | None":
         """Return a new node; None without a server, or if the server can't fork a node like this one.
 
         Parameters
@@ -82,11 +77,9 @@ class ForkServer:
             The file descriptor in the node's arguments (`processes.parent_pipe`).
         output : int
             The file descriptor for its output.
-        started_ahead : bool
-            Whether to wait for a server that is beginning or importing.
         """
         try:
-            connection = self._connect(started_ahead)
+            connection = self._connect()
         except OSError:
             return None
         process = None
@@ -109,34 +102,14 @@ class ForkServer:
             try:
                 self._share_use(rendezvous)
                 if self._is_free(rendezvous):
-                    self._start(_NICENESS)
+                    self._start()
             finally:
                 rendezvous.close()
 
-    def start_ahead(self) -> None:
-        """Start a server for nodes that are to come, unless there is one: nothing is more urgent than its imports."""
-        with suppress(OSError, ValueError):
-            rendezvous = Rendezvous(self._path, make=True)
-            try:
-                if self._is_free(rendezvous):
-                    self._start(0)
-            finally:
-                rendezvous.close()
-
-    def _connect(self, started_ahead: bool) -> socket.socket:
-        """Return a connection to the server; wait for one that was started ahead."""
-        begin = time.monotonic()
-        rendezvous = Rendezvous(self._path, make=started_ahead)
+    def _connect(self) -> socket.socket:
+        rendezvous = Rendezvous(self._path, make=False)
         try:
-            while True:
-                try:
-                    connection = rendezvous.connect(_REPLY_SECONDS)
-                    break
-                except (FileNotFoundError, ConnectionRefusedError):
-                    seconds = _IMPORT_SECONDS if rendezvous.is_locked(SERVER) else _BEGIN_SECONDS
-                    if not started_ahead or time.monotonic() - begin > seconds or not rendezvous.exists():
-                        raise
-                    time.sleep(_IMPORT_CHECK_SECONDS)
+            connection = rendezvous.connect(_REPLY_SECONDS)
             self._share_use(rendezvous)
             return connection
         finally:
@@ -158,16 +131,18 @@ class ForkServer:
 
     def _is_free(self, rendezvous: Rendezvous) -> bool:
         """Return whether there is no server; one with other properties ends."""
-        if rendezvous.is_locked(SERVER):
+        lock = rendezvous.lock(SERVER)
+        if lock is None:
             with suppress(FileNotFoundError, ConnectionRefusedError), rendezvous.connect(_REPLY_SECONDS) as connection:
                 return bool(self._request(connection, connection.makefile("rb"), []).get("refusal"))
             return False  # it is importing
+        os.close(lock)
         return True
 
-    def _start(self, niceness: int) -> None:
+    def _start(self) -> None:
         environment = {name: value for name, value in self._properties.environment.items() if name != processes.FAMILY}
         process, pipe = processes.start("tensorflowonspark.supervisor.forkserver", environment, subprocess.DEVNULL)
-        pipe.send((self._path, self._executor_pid, self._idle_seconds, niceness))
+        pipe.send((self._path, self._executor_pid, self._idle_seconds))
         pipe.close()
         Thread(target=process.wait, daemon=True).start()
 

@@ -12,6 +12,7 @@ from tensorflowonspark.keras import repairing_modules
 
 __all__ = ["preload", "why_unsafe"]
 
+_NICENESS = 5  # running programs have priority
 # Modules of a node; that of the data sets imports TensorFlow, which imports Keras.
 _MODULES = (
     "pyarrow.flight",
@@ -22,13 +23,8 @@ _MODULES = (
 _OTHER_RUNTIMES = ("jax", "torch")  # Keras's other backends start threads, and warn of every fork
 
 
-def preload(niceness: int) -> None:
+def preload() -> None:
     """Import the modules that nodes need.
-
-    Parameters
-    ----------
-    niceness : int
-        Of the imports; running programs have priority if it is above 0.
 
     Raises
     ------
@@ -40,7 +36,7 @@ def preload(niceness: int) -> None:
     def load() -> None:
         # In a separate thread, since a process without root privileges can't undo a lower priority.
         with suppress(PermissionError):  # the executor's own is lower still
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
             # And what the import hooks for Keras would import in each node; these depend on the version of Keras.
             for name in (*_MODULES, *repairing_modules()):

@@ -69,17 +69,6 @@ class Rendezvous:
         os.close(descriptor)
         return None
 
-    def is_locked(self, name: str) -> bool:
-        """Return whether a process holds a lock; processes that ask this at the same time do not disturb each other."""
-        descriptor = self.open(name)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
-
     def share(self, name: str) -> int:
         """Return a file descriptor that shares a lock until it is closed."""
         descriptor = self.open(name)
