@@ -61,7 +61,6 @@ def test_each_row_once_on_one_worker(spark, files, call, options, workers):
         assert sorted(number for each in steps for step in each for number in step) == list(range(1000))
 
 
-@pytest.mark.smoke
 def test_training_on_own_files_and_feeds_one_after_another(spark, files):
     def program(args, ctx):
         import keras

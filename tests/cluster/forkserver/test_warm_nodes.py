@@ -50,7 +50,6 @@ def warm(spark):
     return fork_servers()[0]
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local", "local-cluster")
 def test_the_second_cluster_is_up_at_once_with_tensorflow(spark, warm):
     with tfos.Cluster(spark, look, num_workers=2) as cluster:
