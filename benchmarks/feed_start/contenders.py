@@ -82,7 +82,13 @@ def first_feed():
             if request["how"] == "count":
                 assert counted(frame) == request["rows"]
                 return time.time() - start
-            steps = tfos.run(spark, fit_one_epoch, data=frame, num_workers=2)
+            if request["how"] == "train early":
+                with tfos.Cluster(spark, fit_one_epoch, num_workers=2) as cluster:
+                    cluster.train(frame, start="first_rows")
+                    steps = cluster.join()
+            else:
+                begin = "first_rows" if request["how"] == "run early" else "all_rows"
+                steps = tfos.run(spark, fit_one_epoch, data=frame, num_workers=2, start=begin)
             return max(steps.values()) - start
 
         yield run_round
