@@ -2,6 +2,9 @@
 
 from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
@@ -9,9 +12,10 @@ import tensorflow as tf
 
 from tensorflowonspark.keras import wrap
 
-__all__ = ["node_devices", "place_slots"]
+__all__ = ["node_devices", "place_slots", "without_placement"]
 
-_LOCAL_JOB = "localhost"  # of a process that is connected to no other one
+_LOCAL_JOBS = (None, "localhost")  # of a process that is connected to no other one
+_placing: ContextVar[bool] = ContextVar("layers are placed on other nodes", default=True)
 
 
 def node_devices() -> dict[str, str]:
@@ -21,7 +25,7 @@ def node_devices() -> dict[str, str]:
     -------
     dict
         The name of a device by that of its node, as in ``{"worker:1": "/job:worker/replica:0/task:1/device:CPU:0"}``.
-        Empty in a process that is connected to no other one.
+        Empty in a process that is connected to no other one, and while a model is exported.
 
     Examples
     --------
@@ -29,14 +33,26 @@ def node_devices() -> dict[str, str]:
     {}
     """
     devices: dict[str, str] = {}
+    if not _placing.get():
+        return devices
     for kind in ("CPU", "GPU"):
         found: dict[str, str] = {}
         for device in tf.config.list_logical_devices(kind):
             spec = tf.DeviceSpec.from_string(device.name)
-            if spec.job != _LOCAL_JOB:
+            if spec.job not in _LOCAL_JOBS:
                 found.setdefault(f"{spec.job}:{spec.task}", device.name)
         devices.update(found)
     return devices
+
+
+@contextmanager
+def without_placement() -> Iterator[None]:
+    """Have placed layers computed where they are called, as in a model that is exported."""
+    token = _placing.set(False)
+    try:
+        yield
+    finally:
+        _placing.reset(token)
 
 
 def place_slots(module: ModuleType) -> None:

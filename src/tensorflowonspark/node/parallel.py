@@ -101,8 +101,8 @@ class ParallelAccess:
     def connect(self, *, timeout: float = 60.0) -> dict[str, str]:
         """Connect TensorFlow in this process to all other nodes, so that it can place layers on them.
 
-        For the chief of a cluster whose other nodes call `join_server`. Make it the first call of TensorFlow: it
-        renames devices, and what was made before is lost.
+        For the chief of a cluster whose other nodes call `join_server`. The chief alone trains, and reads its data
+        itself: rows of a feed would go to all nodes.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class ParallelAccess:
         Raises
         ------
         ClusterError
-            If this is not the chief, TensorFlow has started for another purpose, or a node does not serve in time; the
+            If this is not the chief, TensorFlow has started with another cluster, or a node does not serve in time; the
             error names it.
         SpecError
             If the cluster has no other node, or `timeout` is not above 0.
@@ -152,13 +152,14 @@ class ParallelAccess:
 
         from tensorflowonspark.keras.devices import node_devices
 
-        if context.get_server_def() is not None and not _has_collectives(context.context()):
-            return node_devices()  # it is connected already
-        if context.context()._initialized or _has_collectives(context.context()):
+        if _has_collectives(context.context()):
             raise ClusterError(
-                f"ctx.connect() on {self.role}: TensorFlow has started already, for a strategy or with the first "
-                "tensor, variable or dataset: make ctx.connect() the first call"
+                f"ctx.connect() on {self.role}: TensorFlow has started with the workers of a "
+                "MultiWorkerMirroredStrategy, or of DTensor: a program uses one of these or ctx.connect(), which comes "
+                "before any tensor, variable or dataset if the program names such a strategy"
             )
+        if context.get_server_def() is not None:
+            return node_devices()  # it is connected already
         self._wait_until_served(others, timeout)
         tf.config.experimental_connect_to_cluster(
             tf.train.ClusterSpec(cluster), job_name=str(self.role.job), task_index=self.role.index
