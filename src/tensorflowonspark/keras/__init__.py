@@ -35,7 +35,7 @@ from typing import Any
 
 import wrapt
 
-__all__ = ["Placed", "install", "keep_sources", "repairing_modules", "wrap"]  # noqa: F822
+__all__ = ["Placed", "install", "keep_sources", "repairing_modules", "wrap"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"

@@ -18,7 +18,16 @@ import tensorflow as tf
 
 from tensorflowonspark.keras import wrap
 
-__all__ = ["any_of", "assign", "broadcast", "broadcast_text", "keep_options", "keep_remainders", "local_values", "reduced"]
+__all__ = [
+    "any_of",
+    "assign",
+    "broadcast",
+    "broadcast_text",
+    "keep_options",
+    "keep_remainders",
+    "local_values",
+    "reduced",
+]
 
 _TEXT_BYTES = 256
 

@@ -16,7 +16,7 @@ _NODE = re.compile(r"(chief|worker|ps):\d+")
 
 
 @keras.saving.register_keras_serializable("tensorflowonspark")
-class Placed(keras.layers.Wrapper):  # type: ignore[misc]
+class Placed(keras.layers.Wrapper):
     """A layer whose weights are on another node, which also computes it.
 
     Its optimizer's variables are beside the weights. The other node serves (`Context.join_server`), and the program of
