@@ -44,15 +44,17 @@ count = ctypes.c_int()
 call(cuda.cudaGetDeviceCount, ctypes.byref(count))
 size = 1024
 float32, add = 7, 0
-communicators, buffers = (ctypes.c_void_p * count.value)(), (ctypes.c_void_p * count.value)()
+communicators, buffers, streams = ((ctypes.c_void_p * count.value)() for _ in range(3))
+element = ctypes.sizeof(ctypes.c_void_p)
 call(nccl.ncclCommInitAll, communicators, count, None)
 for gpu in range(count.value):
     call(cuda.cudaSetDevice, gpu)
-    call(cuda.cudaMalloc, ctypes.byref(buffers, gpu * ctypes.sizeof(ctypes.c_void_p)), ctypes.c_size_t(4 * size))
+    call(cuda.cudaMalloc, ctypes.byref(buffers, gpu * element), ctypes.c_size_t(4 * size))
+    call(cuda.cudaStreamCreate, ctypes.byref(streams, gpu * element))
 call(nccl.ncclGroupStart)
 for gpu in range(count.value):
-    buffer, communicator = ctypes.c_void_p(buffers[gpu]), ctypes.c_void_p(communicators[gpu])
-    call(nccl.ncclAllReduce, buffer, buffer, ctypes.c_size_t(size), float32, add, communicator, None)
+    buffer, communicator, stream = (ctypes.c_void_p(each[gpu]) for each in (buffers, communicators, streams))
+    call(nccl.ncclAllReduce, buffer, buffer, ctypes.c_size_t(size), float32, add, communicator, stream)
 call(nccl.ncclGroupEnd)
 for gpu in range(count.value):
     call(cuda.cudaSetDevice, gpu)
