@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import ip_network
 from typing import Any
 
 from tensorflowonspark.errors import FailureKind, SpecError
@@ -254,7 +255,8 @@ class ClusterConfig:
     Raises
     ------
     SpecError
-        If the heartbeat time-out is not above 0, the grace is negative, or a node's number of GPUs is below 1.
+        If the heartbeat time-out is not above 0, the grace is negative, a node's number of GPUs is below 1, or the
+        network interface is neither a name nor a network.
     """
 
     spec: ClusterSpec  # of an elastic cluster: with the most workers, or those of this attempt
@@ -273,6 +275,7 @@ class ClusterConfig:
     show: str | None = None  # the node whose output is shown; None for all
     log_dir: str | None = None  # where the output of each node is written, on the driver's machine
     gpus_per_node: int | None = None  # that Spark assigns to each node's task; None: as the application's settings ask
+    network_interface: str | None = None  # the name, a pattern of names, or the network of the nodes' addresses
     attempt: int = 0  # restarts before this attempt
     first_feed: int = 0  # number of the first feed of this attempt
 
@@ -283,3 +286,24 @@ class ClusterConfig:
         gpus = self.gpus_per_node
         if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
             raise SpecError(f"gpus_per_node={gpus!r}: expected a whole number of GPUs from 1 on, or None")
+        if self.network_interface is not None:
+            _check_interface(self.network_interface)
+
+
+def _check_interface(wanted: object) -> None:
+    """Raise `SpecError` if this is neither the name of a network interface, nor a pattern, nor an IPv4 network."""
+    reason = ""
+    if not isinstance(wanted, str) or not wanted or any(each.isspace() or each == "," for each in wanted):
+        reason = "one interface"
+    elif "/" in wanted or wanted.replace(".", "").isdigit():
+        try:
+            if ip_network(wanted, strict=False).version == 4:  # noqa: PLR2004
+                return
+            reason = "IPv4, as TensorFlow's addresses are"
+        except ValueError as error:
+            reason = str(error)
+    if reason:
+        raise SpecError(
+            f"network_interface={wanted!r}: expected a name as 'ib0', a pattern as 'ib*', or a network as "
+            f"'10.1.0.0/16' ({reason})"
+        )

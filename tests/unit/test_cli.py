@@ -119,6 +119,7 @@ def test_wrong_usage_is_named(script, capsys, arguments, message):
         (["--no-wait", "train.py"], "--no-wait needs --deploy-mode cluster"),
         (["--staging-dir", "/tmp", "train.py"], "--staging-dir needs --deploy-mode cluster"),
         (["--dry-run", "--gpus-per-node", "0", "train.py"], "gpus_per_node=0: expected a whole number of GPUs"),
+        (["--dry-run", "--network-interface", "10.1/99", "train.py"], "network_interface='10.1/99': expected a name"),
         (["--dry-run", "--show", "worker:2", "--workers", "2", "train.py"], "show='worker:2': expected all, chief or"),
     ],
 )

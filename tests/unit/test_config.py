@@ -45,6 +45,27 @@ def test_a_number_of_gpus_that_can_not_be(gpus):
         ClusterConfig(ClusterSpec(), b"", gpus_per_node=gpus)
 
 
+@pytest.mark.parametrize(
+    ("interface", "reason"),
+    [
+        ("", "one interface"),
+        ("ib0, ib1", "one interface"),
+        (7, "one interface"),
+        ("10.1.0.0/40", "does not appear to be an IPv4 or IPv6 network"),
+        ("10.1.0", "does not appear to be an IPv4 or IPv6 network"),
+        ("fd00::/8", "IPv4, as TensorFlow's addresses are"),
+    ],
+)
+def test_a_network_interface_that_can_not_be(interface, reason):
+    with pytest.raises(SpecError, match=f"network_interface={interface!r}: expected a name as 'ib0'.*{reason}"):
+        ClusterConfig(ClusterSpec(), b"", network_interface=interface)
+
+
+@pytest.mark.parametrize("interface", ["ib0", "ib*", "en[op]*", "10.1.0.0/16", "10.1.2.3", None])
+def test_network_interfaces_by_name_pattern_and_network(interface):
+    assert ClusterConfig(ClusterSpec(), b"", network_interface=interface).network_interface == interface
+
+
 def test_tf_config_of_each_node():
     spec = ClusterSpec(num_workers=2, num_ps=1, chief=True, evaluator=True)
     addresses = {role: f"host:{number}" for number, role in enumerate(spec.roles)}

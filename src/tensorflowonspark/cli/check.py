@@ -11,6 +11,7 @@ from tensorflowonspark.cli.signals import ended_by_signals
 from tensorflowonspark.driver.preflight import examine_environment, wheels_of
 from tensorflowonspark.errors import EnvironmentNotReady
 from tensorflowonspark.task.environment import Environment, own_environment
+from tensorflowonspark.task.fabric import Fabric, NcclChoice, find_fabric
 
 __all__ = ["Report", "add_to", "check"]
 
@@ -52,6 +53,11 @@ def add_to(commands: Any) -> None:
         "there is a problem; 69 if there is no executor.",
         allow_abbrev=False,
     )
+    parser.add_argument(
+        "--gpu",
+        action="store_true",
+        help="also what connects GPUs: InfiniBand, the limit of locked memory, and what NCCL chooses",
+    )
     try:
         from tensorflowonspark.cli.spark import add_spark_options
     except ModuleNotFoundError:  # which is reported; until it is there, the check is of this machine alone
@@ -92,6 +98,12 @@ def check(options: argparse.Namespace) -> Report:
     report = Report(lines, problems)
     if with_cluster:
         _check_cluster(options, report)
+    elif getattr(options, "gpu", False):
+        from tensorflowonspark.driver.executor_checks import fabric_problems
+
+        fabric = find_fabric()
+        report.lines += _fabric_lines([("this machine", fabric)])
+        report.problems += [f"this machine: {problem}" for problem in fabric_problems(fabric)]
     return report
 
 
@@ -121,15 +133,16 @@ def _check_cluster(options: argparse.Namespace, report: Report) -> None:
             report.lines.append(f"{'Spark':20}{spark.version} on {context.master}, {context.applicationId}")
             if allocates_dynamically(context):
                 report.lines.append(f"{'dynamic allocation':20}{_DYNAMIC}")
-            executors = examine_executors(spark)
+            executors = examine_executors(spark, fabric=getattr(options, "gpu", False))
         except EnvironmentNotReady as error:
             report.problems.append(str(error))
             return
         finally:
             stop_session(spark)
-        own = Environment(**importing.result())
+        own = Environment.of(importing.result())
     report.hosts = [name for each in executors for name in (each.host, each.address)]
     report.lines += _table(executors)
+    report.lines += _fabric_lines([(each.host, each.fabric) for each in executors if each.fabric is not None])
     report.problems += [f"this machine: {package} can't be imported: {error}" for package, error in own.errors.items()]
     report.problems += problems_of(own, executors)
 
@@ -151,11 +164,54 @@ def _table(executors: Sequence[Environment]) -> list[str]:
         ]
         for each in executors
     ]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in [head, *rows])]
+    return _aligned([head, *rows])
+
+
+def _fabric_lines(fabrics: Sequence[tuple[str, Fabric]]) -> list[str]:
+    """Return the lines of a table of what connects the GPUs of each executor."""
+    if not fabrics:
+        return []
+    rows = [
+        [
+            name,
+            _counted(fabric.gpus) or "none",
+            ", ".join(f"{each.device}:{each.port} {each.link} {each.state} {each.rate}" for each in fabric.ports)
+            or "none",
+            "no limit" if fabric.locked_memory < 0 else _size(fabric.locked_memory),
+            _nccl(fabric.nccl),
+        ]
+        for name, fabric in fabrics
+    ]
+    return _aligned([["executor", "GPUs", "InfiniBand", "locked memory", "NCCL"], *rows])
+
+
+def _counted(names: Sequence[str]) -> str:
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+def _nccl(choice: NcclChoice | None) -> str:
+    if choice is None:
+        return "not asked: there is no GPU"
+    if choice.problem:
+        return "failed"
+    between = f"between hosts {choice.network or 'unknown'}"
+    if choice.devices:
+        between += f" ({', '.join(choice.devices)})"
+    if choice.gpudirect is not None:
+        between += " with GPUDirect" if choice.gpudirect else " without GPUDirect"
+    within = f"between GPUs {', '.join(choice.paths)}" if choice.paths else ""
+    return "; ".join(filter(None, [choice.version, between, within]))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return an empty line and the lines of a table."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
 
 
 def _size(size: int | None) -> str:
     if size is None:
         return "none"
-    return f"{size / _GIBIBYTE:.1f} GiB" if size >= _GIBIBYTE else f"{size // _MEBIBYTE} MiB"
+    if size >= _GIBIBYTE:
+        return f"{size / _GIBIBYTE:.1f} GiB"
+    return f"{size // _MEBIBYTE} MiB" if size >= _MEBIBYTE else f"{size // 1024} KiB"

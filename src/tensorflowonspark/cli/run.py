@@ -57,6 +57,11 @@ def _add_cluster_options(group: Any) -> None:
         "--gpus-per-node", type=int, metavar="N", help="the number of GPUs that Spark assigns to each node"
     )
     group.add_argument(
+        "--network-interface",
+        metavar="NAME|NETWORK",
+        help="the network interface of each executor for its nodes, as ib0, 'ib*' or 10.1.0.0/16",
+    )
+    group.add_argument(
         "--restarts", type=int, default=0, metavar="N", help="restarts after failures of hosts and executors"
     )
     group.add_argument("--tensorboard", metavar="DIR", help="a log directory, which TensorBoard shows")
@@ -193,6 +198,7 @@ def _run_on(spark: "SparkSession", script: Script, options: argparse.Namespace) 
         show=options.show,
         log_dir=options.log_dir,
         gpus_per_node=options.gpus_per_node,
+        network_interface=options.network_interface,
     )
 
 
@@ -233,6 +239,7 @@ def _check(options: argparse.Namespace) -> ClusterSpec:
         heartbeat_timeout=options.heartbeat_timeout,
         restarts=RestartPolicy(options.restarts),
         gpus_per_node=options.gpus_per_node,
+        network_interface=options.network_interface,
         grace=options.grace,
     )
     if options.log_dir is not None and not options.dry_run:

@@ -1,5 +1,6 @@
 """The public handle of a cluster in the driver."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -15,7 +16,14 @@ from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeInfo
 from tensorflowonspark.driver.notebook import cluster_html, describe_state
-from tensorflowonspark.driver.program import Function, Program, deserialize_result, parse_workers, serialize_program
+from tensorflowonspark.driver.program import (
+    Function,
+    Program,
+    deserialize_result,
+    node_variables,
+    parse_workers,
+    serialize_program,
+)
 from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
@@ -69,7 +77,8 @@ class Cluster:
         A log directory, on any file system (`Context.log_directory`). TensorBoard runs beside the chief as long as the
         cluster does.
     env : mapping of str to str, optional
-        Environment variables of the nodes, set before anything is imported there (as ``KERAS_BACKEND``).
+        Environment variables of the nodes, set before anything is imported there (as ``KERAS_BACKEND``). Variables of
+        this process that begin with ``NCCL_`` or ``GRPC_`` are passed on, too; `env` wins.
     log_level : str or int
         The logging level below which lines of the nodes' output are not sent to the driver.
     heartbeat_timeout : float
@@ -103,6 +112,10 @@ class Cluster:
         The number of GPUs that Spark assigns to each node (`Context.gpus`), for these tasks alone: other tasks of the
         application keep their slots. By default nodes have the GPUs that Spark assigns to every task, or else the free
         ones of their host. See docs/gpus.md.
+    network_interface : str, optional
+        The network interface of each executor at which its nodes listen and reach each other: its name (``"ib0"``), a
+        pattern (``"ib*"``), or a network that contains its address (``"10.1.0.0/16"``). Also for NCCL and gloo. By
+        default the address under which Spark knows the executor. See docs/network.md.
 
     Raises
     ------
@@ -143,6 +156,7 @@ class Cluster:
         show: str = "all",
         log_dir: str | None = None,
         gpus_per_node: int | None = None,
+        network_interface: str | None = None,
     ) -> None:
         least, most = parse_workers(num_workers)
         if tensorboard is not None and not tensorboard:
@@ -153,7 +167,7 @@ class Cluster:
             program=serialize_program(function, args),
             hold=hold,
             tensorboard=tensorboard,
-            env={str(name): str(value) for name, value in (env or {}).items()},
+            env=node_variables(os.environ, env, network_interface),
             log_level=parse_level(log_level),
             heartbeat_timeout=heartbeat_timeout,
             start_timeout=start_timeout,
@@ -165,6 +179,7 @@ class Cluster:
             show=parse_show(show, spec),
             log_dir=log_dir,
             gpus_per_node=gpus_per_node,
+            network_interface=network_interface,
         )
         own_nodes = config.spec.num_ps if ps_on_driver else 0
         self._set_up(SparkBackend(spark, own_nodes, gpus_per_node), config)

@@ -13,6 +13,7 @@ from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, count_slots, find_slots, listen
 from tensorflowonspark.errors import EnvironmentNotReady, SlotsError
 from tensorflowonspark.task.environment import PACKAGES, Environment, report_environment
+from tensorflowonspark.task.fabric import Fabric
 from tensorflowonspark.transport import new_credentials
 
 if TYPE_CHECKING:
@@ -20,24 +21,27 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["examine_executors", "problems_of"]
+__all__ = ["examine_executors", "fabric_problems", "problems_of"]
 
 _EXECUTOR_SECONDS = 120.0  # for executors that the cluster manager was asked for
 _CANCEL_SECONDS = 10.0
 _MANY = 1 << 20  # slots: more than there are
 _FEWEST_FILES = 1024  # that TensorFlow, its connections and the files of a checkpoint need
 _SHARED_BYTES = 256 << 20  # NCCL's buffers for several GPUs; a container has 64 MiB by default
+_LOCKED_BYTES = 1 << 30  # RDMA locks the buffers of all connections
 _HOSTS_NAMED = 3
 _INSTALL = "install it there, set PYSPARK_PYTHON to a Python that has it, or ship an environment with --archives"
 
 
-def examine_executors(spark: "SparkSession") -> list[Environment]:
+def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[Environment]:
     """Return the environment of each executor, by host, from a job of one task for each slot.
 
     Parameters
     ----------
     spark : SparkSession
         A session that runs nothing else.
+    fabric : bool
+        Whether to find what connects GPUs.
 
     Raises
     ------
@@ -52,13 +56,13 @@ def examine_executors(spark: "SparkSession") -> list[Environment]:
     try:
         with _shipped_by_value():
             tasks = context.parallelize(range(max(slots, 1)), max(slots, 1))
-            rows = tasks.mapPartitions(partial(report_environment, address)).collect()
+            rows = tasks.mapPartitions(partial(report_environment, address, fabric)).collect()
     except Exception as error:
         raise EnvironmentNotReady(_job_problem(error)) from error
     finally:
         server.close()
     slots_of = Counter(key for key, _ in rows)
-    found = {key: Environment(**fields, slots=slots_of[key]) for key, fields in rows if fields is not None}
+    found = {key: Environment.of(fields, slots_of[key]) for key, fields in rows if fields is not None}
     if missing := slots_of.keys() - found.keys():
         hosts = _names(sorted(key.split()[0] for key in missing))
         raise EnvironmentNotReady(f"{hosts}: not examined, each task waited for another one: run tfos check again")
@@ -153,6 +157,31 @@ def _problems(own: Environment, executor: Environment) -> "Iterator[str]":
         )
     if 0 <= executor.open_files < _FEWEST_FILES:
         yield f"a process may open {executor.open_files} files: raise the hard limit (ulimit -Hn) to 4096 or more"
+    if executor.fabric is not None:
+        yield from fabric_problems(executor.fabric)
+
+
+def fabric_problems(fabric: Fabric) -> "Iterator[str]":
+    """Yield a line for each problem of what connects a host's GPUs, with what to do."""
+    active = [each for each in fabric.ports if each.is_active]
+    for each in fabric.ports:
+        if not each.is_active:
+            yield f"port {each.port} of {each.device} is {each.state}: see ibstat, or leave it out with NCCL_IB_HCA"
+    if active and 0 <= fabric.locked_memory < _LOCKED_BYTES:
+        yield (
+            f"a process may lock {fabric.locked_memory >> 10} KiB of memory, and RDMA locks its buffers: raise the "
+            "limit (ulimit -l) to unlimited for the user of the executors, in a container with --ulimit memlock=-1"
+        )
+    nccl = fabric.nccl
+    if nccl is None:
+        return
+    if nccl.problem:
+        yield f"NCCL can't sum a small array over the GPUs ({nccl.problem}): a training with NCCL will fail too"
+    elif active and nccl.network == "Socket":
+        yield (
+            f"NCCL uses sockets ({', '.join(nccl.devices)}) although {active[0].device} is active: see NCCL_IB_DISABLE "
+            "and NCCL_IB_HCA, and whether the container has /dev/infiniband and libibverbs"
+        )
 
 
 def _different(own: Mapping[str, str], other: Mapping[str, str]) -> "Iterator[str]":

@@ -82,9 +82,14 @@ class Failures:
         return NodeError(str(node.role), node.host, *details, failed.exit_code)
 
     def _can_lose(self, node: Node, failure: Failed) -> bool:
-        """Whether the others can do without a node: asynchronous workers can, as long as one is left."""
-        died = failure.kind not in (FailureKind.RAISED, FailureKind.PEER_LOST)
-        return died and node.serving and node.role.job is Job.WORKER and len(self._roster.fed()) > 1
+        """Whether the others can do without a node.
+
+        Those of asynchronous training can, as long as one worker is left. A node that holds layers of the chief's model
+        serves too (`Context.connect`), and takes them with it.
+        """
+        if failure.kind in (FailureKind.RAISED, FailureKind.PEER_LOST) or not self._roster.spec.num_ps:
+            return False
+        return node.serving and node.role.job is Job.WORKER and len(self._roster.fed()) > 1
 
     def _conclude_if_answered(self, probe: int) -> None:
         """Conclude if all supervisors have answered that their nodes are up; else give the others more time."""

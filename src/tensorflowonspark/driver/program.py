@@ -1,9 +1,9 @@
-"""The user's program: its function or script and arguments, checked and serialized, and its results."""
+"""The user's program: its function or script and arguments, checked and serialized, its environment and results."""
 
 import inspect
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
@@ -13,13 +13,15 @@ from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.node.script import Script, run_script
 
-__all__ = ["Function", "Program", "deserialize_result", "parse_workers", "serialize_program"]
+__all__ = ["Function", "Program", "deserialize_result", "node_variables", "parse_workers", "serialize_program"]
 
 Function = Callable[..., Any]
 Program = Function | str | os.PathLike[str] | Script
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _PARAMETERS = 2  # args and ctx
+_PASSED_ON = ("NCCL_", "GRPC_")  # variables that configure communication, and differ between networks, not hosts
+_INTERFACES = "NCCL_SOCKET_IFNAME"
 
 
 def deserialize_result(node: Node) -> Any:
@@ -52,6 +54,31 @@ def parse_workers(workers: int | tuple[int, int]) -> tuple[int, int]:
     if len(workers) != 2 or not all(isinstance(each, int) for each in workers) or not 1 <= workers[0] <= workers[1]:  # noqa: PLR2004
         raise SpecError(f"num_workers={workers!r}: expected a number, or the fewest and the most, as in (2, 8)")
     return workers[0], workers[1]
+
+
+def node_variables(
+    driver: Mapping[str, str], requested: Mapping[str, str] | None, network_interface: str | None
+) -> dict[str, str]:
+    """Return the environment variables for the nodes: the driver's for communication, and those of the user.
+
+    Parameters
+    ----------
+    driver : mapping
+        The driver's environment.
+    requested : mapping, optional
+        The user's variables for the nodes.
+    network_interface : str, optional
+        The interface that the user has asked for, in place of one that the driver's environment names.
+
+    Examples
+    --------
+    >>> node_variables({"NCCL_DEBUG": "INFO", "HOME": "/home/ann", "NCCL_SOCKET_IFNAME": "eth0"}, {"A": "1"}, "ib0")
+    {'NCCL_DEBUG': 'INFO', 'A': '1'}
+    """
+    passed = {name: value for name, value in driver.items() if name.startswith(_PASSED_ON)}
+    if network_interface is not None:
+        passed.pop(_INTERFACES, None)
+    return {**passed, **{str(name): str(value) for name, value in (requested or {}).items()}}
 
 
 def serialize_program(function: Program, args: Any) -> bytes:

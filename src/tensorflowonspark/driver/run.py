@@ -46,6 +46,7 @@ class RunSettings(TypedDict, total=False):
     show: str
     log_dir: str | None
     gpus_per_node: int | None
+    network_interface: str | None
 
 
 def run(  # noqa: PLR0913 - all but the first three are settings that are named at the call
@@ -73,6 +74,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     show: str = "all",
     log_dir: str | None = None,
     gpus_per_node: int | None = None,
+    network_interface: str | None = None,
 ) -> dict[str, Any]:
     """Run a function on a cluster until it has returned on all nodes: with one data set, or without.
 
@@ -98,7 +100,9 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         arrive, and every pass over validation rows waits for all of them.
     num_workers, num_ps, chief, evaluator, tensorboard, env, log_level
         As for `Cluster`.
-    heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls, grace, show, log_dir, gpus_per_node
+    heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls, grace, show, log_dir
+        As for `Cluster`.
+    gpus_per_node, network_interface
         As for `Cluster`.
 
     Returns
@@ -151,6 +155,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         show=show,
         log_dir=log_dir,
         gpus_per_node=gpus_per_node,
+        network_interface=network_interface,
     )
     request = _request(cluster, data, validation, start)
     if is_remote(spark):

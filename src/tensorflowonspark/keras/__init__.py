@@ -11,7 +11,9 @@ concerns has been imported, and only if a test of the installed version shows th
   with a custom ``train_step``.
 - `metrics`, `losses`: padding rows don't count in any reported value (for ``tf_keras`` as well); a loss that is one
   number for a batch is averaged over the workers.
-- `collectives`: reductions and broadcasts over the workers; integer counters keep their remainders.
+- `collectives`: reductions and broadcasts over the workers; integer counters keep their remainders; a strategy's own
+  communication options hold for gradients.
+- `devices`: optimizers' variables are beside the weights of a layer on another node.
 - `shards`, `provenance`: a dataset that holds one worker's share is not divided again.
 - `feed_tracking`, `row_count`: a warning if fewer rows reach the steps of ``fit`` than a feed returned.
 - `iterators`: no step waits for the destruction of an earlier pass's iterator.
@@ -33,7 +35,7 @@ from typing import Any
 
 import wrapt
 
-__all__ = ["install", "keep_sources", "repairing_modules", "wrap"]
+__all__ = ["Placed", "install", "keep_sources", "repairing_modules", "wrap"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
@@ -47,6 +49,7 @@ _REPAIRS = (  # in order: functions are replaced before they are wrapped
     ("fitting:multiply_class_weights_on_batch", _TRAINER),
     ("losses:average_single_values", "keras.src.losses.loss"),
     ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),
+    ("devices:place_slots", "keras.src.backend.tensorflow.optimizer"),
     ("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer"),
     ("saving:save_outside_scope", "keras.src.saving.saving_lib"),
     ("saving:save_hdf5_outside_scope", "keras.src.legacy.saving.legacy_h5_format"),
@@ -60,6 +63,7 @@ _REPAIRS = (  # in order: functions are replaced before they are wrapped
     ("fitting:show_known_steps", "keras.src.callbacks.progbar_logger"),
     ("shards:distribute_shards_whole", "tensorflow.python.distribute.distribute_lib"),
     ("collectives:keep_remainders", "tensorflow.python.distribute.values_util"),
+    ("collectives:keep_options", "tensorflow.python.distribute.collective_all_reduce_strategy"),
     ("iterators:destroy_garbage_in_threads", "tensorflow.python.data.ops.iterator_ops"),
     ("iterators:destroy_in_threads", "tensorflow.python.data.ops.multi_device_iterator_ops"),
     ("provenance:track_datasets", "tensorflow.python.data.ops.dataset_ops"),
@@ -160,3 +164,16 @@ def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
         owner = getattr(owner, part, None)
     if owner is not None:
         wrapt.wrap_function_wrapper(module, name, wrapper)
+
+
+_PUBLIC = {"Placed": "placement"}  # name: module of this package
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

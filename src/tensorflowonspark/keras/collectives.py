@@ -3,6 +3,9 @@
 A variable that is summed when it is read, as those of metrics are, has a part on each replica. TensorFlow assigns each
 the value divided by the number of replicas, in the variable's own type: the remainder of an integer is lost, and 1
 becomes 0 on two replicas. `keep_remainders` repairs that.
+
+A ``MultiWorkerMirroredStrategy`` ignores the size of packs in its own options when a replica reduces gradients.
+`keep_options` repairs that.
 """
 
 from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
@@ -13,7 +16,18 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["any_of", "assign", "broadcast", "broadcast_text", "keep_remainders", "local_values", "reduced"]
+from tensorflowonspark.keras import wrap
+
+__all__ = [
+    "any_of",
+    "assign",
+    "broadcast",
+    "broadcast_text",
+    "keep_options",
+    "keep_remainders",
+    "local_values",
+    "reduced",
+]
 
 _TEXT_BYTES = 256
 
@@ -93,6 +107,18 @@ def keep_remainders(values_util: ModuleType) -> None:
             return values_util.assign_on_each_device(var, assign, whole, read_value)
 
     values_util.on_read_assign_cross_replica = on_read_assign_cross_replica  # type: ignore[attr-defined]
+
+
+def keep_options(module: ModuleType) -> None:
+    """Reduce in replicas with the strategy's own options, as elsewhere (called after the import of its module)."""
+
+    def all_reduce(wrapped: Any, extended: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def arguments(reduce_op: Any, value: Any, options: Any = None) -> Any:
+            return wrapped(reduce_op, value, extended._communication_options.merge(options))
+
+        return arguments(*args, **kwargs)
+
+    wrap(module, "CollectiveAllReduceExtended._replica_ctx_all_reduce", all_reduce)
 
 
 def _local_replicas(strategy: Any) -> list[int]:

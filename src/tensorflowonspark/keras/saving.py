@@ -3,6 +3,7 @@
 - **Scope.** Keras makes variables while it saves (a reference optimizer, to compare attributes with). In the scope of
   ``MultiWorkerMirroredStrategy`` all workers exchange the initial value of each variable; but the chief saves alone. So
   Keras's saving functions leave the scope while they run.
+- **Placement.** A SavedModel names no device of another node (`Placed`).
 - **Inference.** Keras exports ``model(x)`` and not ``model(x, training=False)``: layers whose ``training`` argument is
   True by default (``RandomRotation`` and other augmentation) would still augment in the SavedModel. An endpoint that is
   a layer's ``__call__`` is exported with ``training=False``, as ``predict`` calls it.
@@ -73,9 +74,16 @@ def export_for_inference(archive: ModuleType) -> None:
 
         return arguments(*args, **kwargs)
 
+    def write_out(wrapped: Any, _archive: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        from tensorflowonspark.keras.devices import without_placement
+
+        with without_placement():  # TensorFlow traces the endpoints now
+            return wrapped(*args, **kwargs)
+
     wrap(archive, f"{name}.add_endpoint", add_endpoint)
     if name == "SavedModelExportArchive":  # with tf_keras all workers save
         _leave_scope(archive, f"{name}.write_out")
+        wrap(archive, f"{name}.write_out", write_out)
 
 
 def _as_predicted(function: Any) -> Any:

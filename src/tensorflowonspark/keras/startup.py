@@ -24,6 +24,10 @@ from tensorflowonspark.errors import SpecError
 __all__ = ["explain_late_strategy", "start_with_collectives"]
 
 _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
+# `Context.strategy` makes the strategy too. In a pickle its name is that of any attribute or variable; a program that
+# makes a strategy by ``tf.distribute`` has both names.
+_METHOD, _MODULE = (b"\x8c" + bytes([len(name)]) + name for name in (b"strategy", b"distribute"))
+_IN_FILES = (*_STRATEGIES, b"ctx.strategy(")
 _LIBRARIES = (f"{Path(__file__).parents[1]}{os.sep}", f"{sys.base_prefix}{os.sep}")
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
@@ -56,8 +60,8 @@ def _is_configured(context: Any) -> bool:
 
 
 def _names_strategy(program: bytes) -> bool:
-    """Return whether the user's function, or one of their modules, contains the strategy's name."""
-    if any(name in program for name in _STRATEGIES):
+    """Return whether the user's function, or one of their modules, contains the strategy's name or ``ctx.strategy``."""
+    if any(name in program for name in _STRATEGIES) or (_METHOD in program and _MODULE not in program):
         return True
     # Not by getattr, which would import a lazy module.
     files = [getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values())]
@@ -74,7 +78,7 @@ def _file_names_strategy(file: str) -> bool:
         text = Path(file).read_bytes()
     except OSError:
         return False
-    return any(name in text for name in _STRATEGIES)
+    return any(name in text for name in _IN_FILES)
 
 
 def _configure(context: Any) -> None:

@@ -1,4 +1,4 @@
-"""The context of a node's program: identity, feeds, serving, checkpoints and exports."""
+"""The context of a node's program: identity, feeds, parallelism, serving, checkpoints and exports."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +21,7 @@ from tensorflowonspark.node.feed.inference import FunctionServer, InferenceServe
 from tensorflowonspark.node.feed.selection import FeatureOptions
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed_access import FeedAccess
+from tensorflowonspark.node.parallel import ParallelAccess
 
 __all__ = ["Context", "context", "keep_context"]
 
@@ -60,7 +61,7 @@ def keep_context(of_program: "Context") -> None:
     _current[:] = [of_program]
 
 
-class Context(FeedAccess):
+class Context(FeedAccess, ParallelAccess):
     """The cluster as seen by the function that runs in one of its nodes.
 
     Attributes

@@ -3,13 +3,19 @@
 import os
 import socket
 from collections.abc import Sequence
-from ipaddress import ip_address
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import ip_address, ip_network
 from itertools import pairwise
+
+import psutil
 
 __all__ = [
     "LOCAL_DIRECTORIES",
+    "Interface",
     "advertised_address",
     "configured_address",
+    "find_interface",
     "hold_port",
     "local_directory",
     "reserve_port",
@@ -52,6 +58,60 @@ def advertised_address(command: Sequence[str]) -> str:
     except OSError:
         return ""
     return next((address for address in found if not ip_address(address.partition("%")[0]).is_loopback), "")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface of this host, with the IPv4 address at which other hosts reach its nodes."""
+
+    name: str
+    address: str
+
+
+def find_interface(wanted: str) -> Interface:
+    """Return the first interface of this host that is up, has an IPv4 address, and is the wanted one.
+
+    Parameters
+    ----------
+    wanted : str
+        The name of an interface, a pattern of names as ``ib*``, or a network that contains its address, as
+        ``10.1.0.0/16``.
+
+    Raises
+    ------
+    LookupError
+        If there is none; the error names those that exist.
+
+    Examples
+    --------
+    >>> find_interface("lo")
+    Interface(name='lo', address='127.0.0.1')
+    """
+    states = psutil.net_if_stats()
+    found = [
+        Interface(name, each.address)
+        for name, addresses in psutil.net_if_addrs().items()
+        for each in addresses
+        if each.family == socket.AF_INET
+    ]
+    for each in found:
+        if each.name in states and states[each.name].isup and _is_wanted(each, wanted):
+            return each
+    down = {name for name, state in states.items() if not state.isup}
+    names = [f"{each.name} ({each.address}{', down' if each.name in down else ''})" for each in found]
+    names += [f"{name} (no IPv4 address)" for name in states if name not in {each.name for each in found}]
+    raise LookupError(
+        f"network_interface={wanted!r}: no interface of this host matches that is up and has an IPv4 address; it has "
+        f"{', '.join(names) or 'none'}. A pattern ('ib*') or a network ('10.1.0.0/16') can match other names"
+    )
+
+
+def _is_wanted(interface: Interface, wanted: str) -> bool:
+    try:
+        network = ip_network(wanted, strict=False)
+    except ValueError:
+        return fnmatchcase(interface.name, wanted)
+    return ip_address(interface.address) in network
 
 
 def local_directory() -> str:

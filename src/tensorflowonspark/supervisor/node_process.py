@@ -66,7 +66,8 @@ class NodeProcess:
         assignment, config = self._assignment, self._assignment.config
         self._memory_kills = out_of_memory_kills()
         reading, writing = os.pipe()
-        environment = {**node_environment(os.environ, config.env), LOCAL_DIRECTORIES: self.private}
+        environment = node_environment(os.environ, config.env, assignment.interface)
+        environment[LOCAL_DIRECTORIES] = self.private
         environment[processes.FAMILY] = self.private
         local_directory = assignment.local_directory
         if config.warm_nodes and local_directory and not assignment.gpus and ForkServer.is_safe(environment):
@@ -164,10 +165,21 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def node_environment(inherited: Mapping[str, str], requested: Mapping[str, str]) -> dict[str, str]:
-    """Return a node's environment: the executor's without Spark's secrets, defaults, and the user's variables."""
+def node_environment(inherited: Mapping[str, str], requested: Mapping[str, str], interface: str = "") -> dict[str, str]:
+    """Return a node's environment: the executor's without Spark's secrets, defaults, and the user's variables.
+
+    Parameters
+    ----------
+    inherited, requested : mapping
+        The executor's variables, and those for the nodes.
+    interface : str
+        The network interface that the libraries for communication are to use; empty if they choose.
+    """
     environment = {name: value for name, value in inherited.items() if "SECRET" not in name}
     environment["TF_GRPC_REUSE_PORT"] = "1"  # for `host.reserve_port`
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's native INFO and WARNING are for its developers
+    if interface:
+        environment["NCCL_SOCKET_IFNAME"] = f"={interface}"  # without the sign, NCCL takes it as the begin of a name
+        environment["GLOO_SOCKET_IFNAME"] = interface
     environment.update(requested)
     return environment

@@ -16,10 +16,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorflowonspark.task.fabric import Fabric, find_fabric
 from tensorflowonspark.task.gpus import all_gpus
 
 __all__ = ["PACKAGES", "Environment", "own_environment", "report_environment"]
@@ -65,6 +66,8 @@ class Environment:
         Why no connection to the driver is possible; empty if one is.
     slots : int
         The number of task slots.
+    fabric : Fabric or None
+        What connects GPUs, if that was asked for.
     """
 
     host: str
@@ -77,10 +80,19 @@ class Environment:
     open_files: int
     unreachable: str
     slots: int = 0
+    fabric: Fabric | None = None
+
+    @classmethod
+    def of(cls, fields: dict[str, Any], slots: int = 0) -> "Environment":
+        """Return the environment with the fields of `own_environment`."""
+        fabric = fields["fabric"]
+        return cls(**{**fields, "fabric": None if fabric is None else Fabric.of(fabric)}, slots=slots)
 
 
-def own_environment(driver: tuple[str, int] | None = None, gpus: int | None = None) -> dict[str, Any]:
-    """Return the fields of an `Environment` for this process; importing TensorFlow takes seconds.
+def own_environment(
+    driver: tuple[str, int] | None = None, gpus: int | None = None, *, fabric: bool = False
+) -> dict[str, Any]:
+    """Return the fields of an `Environment` for this process, without classes; importing TensorFlow takes seconds.
 
     Parameters
     ----------
@@ -88,6 +100,8 @@ def own_environment(driver: tuple[str, int] | None = None, gpus: int | None = No
         Host and port at which the driver listens.
     gpus : int, optional
         The number of GPUs assigned to this process; by default that of the host.
+    fabric : bool
+        Whether to find what connects GPUs.
     """
     versions, errors = _imported()
     address, unreachable = _connect(driver) if driver else ("", "")
@@ -101,13 +115,23 @@ def own_environment(driver: tuple[str, int] | None = None, gpus: int | None = No
         "shared_memory": _shared_memory(),
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "unreachable": unreachable,
+        "fabric": asdict(find_fabric()) if fabric else None,
     }
 
 
-def report_environment(driver: tuple[str, int], _rows: Iterator[Any]) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def report_environment(
+    driver: tuple[str, int], fabric: bool, _rows: Iterator[Any]
+) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """Yield, in a Spark task, a key of its executor and the executor's environment.
 
     Of the tasks that an executor runs at the same time, one reports the environment, and the others None.
+
+    Parameters
+    ----------
+    driver : (str, int)
+        Host and port at which the driver listens.
+    fabric : bool
+        Whether to find what connects GPUs.
     """
     from pyspark import TaskContext
 
@@ -125,7 +149,7 @@ def report_environment(driver: tuple[str, int], _rows: Iterator[Any]) -> Iterato
         except OSError:
             yield key, None
         else:
-            yield key, own_environment(driver, len(assigned.addresses) if assigned else None)
+            yield key, own_environment(driver, len(assigned.addresses) if assigned else None, fabric=fabric)
         time.sleep(max(0.0, begin + _HOLD_SECONDS - time.monotonic()))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any
 
-__all__ = ["all_gpus", "divide", "free_gpus", "task_gpus"]
+__all__ = ["all_gpus", "divide", "free_gpus", "gpu_names", "task_gpus"]
 
 _NVIDIA_SMI_SECONDS = 10
 
@@ -28,6 +28,11 @@ def task_gpus(resources: Mapping[str, Any]) -> tuple[str, ...]:
 def all_gpus() -> tuple[str, ...]:
     """Return the indices of this host's GPUs, by ``nvidia-smi``; none without that program."""
     return tuple(row[0] for row in _nvidia_smi("--query-gpu=index"))
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Return the product names of this host's GPUs, by ``nvidia-smi``; none without that program."""
+    return tuple(row[0] for row in _nvidia_smi("--query-gpu=name"))
 
 
 def free_gpus() -> tuple[str, ...]:

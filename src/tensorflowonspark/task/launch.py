@@ -21,7 +21,12 @@ from tensorflowonspark.supervisor.client import (
     start_supervisor,
     supervisor_environment,
 )
-from tensorflowonspark.supervisor.host import advertised_address, configured_address, local_directory
+from tensorflowonspark.supervisor.host import (
+    advertised_address,
+    configured_address,
+    find_interface,
+    local_directory,
+)
 from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, feed_partition
 from tensorflowonspark.task.gpus import task_gpus
 from tensorflowonspark.transport import Credentials
@@ -54,19 +59,27 @@ class LaunchPlan:
         number : int
             The node.
         host : str
-            The address at which other hosts reach this one.
+            The address at which other hosts reach this one, unless the cluster has asked for a network interface.
         owner : int
             The pid of the process whose end ends the node.
         gpus : tuple of str
             Those that Spark gave to the task.
+
+        Raises
+        ------
+        LookupError
+            If this host does not have the network interface.
         """
+        wanted = self.config.network_interface
+        interface = None if wanted is None else find_interface(wanted)
         return NodeAssignment(
             config=self.config,
             cluster_id=self.cluster_id,
             credentials=self.credentials,
             driver=self.driver,
             number=number,
-            host=host,
+            host=host if interface is None else interface.address,
+            interface="" if interface is None else interface.name,
             jvm_pid=owner,
             gpus=gpus,
             hadoop=self.hadoop,
@@ -99,6 +112,10 @@ def launch_node(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator
     try:
         assignment = plan.assignment(number, host, _executor().pid, task_gpus(task.resources()))
         process, pipe = start_supervisor(assignment, supervisor_environment(initial=True))
+        host = assignment.host
+    except LookupError as error:
+        yield _problem(number, host, str(error))
+        return
     except OSError as error:
         yield _problem(number, host, f"its supervisor can't be started ({error}): see ulimit -u and -n, and memory")
         return

@@ -12,7 +12,7 @@ the port uses TLS and both sides present the cluster's certificate.
 """
 
 from tensorflowonspark.transport.channel import Channel, Packed
-from tensorflowonspark.transport.connection import Connection, Exchange, PutStream, connect, connect_local
+from tensorflowonspark.transport.connection import Connection, Exchange, PutStream, connect, connect_local, is_listening
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, short_path
 from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost
@@ -31,6 +31,7 @@ __all__ = [
     "Server",
     "connect",
     "connect_local",
+    "is_listening",
     "new_credentials",
     "short_path",
     "spark_wants_tls",

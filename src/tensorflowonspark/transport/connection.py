@@ -1,5 +1,6 @@
 """Client side of a connection: channels, streams and exchanges."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ from tensorflowonspark.transport.wire import (
     unpack,
 )
 
-__all__ = ["Connection", "Exchange", "PutStream", "connect", "connect_local"]
+__all__ = ["Connection", "Exchange", "PutStream", "connect", "connect_local", "is_listening"]
 
 # gRPC pings a silent peer, which detects a host that vanished without closing its connections. The time-out of the
 # reply has two names: one for newer versions of gRPC and one for older ones.
@@ -33,6 +34,7 @@ _KEEPALIVE = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
 ]
+_LISTENING_SECONDS = 2.0  # for a host to answer
 _BATCH_BYTES = 64 << 20  # in one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
 
 
@@ -184,3 +186,13 @@ def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _options(token: str) -> flight.FlightCallOptions:
     return flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), bearer(token))])
+
+
+def is_listening(address: str) -> bool:
+    """Return whether a process listens at an address, as in ``"host:port"``."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_LISTENING_SECONDS).close()
+    except OSError:
+        return False
+    return True

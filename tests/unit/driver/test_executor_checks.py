@@ -10,6 +10,7 @@ import pytest
 from tensorflowonspark.driver.executor_checks import problems_of
 from tensorflowonspark.task import environment
 from tensorflowonspark.task.environment import Environment, own_environment
+from tensorflowonspark.task.fabric import Fabric, InfiniBandPort, NcclChoice
 
 VERSIONS = {
     "tensorflowonspark": "3.0.0",
@@ -65,6 +66,36 @@ def test_a_problem_of_many_executors_is_one_line():
 
 def test_equal_executors_and_another_numpy_are_no_problem():
     assert problems_of(OWN, [there(), there(versions={**VERSIONS, "numpy": "2.0.0"}), there(open_files=-1)]) == []
+
+
+PORT = InfiniBandPort("mlx5_0", 1, "ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand")
+SOCKETS = NcclChoice("2.27.3", "Socket", ("eth0",))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "message"),
+    [
+        (
+            Fabric(("H100",), (PORT,), 8 << 20, None),
+            "a process may lock 8192 KiB of memory, and RDMA locks its buffers",
+        ),
+        (Fabric((), (replace(PORT, state="DOWN"),), 0, None), "port 1 of mlx5_0 is DOWN: see ibstat"),
+        (
+            Fabric(("H100",), (PORT,), -1, SOCKETS),
+            "NCCL uses sockets (eth0) although mlx5_0 is active: see NCCL_IB_DISABLE",
+        ),
+        (Fabric(("H100",), (), 0, NcclChoice(problem="no libnccl")), "NCCL can't sum a small array over the GPUs (no"),
+    ],
+)
+def test_a_problem_of_what_connects_gpus(fabric, message):
+    (problem,) = problems_of(OWN, [there(fabric=fabric)])
+    assert problem.startswith(f"h1: {message}")
+
+
+def test_what_connects_gpus_is_no_problem():
+    over_infiniband = NcclChoice("2.27.3", "IB", ("mlx5_0:1/IB",), gpudirect=True)
+    healthy = [Fabric(("H100",), (PORT,), -1, over_infiniband), Fabric(("H100",), (), 1 << 16, SOCKETS)]
+    assert problems_of(OWN, [there(fabric=each) for each in [*healthy, None]]) == []
 
 
 def test_a_package_that_kills_its_process_is_named(monkeypatch, tmp_path):

@@ -42,7 +42,11 @@ class LocalNodes:
         self._problems: list[str] = []
         self._processes: list[Process] = []
         for number in numbers:
-            assignment = self._plan.assignment(number, plan.driver[0], os.getpid())
+            try:
+                assignment = self._plan.assignment(number, plan.driver[0], os.getpid())
+            except LookupError as error:
+                self._note(number, str(error))
+                continue
             process, pipe = start_supervisor(assignment, supervisor_environment())
             self._processes.append(process)
             Thread(target=self._detach, args=(number, pipe), daemon=True).start()
@@ -51,10 +55,12 @@ class LocalNodes:
         """Wait until a supervisor has connected to the driver, and detach it; note its problem if it has not."""
         answer = receive_reply(pipe)
         if isinstance(answer, Failed):
-            role = self._plan.config.spec.roles[number]
-            self._problems.append(f"{role} on the driver's machine: {answer.reason}; {answer.advice}")
+            self._note(number, f"{answer.reason}; {answer.advice}")
         else:
             pipe.send(Detach())
+
+    def _note(self, number: int, problem: str) -> None:
+        self._problems.append(f"{self._plan.config.spec.roles[number]} on the driver's machine: {problem}")
 
     @property
     def ended(self) -> bool:

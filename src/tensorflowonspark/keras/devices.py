@@ -1,0 +1,74 @@
+"""Devices of the nodes that a program is connected to (`Context.connect`), and optimizers' variables on them."""
+
+from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflowonspark.keras import wrap
+
+__all__ = ["node_devices", "place_slots", "without_placement"]
+
+_LOCAL_JOBS = (None, "localhost")  # of a process that is connected to no other one
+_placing: ContextVar[bool] = ContextVar("layers are placed on other nodes", default=True)
+
+
+def node_devices() -> dict[str, str]:
+    """Return the device of each node that this process is connected to: its first GPU, or else its CPU.
+
+    Returns
+    -------
+    dict
+        The name of a device by that of its node, as in ``{"worker:1": "/job:worker/replica:0/task:1/device:CPU:0"}``.
+        Empty in a process that is connected to no other one, and while a model is exported.
+
+    Examples
+    --------
+    >>> node_devices()
+    {}
+    """
+    devices: dict[str, str] = {}
+    if not _placing.get():
+        return devices
+    for kind in ("CPU", "GPU"):
+        found: dict[str, str] = {}
+        for device in tf.config.list_logical_devices(kind):
+            spec = tf.DeviceSpec.from_string(device.name)
+            if spec.job not in _LOCAL_JOBS:
+                found.setdefault(f"{spec.job}:{spec.task}", device.name)
+        devices.update(found)
+    return devices
+
+
+@contextmanager
+def without_placement() -> Iterator[None]:
+    """Have placed layers computed where they are called, as in a model that is exported."""
+    token = _placing.set(False)
+    try:
+        yield
+    finally:
+        _placing.reset(token)
+
+
+def place_slots(module: ModuleType) -> None:
+    """Have optimizers make the variables that belong to a weight on its device (called after their import).
+
+    Keras asks the strategy to do so, and without one that has no effect: all would be on the chief.
+    """
+
+    def add(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def on_device(reference_variable: Any, *rest: Any, **options: Any) -> Any:
+            weight = getattr(reference_variable, "value", reference_variable)
+            if tf.distribute.has_strategy() or not getattr(weight, "device", ""):
+                return wrapped(reference_variable, *rest, **options)
+            with tf.device(weight.device):
+                return wrapped(reference_variable, *rest, **options)
+
+        return on_device(*args, **kwargs)
+
+    wrap(module, "TFOptimizer.add_variable_from_reference", add)
