@@ -17,6 +17,7 @@ concerns has been imported, and only if a test of the installed version shows th
 - `iterators`: no step waits for the destruction of an earlier pass's iterator.
 - `adapting`, `preprocessing`: preprocessing layers adapt to the rows of all workers.
 - `resuming`: the callback of a checkpoint.
+- `embedding`: a layer whose table is divided among the workers; public, and no repair.
 - `saving`: models are saved outside of a strategy's scope, and exported as they predict.
 """
 
@@ -29,11 +30,14 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-__all__ = ["install", "keep_sources", "repairing_modules", "wrap"]
+if TYPE_CHECKING:
+    from tensorflowonspark.keras.embedding import ShardedEmbedding as ShardedEmbedding
+
+__all__ = ["ShardedEmbedding", "install", "keep_sources", "repairing_modules", "wrap"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
@@ -160,3 +164,12 @@ def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
         owner = getattr(owner, part, None)
     if owner is not None:
         wrapt.wrap_function_wrapper(module, name, wrapper)
+
+
+_PUBLIC = {"ShardedEmbedding": "embedding"}  # name: module of this package
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,7 +22,7 @@ from tensorflowonspark.keras.provenance import Generator, sources
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["distribute_shards_whole", "mark_shard", "predicting", "shard_batch_rows"]
+__all__ = ["distribute_shards_whole", "is_predicting", "mark_shard", "predicting", "shard_batch_rows"]
 
 _MARK = "tensorflowonspark_shard_of_"
 _predicts = ContextVar("predicts", default=False)
@@ -36,6 +36,11 @@ def predicting() -> Iterator[None]:
         yield
     finally:
         _predicts.reset(token)
+
+
+def is_predicting() -> bool:
+    """Return whether ``predict`` of this worker runs, for which no other worker waits."""
+    return _predicts.get()
 
 
 def mark_shard(dataset: "tf.data.Dataset", batch_rows: int) -> "tf.data.Dataset":
