@@ -73,7 +73,7 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
     >>> model = keras.Sequential([keras.Input((2,), dtype="int64"), items, keras.layers.Flatten(),
     ...     keras.layers.Dense(1, kernel_initializer="ones")])
     >>> model.compile("sgd", "mse")
-    >>> model.train_on_batch(np.array([[1, 7]]), np.array([[1.0]])).item()
+    >>> model.train_on_batch(np.array([[1, 7]]), np.array([[1.0]]))
     1.0
     >>> items.lookup([7, 8]).round(2)
     array([[0.2, 0.2, 0.2, 0.2], [0. , 0. , 0. , 0. ]], dtype=float32)
@@ -257,15 +257,22 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
             yield start, rows[: self.rows - start]
 
     @contextmanager
-    def _serving(self) -> "Iterator[tf.Variable]":
-        """Look rows up in a variable of unknown length for the duration of a block, as a model for serving does."""
-        self._served = tf.Variable(
-            tf.zeros([1, self.dim]), trainable=False, shape=(None, self.dim), name=f"{self.name}_rows"
-        )
+    def _serving(self, value: float) -> Iterator[None]:
+        """Be a layer for serving for the duration of a block.
+
+        It looks rows up in a variable of unknown length, which has one row of this value, and is saved as a plain
+        Embedding if it is no more than that.
+        """
+        with outside_scope():
+            rows = tf.fill([1, self.dim], value)
+            self._served = tf.Variable(rows, trainable=False, shape=(None, self.dim), name=f"{self.name}_rows")
+        if not self.combiner and not self.hash:
+            self.__class__ = _PlainEmbedding
         try:
-            yield self._served
+            yield
         finally:
             self._served = None
+            self.__class__ = ShardedEmbedding
 
     def shard_parts(self) -> Iterator[tuple[str, bytes]]:
         """Yield this worker's parts of a checkpoint: a file name and its contents."""
@@ -286,17 +293,20 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
     def save_own_variables(self, store: Any) -> None:
         """Save the whole table, if this process has it."""
         lookup = self._built()
-        if self._served is None and lookup.exchange is not None:
+        if self._served is not None:
+            store["0"] = self._served.numpy()
+            return
+        if lookup.exchange is not None:
             raise SpecError(
                 f"ShardedEmbedding {self.name!r}: this worker has a part of the rows only, and can't save the model by "
                 "itself: call ctx.export(model, path) on all workers, and ctx.checkpoint for training to resume"
             )
-        if self._served is None:
-            store["0"] = np.concatenate([block for _, block in self._blocks()])
+        store["0"] = np.concatenate([block for _, block in self._blocks()])
 
     def load_own_variables(self, store: Any) -> None:
         """Take this worker's rows from a saved table."""
-        table, saved = self._built().table, store["0"]
+        self.build()
+        table, saved = self._built().table, store["0"]  # of HDF5, which reads what is indexed
         if tuple(saved.shape) != (self.rows, self.dim):
             raise SpecError(
                 f"ShardedEmbedding {self.name!r} has {self.rows} rows of {self.dim} columns, and the file has "
@@ -324,3 +334,16 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
         if self._lookup is None:
             raise SpecError(f"ShardedEmbedding {self.name!r} has no rows yet: build the model first, by a call or fit")
         return self._lookup
+
+
+class _PlainEmbedding(ShardedEmbedding):
+    """A layer that Keras saves as its own Embedding: it writes the names of a layer's class and module."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the plain layer."""
+        config = keras.Layer.get_config(self)
+        return {**config, "input_dim": self.rows, "output_dim": self.dim}
+
+
+_PlainEmbedding.__name__ = keras.layers.Embedding.__name__
+_PlainEmbedding.__module__ = "keras.layers"
