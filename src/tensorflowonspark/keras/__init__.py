@@ -19,6 +19,7 @@ concerns has been imported, and only if a test of the installed version shows th
 - `iterators`: no step waits for the destruction of an earlier pass's iterator.
 - `adapting`, `preprocessing`: preprocessing layers adapt to the rows of all workers.
 - `resuming`: the callback of a checkpoint.
+- `embedding`: a layer whose table is divided among the workers; public, and no repair.
 - `saving`: models are saved outside of a strategy's scope, and exported as they predict.
 """
 
@@ -31,11 +32,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-__all__ = ["Placed", "install", "keep_sources", "repairing_modules", "wrap"]
+if TYPE_CHECKING:
+    from tensorflowonspark.keras.embedding import ShardedEmbedding as ShardedEmbedding
+    from tensorflowonspark.keras.placement import Placed as Placed
+
+__all__ = ["Placed", "ShardedEmbedding", "install", "keep_sources", "repairing_modules", "wrap"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
@@ -166,7 +171,7 @@ def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
         wrapt.wrap_function_wrapper(module, name, wrapper)
 
 
-_PUBLIC = {"Placed": "placement"}  # name: module of this package
+_PUBLIC = {"Placed": "placement", "ShardedEmbedding": "embedding"}  # name: module of this package
 
 
 def __getattr__(name: str) -> Any:

@@ -22,20 +22,28 @@ from tensorflowonspark.keras.provenance import Generator, sources
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["distribute_shards_whole", "mark_shard", "predicting", "shard_batch_rows"]
+__all__ = ["distribute_shards_whole", "is_predicting", "mark_shard", "predicting", "shard_batch_rows"]
 
 _MARK = "tensorflowonspark_shard_of_"
 _predicts = ContextVar("predicts", default=False)
+_running = [0]  # calls of `predict`; a strategy's replicas run in threads of their own, without the context variable
 
 
 @contextmanager
 def predicting() -> Iterator[None]:
     """Distribute no dataset for the duration of a block, which runs ``predict``."""
     token = _predicts.set(True)
+    _running[0] += 1
     try:
         yield
     finally:
+        _running[0] -= 1
         _predicts.reset(token)
+
+
+def is_predicting() -> bool:
+    """Return whether ``predict`` of this worker runs, for which no other worker waits."""
+    return _running[0] > 0
 
 
 def mark_shard(dataset: "tf.data.Dataset", batch_rows: int) -> "tf.data.Dataset":

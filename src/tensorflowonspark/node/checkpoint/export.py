@@ -1,5 +1,6 @@
 """Export of trained models."""
 
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
@@ -53,8 +54,24 @@ def export(
     StorageError
         If the path can't be written.
     """
-    if is_chief:
+    if divided := _divided_layers(model):
+        from tensorflowonspark.keras.embedding.export import send_rows, write_model
+
+        if is_chief:
+            storage.publish(path, lambda local: write_model(model, divided, local, write), scratch)
+        else:
+            send_rows(divided)
+    elif is_chief:
         storage.publish(path, lambda local: write(model, local), scratch)
     elif not is_of("keras", model):  # TensorFlow reads some variables from all workers together
         with TemporaryDirectory(prefix="tfos-", dir=scratch) as unused:
             write(model, str(PurePosixPath(unused) / PurePosixPath(path).name))
+
+
+def _divided_layers(model: Any) -> list[Any]:
+    """Return the layers of a model whose tables are divided among the workers, if the program has any."""
+    if "tensorflowonspark.keras.embedding" not in sys.modules or not is_of("keras", model):
+        return []
+    from tensorflowonspark.keras.embedding.export import sharded_layers
+
+    return sharded_layers(model)

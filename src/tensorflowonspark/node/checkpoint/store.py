@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"step-\d{8,}-[0-9a-f]{8}")
 _MARKER = "complete.json"
 _MARKER_CHECKSUM = "crc32c"  # key in the marker: the checksum of all other keys
+_PARTS = "parts"  # folder of the files that workers write and read for themselves
+_LISTS = "lists"  # folder of the lists of these files, one for each worker
 _READ_BYTES = 1 << 20
 _ADVICE = "check that it is a directory, that you may write there, and that the disk has space"
 
@@ -148,31 +150,90 @@ class CheckpointStore:
             self._files.pipe_file(probe, b"?")
             self._files.rm_file(probe)
 
-    def add(self, local: str, step: int, epoch: int = 0, **position: int) -> SavedCheckpoint:
-        """Store a copy of a local directory as the newest checkpoint; then remove surplus and incomplete ones."""
+    def new_name(self, step: int) -> str:
+        """Return the name of a checkpoint to be written after a step."""
+        return f"step-{step:08d}-{uuid.uuid4().hex[:8]}"
+
+    def add(self, local: str, step: int, epoch: int = 0, *, name: str = "", **position: int) -> SavedCheckpoint:
+        """Store a copy of a local directory as the newest checkpoint; then remove surplus and incomplete ones.
+
+        The parts that workers have written under its name (`add_part`), if it was given one, belong to it.
+        """
         before = self.complete()
         sizes = {str(path.relative_to(local)): path.stat().st_size for path in Path(local).rglob("*") if path.is_file()}
         number = before[-1].number + 1 if before else 0
-        checksums = {name: _checksum(Path(local, name)) for name in sizes}
-        name = f"step-{step:08d}-{uuid.uuid4().hex[:8]}"
-        saved = SavedCheckpoint(name, number, step, epoch, sizes, **position, checksums=checksums)
+        checksums = {each: _checksum(Path(local, each)) for each in sizes}
+        parts = self._listed_parts(name) if name else {}
+        saved = SavedCheckpoint(
+            name or self.new_name(step),
+            number,
+            step,
+            epoch,
+            {**sizes, **{part: size for part, (size, _) in parts.items()}},
+            **position,
+            checksums={**checksums, **{part: checksum for part, (_, checksum) in parts.items()}},
+        )
         target = f"{self._root}/{saved.name}"
         with self._explained("written", _ADVICE):
-            for name in sizes:
-                remote = f"{target}/{name}"
+            for each in sizes:
+                remote = f"{target}/{each}"
                 self._files.makedirs(remote.rpartition("/")[0], exist_ok=True)
-                self._files.put_file(str(Path(local, name)), remote)
+                self._files.put_file(str(Path(local, each)), remote)
             self._files.pipe_file(f"{target}/{_MARKER}", _text(saved))
             self._prune({each.name for each in [*before, saved][-self.keep :]})
         return saved
 
+    def add_parts(self, name: str, worker: str, parts: Iterable[tuple[str, bytes]]) -> None:
+        """Write one worker's parts of a checkpoint that is not complete yet, one after another, and list them.
+
+        Parameters
+        ----------
+        name : str
+            Of the checkpoint.
+        worker : str
+            Of the worker, as in ``worker:0``.
+        parts : iterable of (str, bytes)
+            File names, which differ from those of other workers, and contents.
+        """
+        listed: dict[str, tuple[int, int]] = {}
+        root = f"{self._root}/{name}"
+        with self._explained("written", _ADVICE):
+            for part, contents in parts:
+                listed[f"{_PARTS}/{part}"] = len(contents), int(google_crc32c.value(contents))
+                self._files.makedirs(f"{root}/{_PARTS}/{part}".rpartition("/")[0], exist_ok=True)
+                self._files.pipe_file(f"{root}/{_PARTS}/{part}", contents)
+            self._files.makedirs(f"{root}/{_LISTS}", exist_ok=True)
+            self._files.pipe_file(f"{root}/{_LISTS}/{worker.replace(':', '-')}.json", json.dumps(listed).encode())
+
+    def _listed_parts(self, name: str) -> dict[str, tuple[int, int]]:
+        """Return the size and checksum of each part of a checkpoint, by its path."""
+        with self._explained("read", "check that all nodes write to the same directory"):
+            self._files.invalidate_cache()
+            lists = self._files.ls(f"{self._root}/{name}/{_LISTS}", detail=False)
+            return {part: tuple(of) for each in lists for part, of in json.loads(self._files.cat_file(each)).items()}
+
+    def part_names(self, saved: SavedCheckpoint) -> list[str]:
+        """Return the names of a checkpoint's parts, of all workers."""
+        return [each.removeprefix(f"{_PARTS}/") for each in saved.files if each.startswith(f"{_PARTS}/")]
+
+    def read_part(self, saved: SavedCheckpoint, name: str) -> bytes:
+        """Return the contents of a part; raise `CheckpointError` if it is missing or damaged."""
+        part = f"{_PARTS}/{name}"
+        with self._explained("read", "check that you may read there"):
+            contents = bytes(self._files.cat_file(f"{self._root}/{saved.name}/{part}"))
+        if google_crc32c.value(contents) != saved.checksums.get(part):
+            raise CheckpointError(f"{self.directory}/{saved.name}: the contents of {part} are not as they were written")
+        return contents
+
     def fetch(self, saved: SavedCheckpoint, local: str) -> bool:
-        """Copy a checkpoint's files into a local directory; return whether all were present and undamaged.
+        """Copy a checkpoint's files, but not its parts, to a local directory; return whether all were undamaged.
 
         The writer may continue meanwhile, until it removes this checkpoint as surplus.
         """
         with self._explained("read", "check that you may read there"):
             for name in saved.files:
+                if name.startswith(f"{_PARTS}/"):
+                    continue
                 target = Path(local, name)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 try:

@@ -1,0 +1,15 @@
+"""An embedding whose table is divided among the workers of a ``MultiWorkerMirroredStrategy``.
+
+- `layer`: the Keras layer.
+- `ids`: ids as the layer takes them, and their combination.
+- `exchange`: ids and rows from worker to worker, by all-to-all.
+- `lookup`: one step of the layer: rows forwards, gradients backwards.
+- `table`: one worker's rows, their initial values, and the slots of the optimizer beside them.
+- `optimizers`: sparse SGD, Adagrad and lazy Adam.
+- `parts`: the rows as parts of a checkpoint, and those of another number of workers.
+- `export`: models for serving, written block by block.
+"""
+
+from tensorflowonspark.keras.embedding.layer import ShardedEmbedding
+
+__all__ = ["ShardedEmbedding"]

@@ -1,0 +1,349 @@
+"""The Keras layer ``ShardedEmbedding``."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.embedding.exchange import cpu, join
+from tensorflowonspark.keras.embedding.ids import COMBINERS, checked, combined, hashed
+from tensorflowonspark.keras.embedding.lookup import Lookup
+from tensorflowonspark.keras.embedding.optimizers import row_optimizer
+from tensorflowonspark.keras.embedding.parts import read_parts, written_parts
+from tensorflowonspark.keras.embedding.table import Initializer, Table, initial_rows
+from tensorflowonspark.keras.saving import outside_scope
+from tensorflowonspark.keras.shards import is_predicting
+
+__all__ = ["ShardedEmbedding"]
+
+
+@keras.saving.register_keras_serializable(package="tensorflowonspark")
+class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
+    """An embedding whose table is divided among the workers, each with the rows whose id modulo workers is its own.
+
+    For tables that are too large for one host, or of which a step uses few rows. In each step the workers exchange ids,
+    rows and gradients, all-to-all, and each updates its own rows; nothing else of the table is sent. It works in Keras
+    3's ``fit`` and ``evaluate`` and in custom loops under ``tf.distribute.MultiWorkerMirroredStrategy``, with one
+    replica per worker; and in a single process, which has all rows.
+
+    The rows are no variable of Keras: the model's optimizer, its clipping, weight decay and gradient accumulation do
+    not concern them, and ``get_weights`` leaves them out. They are part of a checkpoint (`Context.checkpoint`), in
+    which each worker writes its own, and of an export (`Context.export`).
+
+    Parameters
+    ----------
+    rows : int
+        Number of rows of the table; ids are from 0 to ``rows - 1``.
+    dim : int
+        Number of columns: the size of an embedding.
+    optimizer : str, keras.optimizers.SGD, keras.optimizers.Adagrad or keras.optimizers.Adam
+        Of the rows: ``"sgd"``, ``"adagrad"`` or ``"adam"`` with Keras's defaults, or an optimizer, whose learning rate
+        (or schedule), epsilon and so on are taken. Only the rows that have a gradient in a step are updated (for Adam:
+        *lazy*).
+    combiner : str, optional
+        For lists of ids along the last axis of a ragged, sparse or dense tensor: ``"sum"``, ``"mean"``, or ``"sqrtn"``,
+        the sum by the root of the number of ids. An empty list gives zeros. By default each id gives its row.
+    hash : bool
+        Whether ids that are out of range, and strings, are replaced by a hash. By default such an id is an error.
+    initializer : str or callable
+        ``"uniform"`` (from -0.05 to 0.05), ``"normal"`` (deviation 0.05), ``"zeros"``, or a function that takes ids
+        (int64, shape ``(n,)``) and returns their rows, shape ``(n, dim)``. Each worker makes its own rows only. The
+        values depend on the seed and the id, not on the number of workers.
+    seed : int, optional
+        Of the initial values; by default one that ``keras.utils.set_random_seed`` determines.
+    **options : object
+        Of `keras.Layer`: ``name``, ``dtype``, ``trainable``.
+
+    Raises
+    ------
+    SpecError
+        If an argument is refused; and under a strategy that can't have the layer: with parameter servers, or several
+        replicas on one worker.
+
+    Examples
+    --------
+    >>> import numpy as np, keras
+    >>> items = ShardedEmbedding(1000, 4, optimizer=keras.optimizers.SGD(0.1), initializer="zeros")
+    >>> model = keras.Sequential([keras.Input((2,), dtype="int64"), items, keras.layers.Flatten(),
+    ...     keras.layers.Dense(1, kernel_initializer="ones")])
+    >>> model.compile("sgd", "mse")
+    >>> model.train_on_batch(np.array([[1, 7]]), np.array([[1.0]]))
+    1.0
+    >>> items.lookup([7, 8]).round(2)
+    array([[0.2, 0.2, 0.2, 0.2], [0. , 0. , 0. , 0. ]], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        dim: int,
+        optimizer: Any = "adagrad",
+        combiner: Literal["sum", "mean", "sqrtn"] | None = None,
+        hash: bool = False,  # noqa: A002 - the name of the argument in TensorFlow's feature columns
+        *,
+        initializer: Initializer = "uniform",
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
+        if keras.backend.backend() != "tensorflow":
+            raise SpecError(
+                f"ShardedEmbedding needs Keras on TensorFlow, and KERAS_BACKEND is {keras.backend.backend()}: with "
+                "JAX, divide a plain Embedding by keras.distribution.ModelParallel"
+            )
+        for argument, value in (("rows", rows), ("dim", dim)):
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                raise SpecError(f"ShardedEmbedding: {argument}={value!r}: expected a number of at least 1")
+        if combiner not in (None, *COMBINERS):
+            raise SpecError(f"ShardedEmbedding: combiner={combiner!r}: expected one of {COMBINERS}, or None")
+        if not callable(initializer):
+            initial_rows(initializer, np.arange(1), 1, 0)
+        super().__init__(**options)
+        self.rows, self.dim = int(rows), int(dim)
+        self.combiner, self.hash = combiner, bool(hash)
+        self.initializer = initializer
+        self.seed = random.randint(1, 10**9) if seed is None else int(seed)  # noqa: S311 - as Keras draws its own
+        self.autocast = False
+        self.supports_jit = False  # XLA can't compile a collective, nor the number of unique ids
+        self._row_optimizer = row_optimizer(optimizer)
+        self._lookup: Lookup | None = None
+        self._served: tf.Variable | None = None
+
+    def build(self, input_shape: Any = None) -> None:  # noqa: ARG002 - Keras's name
+        """Make this worker's rows; all workers take part."""
+        if self._lookup is not None:
+            return
+        exchange = join(tf.distribute.get_strategy(), self.name)
+        workers, rank = (exchange.workers, exchange.rank) if exchange else (1, 0)
+        if self.rows < workers:
+            raise SpecError(f"ShardedEmbedding {self.name!r}: rows={self.rows} are fewer than the {workers} workers")
+        table = Table(self.rows, self.dim, workers, rank, self._row_optimizer, self.initializer, self.seed)
+        self._lookup = Lookup(table, exchange)
+        self._anchor = self.add_weight(shape=(), initializer="zeros", dtype="float32", name="anchor")
+        self.built = True
+
+    def call(self, ids: Any) -> Any:
+        """Return the rows of ids.
+
+        Parameters
+        ----------
+        ids : tensor
+            Dense, ragged or sparse, of any integer type (or of strings, with ``hash=True``).
+
+        Returns
+        -------
+        tensor
+            Shape of `ids`, followed by `dim`; with a combiner `dim` takes the place of the last axis.
+        """
+        if isinstance(ids, tf.SparseTensor):
+            ids = tf.RaggedTensor.from_sparse(ids)
+        elif not isinstance(ids, tf.RaggedTensor):
+            ids = tf.convert_to_tensor(ids)
+        with cpu():
+            if self.hash:
+                ids = tf.ragged.map_flat_values(hashed, ids, self.rows)
+            elif self._served is None:
+                ids = checked(ids, self.rows, self.name)
+            flat = ids.flat_values if isinstance(ids, tf.RaggedTensor) else tf.reshape(ids, [-1])
+        rows = self._rows_of(tf.cast(flat, tf.int64))
+        if self.combiner:
+            return combined(ids, rows, self.combiner)
+        if isinstance(ids, tf.RaggedTensor):
+            return ids.with_flat_values(rows)
+        return tf.ensure_shape(
+            tf.reshape(rows, tf.concat([tf.shape(ids), [self.dim]], 0)), [*ids.shape, self.dim]
+        )
+
+    def _rows_of(self, ids: tf.Tensor) -> tf.Tensor:
+        if self._served is not None:
+            return tf.cast(tf.gather(self._served, ids), self.compute_dtype)
+        lookup = self._built()
+        if lookup.exchange is not None and is_predicting():
+            raise SpecError(
+                f"ShardedEmbedding {self.name!r}: predict runs on each worker alone, and none has all rows: predict with "
+                "a model that ctx.export wrote, or with layer.to_embedding() in place of the layer; evaluate works"
+            )
+        return lookup.rows(ids, tf.convert_to_tensor(self._anchor), self.compute_dtype)
+
+    def compute_output_spec(self, ids: Any) -> Any:
+        """Return shape and type of the result, without a call."""
+        is_ragged = isinstance(ids, tf.RaggedTensor) or getattr(ids, "ragged", False)
+        shape = self.compute_output_shape(ids.shape)
+        return keras.KerasTensor(shape, self.compute_dtype, ragged=bool(is_ragged and not self._is_dense(ids.shape)))
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Return the shape of the result for a shape of ids."""
+        shape = tuple(input_shape)
+        return (*(shape[:-1] if self.combiner else shape), self.dim)
+
+    def _is_dense(self, shape: Any) -> bool:
+        return self.combiner is not None and len(tuple(shape)) <= 2
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate of the rows, which can be set between steps, on all workers alike; or its schedule."""
+        rate = self._row_optimizer.settings["learning_rate"]
+        if callable(rate) or self._lookup is None:
+            return rate
+        return float(self._lookup.table.learning_rate.numpy())
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        if callable(self._row_optimizer.settings["learning_rate"]):
+            raise SpecError(f"ShardedEmbedding {self.name!r}: the learning rate is a schedule, and can't be set")
+        self._built().table.learning_rate.assign(rate)
+
+    def lookup(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Return rows, outside of any step; all workers call it together, each with its own ids.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            From 0 to ``rows - 1``.
+
+        Returns
+        -------
+        numpy.ndarray
+            Of float32, shape ``(ids, dim)``.
+        """
+        checked_ids = checked(tf.constant(ids, tf.int64), self.rows, self.name)
+        values = self._built().rows(checked_ids, tf.constant(0.0), tf.float32).numpy()
+        return np.asarray(values)
+
+    def to_embedding(self) -> keras.layers.Embedding:
+        """Return a plain Embedding with all rows, in this process's memory; all workers call it.
+
+        A ``combiner`` and ``hash`` are not part of it. `Context.export` writes models without having the whole table in
+        memory.
+
+        Returns
+        -------
+        keras.layers.Embedding
+            Outside of any strategy, and with the name of this layer.
+
+        Examples
+        --------
+        >>> layer = ShardedEmbedding(10, 2)
+        >>> layer.build()
+        >>> layer.to_embedding().get_weights()[0].shape
+        (10, 2)
+        """
+        values = np.empty((self.rows, self.dim), np.float32)
+        for first, block in self._blocks():
+            values[first : first + len(block)] = block
+        with outside_scope():
+            embedding = keras.layers.Embedding(self.rows, self.dim, name=self.name, dtype=self.dtype_policy)
+            embedding.build()
+            embedding.set_weights([values])
+        return embedding
+
+    def _blocks(self) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Yield the rows of all workers in order, in blocks with their first id; all workers take part."""
+        lookup = self._built()
+        table, exchange = lookup.table, lookup.exchange
+        size = max(1, table.block_rows // table.workers)
+        for first in range(0, -(-self.rows // table.workers), size):
+            ids = np.arange(first, first + size)
+            with cpu():
+                own = table.values.sparse_read(tf.constant(np.minimum(ids, max(0, table.own - 1))))
+                every = own[None] if exchange is None else exchange.gather_block(own)
+            start = first * table.workers
+            rows = np.swapaxes(every.numpy(), 0, 1).reshape(-1, self.dim)
+            yield start, rows[: self.rows - start]
+
+    @contextmanager
+    def _serving(self, value: float) -> Iterator[None]:
+        """Be a layer for serving for the duration of a block.
+
+        It looks rows up in a variable of unknown length, which has one row of this value, and is saved as a plain
+        Embedding if it is no more than that.
+        """
+        with outside_scope():
+            rows = tf.fill([1, self.dim], value)
+            self._served = tf.Variable(rows, trainable=False, shape=(None, self.dim), name=f"{self.name}_rows")
+        if not self.combiner and not self.hash:
+            self.__class__ = _PlainEmbedding
+        try:
+            yield
+        finally:
+            self._served = None
+            self.__class__ = ShardedEmbedding
+
+    def shard_parts(self) -> Iterator[tuple[str, bytes]]:
+        """Yield this worker's parts of a checkpoint: a file name and its contents."""
+        return written_parts(self._built().table, self.name)
+
+    def load_shard_parts(self, names: Sequence[str], read: Callable[[str], bytes]) -> None:
+        """Take this worker's rows from a checkpoint of any number of workers.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The files that `shard_parts` of all its workers yielded, and those of other layers.
+        read : callable
+            Returns the contents of a file; it is called only for those that contain rows of this worker.
+        """
+        read_parts(self._built().table, self.name, names, read)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the whole table, if this process has it."""
+        lookup = self._built()
+        if self._served is not None:
+            store["0"] = self._served.numpy()
+            return
+        if lookup.exchange is not None:
+            raise SpecError(
+                f"ShardedEmbedding {self.name!r}: this worker has a part of the rows only, and can't save the model by "
+                "itself: call ctx.export(model, path) on all workers, and ctx.checkpoint for training to resume"
+            )
+        store["0"] = np.concatenate([block for _, block in self._blocks()])
+
+    def load_own_variables(self, store: Any) -> None:
+        """Take this worker's rows from a saved table."""
+        self.build()
+        table, saved = self._built().table, store["0"]  # of HDF5, which reads what is indexed
+        if tuple(saved.shape) != (self.rows, self.dim):
+            raise SpecError(
+                f"ShardedEmbedding {self.name!r} has {self.rows} rows of {self.dim} columns, and the file has "
+                f"{tuple(saved.shape)}"
+            )
+        for first, ids in table.blocks():
+            table.assign(
+                table.values, np.arange(first, first + len(ids)), saved[ids[0] : ids[-1] + 1 : table.workers]
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the layer; an initializer that is a function is left out."""
+        return {
+            **super().get_config(),
+            "rows": self.rows,
+            "dim": self.dim,
+            "optimizer": self._row_optimizer.config,
+            "combiner": self.combiner,
+            "hash": self.hash,
+            "initializer": "uniform" if callable(self.initializer) else self.initializer,
+            "seed": self.seed,
+        }
+
+    def _built(self) -> Lookup:
+        if self._lookup is None:
+            raise SpecError(f"ShardedEmbedding {self.name!r} has no rows yet: build the model first, by a call or fit")
+        return self._lookup
+
+
+class _PlainEmbedding(ShardedEmbedding):
+    """A layer that Keras saves as its own Embedding: it writes the names of a layer's class and module."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments of the plain layer."""
+        config = keras.Layer.get_config(self)
+        return {**config, "input_dim": self.rows, "output_dim": self.dim}
+
+
+_PlainEmbedding.__name__ = keras.layers.Embedding.__name__
+_PlainEmbedding.__module__ = "keras.layers"

@@ -1,0 +1,157 @@
+"""One call of a ``ShardedEmbedding`` in a step: rows forwards, gradients to their owners and an update backwards.
+
+Keras asks for the gradients of its own variables only, and the table is none. So the rows depend on a scalar variable of
+the layer, the *anchor*, whose gradient is zero: the function that computes it sends the gradients of the rows.
+
+A layer that is called several times in a step takes one step with the sum of all gradients. Its calls share a *token*,
+which depends on the anchor: the gradient of the token is computed after those of all calls, and updates the rows.
+"""
+
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import tensorflow as tf
+import wrapt
+
+from tensorflowonspark.keras.embedding.exchange import Exchange, cpu
+from tensorflowonspark.keras.embedding.table import Table
+
+__all__ = ["Lookup"]
+
+# The factor of the loss in the step that is computed (of a LossScaleOptimizer), and the graph it belongs to.
+_loss_scale: ContextVar[tuple[Any, Any]] = ContextVar("factor of the loss", default=(None, None))
+
+
+class Lookup:
+    """The calls of one layer.
+
+    Parameters
+    ----------
+    table : Table
+        This worker's rows.
+    exchange : Exchange, optional
+        With the other workers, if there are any.
+    """
+
+    def __init__(self, table: Table, exchange: Exchange | None) -> None:
+        self.table = table
+        self.exchange = exchange
+        self._token: Any = None
+        self._sites = 0  # calls that share the token
+        self._pending: list[tuple[tf.Tensor, tf.Tensor]] = []  # ids and gradients that the token's gradient applies
+
+    def rows(self, ids: tf.Tensor, anchor: tf.Tensor, dtype: Any) -> tf.Tensor:
+        """Return the rows of ids, which may repeat.
+
+        Parameters
+        ----------
+        ids : tf.Tensor
+            Of int64, shape ``(n,)``.
+        anchor : tf.Tensor
+            The value of the layer's anchor.
+        dtype : tf.DType or str
+            Of the rows that are sent and returned.
+
+        Returns
+        -------
+        tf.Tensor
+            Shape ``(n, dim)``.
+        """
+        with cpu():
+            token = self._shared_token(anchor)
+            site = self._sites
+            self._sites += 1
+            unique, places = tf.unique(ids)
+
+            @tf.custom_gradient
+            def of_unique(token: tf.Tensor) -> Any:
+                if self.exchange is None:
+                    requests, rows = None, tf.cast(self.table.read(unique), dtype)
+                else:
+                    requests = self.exchange.request(unique, site)
+                    answers = tf.cast(self.table.read(tf.reshape(requests.received, [-1])), dtype)
+                    rows = self.exchange.answer(requests, answers)
+                rows = tf.ensure_shape(tf.gather(rows, places), [None, self.table.dim])
+
+                def gradient(upstream: Any) -> tf.Tensor:
+                    with cpu():
+                        upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
+                        sums = tf.math.unsorted_segment_sum(upstream, places, tf.size(unique))
+                        owned = unique
+                        if requests is not None:
+                            sums = self.exchange.send_gradients(requests, tf.cast(sums, dtype))
+                            owned = tf.reshape(requests.received, [-1])
+                        sums = tf.cast(sums, tf.float32)
+                        self._pending.append((owned, sums))
+                        with tf.control_dependencies([sums]):
+                            return tf.zeros_like(token)
+
+                return rows, gradient
+
+            return of_unique(token)
+
+    def _shared_token(self, anchor: tf.Tensor) -> tf.Tensor:
+        """Return the token of the current step: the last one, if it was made in this graph and by the same tapes."""
+        if self._token is None or _graph(self._token) is not _graph(anchor) or not _is_recorded(self._token):
+            self._token = self._new_token(anchor)
+            self._sites = 0
+        return self._token
+
+    def _new_token(self, anchor: tf.Tensor) -> tf.Tensor:
+        @tf.custom_gradient
+        def token(anchor: tf.Tensor) -> Any:
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                with cpu(), tf.control_dependencies([upstream]):
+                    self._update()
+                    return tf.zeros_like(anchor)
+
+            return tf.zeros_like(anchor), gradient
+
+        return token(anchor)
+
+    def _update(self) -> None:
+        pending, self._pending = self._pending, []
+        ids, gradients = (tf.concat(each, 0) for each in zip(*pending, strict=True))
+        scale, graph = _loss_scale.get()
+        if scale is None or graph is not _graph(gradients):
+            self.table.update(ids, gradients)
+            return
+        gradients = gradients / tf.cast(scale, tf.float32)
+        overflow = tf.logical_not(tf.reduce_all(tf.math.is_finite(gradients)))
+        if self.exchange is not None:
+            overflow = self.exchange.any_of(overflow, 0)
+
+        def update() -> tf.Tensor:
+            self.table.update(ids, gradients)
+            return tf.constant(True)
+
+        tf.cond(overflow, lambda: tf.constant(False), update)
+
+
+def _graph(tensor: tf.Tensor) -> Any:
+    """Return the graph of a tensor, or None if it is eager."""
+    return None if isinstance(tensor, tf.__internal__.EagerTensor) else tensor.graph
+
+
+def _is_recorded(tensor: tf.Tensor) -> bool:
+    """Return whether a tape that is recording now has recorded how a tensor was made."""
+    from tensorflow.python.eager.record import should_record_backprop
+
+    return bool(should_record_backprop([tensor]))
+
+
+def _scale_loss(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    loss = wrapped(*args, **kwargs)
+    given = args[0] if args else kwargs["loss"]
+    if loss is given or not tf.is_tensor(loss):
+        _loss_scale.set((None, None))
+    else:
+        factor = wrapped(tf.ones([]))
+        _loss_scale.set((factor, _graph(factor)))
+    return loss
+
+
+for _class in {keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer}:
+    if "scale_loss" in vars(_class) or _class is keras.optimizers.Optimizer:
+        wrapt.wrap_function_wrapper(_class, "scale_loss", _scale_loss)

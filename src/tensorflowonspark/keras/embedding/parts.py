@@ -1,0 +1,99 @@
+"""A table's rows as parts of a checkpoint, which each worker writes for itself, and any number of workers read.
+
+A part is a block of one worker's rows, or of a slot, as a NumPy file ``LAYER/RANK-of-WORKERS/VARIABLE-PART.npy``. A
+file ``about.json`` beside them describes the table. A reader takes only the parts of workers that had any of its rows:
+its ids and theirs agree modulo the greatest common divisor of both numbers of workers.
+"""
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tensorflowonspark.errors import CheckpointError
+from tensorflowonspark.keras.embedding.table import Table
+
+__all__ = ["read_parts", "written_parts"]
+
+_ABOUT = "about.json"
+
+
+def written_parts(table: Table, layer: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the contents of each part of this worker's rows, of which one is in memory at a time."""
+    folder = f"{layer}/{table.rank:05d}-of-{table.workers:05d}"
+    for name, variable in table.variables.items():
+        for part, (first, ids) in enumerate(table.blocks()):
+            file = io.BytesIO()
+            np.save(file, variable.sparse_read(tf.range(first, first + len(ids))).numpy())
+            yield f"{folder}/{name}-{part:06d}.npy", file.getvalue()
+    about = {
+        **_shape(table),
+        "block_rows": table.block_rows,
+        "steps": int(table.steps.numpy()),
+        "learning_rate": float(table.learning_rate.numpy()),
+    }
+    yield f"{folder}/{_ABOUT}", json.dumps(about).encode()
+
+
+def read_parts(table: Table, layer: str, names: Sequence[str], read: Callable[[str], bytes]) -> None:
+    """Take this worker's rows from the parts of a checkpoint.
+
+    Parameters
+    ----------
+    table : Table
+        Receives the rows.
+    layer : str
+        Name of the layer.
+    names : sequence of str
+        Of all parts.
+    read : callable
+        Returns the contents of a part.
+
+    Raises
+    ------
+    CheckpointError
+        If the checkpoint has no such table, or one of another shape or optimizer.
+    """
+    pattern = re.compile(rf"{re.escape(layer)}/(\d+)-of-(\d+)/{re.escape(_ABOUT)}")
+    found = [(match[0], int(match[1]), int(match[2])) for name in names if (match := pattern.fullmatch(name))]
+    if not found:
+        raise CheckpointError(
+            f"the checkpoint has no rows of ShardedEmbedding {layer!r}: give each layer the name that it had when the "
+            "checkpoint was written"
+        )
+    divisor = math.gcd(found[0][2], table.workers)
+    for path, rank, workers in found:
+        if (rank - table.rank) % divisor:
+            continue
+        about = json.loads(read(path))
+        expected = _shape(table)
+        different = [each for each, value in expected.items() if about.get(each) != value]
+        if different:
+            raise CheckpointError(
+                f"the rows of ShardedEmbedding {layer!r} in the checkpoint do not fit: {different[0]} is "
+                f"{about.get(different[0])!r} there, and {expected[different[0]]!r} here"
+            )
+        table.steps.assign(about["steps"])
+        table.learning_rate.assign(about["learning_rate"])
+        count = len(range(rank, table.rows, workers))
+        for name, variable in table.variables.items():
+            for part, first in enumerate(range(0, count, about["block_rows"])):
+                ids = rank + workers * np.arange(first, min(first + about["block_rows"], count))
+                own = ids % table.workers == table.rank
+                if own.any():
+                    values = _array(read(f"{path.removesuffix(_ABOUT)}{name}-{part:06d}.npy"))
+                    table.assign(variable, ids[own] // table.workers, values[own])
+
+
+def _shape(table: Table) -> dict[str, Any]:
+    return {"rows": table.rows, "dim": table.dim, "optimizer": table.optimizer.name}
+
+
+def _array(contents: bytes) -> npt.NDArray[np.float32]:
+    return np.asarray(np.load(io.BytesIO(contents), allow_pickle=False))
