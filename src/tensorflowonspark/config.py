@@ -298,8 +298,8 @@ class ClusterConfig:
             raise SpecError(f"gpus_per_node={gpus!r}: expected a whole number of GPUs from 1 on, or None")
         if self.restarts_nodes and self.spec.num_ps:
             raise SpecError(
-                f"restarts=RestartPolicy(scope='node') in a cluster of {self.spec}: TensorFlow accepts no other address "
-                "for a node of parameter servers, and the chief can't replace what one of them held: leave out scope"
+                f"restarts=RestartPolicy(scope='node') in a cluster of {self.spec}: TensorFlow looks for a node of "
+                "parameter servers at its first address alone, and a restart may give it another: leave out scope"
             )
 
     @property

@@ -36,8 +36,8 @@ from tensorflowonspark.messages import (
     MemberReplaced,
     Members,
     NodeLost,
-    NoMoreFeeds,
     NodeReady,
+    NoMoreFeeds,
     ProbeReply,
     Progress,
     Register,
@@ -61,10 +61,10 @@ class NodeListener(Protocol):
     """What learns of nodes that are started again alone; called under the monitor's lock."""
 
     def node_lost(self, node: Node) -> None:
-        """A node has failed; the others continue, and another process takes its place."""
+        """Note that a node has failed; the others continue, and another process takes its place."""
 
     def node_replaced(self, node: Node) -> None:
-        """The new process of a node is up; its program begins."""
+        """Note that the new process of a node is up; its program begins."""
 
 
 class Monitor(Roster):
@@ -196,9 +196,7 @@ class Monitor(Roster):
         """Send all nodes the addresses of all, and the GPUs of each."""
         members = [node.member for node in self.nodes if node.member]
         gpus = divide([(member.host, () if member.role.job == "ps" else member.gpus) for member in members])
-        self._members = {
-            each.number: replace(each, gpus=own) for each, own in zip(members, gpus, strict=True)
-        }
+        self._members = {each.number: replace(each, gpus=own) for each, own in zip(members, gpus, strict=True)}
         self.send_all(Members(tuple(self._members.values())))
 
     def _replace_member(self, node: Node) -> None:
@@ -390,9 +388,9 @@ class Monitor(Roster):
                 self._report_passes()  # the others may all have ended theirs
 
     def fail_start(self, node: Node, restart: int, failure: Failed) -> None:
-        """Note that a node could not be started again, unless another restart of it has begun."""
+        """Note that a restart of a node has failed, unless it is up or another restart has begun."""
         with self.lock:
-            if node.restarts == restart:
+            if node.restarts == restart and node.state in (NodeState.RESTARTING, NodeState.CONNECTED):
                 self._fail(node, failure)
                 self.changed.notify_all()
 

@@ -17,7 +17,7 @@ __all__ = ["Node", "NodeInfo", "NodeState", "Roster"]
 
 
 class NodeState(Enum):
-    """The progress of a node from its launch to its end; only a node that is started again returns to an earlier one."""
+    """The progress of a node from its launch to its end; only a restart of it alone goes back to an earlier state."""
 
     RESTARTING = -1  # its process has failed, and the next one's supervisor has not connected yet
     AWAITED = 0  # its supervisor has not connected yet
@@ -170,8 +170,8 @@ class Roster:
         self._states[node.state] -= 1
         self._states[NodeState.RESTARTING] += 1
         self._idle.pop(node.number, None)
-        restarts = node.restarts + 1
-        fresh = Node(node.number, node.role, NodeState.RESTARTING, node.member, restarts=restarts, first_feed=first_feed)
+        fresh = Node(node.number, node.role, NodeState.RESTARTING, node.member, first_feed=first_feed)
+        fresh.restarts = node.restarts + 1
         vars(node).update(vars(fresh))
 
     def lose(self, node: Node) -> None:

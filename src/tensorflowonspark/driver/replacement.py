@@ -95,31 +95,28 @@ class Replacements:
 
     def _start(self, node: Node, restart: int, channel: Channel | None, failure: Failed, delay: float) -> None:
         """Start a node again, and wait until it is up or has failed once more (in a thread of its own)."""
-        monitor = self._monitor
-        problem = ""
+        monitor, seconds = self._monitor, self._config.start_timeout
+
+        def decided(stage: Stage) -> bool:
+            launched = node.state is not NodeState.RESTARTING
+            up = launched and node.state is not NodeState.CONNECTED
+            return up or node.restarts != restart or (stage.ended and not launched)
+
         try:
             monitor.wait(lambda: monitor.has_ended(channel), _END_SECONDS)
             monitor.wait(lambda: False, delay)
             stage = self._launch(node)
-
-            def decided() -> bool:
-                return node.restarts != restart or node.state is not NodeState.RESTARTING or stage.ended
-
-            monitor.wait(decided, self._config.start_timeout)
-            problem = self._problem(node, restart, stage)
-            if not problem:
-                up = monitor.wait(
-                    lambda: node.restarts != restart or node.state is not NodeState.CONNECTED, self._config.start_timeout
-                )
-                problem = "" if up else f"its process was not up within {self._config.start_timeout:g} s (start_timeout)"
+            monitor.wait(lambda: decided(stage), seconds)
         except SlotsError as error:
             reason = f"{failure.reason}, and it could not be started again: {error}"
             monitor.give_up(node, replace(failure, reason=reason, advice="", traceback=""))
             return
         except ClusterError:
             return  # the cluster has ended
-        if problem:
-            monitor.fail_start(node, restart, replace(failure, reason=f"its restart failed: {problem}", traceback=""))
+        problem = f"it did not come up within {seconds:g} s (start_timeout)"
+        if stage.ended and node.state is NodeState.RESTARTING:
+            problem = "; ".join(stage.problems()) or "no task launched it: see the stage in Spark's UI"
+        monitor.fail_start(node, restart, replace(failure, reason=f"its restart failed: {problem}", traceback=""))
 
     def _launch(self, node: Node) -> Stage:
         config = self._config
@@ -135,11 +132,3 @@ class Replacements:
             stage = self._backend.place(plan, None, on_end=self._monitor.wake)
             self._stages.append(stage)
         return stage
-
-    def _problem(self, node: Node, restart: int, stage: Stage) -> str:
-        """Return why no process has come in the place of a node's former one; empty if one has."""
-        if node.restarts != restart or node.state is not NodeState.RESTARTING:
-            return ""
-        if not stage.ended:
-            return f"no process came up within {self._config.start_timeout:g} s (start_timeout)"
-        return "; ".join(stage.problems()) or "Spark's stage ended without launching it: see it in Spark's UI"

@@ -166,8 +166,8 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
             raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")
         if cluster._config.restarts_nodes:
             raise SpecError(
-                "restarts=RestartPolicy(scope='node'): over Spark Connect all nodes are one barrier stage, of which Spark "
-                "repeats no task alone: leave out scope, or use a session of the application's own"
+                "restarts=RestartPolicy(scope='node'): over Spark Connect all nodes are one barrier stage, of which "
+                "Spark repeats no task alone: leave out scope, or use a session of the application's own"
             )
         return _with_restarts(cluster._config, lambda config: run_remotely(spark, config, request))
     if fed_by_job:

@@ -156,16 +156,18 @@ class RecoverableFeed(CompleteFeed):
                 now = self._session.stored[ref].rows if ref in self._session.stored else 0
                 if (split is load.spec.split or load.spec.validation) and now != rows:
                     raise FeedError(
-                        f"partition {partition} had {rows:,} rows when it was fed first, and {now:,} when Spark computed "
-                        "it again for a node that was started again: cache() the DataFrame, or write it to files and "
-                        "feed these"
+                        f"partition {partition} had {rows:,} rows when it was fed first, and {now:,} when Spark "
+                        "computed it again for a node that was started again: cache() the DataFrame, or write it to "
+                        "files and feed these"
                     )
 
     def _uninformed(self) -> set[int]:
         """Return the nodes whose present processes do not know yet what they hold."""
         nodes = [node for node in self._monitor.nodes if not self._session.is_done(node)]
         readers = {node.number for node in self._session.readers}
-        return {each.number for each in nodes if each.number in readers and self._informed.get(each.number) != each.restarts}
+        return {
+            each.number for each in nodes if each.number in readers and self._informed.get(each.number) != each.restarts
+        }
 
     def _inform(self, parts: Sequence[PartSummary]) -> None:
         """Complete the feed for the nodes that do not know yet what they hold."""

@@ -242,7 +242,11 @@ class FeedSession:
         """Send the programs what has arrived, which is all; if `numbers` are given, those of these nodes alone."""
         if self.request.validation_column:
             self.validation = self.manifests(parts, Split.VALIDATION)
-        if numbers is None and not self.request.starts_early and all(node.feed_wanted == self.number for node in self.fed):
+        if (
+            numbers is None
+            and not self.request.starts_early
+            and all(node.feed_wanted == self.number for node in self.fed)
+        ):
             since = max([self._began, *(node.feed_wanted_since for node in self.fed)])
             self.waited = time.monotonic() - since
         for number, split in self.manifests(parts, Split.TRAIN).items():
