@@ -69,12 +69,12 @@ def waits_for_files(args, ctx):
 
 
 def strike(cluster, what, number):
+    """Kill one of the processes of a node that is up."""
+    info = cluster.nodes[number]
     if what == "node":
         node_of(cluster, number).kill()
-    elif what == "supervisor":
-        psutil.Process(cluster.nodes[number].pid).kill()
-    elif what == "executor":
-        psutil.Process(cluster.nodes[number].jvm_pid).kill()
+    else:
+        os.kill({"supervisor": info.pid, "executor": info.jvm_pid}[what], signal.SIGKILL)
 
 
 @pytest.mark.slow
