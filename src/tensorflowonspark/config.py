@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, Literal
 
 from tensorflowonspark.errors import FailureKind, SpecError
 
@@ -181,7 +181,7 @@ class RestartPolicy:
     Parameters
     ----------
     max_restarts : int
-        Maximum number of restarts of the cluster.
+        Maximum number of restarts of the cluster; with ``scope="node"``, of each node.
     backoff : float
         Seconds before the second restart, doubled for each later one. The first restart is immediate.
     max_backoff : float
@@ -189,23 +189,33 @@ class RestartPolicy:
     causes : collection of str
         The failures after which the cluster is restarted, by the ``cause`` of `NodeError`; others end it. By default
         all but ``"raised"``, since a program would most likely raise its own exception again.
+    scope : {"cluster", "node"}
+        What is started again: all nodes, or only the node that has failed, while the others continue. The latter is
+        for programs whose nodes do not take their steps together. `Context.attempt` is then the number of restarts of
+        that node, which gets the rows of its share of the current feed again. Not with parameter servers, nor over
+        Spark Connect.
 
     Raises
     ------
     SpecError
-        If a number is negative, or a cause is unknown.
+        If a number is negative, or a cause or the scope is unknown.
 
     Examples
     --------
     >>> policy = RestartPolicy(max_restarts=5, backoff=2, max_backoff=5)
     >>> [policy.delay(restart) for restart in range(5)]
     [0.0, 2.0, 4.0, 5.0, 5.0]
+    >>> RestartPolicy(scope="worker")
+    Traceback (most recent call last):
+        ...
+    tensorflowonspark.errors.SpecError: scope='worker': expected 'cluster' or 'node'
     """
 
     max_restarts: int = 3
     backoff: float = 1.0
     max_backoff: float = 60.0
     causes: Collection[str] = tuple(cause for cause in _CAUSES if cause != "raised")
+    scope: Literal["cluster", "node"] = "cluster"
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_restarts, int) or isinstance(self.max_restarts, bool):
@@ -216,6 +226,8 @@ class RestartPolicy:
         unknown = [self.causes] if isinstance(self.causes, str) else sorted(set(self.causes) - set(_CAUSES))
         if unknown:
             raise SpecError(f"causes: {unknown[0]!r} is unknown; expected some of {', '.join(_CAUSES)}")
+        if self.scope not in ("cluster", "node"):
+            raise SpecError(f"scope={self.scope!r}: expected 'cluster' or 'node'")
 
     def delay(self, restart: int) -> float:
         """Return the seconds to wait before restart number `restart`, counted from 0.
@@ -255,8 +267,8 @@ class ClusterConfig:
     Raises
     ------
     SpecError
-        If the heartbeat time-out is not above 0, the grace is negative, a node's number of GPUs is below 1, or the
-        network interface is neither a name nor a network.
+        If the heartbeat time-out is not above 0, the grace is negative, a node's number of GPUs is below 1, the network
+        interface is neither a name nor a network, or nodes are to be restarted alone beside parameter servers.
     """
 
     spec: ClusterSpec  # of an elastic cluster: with the most workers, or those of this attempt
@@ -288,6 +300,16 @@ class ClusterConfig:
             raise SpecError(f"gpus_per_node={gpus!r}: expected a whole number of GPUs from 1 on, or None")
         if self.network_interface is not None:
             _check_interface(self.network_interface)
+        if self.restarts_nodes and self.spec.num_ps:
+            raise SpecError(
+                f"restarts=RestartPolicy(scope='node') in a cluster of {self.spec}: TensorFlow looks for a node of "
+                "parameter servers at its first address alone, and a restart may give it another: leave out scope"
+            )
+
+    @property
+    def restarts_nodes(self) -> bool:
+        """Whether a node that has failed is started again alone."""
+        return self.restarts.scope == "node"
 
 
 def _check_interface(wanted: object) -> None:

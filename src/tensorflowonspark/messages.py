@@ -26,6 +26,7 @@ __all__ = [
     "InferenceReady",
     "Lines",
     "Member",
+    "MemberReplaced",
     "Members",
     "NoMoreFeeds",
     "NodeLost",
@@ -303,6 +304,13 @@ class Members(ToNode):
     """All nodes have registered: the program may start."""
 
     members: tuple[Member, ...]
+
+
+@dataclass(frozen=True)
+class MemberReplaced(ToNode):
+    """A node was started again alone, and has registered at a new address."""
+
+    member: Member
 
 
 @dataclass(frozen=True)

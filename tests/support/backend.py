@@ -49,7 +49,8 @@ class LoopbackBackend:
     place : callable
         Takes a plan and a function to call at the end of the stage; starts the nodes, returns the stage.
     submit : callable, optional
-        Takes the function of the job's tasks, the partitions, and a function to call at the job's end; returns the job.
+        Takes the function of the job's tasks, the partitions, a function to call at the job's end and, where nodes are
+        restarted alone, one that tells whether a partition is computed; returns the job.
     slots : int, optional
         How many task slots it has; by default as many as are asked for.
     """
@@ -77,8 +78,10 @@ class LoopbackBackend:
     def place(self, plan, data, on_end):
         return self._place(plan, on_end)
 
-    def submit(self, function, data, description, on_end):
-        return self._submit(function, data, on_end)
+    def submit(self, function, data, description, on_end, chosen=None):
+        if chosen is None:
+            return self._submit(function, data, on_end)
+        return self._submit(function, data, on_end, chosen)
 
 
 class Session:

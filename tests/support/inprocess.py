@@ -91,20 +91,22 @@ class Row(NamedTuple):
 class ThreadJob:
     """Feeds partitions from threads; a task that fails is repeated, as Spark does."""
 
-    def __init__(self, function, partitions, on_end, *, slots, mishaps):
+    def __init__(self, function, partitions, on_end, *, slots, mishaps, chosen=None):
         self.ended, self.result, self.error = False, None, None
         self._attempts = count(1)
         self._function = function
         self._mishaps = dict(mishaps)
         self._on_end = on_end
         self._slots = slots
+        self._chosen = chosen
         self._thread = Thread(target=self._run, args=(partitions,), daemon=True)
         self._thread.start()
 
     def _run(self, partitions):
         try:
             with ThreadPoolExecutor(self._slots) as pool:
-                results = pool.map(self._task, range(len(partitions)), partitions)
+                numbers = [number for number in range(len(partitions)) if self._chosen is None or self._chosen(number)]
+                results = pool.map(self._task, numbers, [partitions[number] for number in numbers])
                 self.result = [Row(**row) for result in results for batch in result for row in batch.to_pylist()]
         except BaseException as error:
             self.error = error

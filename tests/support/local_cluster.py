@@ -11,8 +11,8 @@ class LocalNodes(LocalNodes):
     """All nodes of a plan, which run beside the driver; the stage ends when each supervisor has reached it."""
 
     def __init__(self, plan, _on_end):
-        self._placed = [Event() for _ in plan.config.spec.roles]
-        super().__init__(plan, range(len(plan.config.spec.roles)), PlayedStage(self._placed))
+        self._placed = {number: Event() for number in plan.numbers}
+        super().__init__(plan, plan.numbers, PlayedStage(self._placed.values()))
 
     def _detach(self, number, pipe):
         super()._detach(number, pipe)
@@ -22,7 +22,7 @@ class LocalNodes(LocalNodes):
 def local_cluster(program, args=None, **settings):
     """Return a cluster whose nodes are processes beside this one; it is fed lists of partitions, which are batches."""
 
-    def submit(function, data, on_end):
-        return ThreadJob(function, data, on_end, slots=4, mishaps=())
+    def submit(function, data, on_end, chosen=None):
+        return ThreadJob(function, data, on_end, slots=4, mishaps=(), chosen=chosen)
 
     return cluster_on(LoopbackBackend(LocalNodes, submit), program, args, **{"warm_nodes": False, **settings})

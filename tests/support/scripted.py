@@ -101,7 +101,9 @@ class ScriptedBackend(LoopbackBackend):
     Attributes
     ----------
     plan, nodes
-        Of the last attempt.
+        Of the last attempt; a node that was started again alone in the place of its former process.
+    plans
+        All, also those by which a node was started again alone.
     needed
         How many slots were asked for.
     endpoints, wake
@@ -111,6 +113,7 @@ class ScriptedBackend(LoopbackBackend):
     def __init__(self, *scripts, problems=(), feed=None):
         super().__init__(self._start_nodes, slots=len(scripts))
         self.nodes = []
+        self.plans = []
         self.feeding = feed
         self._scripts = scripts
         self._problems = problems
@@ -120,13 +123,18 @@ class ScriptedBackend(LoopbackBackend):
         return super().find_slots(needed, wanted, timeout, had)
 
     def _start_nodes(self, plan, on_end):
+        self.plans.append(plan)
+        if plan.count is not None:
+            (number,) = plan.numbers
+            self.nodes[number] = ScriptedNode(plan, number, self._scripts[number])
+            return PlayedStage([self.nodes[number].placed], self._problems)
         self.plan = plan
         scripts = self._scripts[: len(plan.config.spec.roles)]
         self.nodes = [ScriptedNode(plan, number, script) for number, script in enumerate(scripts)]
         missing = [Event()] * (len(plan.config.spec.roles) - len(scripts))
         return PlayedStage([*(node.placed for node in self.nodes), *missing], self._problems)
 
-    def submit(self, function, data, description, on_end):
+    def submit(self, function, data, description, on_end, chosen=None):
         self.endpoints = function.endpoints
         self.wake = on_end
         for node in self.nodes:

@@ -13,6 +13,7 @@ from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.replacement import Replacements
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.jobs import Job, Stage
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
@@ -65,7 +66,15 @@ class ClusterAttempt:
         self.console = ConsoleReporter(show=config.show, log_dir=config.log_dir)
         self._config = config
         self.cluster_id = uuid.uuid4().hex
-        self.monitor = Monitor(config.spec, self.cluster_id, self.console, config.heartbeat_timeout, self._cancel_job)
+        self.monitor = Monitor(
+            config.spec,
+            self.cluster_id,
+            self.console,
+            config.heartbeat_timeout,
+            self._cancel_job,
+            restarts_nodes=config.restarts_nodes,
+        )
+        self._replacements = Replacements(backend, config, self.monitor, self._plan) if config.restarts_nodes else None
         self.address: tuple[str, int] = ("", 0)
         self.advice: str | None = None
         self._job: Job | None = None  # that feeds
@@ -85,6 +94,11 @@ class ClusterAttempt:
     def running(self) -> bool:
         """Whether it was started, and not closed since."""
         return self.started and not self._closed
+
+    @property
+    def restarts_nodes(self) -> bool:
+        """Whether nodes that fail from now on are started again alone: then no failure restarts the others."""
+        return self._config.restarts_nodes and self.monitor.all_up
 
     def require_own_process(self) -> None:
         """Raise `ClusterError` in a forked child of the driver: the nodes belong to its parent."""
@@ -246,6 +260,8 @@ class ClusterAttempt:
             self._stage.wait(_STAGE_END_SECONDS)
             self._stage.cancel()
             self._stage.wait(_END_SECONDS)
+        if self._replacements is not None:
+            self._replacements.close(_STAGE_END_SECONDS)
         if self._server is not None:
             self._server.close()
         self.console.close()

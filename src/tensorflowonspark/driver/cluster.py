@@ -29,7 +29,6 @@ from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode
-from tensorflowonspark.messages import NoMoreFeeds
 from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
@@ -86,7 +85,8 @@ class Cluster:
         unreachable, or the training hangs. A node that uses the processor, or waits for rows or files, does not hang.
     restarts : RestartPolicy or int
         How often the nodes are started again when one has failed, and after which failures; a number is that of a
-        `RestartPolicy` with its other defaults. What `train` has fed since the last checkpoint is fed again.
+        `RestartPolicy` with its other defaults. What `train` has fed since the last checkpoint is fed again. With
+        ``RestartPolicy(scope="node")`` only the node that has failed is started again, and gets its rows again.
     start_timeout : float
         Seconds to wait for executors that the cluster manager was asked for, at the start and at each restart, and
         then as many seconds for the nodes to come up.
@@ -300,7 +300,7 @@ class Cluster:
             return self._controller.run_with_restarts(lambda: self._join(timeout))
 
     def _join(self, timeout: float | None) -> dict[str, Any]:
-        self._monitor.send_all(NoMoreFeeds())
+        self._monitor.end_feeds()
         trainers = self._monitor.trainers()
         if not self._monitor.wait(lambda: all(node.returned or node.serving for node in trainers), timeout):
             running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not each.returned)
@@ -364,7 +364,7 @@ class Cluster:
         rebalance : bool
             Whether workers with many rows give some to those with few, so that an epoch has no more steps than
             needed. (Workers of parameter servers keep what they were fed: none waits for another. Those that begin
-            with the first rows keep them too.)
+            with the first rows keep them too, and those that are started again alone after failures.)
         independent_workers : bool
             Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return early; the others
             then get the remaining rows. Needs ``cache=None``.
@@ -379,7 +379,7 @@ class Cluster:
         NodeError
             If a node failed.
         SpecError
-            If an argument can't be right.
+            If an argument can't be right, or nodes are started again alone and the rows are not kept from the start.
 
         Examples
         --------
@@ -392,6 +392,8 @@ class Cluster:
             raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
         config = CacheConfig.parse(cache, cache_limit)
         early = self._starts_early(start, config)
+        if early or config.keep is CacheMode.NONE:
+            self._require_joint_restarts("start='first_rows'" if early else "cache=None")
         request = FeedRequest(data, validation, config, rebalance and not early, timeout, independent_workers, early)
         if (request.is_streamed or early) and request.validation_column:
             how = "start='first_rows'" if early else "cache=None"
@@ -405,6 +407,14 @@ class Cluster:
             check_frame(data, validation)
         with self._ended_by_interrupt():
             self._controller.run_feed(request)
+
+    def _require_joint_restarts(self, feed: str) -> None:
+        """Raise if nodes are started again alone, which a feed does not allow whose steps the driver grants to all."""
+        if self._config.restarts_nodes:
+            raise SpecError(
+                f"{feed} with restarts=RestartPolicy(scope='node'): rows that the workers take as they arrive can't be "
+                "fed again to one of them; keep them (cache='disk', start='all_rows'), or leave out scope"
+            )
 
     def _starts_early(self, start: str, cache: CacheConfig) -> bool:
         """Return whether the programs begin with the first rows of a feed whose rows they keep."""
@@ -450,6 +460,8 @@ class Cluster:
         ------
         FeedError
             If the DataFrame is not a streaming one, or can't be fed.
+        SpecError
+            If nodes are started again alone (`RestartPolicy.scope`).
 
         Examples
         --------
@@ -465,6 +477,7 @@ class Cluster:
         if not getattr(data, "isStreaming", False):
             raise FeedError("the DataFrame has an end: feed it with cluster.train")
         check_frame(data)
+        self._require_joint_restarts("train_stream")
         request = FeedRequest(data, cache=CacheConfig.parse(None, cache_limit), timeout=timeout)
         stream = self._controller.open_stream(request)
         try:

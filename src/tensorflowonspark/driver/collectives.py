@@ -4,6 +4,9 @@ The driver relays what the workers contribute to a collective: the first worker 
 others, and they receive its result (`node/collectives.py`). When all workers have read their files, each receives the
 row counts of the others: from then on it is a cached feed like any other. A worker that will never make the call fails
 the cluster, since the others wait for it.
+
+Where a worker is started again alone, the others wait for its new process in the calls that its former one has not
+made. The new process makes the earlier calls too, and receives what they have resulted in then.
 """
 
 from collections import Counter
@@ -54,6 +57,11 @@ class _PendingCalls:
         del self._pending[number]
         return True
 
+    def leave(self, node: Node) -> None:
+        """Forget the calls of a worker that is started again: it makes them once more."""
+        for number in [number for number, calls in self._pending.items() if calls.pop(node.role, None) and not calls]:
+            del self._pending[number]
+
     def find_absent(self, workers: Sequence[Node]) -> Failed | None:
         """Return a failure if a worker will not make a call for which others wait."""
         for calls in self._pending.values():
@@ -91,10 +99,17 @@ class Collectives:
     ----------
     send : callable
         Takes a node's number and a message for it.
+    keeps : bool
+        Whether contributions are kept for workers that are started again alone.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, keeps: bool = False) -> None:
         self._send = send
+        self._keeps = keeps
+        self._begun: dict[tuple[int, int], list[bytes]] = {}  # pieces, by collective and sender
+        self._kept: dict[tuple[int, int], list[bytes]] = {}  # of whole contributions
+        self._delivered: dict[int, set[tuple[int, int]]] = {}  # contributions, by the node that has them
+        self._completed: dict[int, str] = {}  # the calls that all workers have made
         self._calls = _PendingCalls(
             "call adapt on all workers, as often and in the same order: each gives its own rows, and gets the state of "
             "all"
@@ -106,22 +121,76 @@ class Collectives:
         """Relay a worker's contribution; return a failure if others wait in vain for a worker."""
         if isinstance(message, Contribution):
             if message.piece or message.last:
-                self._relay(node, message, workers)
+                if self._keeps:
+                    self._keep(node, message, workers)
+                else:
+                    self._relay(node, message, workers)
                 return None
-            failure = self._calls.enter(message.collective, node, message.call)
+            failure = self._enter(node, message, workers)
             if failure is not None:
                 return failure
-            self._calls.complete(message.collective, workers)
         return self._calls.find_absent(workers)
 
+    def _enter(self, node: Node, message: Contribution, workers: Sequence[Node]) -> Failed | None:
+        """Note that a worker has reached a collective; send it what has come before it was started again."""
+        number, call = message.collective, message.call
+        self._begun.pop((number, node.number), None)
+        for sender in _partners(node, workers):
+            self._deliver(number, sender.number, node)
+        if number in self._completed:
+            if call == self._completed[number]:
+                return None
+            return self._calls.failure(
+                f"its program called {call} after its restart, and all workers {self._completed[number]} in its place"
+            )
+        failure = self._calls.enter(number, node, call)
+        if failure is None and self._calls.complete(number, workers) and self._keeps:
+            self._completed[number] = call
+        return failure
+
     def _relay(self, node: Node, message: Contribution, workers: Sequence[Node]) -> None:
-        first, *others = [each.number for each in workers]
-        for number in others if node.number == first else [first]:
-            self._send(number, Contributed(message.collective, node.number, message.piece, message.last))
+        for each in _partners(node, workers):
+            self._send(each.number, Contributed(message.collective, node.number, message.piece, message.last))
+
+    def _keep(self, node: Node, message: Contribution, workers: Sequence[Node]) -> None:
+        """Keep a contribution, and relay it when it is whole: its sender may be lost before that."""
+        key = message.collective, node.number
+        pieces = self._begun.setdefault(key, [])
+        pieces.append(message.piece)
+        if not message.last:
+            return
+        self._kept.setdefault(key, self._begun.pop(key))  # the others may have that of the sender's former process
+        for each in _partners(node, workers):
+            self._deliver(*key, each)
+
+    def _deliver(self, collective: int, sender: int, receiver: Node) -> None:
+        """Send a node a whole contribution, unless its present process has it."""
+        key, delivered = (collective, sender), self._delivered.setdefault(receiver.number, set())
+        if key not in self._kept or key in delivered or receiver.channel is None:
+            return
+        delivered.add(key)
+        *pieces, last = self._kept[key]
+        for piece in pieces:
+            self._send(receiver.number, Contributed(*key, piece, last=False))
+        self._send(receiver.number, Contributed(*key, last, last=True))
+
+    def node_lost(self, node: Node) -> None:
+        """Wait for the calls of a worker's new process."""
+        self._calls.leave(node)
+        self._delivered.pop(node.number, None)
+
+    def node_replaced(self, node: Node) -> None:
+        """Do nothing: the new process receives what it needs with its calls."""
 
     def explain(self, node: Node, failure: Failed) -> Failed:
         """Return the failure of a node that hangs, with the collective in which others wait, if there is one."""
         return self._calls.explain(node, failure)
+
+
+def _partners(node: Node, workers: Sequence[Node]) -> Sequence[Node]:
+    """Return the workers to which one sends its contribution, and from which it receives theirs."""
+    first, *others = workers
+    return others if node.number == first.number else [first]
 
 
 class FileFeeds:
@@ -131,10 +200,14 @@ class FileFeeds:
     ----------
     send : callable
         Takes a node's number and a message for it.
+    keeps : bool
+        Whether what the workers have read is kept for those that are started again alone; then no rows are moved.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, keeps: bool = False) -> None:
         self._send = send
+        self._keeps = keeps
+        self._completed: dict[int, tuple[FilesRead, dict[int, FeedComplete]]] = {}  # by feed; the latter by node
         self._reads: dict[int, dict[int, FilesRead]] = {}  # by feed and node
         self._streams: dict[int, FileStream] = {}  # those whose rows are not known before
         self._calls = _PendingCalls(
@@ -144,6 +217,8 @@ class FileFeeds:
 
     def receive(self, node: Node, message: FilesRead | FeedWanted | Returned, workers: Sequence[Node]) -> Failed | None:
         """Note what a worker has read; return a failure if others wait in vain for a worker."""
+        if isinstance(message, FilesRead) and message.feed in self._completed:
+            return self._repeat(node, message)
         if isinstance(message, FilesRead):
             reads = self._reads.setdefault(message.feed, {})
             reads[node.number] = message
@@ -170,8 +245,33 @@ class FileFeeds:
             self._streams[feed] = FileStream(feed, [each.number for each in workers], self._send)
         parts = [part for read in reads for part in read.parts]
         counts = tuple(count for read in reads for count in read.counts)
-        for number, split in build_manifests(parts, node_endpoints(workers)).items():
-            self._send(number, FeedComplete(feed, split, counts=counts))
+        manifests = build_manifests(parts, node_endpoints(workers), rebalance=not self._keeps)
+        completes = {number: FeedComplete(feed, split, counts=counts) for number, split in manifests.items()}
+        if self._keeps:
+            self._completed[feed] = next(iter(reads)), completes
+        for number, complete in completes.items():
+            self._send(number, complete)
+
+    def _repeat(self, node: Node, message: FilesRead) -> Failed | None:
+        """Complete a feed once more, for a worker that was started again and has read its share again."""
+        read, completes = self._completed[message.feed]
+        if message.call != read.call:
+            return self._calls.failure(
+                f"its program called {message.call} after its restart, and all workers {read.call} in its place"
+            )
+        if message.files != read.files:
+            return self._calls.failure(f"{message.call} found other files after the restart of this worker than before")
+        self._send(node.number, completes[node.number])
+        return None
+
+    def node_lost(self, node: Node) -> None:
+        """Wait for the calls of a worker's new process."""
+        self._calls.leave(node)
+        for reads in self._reads.values():
+            reads.pop(node.number, None)
+
+    def node_replaced(self, node: Node) -> None:
+        """Do nothing: the new process receives what it needs with its calls."""
 
 
 class Passes:

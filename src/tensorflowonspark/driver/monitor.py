@@ -8,9 +8,10 @@ import hmac
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import singledispatchmethod
 from threading import Condition, RLock, Thread
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.advice import Paces
@@ -32,9 +33,11 @@ from tensorflowonspark.messages import (
     InferenceReady,
     Lines,
     Member,
+    MemberReplaced,
     Members,
     NodeLost,
     NodeReady,
+    NoMoreFeeds,
     ProbeReply,
     Progress,
     Register,
@@ -48,10 +51,20 @@ from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel, ConnectionLost
 
-__all__ = ["Monitor"]
+__all__ = ["Monitor", "NodeListener"]
 
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
+
+
+class NodeListener(Protocol):
+    """What learns of nodes that are started again alone; called under the monitor's lock."""
+
+    def node_lost(self, node: Node) -> None:
+        """Note that a node has failed; the others continue, and another process takes its place."""
+
+    def node_replaced(self, node: Node) -> None:
+        """Note that the new process of a node is up; its program begins."""
 
 
 class Monitor(Roster):
@@ -69,6 +82,8 @@ class Monitor(Roster):
         Seconds without a heartbeat after which a node is given up.
     on_failure : callable
         Called once, when the root cause of a failure is certain.
+    restarts_nodes : bool
+        Whether nodes may be started again alone, which then need what was sent to all before.
     """
 
     def __init__(
@@ -78,6 +93,8 @@ class Monitor(Roster):
         console: ConsoleReporter,
         heartbeat_timeout: float,
         on_failure: Callable[[], None] = lambda: None,
+        *,
+        restarts_nodes: bool = False,
     ) -> None:
         super().__init__(spec)
         self.tensorboard_url: str | None = None
@@ -88,14 +105,20 @@ class Monitor(Roster):
         self.changed = Condition(self.lock)  # notified of each change
         self.feed: int | None = None  # the number of the current feed
         self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
-        self._file_feeds = FileFeeds(self.send)
+        self._file_feeds = FileFeeds(self.send, keeps=restarts_nodes)
         self._passes = Passes(self.send)
         self._paces = Paces()
-        self._collectives = Collectives(self.send)
+        self._collectives = Collectives(self.send, keeps=restarts_nodes)
         self._cluster = cluster
         self._console = console
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
+        # Takes a failure if the others continue and the node is started again (under the lock); else returns it.
+        self.replace: Callable[[Node, Failed], Failed | None] = lambda _node, failure: failure
+        self.listeners: list[NodeListener] = [self._collectives, self._file_feeds]
+        self._members: dict[int, Member] = {}  # by number, once all nodes have registered
+        self._former: set[Channel] = set()  # of processes in whose place others are started
+        self._no_more_feeds = False
         self._failures = Failures(self, self.lock, self._conclude)
         self._failed = False  # and the root cause is certain
         self._stopping = False
@@ -122,12 +145,18 @@ class Monitor(Roster):
         try:
             while True:
                 report = channel.receive()
-                node.last_message = time.monotonic()
-                self._on_message(node, report)
+                if node.channel is channel:
+                    node.last_message = time.monotonic()
+                    self._on_message(node, report, channel)
+                elif isinstance(report, Lines):  # the last ones of a process in whose place another one is started
+                    self._handle(report, node)
         except ConnectionLost:
             pass
         finally:
-            self._lost(node, BROKEN)
+            self._lost(node, BROKEN, channel)
+            with self.lock:
+                self._former.discard(channel)
+                self.changed.notify_all()
 
     def _admit(self, request: Any, channel: Channel) -> Node | None:
         if not self._is_ours(request):
@@ -135,14 +164,17 @@ class Monitor(Roster):
         with self.lock:
             node = self.nodes[request.member.number]
             # A second supervisor for a node is one of a repeated stage, whose cluster has already failed.
-            if self._stopping or self._failures.begun or node.state is not NodeState.AWAITED:
+            awaited = node.state in (NodeState.AWAITED, NodeState.RESTARTING)
+            if self._stopping or self._failures.begun or not awaited:
                 return None
             node.member, node.channel = request.member, channel
             node.pid, node.jvm_pid = request.pid, request.jvm_pid
             self.move(node, NodeState.CONNECTED)
             node.last_message = time.monotonic()
             self.send(node.number, Accepted())
-            if not self.count(NodeState.AWAITED):
+            if node.restarts:
+                self._replace_member(node)
+            elif not self.count(NodeState.AWAITED):
                 self._send_members()
             self.changed.notify_all()
         return node
@@ -151,24 +183,46 @@ class Monitor(Roster):
         """Whether a request registers a node of this cluster."""
         match request:
             case Register(Member(int(number), role), str(cluster)):
-                ours = hmac.compare_digest(cluster.encode(), self._cluster.encode())
-                return ours and 0 <= number < len(self.nodes) and role == self.nodes[number].role
+                if not 0 <= number < len(self.nodes) or role != self.nodes[number].role:
+                    return False
+                return hmac.compare_digest(cluster.encode(), self.cluster_of(self.nodes[number]).encode())
         return False
+
+    def cluster_of(self, node: Node) -> str:
+        """Return the id of the cluster with which a node registers: another one after each restart of it alone."""
+        return f"{self._cluster}.{node.restarts}" if node.restarts else self._cluster
 
     def _send_members(self) -> None:
         """Send all nodes the addresses of all, and the GPUs of each."""
         members = [node.member for node in self.nodes if node.member]
         gpus = divide([(member.host, () if member.role.job == "ps" else member.gpus) for member in members])
-        final = tuple(
-            Member(each.number, each.role, each.host, each.port, own) for each, own in zip(members, gpus, strict=True)
-        )
-        self.send_all(Members(final))
+        self._members = {each.number: replace(each, gpus=own) for each, own in zip(members, gpus, strict=True)}
+        self.send_all(Members(tuple(self._members.values())))
 
-    def _on_message(self, node: Node, message: Any) -> None:
+    def _replace_member(self, node: Node) -> None:
+        """Send a node that was started again all addresses, and the others its new one."""
+        assert node.member is not None
+        new, former = node.member, self._members[node.number]
+        others = [each for each in self._members.values() if each is not former]
+        if new.host == former.host:
+            gpus = former.gpus  # Spark may offer those that other nodes use whose tasks have ended
+        else:
+            taken = {gpu for each in others if each.host == new.host for gpu in each.gpus}
+            gpus = tuple(gpu for gpu in new.gpus if gpu not in taken)
+        self._members[node.number] = replace(new, gpus=gpus)
+        self.send(node.number, Members(tuple(self._members.values())))
+        if self._no_more_feeds:
+            self.send(node.number, NoMoreFeeds())
+        for each in others:
+            self.send(each.number, MemberReplaced(self._members[node.number]))
+
+    def _on_message(self, node: Node, message: Any, channel: Channel | None = None) -> None:
         if isinstance(message, (Heartbeat, Lines, Progress)):  # frequent, and no thread waits for them
             self._handle(message, node)
             return
         with self.lock:
+            if node.channel is not channel:
+                return  # of a process in whose place another one is started
             self._handle(message, node)
             if self._on_feed_message is not None:
                 self._on_feed_message(node, message)
@@ -196,6 +250,11 @@ class Monitor(Roster):
     def _(self, message: NodeReady, node: Node) -> None:
         node.ready = message
         self.move(node, NodeState.RUNNING)
+        if node.restarts:
+            text = "%s is up again on %s (restart %d of this node)"
+            CONSOLE.log(_log, logging.INFO, text, node.role, node.host, node.restarts)
+            for each in self.listeners:
+                each.node_replaced(node)
 
     @_handle.register
     def _(self, message: FeedWanted, node: Node) -> None:
@@ -284,8 +343,9 @@ class Monitor(Roster):
     def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
         for node in self.nodes:
-            if node.channel is not None and time.monotonic() - node.last_message > self._heartbeat_timeout:
-                self._lost(node, silent(self._heartbeat_timeout))
+            channel = node.channel
+            if channel is not None and time.monotonic() - node.last_message > self._heartbeat_timeout:
+                self._lost(node, silent(self._heartbeat_timeout), channel)
         with self.lock:
             self._find_hung()
 
@@ -298,22 +358,65 @@ class Monitor(Roster):
         if found is not None:
             self._fail(found[0], self._collectives.explain(*found))
 
-    def _lost(self, node: Node, failure: Failed) -> None:
+    def _lost(self, node: Node, failure: Failed, channel: Channel) -> None:
         with self.lock:
+            if node.channel is not channel:
+                return
             if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
                 self._fail(node, failure)
                 if self._on_feed_message is not None:
                     self._on_feed_message(node, failure)
-            self.move(node, NodeState.GONE)
-            node.channel = None
+            if node.channel is channel:  # and the node is not started again
+                self.move(node, NodeState.GONE)
+                node.channel = None
             self.changed.notify_all()
 
     def _fail(self, node: Node, failure: Failed | None) -> None:
         if failure is not None and not self._stopping:
+            failure = self.replace(node, failure)
+        if failure is not None:
+            self.give_up(node, failure)
+
+    def give_up(self, node: Node, failure: Failed) -> None:
+        """Note the failure of a node in whose place none is started."""
+        with self.lock:
+            if self._stopping:
+                return
             self.move(node, NodeState.FAILED)
             self._failures.note(node, failure)
             if node.lost:
                 self._report_passes()  # the others may all have ended theirs
+
+    def fail_start(self, node: Node, restart: int, failure: Failed) -> None:
+        """Note that a restart of a node has failed, unless it is up or another restart has begun."""
+        with self.lock:
+            if node.restarts == restart and node.state in (NodeState.RESTARTING, NodeState.CONNECTED):
+                self._fail(node, failure)
+                self.changed.notify_all()
+
+    @property
+    def all_up(self) -> bool:
+        """Whether all nodes have registered at one time; from then on one can be started again alone."""
+        return bool(self._members)
+
+    def retire(self, node: Node, failure: Failed) -> Channel | None:
+        """End a node's process, in whose place another one is started (under the lock); return its channel."""
+        channel = node.channel
+        if channel is not None:
+            self._former.add(channel)
+            self.send(node.number, Stop(grace_seconds=0.0))
+        # Its program was done with the feeds before the one that it last asked for.
+        self.renew(node, max(node.first_feed, node.feed_wanted, -1 if self.feed is None else self.feed))
+        for each in self.listeners:
+            each.node_lost(node)
+        if self._on_feed_message is not None:
+            self._on_feed_message(node, failure)
+        self.changed.notify_all()
+        return channel
+
+    def has_ended(self, channel: Channel | None) -> bool:
+        """Return whether a process that is retired has closed its channel."""
+        return channel not in self._former
 
     def _conclude(self) -> None:
         """End all nodes, now that the root cause is certain."""
@@ -366,6 +469,12 @@ class Monitor(Roster):
             for node in self.nodes:
                 node.holds = ""
 
+    def end_feeds(self) -> None:
+        """Send all nodes, and those that are started again, that no further feed comes."""
+        with self.lock:
+            self._no_more_feeds = True
+            self.send_all(NoMoreFeeds())
+
     def take_advice(self) -> str | None:
         """Return what bounded the training that has ended, once; None if that is not certain."""
         with self.lock:
@@ -400,7 +509,10 @@ class Monitor(Roster):
     def wait_until_gone(self, seconds: float) -> list[Node]:
         """Wait until every supervisor has closed its channel; return the nodes of those that have not in time."""
         with self.lock:
-            self.changed.wait_for(lambda: self.count(NodeState.AWAITED, NodeState.GONE) == len(self.nodes), seconds)
+            never = NodeState.AWAITED, NodeState.RESTARTING  # or not again
+            self.changed.wait_for(
+                lambda: self.count(*never, NodeState.GONE) == len(self.nodes) and not self._former, seconds
+            )
             return [node for node in self.nodes if node.channel is not None]
 
     def stop(self, grace_seconds: float) -> None:

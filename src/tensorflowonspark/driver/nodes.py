@@ -17,8 +17,9 @@ __all__ = ["Node", "NodeInfo", "NodeState", "Roster"]
 
 
 class NodeState(Enum):
-    """The progress of a node from its launch to its end; it never returns to an earlier state."""
+    """The progress of a node from its launch to its end; only a restart of it alone goes back to an earlier state."""
 
+    RESTARTING = -1  # its process has failed, and the next one's supervisor has not connected yet
     AWAITED = 0  # its supervisor has not connected yet
     CONNECTED = 1
     RUNNING = 2  # its process is up; its program starts when all are
@@ -40,13 +41,16 @@ class NodeInfo:
     state : NodeState
         How far it has come.
     host : str or None
-        The address of its host; None until it has connected to the driver.
+        The address of its host, or of its last one while it is started again; None until it has connected to the
+        driver.
     port : int or None
         The port of its TensorFlow server; None until it has connected.
     gpus : tuple of str
         The GPUs that Spark gave to its task.
     pid, jvm_pid : int or None
         The processes of its supervisor and its executor, on its host; None until it has connected.
+    restarts : int
+        How often this node was started again while the others continued (`RestartPolicy.scope`).
     """
 
     number: int
@@ -57,6 +61,7 @@ class NodeInfo:
     gpus: tuple[str, ...] = ()
     pid: int | None = None
     jvm_pid: int | None = None
+    restarts: int = 0
 
 
 @dataclass
@@ -87,6 +92,8 @@ class Node:
     pid: int = 0  # of its supervisor
     jvm_pid: int = 0  # of its executor
     channel: Channel | None = None
+    restarts: int = 0  # of it alone
+    first_feed: int = 0  # that its program asks for, after such a restart
 
     @property
     def info(self) -> NodeInfo:
@@ -94,9 +101,8 @@ class Node:
         if self.member is None:
             return NodeInfo(self.number, self.role, self.state)
         own = self.member
-        return NodeInfo(
-            self.number, self.role, self.state, own.host, own.port, own.gpus, self.pid or None, self.jvm_pid or None
-        )
+        pids = self.pid or None, self.jvm_pid or None
+        return NodeInfo(self.number, self.role, self.state, own.host, own.port, own.gpus, *pids, self.restarts)
 
     @property
     def idle_seconds(self) -> float:
@@ -158,6 +164,15 @@ class Roster:
     def idle(self) -> list[Node]:
         """Return the nodes that are idle."""
         return [self._idle[number] for number in sorted(self._idle)]
+
+    def renew(self, node: Node, first_feed: int) -> None:
+        """Note that a node is started again alone: of its former process only the address is kept, for its peers."""
+        self._states[node.state] -= 1
+        self._states[NodeState.RESTARTING] += 1
+        self._idle.pop(node.number, None)
+        fresh = Node(node.number, node.role, NodeState.RESTARTING, node.member, first_feed=first_feed)
+        fresh.restarts = node.restarts + 1
+        vars(node).update(vars(fresh))
 
     def lose(self, node: Node) -> None:
         """Note that the others go on without a node."""

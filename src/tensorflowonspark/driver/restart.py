@@ -16,6 +16,7 @@ from tensorflowonspark.driver.advice import feeding_advice
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.feed.held import EarlyHeldFeed, HeldFeed
 from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.feed.recoverable import RecoverableFeed
 from tensorflowonspark.driver.feed.session import CachedFeed, FeedSession, FeedStrategy
 from tensorflowonspark.driver.feed.streamed import EarlyFeed, StreamedFeed
 from tensorflowonspark.driver.spark.backend import Backend
@@ -203,6 +204,8 @@ class RestartController:
         self._done += 1
 
     def _restart(self, error: ClusterError, repeatable: bool) -> None:
+        if self._attempt.restarts_nodes:
+            raise error  # the node was started again as often as the policy allows
         saved_in = self._attempt.monitor.saved_in
         needed = max(saved_in, 0)
         if None in self._history[needed:] or (not repeatable and saved_in >= self._done):
@@ -234,7 +237,8 @@ class RestartController:
     def _feed(self, request: FeedRequest) -> None:
         """Feed once. A feed that fails leaves its number, for which the programs wait, to the next feed."""
         self._require_feedable(request)
-        strategy = StreamedFeed if request.is_streamed else EarlyFeed if request.starts_early else CachedFeed
+        kept = RecoverableFeed if self._attempt.restarts_nodes else CachedFeed
+        strategy = StreamedFeed if request.is_streamed else EarlyFeed if request.starts_early else kept
         session = self._open(request, strategy)
         try:
             session.run()

@@ -14,6 +14,7 @@ from tensorflowonspark.driver.program import Program
 from tensorflowonspark.driver.restart import RestartBudget
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
+from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import NodeError, SpecError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = ["RunSettings", "run", "run_script"]
+
+_PARTITIONS_PER_WORKER = 4
 
 
 class RunSettings(TypedDict, total=False):
@@ -78,8 +81,9 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
 ) -> dict[str, Any]:
     """Run a function on a cluster until it has returned on all nodes: with one data set, or without.
 
-    The nodes hold their Spark tasks. With `data`, each task feeds its own node from its own partition. This works over
-    Spark Connect too, where the nodes' output is in the executors' log.
+    The nodes hold their Spark tasks. With `data`, each task feeds its own node from its own partition; but if nodes are
+    restarted alone (`RestartPolicy.scope`), a job feeds them, as `Cluster.train` does, and their slots are free after
+    the start. This works over Spark Connect too, where the nodes' output is in the executors' log.
 
     Parameters
     ----------
@@ -133,6 +137,8 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
             f"show={show!r}, log_dir={log_dir!r}, grace={grace!r}: over Spark Connect the nodes' output is in the "
             "executors' log, and they end with the job: leave these out"
         )
+    # A task of a barrier stage can't be repeated alone, and neither can what it has fed.
+    fed_by_job = data is not None and isinstance(restarts, RestartPolicy) and restarts.scope == "node"
     cluster = Cluster(
         spark,
         function,
@@ -141,7 +147,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         num_ps=num_ps,
         chief=chief,
         evaluator=evaluator,
-        hold=True,
+        hold=not fed_by_job,
         tensorboard=tensorboard,
         env=env,
         log_level=log_level,
@@ -163,9 +169,29 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
             raise SpecError(f"num_workers={num_workers!r}: over Spark Connect slots can't be counted")
         if ps_on_driver:
             raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")
+        if cluster._config.restarts_nodes:
+            raise SpecError(
+                "restarts=RestartPolicy(scope='node'): over Spark Connect all nodes are one barrier stage, of which "
+                "Spark repeats no task alone: leave out scope, or use a session of the application's own"
+            )
         return _with_restarts(cluster._config, lambda config: run_remotely(spark, config, request))
+    if fed_by_job:
+        assert request is not None
+        return _run_fed(cluster, request)
     cluster._start(request)
     return cluster.shutdown()
+
+
+def _run_fed(cluster: Cluster, request: FeedRequest) -> dict[str, Any]:
+    """Run a cluster that a job feeds, with several partitions for each worker: no rows move between workers."""
+    if request.starts_early:
+        cluster._require_joint_restarts("start='first_rows'")
+    data, workers = request.data, len(cluster.spec.fed)
+    assert data is not None
+    assert not isinstance(data, BatchRDD)  # `Cluster.train` alone takes one
+    with cluster:
+        cluster.train(data.repartition(_PARTITIONS_PER_WORKER * workers), validation=request.validation)
+        return cluster.shutdown()
 
 
 def run_script(

@@ -71,9 +71,11 @@ class Context(FeedAccess, ParallelAccess):
     spec : ClusterSpec
         Number of nodes of each job.
     cluster : dict
-        ``host:port`` of each node's TensorFlow server, by job, as in ``TF_CONFIG``.
+        ``host:port`` of each node's TensorFlow server, by job, as in ``TF_CONFIG``. If a node is started again alone
+        (`RestartPolicy.scope`), its new address takes the place of the old one.
     attempt : int
-        Number of times the cluster was restarted before, after failures (`RestartPolicy`).
+        Number of times the cluster was restarted before, after failures (`RestartPolicy`); if nodes are restarted
+        alone, this node.
     host : str
         Address of this node's executor.
     gpus : tuple of str
@@ -101,10 +103,14 @@ class Context(FeedAccess, ParallelAccess):
         self.gpus: tuple[str, ...] = next((each.gpus for each in members if each.number == setup.number), ())
         for member in members:
             self.cluster.setdefault(str(member.role.job), []).append(member.address)
+        link.follow_members(self._take_address)
         self.scratch: str = setup.local_directory
         self.default_fs: str = storage.default_fs()
         self.working_dir: str = str(Path.cwd())
         self._logs = ExitStack()
+
+    def _take_address(self, member: Member) -> None:
+        self.cluster[str(member.role.job)][member.role.index] = member.address
 
     @property
     def job(self) -> str:

@@ -26,6 +26,7 @@ from tensorflowonspark.messages import (
     Contributed,
     Heartbeat,
     Member,
+    MemberReplaced,
     Members,
     NodeStatus,
     NoMoreFeeds,
@@ -109,6 +110,7 @@ class Link:
         self.in_epoch = False  # the program has taken some of an epoch's batches, but not all
         self._waits: list[WaitsFor] = []
         self._on_feed: Callable[[FeedComplete], None] | None = None
+        self._on_member: Callable[[Member], None] | None = None
         Thread(target=self._receive, daemon=True).start()
 
     def _renew_locks(self) -> None:
@@ -158,6 +160,13 @@ class Link:
     def wait_for_members(self) -> tuple[Member, ...]:
         """Wait until all nodes have registered; return them."""
         return self._wait(lambda: self._members or None)
+
+    def follow_members(self, on_member: Callable[[Member], None]) -> None:
+        """Call a function with each node, and again with each that is started again (in the receiving thread)."""
+        with self._changed:
+            self._on_member = on_member
+            for member in self._members:
+                on_member(member)
 
     def follow_feeds(self, on_feed: Callable[[FeedComplete], None]) -> None:
         """Call a function with each past and future `FeedComplete`, in separate threads."""
@@ -278,6 +287,13 @@ class Link:
     @_handle.register
     def _(self, message: Members) -> None:
         self._members = message.members
+
+    @_handle.register
+    def _(self, message: MemberReplaced) -> None:
+        new = message.member
+        self._members = tuple(new if each.number == new.number else each for each in self._members)
+        if self._on_member is not None:
+            self._on_member(new)
 
     @_handle.register
     def _(self, message: FeedComplete) -> None:

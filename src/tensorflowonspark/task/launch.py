@@ -50,6 +50,13 @@ class LaunchPlan:
     feed: FeedSpec | None  # of the task's own rows
     python: tuple[int, int]  # version of the driver's Python
     first_node: int = 0  # number of the node that task 0 launches
+    count: int | None = None  # of the nodes from that one on; None: all
+
+    @property
+    def numbers(self) -> range:
+        """The nodes that are launched."""
+        end = len(self.config.spec.roles) if self.count is None else self.first_node + self.count
+        return range(self.first_node, end)
 
     def assignment(self, number: int, host: str, owner: int, gpus: tuple[str, ...] = ()) -> NodeAssignment:
         """Return the assignment of one node.

@@ -1,12 +1,12 @@
 """Feed sessions: one feed, from its request until the programs are done with it.
 
 A session does what all feeds have in common: it runs the jobs, waits for the nodes' reports, and fails when nothing
-progresses. Its strategy decides when the programs get the rows: `CachedFeed` and `HeldFeed` when all have arrived,
-`StreamedFeed`, `EarlyFeed` and `EarlyHeldFeed` as they arrive.
+progresses. Its strategy decides when the programs get the rows: `CachedFeed`, `RecoverableFeed` and `HeldFeed` when all
+have arrived, `StreamedFeed`, `EarlyFeed` and `EarlyHeldFeed` as they arrive.
 """
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorflowonspark.driver.feed.job import FeedRequest, accepted_parts, node_endpoints
@@ -47,6 +47,9 @@ class FeedStrategy(Protocol):
     def feed(self, data: "DataFrame | None") -> None:
         """Feed the rows to train on, and send the programs what they need to read them."""
 
+    def gather(self, data: "DataFrame", spec: FeedSpec) -> list[PartSummary]:
+        """Feed rows that the nodes keep; return what they have stored."""
+
     def on_message(self, node: Node, message: Any) -> None:
         """Process a message about this feed (called under the monitor's lock)."""
 
@@ -86,6 +89,8 @@ class FeedSession:
         How many numbers Spark's partitions have: a number in the feed is one of these, modulo this.
     waited : float
         The seconds for which all programs have waited until all rows had arrived.
+    stored : dict of PartRef to PartSummary
+        The parts that the nodes have reported; not those of a stream.
     """
 
     def __init__(
@@ -106,7 +111,7 @@ class FeedSession:
         self._attempt = attempt
         self._endpoints: tuple[NodeEndpoint, ...] = ()
         self._received: dict[int, int] = {}
-        self._stored: dict[PartRef, PartSummary] = {}  # as the nodes report them; not those of a stream
+        self.stored: dict[PartRef, PartSummary] = {}
         self._job: Job | None = None
         self.strategy = strategy(self)
         self.timeout = ProgressTimeout(request.timeout, self._progress, self._describe)
@@ -127,8 +132,13 @@ class FeedSession:
             return
         # The programs pass over these rows several times, also beside a stream.
         cache = CacheConfig() if self.request.is_streamed else self.request.cache
-        parts = self.collect(self.send(data, FeedSpec(self.number, Split.VALIDATION, cache)))
+        parts = self.strategy.gather(data, FeedSpec(self.number, Split.VALIDATION, cache))
         self.validation = self.manifests(parts, Split.VALIDATION)
+
+    @property
+    def training_spec(self) -> FeedSpec:
+        """How the rows to train on are fed, if the nodes keep them."""
+        return FeedSpec(self.number, Split.TRAIN, self.request.cache, self.request.validation_column)
 
     @property
     def seconds(self) -> float:
@@ -159,25 +169,45 @@ class FeedSession:
             If a node fails.
         """
         while True:
-            job = self._submit(data, spec)
+            job = self.submit(data, spec)
             self.wait(lambda job=job: job.ended or self.is_over)  # type: ignore[misc]
             try:
-                return self._accepted(job)
+                return self.accepted(job)
             except FeedError:
                 if not any(self.monitor.nodes[each.number].lost for each in self._endpoints):
                     raise
 
-    def _submit(self, data: "DataFrame", spec: FeedSpec) -> "Job":
-        # Independent workers may return while others still read.
-        nodes = [node for node in self.fed if not node.returned] or self.fed
+    def submit(
+        self,
+        data: "DataFrame",
+        spec: FeedSpec,
+        nodes: Sequence[Node] | None = None,
+        chosen: Callable[[int], bool] | None = None,
+    ) -> "Job":
+        """Start a feeding job.
+
+        Parameters
+        ----------
+        data : DataFrame
+            The rows.
+        spec : FeedSpec
+            How they are fed.
+        nodes : sequence of Node, optional
+            The nodes that are fed; by default all.
+        chosen : callable, optional
+            Returns whether the partition of a number is fed; by default all are.
+        """
+        if nodes is None:  # independent workers may return while others still read
+            nodes = [node for node in self.fed if not node.returned] or self.fed
         self._endpoints = node_endpoints(nodes, self._attempt.address)
         feeder = PartitionFeeder(self._endpoints, self._attempt.credentials, spec)
         description = f"feed {spec.feed} ({spec.split.value}) of {len(nodes)} nodes"
-        self._job = self._attempt.backend.submit(feeder, data, description, on_end=self.monitor.wake)
+        self._job = self._attempt.backend.submit(feeder, data, description, self.monitor.wake, chosen)
         self._attempt.hold_job(self._job)
         return self._job
 
-    def _accepted(self, job: "Job") -> list[PartRef]:
+    def accepted(self, job: "Job") -> list[PartRef]:
+        """Return the parts that count, from the result of a feeding job; raise what it has failed of."""
         if self.is_over:
             return []  # the programs were done before all rows arrived
         if job.error is not None:
@@ -192,29 +222,36 @@ class FeedSession:
         """
 
         def missing() -> bool:
-            return any(ref not in self._stored and not self.monitor.nodes[ref.number].lost for ref in refs)
+            return any(ref not in self.stored and not self.monitor.nodes[ref.number].lost for ref in refs)
 
         self.wait(lambda: self.is_over or not missing())
-        return [self._stored[ref] for ref in refs if ref in self._stored]
+        return [self.stored[ref] for ref in refs if ref in self.stored]
 
     def manifests(self, parts: Sequence[PartSummary], split: Split) -> dict[int, SplitManifest]:
         """Return the manifest of a split for each node that reads it."""
         fed = self.fed
         readers = [node.number for node in self.readers if node not in fed]
         # Workers of parameter servers train asynchronously and need no even shards; when one of them dies the others
-        # go on, which they could not in the midst of a move.
-        rebalance = self.request.rebalance and not self.monitor.spec.num_ps
+        # go on, which they could not in the midst of a move. So do nodes that are started again alone.
+        together = not (self.monitor.spec.num_ps or self._attempt.restarts_nodes)
+        rebalance = self.request.rebalance and together
         own = [part for part in parts if part.split is split]
         return build_manifests(own, node_endpoints(fed), self.request.cache, rebalance, readers)
 
-    def complete(self, parts: Sequence[PartSummary]) -> None:
-        """Send the programs what has arrived, which is all."""
+    def complete(self, parts: Sequence[PartSummary], numbers: Collection[int] | None = None) -> None:
+        """Send the programs what has arrived, which is all; if `numbers` are given, those of these nodes alone."""
         if self.request.validation_column:
             self.validation = self.manifests(parts, Split.VALIDATION)
-        if not self.request.starts_early and all(node.feed_wanted == self.number for node in self.fed):
+        if (
+            numbers is None
+            and not self.request.starts_early
+            and all(node.feed_wanted == self.number for node in self.fed)
+        ):
             since = max([self._began, *(node.feed_wanted_since for node in self.fed)])
             self.waited = time.monotonic() - since
         for number, split in self.manifests(parts, Split.TRAIN).items():
+            if numbers is not None and number not in numbers:
+                continue
             self.note_held(number, [partition for partition, _ in split.parts], split.rows.get(number, 0))
             complete = FeedComplete(
                 self.number, split, self.validation.get(number), starts_early=self.request.starts_early
@@ -268,7 +305,7 @@ class FeedSession:
 
     def is_done(self, node: Node) -> bool:
         """Whether the program of a node is done with this feed."""
-        return node.returned or node.feed_wanted > self.number
+        return node.returned or max(node.feed_wanted, node.first_feed) > self.number
 
     # ---- messages of the nodes (under the monitor's lock)
 
@@ -276,7 +313,7 @@ class FeedSession:
         if isinstance(message, FeedReport) and message.feed != self.number:
             return  # a late one, of a feed that is over
         if isinstance(message, PartsStored):
-            self._stored.update((part.ref, part) for part in message.parts if not self._is_streamed(part.split))
+            self.stored.update((part.ref, part) for part in message.parts if not self._is_streamed(part.split))
         elif isinstance(message, RowsReceived):
             self._received[node.number] = message.rows
         elif isinstance(message, RowsConsumed):
@@ -291,7 +328,7 @@ class FeedSession:
     def _progress(self) -> Hashable:
         tasks = self._job.tasks() if self._job is not None else ()
         programs = tuple((node.feed_wanted, node.returned, node.serving) for node in self.monitor.nodes)
-        return tuple(self._received.items()), tuple(self.consumed.items()), len(self._stored), tasks, programs
+        return tuple(self._received.items()), tuple(self.consumed.items()), len(self.stored), tasks, programs
 
     def rows_received(self, node: Node) -> int:
         """Return how many rows have reached a node, as far as the driver knows."""
@@ -317,6 +354,10 @@ class CompleteFeed:
     def __init__(self, session: FeedSession) -> None:
         self._session = session
 
+    def gather(self, data: "DataFrame", spec: FeedSpec) -> list[PartSummary]:
+        """Run the job; return what the nodes have stored."""
+        return self._session.collect(self._session.send(data, spec))
+
     def on_message(self, node: Node, message: Any) -> None:
         """Do nothing: the session notes what it needs."""
 
@@ -340,6 +381,5 @@ class CachedFeed(CompleteFeed):
         """Run the job, complete the feed, and wait until the programs are done with it."""
         assert data is not None
         session = self._session
-        spec = FeedSpec(session.number, Split.TRAIN, session.request.cache, session.request.validation_column)
-        session.complete(session.collect(session.send(data, spec)))
+        session.complete(self.gather(data, session.training_spec))
         session.wait_until_over()

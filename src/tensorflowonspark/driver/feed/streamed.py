@@ -54,6 +54,10 @@ class StreamedFeed:
         self.feed_batch(data, 0, last=True)
         self.session.wait_until_over()
 
+    def gather(self, data: "DataFrame", spec: FeedSpec) -> list[PartSummary]:
+        """Run a job that feeds rows which the nodes keep, those to validate on; return what the nodes have stored."""
+        return self.session.collect(self.session.send(data, spec))
+
     def feed_batch(self, data: "DataFrame", first_partition: int, *, last: bool = False) -> None:
         """Stream a DataFrame; return when the programs have taken all its rows."""
         session, scheduler = self.session, self._scheduler

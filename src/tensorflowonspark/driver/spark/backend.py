@@ -12,7 +12,16 @@ from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.gpus import gpu_profile
-from tensorflowonspark.driver.spark.jobs import Job, PartitionFunction, SparkJob, SparkStage, Stage, run_in_task
+from tensorflowonspark.driver.spark.jobs import (
+    Job,
+    PartitionFunction,
+    SeparateStages,
+    SparkJob,
+    SparkStage,
+    Stage,
+    collect_chosen,
+    run_in_task,
+)
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, find_slots, listen
 from tensorflowonspark.errors import SpecError
@@ -46,7 +55,12 @@ class Backend(Protocol):
     ) -> tuple[Server, tuple[str, int]]: ...
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
     def submit(  # noqa: D102
-        self, function: PartitionFunction, data: "DataFrame | BatchRDD", description: str, on_end: Callable[[], None]
+        self,
+        function: PartitionFunction,
+        data: "DataFrame | BatchRDD",
+        description: str,
+        on_end: Callable[[], None],
+        chosen: Callable[[int], bool] | None = None,
     ) -> Job: ...
 
 
@@ -142,6 +156,10 @@ class SparkBackend:
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
         """Start the stage that launches the nodes."""
         if not self._own_nodes:
+            if plan.config.hold and plan.config.restarts_nodes and len(plan.numbers) > 1:
+                # Spark ends all tasks of a barrier stage with one of them.
+                plans = [replace(plan, first_node=number, count=1) for number in plan.numbers]
+                return SeparateStages([self.place(each, data, on_end) for each in plans])
             return SparkStage(self._spark, plan, data, on_end, self._profile, self._free_slots)
         stage = SparkStage(
             self._spark, replace(plan, first_node=self._own_nodes), data, on_end, self._profile, self._free_slots
@@ -149,7 +167,12 @@ class SparkBackend:
         return LocalNodes(plan, range(self._own_nodes), stage)
 
     def submit(
-        self, function: PartitionFunction, data: "DataFrame | BatchRDD", description: str, on_end: Callable[[], None]
+        self,
+        function: PartitionFunction,
+        data: "DataFrame | BatchRDD",
+        description: str,
+        on_end: Callable[[], None],
+        chosen: Callable[[int], bool] | None = None,
     ) -> SparkJob:
         """Start a job that applies a function to each partition of its data, and collects the rows it returns.
 
@@ -163,7 +186,10 @@ class SparkBackend:
             The job's name in Spark's UI.
         on_end : callable
             Called when the job has ended.
+        chosen : callable, optional
+            Returns whether the partition of a number is computed; by default all are.
         """
         task = partial(run_in_task, function)
         rows: Any = data.map_in_arrow(task) if isinstance(data, BatchRDD) else map_in_arrow(data, task, function.schema)
-        return SparkJob(self._spark, description, rows.collect, on_end)
+        action = rows.collect if chosen is None else partial(collect_chosen, rows, chosen)
+        return SparkJob(self._spark, description, action, on_end)

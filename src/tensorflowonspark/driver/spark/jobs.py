@@ -4,7 +4,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Thread
@@ -19,15 +19,18 @@ from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
     "Job",
     "PartitionFunction",
+    "SeparateStages",
     "SparkJob",
     "SparkStage",
     "Stage",
+    "collect_chosen",
     "first_cause",
     "not_computed",
     "run_in_task",
@@ -109,6 +112,13 @@ def first_cause(error: BaseException) -> str:
         if found:
             return str(found[-1]).strip()
     return (text.strip().splitlines() or [type(error).__name__])[0]
+
+
+def collect_chosen(rows: "DataFrame | RDD[Any]", chosen: Callable[[int], bool]) -> list[Any]:
+    """Return the rows of some partitions, which alone are computed."""
+    rdd: RDD[Any] = getattr(rows, "rdd", rows)
+    numbers = [number for number in range(rdd.getNumPartitions()) if chosen(number)]
+    return list(rdd.context.runJob(rdd, list, numbers)) if numbers else []
 
 
 class SparkJob:
@@ -229,7 +239,7 @@ class SparkStage:
         profile: "ResourceProfile | None" = None,
         on_submitted: Callable[[], None] = lambda: None,
     ) -> None:
-        self._size = len(plan.config.spec.roles) - plan.first_node
+        self._size = len(plan.numbers)
         frame = spark.range(0, self._size, 1, self._size) if data is None else data.repartition(self._size)
         placed = map_in_arrow(frame, partial(launch_node, plan), PROBLEM_SCHEMA, barrier=True)
         self._spark = spark
@@ -286,6 +296,42 @@ class SparkStage:
 
     def _rows(self) -> Iterator[Any]:
         return iter(self._job.result or ())
+
+
+class SeparateStages:
+    """Several stages as one, each of which holds its nodes: the end of a task ends those of its own stage alone.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        They have been submitted.
+    """
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self._stages = stages
+
+    @property
+    def ended(self) -> bool:
+        """Whether all have ended, or one without launching its nodes."""
+        return all(each.ended for each in self._stages) or bool(self.problems())
+
+    def problems(self) -> list[str]:
+        """Return why nodes could not be launched."""
+        return [problem for each in self._stages if each.ended for problem in each.problems()]
+
+    def data_problem(self) -> FeedError | None:
+        """Return None: these stages feed no rows."""
+
+    def cancel(self) -> None:
+        """Cancel their tasks."""
+        for each in self._stages:
+            each.cancel()
+
+    def wait(self, seconds: float) -> None:
+        """Wait at most so many seconds for the end of all."""
+        end = time.monotonic() + seconds
+        for each in self._stages:
+            each.wait(max(0.0, end - time.monotonic()))
 
 
 def stage_error(error: BaseException, feeds: bool) -> ClusterError:

@@ -209,7 +209,8 @@ class FileFeeds:
     def _read_uncounted(self, number: int, call: str, splits: Sequence[Records], config: CacheConfig) -> Feed:
         if self.setup.role not in self.setup.spec.fed:
             return self._open_uncounted(None, call, splits, splits, config)
-        together = len(self.feeds.numbers) > 1
+        # A worker whose peers may be started again alone does not wait for them.
+        together = len(self.feeds.numbers) > 1 and not self.setup.config.restarts_nodes
         self._agree(number, call, splits, streams=together)
         share = [splits[each] for each in self._own_share(splits)]
         return self._open_uncounted(number, call, splits, share, config, together=together)

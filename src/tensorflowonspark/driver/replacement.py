@@ -1,0 +1,134 @@
+"""Restarts of single nodes: one that fails is started again in a running attempt, while the others continue.
+
+The supervisor of the new process is launched as the first one was, by a barrier stage, of one task. It registers under
+an id of its own, so that no other process can take its place, and is sent the addresses of all nodes; the others are
+sent its new one. The `Monitor` keeps the states, and a feed session feeds again the rows that the node held.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Lock, Thread
+
+from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.driver.spark.backend import Backend
+from tensorflowonspark.driver.spark.jobs import Stage
+from tensorflowonspark.errors import ClusterError, SlotsError
+from tensorflowonspark.messages import Failed
+from tensorflowonspark.task.launch import LaunchPlan
+from tensorflowonspark.terminal import CONSOLE
+from tensorflowonspark.transport import Channel
+
+__all__ = ["Replacements"]
+
+_log = logging.getLogger(__name__)
+_END_SECONDS = 5.0  # for the former process to end: its slot, its GPUs and its files are then free
+
+
+class Replacements:
+    """Starts nodes of one attempt again, each alone, as often as the policy allows.
+
+    Parameters
+    ----------
+    backend : Backend
+        Where the nodes run.
+    config : ClusterConfig
+        The attempt's.
+    monitor : Monitor
+        The state of the nodes.
+    plan : callable
+        Returns the plan by which the attempt has launched its nodes.
+    """
+
+    def __init__(
+        self, backend: Backend, config: ClusterConfig, monitor: Monitor, plan: Callable[[], LaunchPlan]
+    ) -> None:
+        self._backend = backend
+        self._config = config
+        self._monitor = monitor
+        self._plan = plan
+        self._placing = Lock()  # one asks for slots at a time
+        self._stages: list[Stage] = []
+        monitor.replace = self.take
+
+    def take(self, node: Node, failure: Failed) -> Failed | None:
+        """Start a node again that has failed (under the monitor's lock); return the failure if that can't be.
+
+        A node whose program has returned is not started again: no other one waits for it. But if it answers inference,
+        its program's state is lost with it.
+        """
+        policy = self._config.restarts
+        if not self._monitor.all_up:
+            return failure
+        if node.returned and not node.answering:
+            text = "%s on %s failed after its program had returned: %s. Its result is kept"
+            CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason)
+            return None
+        if node.returned or failure.kind.name.lower() not in policy.causes:
+            return failure
+        if node.restarts >= policy.max_restarts:
+            after = f" (after {node.restarts} restarts of this node: max_restarts)" if node.restarts else ""
+            return replace(failure, reason=f"{failure.reason}{after}")
+        delay = policy.delay(node.restarts)
+        CONSOLE.log(
+            _log,
+            logging.WARNING,
+            "%s on %s failed: %s\nIt is started again%s (restart %d of %d of this node); the others continue",
+            node.role,
+            node.host,
+            failure.reason.partition("\n")[0],
+            f" in {delay:g} s" if delay else "",
+            node.restarts + 1,
+            policy.max_restarts,
+        )
+        channel = self._monitor.retire(node, failure)
+        Thread(target=self._start, args=(node, node.restarts, channel, failure, delay), daemon=True).start()
+        return None
+
+    def close(self, seconds: float) -> None:
+        """End the stages; the nodes have ended."""
+        for stage in self._stages:
+            stage.wait(seconds)
+            stage.cancel()
+
+    def _start(self, node: Node, restart: int, channel: Channel | None, failure: Failed, delay: float) -> None:
+        """Start a node again, and wait until it is up or has failed once more (in a thread of its own)."""
+        monitor, seconds = self._monitor, self._config.start_timeout
+
+        def decided(stage: Stage) -> bool:
+            launched = node.state is not NodeState.RESTARTING
+            up = launched and node.state is not NodeState.CONNECTED
+            return up or node.restarts != restart or (stage.ended and not launched)
+
+        try:
+            monitor.wait(lambda: monitor.has_ended(channel), _END_SECONDS)
+            monitor.wait(lambda: False, delay)
+            stage = self._launch(node)
+            monitor.wait(lambda: decided(stage), seconds)
+        except SlotsError as error:
+            reason = f"{failure.reason}, and it could not be started again: {error}"
+            monitor.give_up(node, replace(failure, reason=reason, advice="", traceback=""))
+            return
+        except ClusterError:
+            return  # the cluster has ended
+        problem = f"it did not come up within {seconds:g} s (start_timeout)"
+        if stage.ended and node.state is NodeState.RESTARTING:
+            problem = "; ".join(stage.problems()) or "no task launched it: see the stage in Spark's UI"
+        monitor.fail_start(node, restart, replace(failure, reason=f"its restart failed: {problem}", traceback=""))
+
+    def _launch(self, node: Node) -> Stage:
+        config = self._config
+        with self._placing:
+            # Tasks that hold their slots use all that there were.
+            slots = len(config.spec.roles) if config.hold else 1
+            self._backend.find_slots(slots, slots, config.start_timeout, slots)
+            self._monitor.wait(lambda: False, 0)  # raises if the cluster has ended
+            own = replace(config, attempt=config.attempt + node.restarts, first_feed=node.first_feed)
+            plan = replace(
+                self._plan(), config=own, cluster_id=self._monitor.cluster_of(node), first_node=node.number, count=1
+            )
+            stage = self._backend.place(plan, None, on_end=self._monitor.wake)
+            self._stages.append(stage)
+        return stage
