@@ -31,12 +31,21 @@ class Failures:
         The lock of their states.
     conclude : callable
         Called when the root cause is certain.
+    does_without : callable
+        Returns whether a worker takes part in rounds that the others can go on with alone.
     """
 
-    def __init__(self, roster: Roster, lock: RLock, conclude: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        lock: RLock,
+        conclude: Callable[[], None],
+        does_without: Callable[[Node], bool] = lambda _: False,
+    ) -> None:
         self._roster = roster
         self._lock = lock
         self._conclude = conclude
+        self._does_without = does_without
         self._failures: list[tuple[Node, Failed]] = []
         self._losses: list[tuple[Node, Failed]] = []  # of nodes that the others can do without
         self._probe = 0  # the number of the last one
@@ -82,8 +91,14 @@ class Failures:
         return NodeError(str(node.role), node.host, *details, failed.exit_code)
 
     def _can_lose(self, node: Node, failure: Failed) -> bool:
-        """Whether the others can do without a node: asynchronous workers can, as long as one is left."""
+        """Whether the others can do without a node.
+
+        Asynchronous workers can, as long as one is left; those that average their weights in rounds, as long as the
+        chief is there, which saves them.
+        """
         died = failure.kind not in (FailureKind.RAISED, FailureKind.PEER_LOST)
+        if died and node is not self._roster.chief and self._does_without(node):
+            return True
         return died and node.serving and node.role.job is Job.WORKER and len(self._roster.fed()) > 1
 
     def _conclude_if_answered(self, probe: int) -> None:

@@ -33,6 +33,8 @@ _KEEPALIVE = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
 ]
+# Not shared with other clients of this process, whose pings would end it.
+_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 _BATCH_BYTES = 64 << 20  # in one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
 
 
@@ -115,6 +117,10 @@ class Exchange:
         with connection_errors():
             self._writer.close()
 
+    def cancel(self) -> None:
+        """Break the exchange off, from any thread: a call that waits for the other side fails."""
+        self._reader.cancel()
+
     def close(self) -> None:
         """End the exchange."""
         with connection_errors():
@@ -123,9 +129,23 @@ class Exchange:
 
 
 class Connection:
-    """A connection to a server, which is established by the first call."""
+    """A connection to a server, which is established by the first call.
 
-    def __init__(self, address: str | tuple[str, int], credentials: Credentials) -> None:
+    Parameters
+    ----------
+    address : str or (str, int)
+        A Unix socket's path, or a host and port.
+    credentials : Credentials
+        The cluster's.
+    keepalive : bool
+        Whether a host is detected that vanishes. A server ends the connection of a client that sends these pings while
+        a call of it waits for minutes ("too_many_pings").
+    """
+
+    def __init__(
+        self, address: str | tuple[str, int], credentials: Credentials, *, keepalive: bool = True
+    ) -> None:
+        options = _KEEPALIVE if keepalive else _OWN_CONNECTION
         self._token = credentials.token
         own = credentials.certificate.encode()
         if own and not isinstance(address, str):
@@ -135,10 +155,10 @@ class Connection:
                 cert_chain=own,
                 private_key=credentials.key.encode(),
                 override_hostname=CERTIFIED_NAME,
-                generic_options=_KEEPALIVE,
+                generic_options=options,
             )
         else:
-            self._client = flight.FlightClient(location(address), generic_options=_KEEPALIVE)
+            self._client = flight.FlightClient(location(address), generic_options=options)
 
     def channel(self) -> Channel:
         """Open a channel."""
@@ -159,9 +179,9 @@ class Connection:
         self._client.close()
 
 
-def connect(address: str | tuple[str, int], credentials: Credentials) -> Connection:
+def connect(address: str | tuple[str, int], credentials: Credentials, *, keepalive: bool = True) -> Connection:
     """Return a connection to a Unix socket's path, or to a host and port."""
-    return Connection(address, credentials)
+    return Connection(address, credentials, keepalive=keepalive)
 
 
 def connect_local(socket: str, host: str, port: int, credentials: Credentials) -> Connection:
