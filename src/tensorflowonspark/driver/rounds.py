@@ -45,6 +45,7 @@ class _Member:
     since: float  # time (time.monotonic) of the report
     version: int  # of the weights that it shares with the others
     waiting: bool = True  # else it computes
+    newcomer: bool = False  # it has come when the others shared weights already: none trains on for it alone
     late: bool = False  # it has missed a round: no other worker waits for it until it reports again
     settled: bool = False  # its training has ended, and it waits for the end of the others'
 
@@ -130,10 +131,10 @@ class Rounds:
     def lose(self, node: Node) -> None:
         """Note that a worker is lost."""
         self._lost.add(node.number)
+        self._holders.pop(node.number, None)
         self._remove(node.number)
 
     def _remove(self, number: int) -> None:
-        self._holders.pop(number, None)
         if self._members.pop(number, None) is None:
             return
         if not self._members:
@@ -148,7 +149,9 @@ class Rounds:
 
     def _reach(self, node: Node, message: RoundReached) -> None:
         peer = Peer(node.number, str(node.role), node.host, message.port)
-        member = _Member(node, peer, message, time.monotonic(), message.version)
+        before = self._members.get(node.number)
+        newcomer = before.newcomer if before else self._begun
+        member = _Member(node, peer, message, time.monotonic(), message.version, newcomer=newcomer)
         self._members[node.number] = member
         other = next((each for each in self._members.values() if each.report.signature != message.signature), None)
         if other is not None:
@@ -182,20 +185,22 @@ class Rounds:
         if not ready and (away or not settled):
             return
         # Workers at the end of their training have nothing else to do than to wait for those that still train.
+        deciding = [each for each in self._members.values() if not each.newcomer] or list(self._members.values())
+        over = self._begun and all(each.late or (each.waiting and each.report.last) for each in deciding)
         ends = all(each.report.last for each in ready)
         overdue = not ends and self._is_overdue(ready)
-        if away and not overdue:
+        if away and not overdue and not over:
             return
-        if ends:
+        if ends or over:
             ready += settled
         if not self._are_enough(ready, overdue, away):
             return
         for each in self._members.values():
             each.late = each not in ready and not each.settled
-        if away and self._begun:
+        if away and self._begun and not over:
             names = ", ".join(f"{each.role} on {each.host}" for each in away)
             CONSOLE.log(_log, logging.WARNING, "a round begins without %s: the time is over (timeout)", names)
-        self._begin(sorted(ready, key=lambda each: each.node.number), final=ends)
+        self._begin(sorted(ready, key=lambda each: each.node.number), final=ends or over)
 
     def _is_overdue(self, ready: Sequence[_Member]) -> bool:
         """Return whether the time of the first worker is over; if it is not, look again when it will be."""

@@ -124,8 +124,10 @@ class Exchange:
     def close(self) -> None:
         """End the exchange."""
         with connection_errors():
-            self._writer.done_writing()
-            self._writer.close()
+            try:
+                self._writer.done_writing()
+            finally:
+                self._writer.close()
 
 
 class Connection:

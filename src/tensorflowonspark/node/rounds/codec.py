@@ -32,7 +32,7 @@ def encode(values: Vector, *, half: bool) -> bytes:
     Parameters
     ----------
     values : numpy.ndarray
-        Finite ones, float32.
+        Float32, from -2**127 to 2**127.
     half : bool
         Whether they are sent as float16, in half the bytes. Each block of values is multiplied by a power of two, so
         that the largest neither overflows nor loses precision: every value has an error of at most 2**-11 of itself, or

@@ -8,6 +8,7 @@ worker receives the same bytes, and the owner decodes what it sends.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Any
@@ -165,6 +166,7 @@ class Exchange:
     def _talk(self, peer: Peer) -> None:
         part = self._part_of(peer.number)
         mean = self.mean[self._slices[peer.number]]
+        dialogue = None
         try:
             dialogue = self._connect(peer).exchange(SliceHeader(self.number, self._own), DATA)
             with self._changed:
@@ -182,11 +184,16 @@ class Exchange:
                 if dialogue in self._dialogues:
                     self._dialogues.remove(dialogue)
             dialogue.close()
+            dialogue = None
         except (transport.ConnectionLost, ClusterError, ValueError, pa.ArrowException) as error:
             with self._changed:
                 self._failed[peer.number] = str(error)
                 self._changed.notify_all()
             return
+        finally:
+            if dialogue is not None:
+                with suppress(transport.ConnectionLost):
+                    dialogue.close()
         self._finish(peer.number)
 
     def _finish(self, owner: int) -> None:

@@ -62,7 +62,8 @@ class RoundMember:
         self._shared: Shared | None = None
         self._exchange: Exchange | None = None
         self._ended = -1  # the number of the newest exchange that has ended
-        self._changed = Condition()  # of the three above
+        self._closed = False
+        self._changed = Condition()  # of the four above
         self._server: transport.Server | None = None
         self._connections: dict[tuple[str, int], transport.Connection] = {}
         self._connecting = Lock()
@@ -241,7 +242,11 @@ class RoundMember:
         timeout = self._settings.timeout if self._settings else 0.0
         with self._changed:
             self._changed.wait_for(
-                lambda: self._ended >= header.number or (self._exchange and self._exchange.number >= header.number),
+                lambda: (
+                    self._closed
+                    or self._ended >= header.number
+                    or (self._exchange is not None and self._exchange.number >= header.number)
+                ),
                 timeout,
             )
             if self._exchange is None or self._exchange.number != header.number:
@@ -250,7 +255,10 @@ class RoundMember:
 
     def _send_weights(self, header: _WeightsHeader) -> Iterator[pa.RecordBatch]:
         with self._changed:
-            self._changed.wait_for(lambda: self._shared and self._shared.version >= header.version, header.timeout)
+            self._changed.wait_for(
+                lambda: self._closed or (self._shared is not None and self._shared.version >= header.version),
+                header.timeout,
+            )
             shared = self._shared
         if shared is None or shared.version < header.version:
             raise ClusterError(f"{self.name} does not have the weights of round {header.version}")
@@ -265,10 +273,14 @@ class RoundMember:
 
     def close(self) -> None:
         """Stop serving."""
-        for connection in self._connections.values():
+        self._closed = True
+        self._end_exchange(self._ended, "the worker ends")
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
             connection.close()
-        if self._server is not None:
-            self._server.close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
 
 
 def _gather(answers: Iterator[pa.RecordBatch], size: int) -> Vector:
