@@ -31,8 +31,8 @@ class _Link:
         self.dead = False
 
     def send(self, message):
-        self._require_alive()
-        self._group.on_message(self._number, message)
+        if not self.dead:
+            self._group.on_message(self._number, message)
 
     def wait_for_round(self):
         message = self._messages.get()

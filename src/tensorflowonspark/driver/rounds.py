@@ -135,8 +135,7 @@ class Rounds:
         self._remove(node.number)
 
     def _remove(self, number: int) -> None:
-        if self._members.pop(number, None) is None:
-            return
+        self._members.pop(number, None)
         if not self._members:
             self._begun = False
         exchange = self._exchange

@@ -168,6 +168,9 @@ class Exchange:
         mean = self.mean[self._slices[peer.number]]
         dialogue = None
         try:
+            if not len(part):  # there are more workers than weights
+                self._finish(peer.number)
+                return
             dialogue = self._connect(peer).exchange(SliceHeader(self.number, self._own), DATA)
             with self._changed:
                 if self._aborted:
@@ -183,8 +186,6 @@ class Exchange:
             with self._changed:
                 if dialogue in self._dialogues:
                     self._dialogues.remove(dialogue)
-            dialogue.close()
-            dialogue = None
         except (transport.ConnectionLost, ClusterError, ValueError, pa.ArrowException) as error:
             with self._changed:
                 self._failed[peer.number] = str(error)
