@@ -32,6 +32,7 @@ __all__ = [
     "NodeLost",
     "NodeReady",
     "NodeStatus",
+    "Peer",
     "PortReleased",
     "Probe",
     "ProbeReply",
@@ -41,6 +42,12 @@ __all__ = [
     "Reply",
     "Returned",
     "RootCause",
+    "RoundBroken",
+    "RoundExchanged",
+    "RoundPlan",
+    "RoundReached",
+    "RoundRefused",
+    "RoundResult",
     "Serving",
     "StatusRequest",
     "Stop",
@@ -83,6 +90,16 @@ class Member:
     def address(self) -> str:
         """Return ``host:port`` of the node's TensorFlow server."""
         return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A worker that takes part in rounds, and the port of its server for the other workers."""
+
+    number: int
+    name: str
+    host: str
+    port: int
 
 
 class WaitsFor(Enum):
@@ -217,6 +234,35 @@ class Contribution(ToDriver):
 
 
 @dataclass(frozen=True)
+class RoundReached(ToDriver):
+    """The program has reached a round, in which the workers average their weights (`driver/rounds.py`)."""
+
+    port: int  # of the node's server for the other workers
+    version: int  # of the weights from which it began; -1: it shares none yet
+    steps: int  # since then
+    last: bool  # whether its training ends with this round
+    min_workers: int
+    timeout: float  # seconds that it waits for the other workers
+    signature: str  # of the model and the settings, which must be the same on all workers
+
+
+@dataclass(frozen=True)
+class RoundExchanged(ToDriver):
+    """The node has the mean of all contributions to the round of this number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class RoundBroken(ToDriver):
+    """The node can't get the contributions of some workers (by number) to a round."""
+
+    number: int
+    missing: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class ProbeReply(ToDriver):
     """The reply to the `Probe` of this number: supervisor and node are up, or their failure has been sent."""
 
@@ -321,6 +367,31 @@ class Contributed(ToNode):
     sender: int
     piece: bytes
     last: bool
+
+
+@dataclass(frozen=True)
+class RoundPlan(ToNode):
+    """The workers whose contributions to a round are averaged; each owns a slice of the weights, in this order."""
+
+    number: int
+    contributors: tuple[Peer, ...]
+
+
+@dataclass(frozen=True)
+class RoundResult(ToNode):
+    """A round is complete: its contributors hold the new weights, and all other workers take them from one of these."""
+
+    number: int  # the version of the weights from now on
+    holders: tuple[Peer, ...]
+    averaged: bool  # else the holders keep the weights that they have
+    final: bool  # whether the training of all workers ends with this round
+
+
+@dataclass(frozen=True)
+class RoundRefused(ToNode):
+    """A round can't take place."""
+
+    reason: str
 
 
 @dataclass(frozen=True)

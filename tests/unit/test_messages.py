@@ -21,6 +21,7 @@ VALUES = {
     "PartHeader",
     "PartRef",
     "PartSummary",
+    "Peer",
     "SplitManifest",
 }
 CLASSES = [

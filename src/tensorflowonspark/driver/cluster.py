@@ -302,8 +302,8 @@ class Cluster:
     def _join(self, timeout: float | None) -> dict[str, Any]:
         self._monitor.end_feeds()
         trainers = self._monitor.trainers()
-        if not self._monitor.wait(lambda: all(node.returned or node.serving for node in trainers), timeout):
-            running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not each.returned)
+        if not self._monitor.wait(lambda: all(node.returned or node.serving or node.lost for node in trainers), timeout):
+            running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not (each.returned or each.lost))
             raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {running}")
         self._attempt.advise()
         return {str(node.role): deserialize_result(node) for node in trainers if node.returned}

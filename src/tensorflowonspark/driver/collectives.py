@@ -230,9 +230,13 @@ class FileFeeds:
             if self._calls.complete(message.feed, workers):
                 self._complete(message.feed, workers)
         if isinstance(message, Returned):
-            for stream in self._streams.values():
-                stream.leave(node.number)
+            self.lose(node)
         return self._calls.find_absent(workers)
+
+    def lose(self, node: Node) -> None:
+        """Note that a worker will read no further rows."""
+        for stream in self._streams.values():
+            stream.leave(node.number)
 
     def report(self, node: Node, message: FeedReport) -> None:
         """Note what a worker reports of a feed whose rows its workers count in the first epoch."""

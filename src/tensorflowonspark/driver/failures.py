@@ -31,12 +31,21 @@ class Failures:
         The lock of their states.
     conclude : callable
         Called when the root cause is certain.
+    does_without : callable
+        Returns whether a worker takes part in rounds that the others can go on with alone.
     """
 
-    def __init__(self, roster: Roster, lock: RLock, conclude: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        lock: RLock,
+        conclude: Callable[[], None],
+        does_without: Callable[[Node], bool] = lambda _: False,
+    ) -> None:
         self._roster = roster
         self._lock = lock
         self._conclude = conclude
+        self._does_without = does_without
         self._failures: list[tuple[Node, Failed]] = []
         self._losses: list[tuple[Node, Failed]] = []  # of nodes that the others can do without
         self._probe = 0  # the number of the last one
@@ -84,12 +93,16 @@ class Failures:
     def _can_lose(self, node: Node, failure: Failed) -> bool:
         """Whether the others can do without a node.
 
-        Those of asynchronous training can, as long as one worker is left. A node that holds layers of the chief's model
-        serves too (`Context.connect`), and takes them with it.
+        Asynchronous workers can, as long as one is left; those that average their weights in rounds, as long as the
+        chief is there, which saves them. A node that holds layers of the chief's model serves too (`Context.connect`),
+        and takes them with it.
         """
-        if failure.kind in (FailureKind.RAISED, FailureKind.PEER_LOST) or not self._roster.spec.num_ps:
+        if failure.kind in (FailureKind.RAISED, FailureKind.PEER_LOST):
             return False
-        return node.serving and node.role.job is Job.WORKER and len(self._roster.fed()) > 1
+        if node is not self._roster.chief and self._does_without(node):
+            return True
+        asynchronous = bool(self._roster.spec.num_ps) and node.serving and node.role.job is Job.WORKER
+        return asynchronous and len(self._roster.fed()) > 1
 
     def _conclude_if_answered(self, probe: int) -> None:
         """Conclude if all supervisors have answered that their nodes are up; else give the others more time."""

@@ -19,6 +19,7 @@ from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
+from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.errors import ClusterError, NodeError
 from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded, TrainingPace
 from tensorflowonspark.messages import (
@@ -43,6 +44,9 @@ from tensorflowonspark.messages import (
     Register,
     Returned,
     RootCause,
+    RoundBroken,
+    RoundExchanged,
+    RoundReached,
     Serving,
     Stop,
     TensorBoardUp,
@@ -113,13 +117,14 @@ class Monitor(Roster):
         self._console = console
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
+        self._rounds = Rounds(self.send, self.lock, self.fed)
         # Takes a failure if the others continue and the node is started again (under the lock); else returns it.
         self.replace: Callable[[Node, Failed], Failed | None] = lambda _node, failure: failure
-        self.listeners: list[NodeListener] = [self._collectives, self._file_feeds]
+        self.listeners: list[NodeListener] = [self._collectives, self._file_feeds, self._rounds]
         self._members: dict[int, Member] = {}  # by number, once all nodes have registered
         self._former: set[Channel] = set()  # of processes in whose place others are started
         self._no_more_feeds = False
-        self._failures = Failures(self, self.lock, self._conclude)
+        self._failures = Failures(self, self.lock, self._conclude, self._rounds.can_lose)
         self._failed = False  # and the root cause is certain
         self._stopping = False
 
@@ -265,6 +270,7 @@ class Monitor(Roster):
     def _(self, message: Returned, node: Node) -> None:
         node.returned, node.result = True, message.result
         self.move(node, NodeState.RETURNED)
+        self._rounds.receive(node, message)
         self._fail_if_awaited(node, message)
 
     def _fail_if_awaited(self, node: Node, message: FeedWanted | Returned) -> None:
@@ -280,6 +286,12 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: Contribution, node: Node) -> None:
         self._fail(node, self._collectives.receive(node, message, self.fed()))
+
+    @_handle.register(RoundReached)
+    @_handle.register(RoundExchanged)
+    @_handle.register(RoundBroken)
+    def _(self, message: RoundReached | RoundExchanged | RoundBroken, node: Node) -> None:
+        self._rounds.receive(node, message)
 
     @_handle.register
     def _(self, message: FilesRead, node: Node) -> None:
@@ -354,7 +366,7 @@ class Monitor(Roster):
         idle = self.idle()
         if not idle:
             return
-        found = find_hung(idle, [node for node in self.trainers() if not node.serving], self.feed)
+        found = find_hung(idle, [node for node in self.trainers() if not (node.serving or node.lost)], self.feed)
         if found is not None:
             self._fail(found[0], self._collectives.explain(*found))
 
@@ -386,6 +398,9 @@ class Monitor(Roster):
             self._failures.note(node, failure)
             if node.lost:
                 self._report_passes()  # the others may all have ended theirs
+                self._file_feeds.lose(node)
+                self._rounds.lose(node)
+                self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
 
     def fail_start(self, node: Node, restart: int, failure: Failed) -> None:
         """Note that a restart of a node has failed, unless it is up or another restart has begun."""

@@ -33,6 +33,9 @@ from tensorflowonspark.messages import (
     PortReleased,
     Progress,
     ReleasePort,
+    RoundPlan,
+    RoundRefused,
+    RoundResult,
     StatusRequest,
     Stop,
     TensorFlowImported,
@@ -104,6 +107,7 @@ class Link:
         self._uncounted: set[int] = set()  # streams that broke off, or whose workers take no steps together
         self._passes: dict[tuple[int, Split], int] = {}
         self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
+        self._rounds: deque[RoundPlan | RoundResult | RoundRefused] = deque()
         self._no_more_feeds = False
         self._port_released = False
         self._stopped = False
@@ -228,6 +232,10 @@ class Link:
         self._wait(lambda: (key in self._contributions and self._contributions[key][-1].last) or None)
         return b"".join(each.piece for each in self._contributions.pop(key))
 
+    def wait_for_round(self) -> RoundPlan | RoundResult | RoundRefused:
+        """Return the driver's next message about a round that this node has reached."""
+        return self._wait(lambda: self._rounds.popleft() if self._rounds else None)
+
     def release_port(self) -> None:
         """Wait until the supervisor has released the node's TensorFlow port."""
         self.send(ReleasePort())
@@ -316,6 +324,12 @@ class Link:
     @_handle.register
     def _(self, message: Contributed) -> None:
         self._contributions[message.collective, message.sender].append(message)
+
+    @_handle.register(RoundPlan)
+    @_handle.register(RoundResult)
+    @_handle.register(RoundRefused)
+    def _(self, message: RoundPlan | RoundResult | RoundRefused) -> None:
+        self._rounds.append(message)
 
     @_handle.register
     def _(self, message: PassesEnded) -> None:

@@ -35,6 +35,8 @@ _KEEPALIVE = [
     ("grpc.http2.ping_timeout_ms", 10_000),
 ]
 _LISTENING_SECONDS = 2.0  # for a host to answer
+# Not shared with other clients of this process, whose pings would end it.
+_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 _BATCH_BYTES = 64 << 20  # in one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
 
 
@@ -117,17 +119,37 @@ class Exchange:
         with connection_errors():
             self._writer.close()
 
+    def cancel(self) -> None:
+        """Break the exchange off, from any thread: a call that waits for the other side fails."""
+        self._reader.cancel()
+
     def close(self) -> None:
         """End the exchange."""
         with connection_errors():
-            self._writer.done_writing()
-            self._writer.close()
+            try:
+                self._writer.done_writing()
+            finally:
+                self._writer.close()
 
 
 class Connection:
-    """A connection to a server, which is established by the first call."""
+    """A connection to a server, which is established by the first call.
 
-    def __init__(self, address: str | tuple[str, int], credentials: Credentials) -> None:
+    Parameters
+    ----------
+    address : str or (str, int)
+        A Unix socket's path, or a host and port.
+    credentials : Credentials
+        The cluster's.
+    keepalive : bool
+        Whether a host is detected that vanishes. A server ends the connection of a client that sends these pings while
+        a call of it waits for minutes ("too_many_pings").
+    """
+
+    def __init__(
+        self, address: str | tuple[str, int], credentials: Credentials, *, keepalive: bool = True
+    ) -> None:
+        options = _KEEPALIVE if keepalive else _OWN_CONNECTION
         self._token = credentials.token
         own = credentials.certificate.encode()
         if own and not isinstance(address, str):
@@ -137,10 +159,10 @@ class Connection:
                 cert_chain=own,
                 private_key=credentials.key.encode(),
                 override_hostname=CERTIFIED_NAME,
-                generic_options=_KEEPALIVE,
+                generic_options=options,
             )
         else:
-            self._client = flight.FlightClient(location(address), generic_options=_KEEPALIVE)
+            self._client = flight.FlightClient(location(address), generic_options=options)
 
     def channel(self) -> Channel:
         """Open a channel."""
@@ -161,9 +183,9 @@ class Connection:
         self._client.close()
 
 
-def connect(address: str | tuple[str, int], credentials: Credentials) -> Connection:
+def connect(address: str | tuple[str, int], credentials: Credentials, *, keepalive: bool = True) -> Connection:
     """Return a connection to a Unix socket's path, or to a host and port."""
-    return Connection(address, credentials)
+    return Connection(address, credentials, keepalive=keepalive)
 
 
 def connect_local(socket: str, host: str, port: int, credentials: Credentials) -> Connection:

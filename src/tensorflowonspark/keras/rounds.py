@@ -1,0 +1,165 @@
+"""Rounds in which the models of several workers become one: the state that they share, and its outer optimizer.
+
+The weights of a model are one flat vector of float32 here. Each worker trains on its own, and in a round sends by how
+much its weights have changed since the last one. The outer optimizer takes the mean of these changes as its (negative)
+gradient, on all workers alike: numpy's operations on float32 have the same result everywhere.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NOTHING_SHARED", "RoundSettings", "Shared", "Vector", "Workers", "connect", "connected", "outer_step"]
+
+Vector = npt.NDArray[np.float32]
+NOTHING_SHARED = -1  # the version of weights before the first round
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all workers have in common after a round.
+
+    Attributes
+    ----------
+    version : int
+        The number of the round.
+    weights : numpy.ndarray
+        All weights of the model, those that are trained first; float32, of one dimension.
+    momentum : numpy.ndarray
+        The outer optimizer's, of the weights that are trained; empty if it has none.
+    """
+
+    version: int
+    weights: Vector
+    momentum: Vector
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """What the workers of a round must agree on, and how long they wait.
+
+    Attributes
+    ----------
+    shapes : tuple of tuple of int
+        The shape of each weight.
+    trained : int
+        The number of values that are trained; the others, such as BatchNorm's statistics, are averaged.
+    learning_rate, momentum : float
+        Of the outer optimizer.
+    half : bool
+        Whether changes are sent as float16.
+    min_workers : int
+        The fewest workers of a round.
+    timeout : float
+        Seconds that a worker waits for the others.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    trained: int
+    learning_rate: float
+    momentum: float
+    half: bool
+    min_workers: int
+    timeout: float
+
+    @property
+    def signature(self) -> str:
+        """A text that is the same on all workers whose models and settings are."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+class Workers(Protocol):
+    """The workers that train together, as one of them sees them."""
+
+    name: str  # of this worker, and its host, for errors
+    sent_bytes: int  # of weights, to other workers
+
+    def join(self, settings: RoundSettings, weights: Vector) -> tuple[Shared, bool]:
+        """Begin the training; return what all share, and whether the training of the others has ended."""
+
+    def average(self, weights: Vector, steps: int, last: bool) -> tuple[Shared, bool]:
+        """Take part in a round; return what all share after it, and whether the training of all has ended with it.
+
+        Parameters
+        ----------
+        weights : numpy.ndarray
+            This worker's.
+        steps : int
+            How many it has taken since the last round.
+        last : bool
+            Whether it takes no further step: it waits until the training of all workers has ended.
+        """
+
+
+_workers: list[Workers] = []  # one in a node that trains with others, else none
+
+
+def connect(workers: Workers) -> None:
+    """Have the callbacks take part in rounds with other workers."""
+    _workers[:] = [workers]
+
+
+def connected() -> Workers | None:
+    """Return the workers of this process's cluster; None outside of a node, and for a worker without others."""
+    return _workers[0] if _workers else None
+
+
+def first_shared(settings: RoundSettings, weights: Vector, version: int) -> Shared:
+    """Return what a worker shares that is the first."""
+    size = settings.trained if settings.momentum else 0
+    return Shared(version, weights, np.zeros(size, np.float32))
+
+
+def outer_step(settings: RoundSettings, shared: Shared, mean: Vector, version: int) -> Shared:
+    """Return what all workers share after a round, by the mean of the changes of their weights.
+
+    This is stochastic gradient descent with Nesterov's momentum, whose gradient is the negative mean (DiLoCo, Douillard
+    et al. 2023, arXiv 2311.08105, algorithm 1). With a learning rate of 1 and no momentum it is the mean of the weights
+    (SparkNet, Moritz et al. 2015, arXiv 1511.06051). Weights that are not trained are averaged.
+
+    Parameters
+    ----------
+    settings : RoundSettings
+        The outer optimizer's.
+    shared : Shared
+        What all workers shared before the round.
+    mean : numpy.ndarray
+        The mean change of each weight.
+    version : int
+        The number of the round.
+
+    Examples
+    --------
+    >>> settings = RoundSettings(((2,), (1,)), 2, 0.5, 0.9, half=False, min_workers=1, timeout=60.0)
+    >>> shared = first_shared(settings, np.zeros(3, np.float32), version=0)
+    >>> outer_step(settings, shared, np.ones(3, np.float32), version=1).weights.round(3).tolist()
+    [0.95, 0.95, 1.0]
+    """
+    weights, momentum = shared.weights + mean, shared.momentum
+    trained = slice(settings.trained)
+    if settings.momentum:
+        rate = np.float32(settings.momentum)
+        momentum = rate * momentum + mean[trained]
+        weights[trained] = shared.weights[trained] + np.float32(settings.learning_rate) * (
+            mean[trained] + rate * momentum
+        )
+    elif settings.learning_rate != 1.0:
+        weights[trained] = shared.weights[trained] + np.float32(settings.learning_rate) * mean[trained]
+    return Shared(version, weights, momentum)
+
+
+def flatten(values: Sequence[Any]) -> Vector:
+    """Return the values of all weights as one vector."""
+    flat = [np.asarray(each, np.float32).ravel() for each in values]
+    return np.concatenate(flat) if flat else np.zeros(0, np.float32)
+
+
+def unflatten(shapes: Sequence[tuple[int, ...]], vector: Vector) -> list[Vector]:
+    """Return the values of each weight of a vector."""
+    sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
+    parts = np.split(vector, np.cumsum(sizes)[:-1]) if sizes else []
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
