@@ -56,7 +56,10 @@ def _part(block):
 @pytest.mark.timeout(480)
 def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
     """They share one session; the parts of nodes share one cluster."""
-    pages = [ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("training", "scripts", "security", "storage", "network"))]
+    pages = [
+        ROOT / "README.md",
+        *(DOCS / f"{name}.md" for name in ("training", "scripts", "security", "storage", "network")),
+    ]
     blocks = [_part(block) for page in pages for block in _blocks(page)]
     assert len(blocks) >= 9
     last = [block for block in blocks if "storage.use(" in block]  # it is about another store
