@@ -56,7 +56,10 @@ def _part(block):
 @pytest.mark.timeout(480)
 def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
     """They share one session; the parts of nodes share one cluster."""
-    pages = [ROOT / "README.md", *(DOCS / f"{name}.md" for name in ("training", "scripts", "security", "storage"))]
+    pages = [
+        ROOT / "README.md",
+        *(DOCS / f"{name}.md" for name in ("training", "scripts", "security", "storage", "network")),
+    ]
     blocks = [_part(block) for page in pages for block in _blocks(page)]
     assert len(blocks) >= 9
     last = [block for block in blocks if "storage.use(" in block]  # it is about another store
@@ -85,7 +88,16 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "page",
-    ["checkpoints.md", "dataframe.md", "failures.md", "keras-model.md", "migrating.md", "spark-ml.md", "tfrecord.md"],
+    [
+        "checkpoints.md",
+        "dataframe.md",
+        "failures.md",
+        "keras-model.md",
+        "migrating.md",
+        "model-parallel.md",
+        "spark-ml.md",
+        "tfrecord.md",
+    ],
 )
 def test_the_code_of(page, tmp_path):
     blocks = _blocks(DOCS / page)

@@ -13,6 +13,8 @@ WITH_TENSORFLOW = {
     "tensorflowonspark.node.ps.remote_dataset",
     "tensorflowonspark.keras.collectives",
     "tensorflowonspark.keras.callbacks",
+    "tensorflowonspark.keras.devices",
+    "tensorflowonspark.keras.placement",
     "tensorflowonspark.keras.resuming",
     "tensorflowonspark.frames.graphs",
 }
@@ -39,6 +41,7 @@ WITH_CONTEXT = {
     "tensorflowonspark.node.feed.feed",
     "tensorflowonspark.node.feed_access",
     "tensorflowonspark.node.file_access",
+    "tensorflowonspark.node.parallel",
     "tensorflowonspark.node.ps.coordinator",
 }
 

@@ -246,9 +246,13 @@ class ParallelAccess:
 
         Examples
         --------
-        >>> mesh = ctx.init_dtensor({"batch": 1, "model": 1})
-        >>> mesh.dim_names, mesh.size
-        (['batch', 'model'], 1)
+        In the function of a cluster with two workers, a variable whose columns are divided between them::
+
+            mesh = ctx.init_dtensor({"batch": 1, "model": 2})
+            dtensor = tf.experimental.dtensor
+            by_column = dtensor.Layout([dtensor.UNSHARDED, "model"], mesh)
+            zeros = tf.function(lambda: tf.zeros((1024, 1024)))
+            kernel = dtensor.DVariable(dtensor.call_with_layout(zeros, by_column))
         """
         if len(self.spec.trainers) != len(self.spec.roles):
             raise SpecError(f"ctx.init_dtensor() is for workers alone, and the cluster has {self.spec}")

@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 import venv
+from pathlib import Path
 
 import pytest
 
 from tensorflowonspark.driver.executor_checks import examine_executors, problems_of
 from tensorflowonspark.task.environment import Environment, own_environment
+from tensorflowonspark.task.fabric import infiniband_ports
 
 TFOS = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import main; sys.exit(main())"]
 
@@ -36,11 +38,13 @@ def test_each_executor_is_examined_once(spark):
 def test_executors_without_the_packages(tmp_path):
     """The job needs nothing but a Python on the executors."""
     venv.create(tmp_path / "bare", with_pip=False)
-    code, output, errors = check("--master", "local[2]", python=tmp_path / "bare/bin/python")
+    code, output, errors = check("--gpu", "--master", "local[2]", python=tmp_path / "bare/bin/python")
     assert code == 1, errors
     assert re.search(
         r"^\S+ \(127\.0\.0\.1\) +3\.\d+\.\d+ +missing .* 0 +2 +\S+ \S+ +\S+.* reached$", output, re.MULTILINE
     ), output
+    ports = ", ".join(each.device for each in infiniband_ports(Path("/sys/class/infiniband"))) or "none"
+    assert re.search(rf"^executor +GPUs +InfiniBand +locked memory +NCCL\n\S+ .*{ports} ", output, re.MULTILINE), output
     for package in ("tensorflowonspark", "tensorflow", "keras", "pyarrow"):
         assert f": {package} can't be imported (ModuleNotFoundError: No module named '{package}'): install it" in errors
     assert "Traceback" not in errors

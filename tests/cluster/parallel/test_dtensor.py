@@ -81,22 +81,3 @@ def test_a_layer_whose_columns_are_sharded_trains_like_one_process():
         assert (shards, dimensions) == ([[8, 2], [4, 4]], ["batch"])
         assert "TF_CONFIG" not in environment
         assert environment["DTENSOR_CLIENT_ID"] == str(number)
-
-
-def test_dtensor_comes_first_and_is_for_workers_alone():
-    def program(args, ctx):
-        import tensorflow as tf
-
-        tf.constant(1)
-        ctx.init_dtensor()
-
-    for counts, kind, words in [
-        ({"num_workers": 2}, "ClusterError", "TensorFlow has started already"),
-        (
-            {"num_workers": 1, "evaluator": True},
-            "SpecError",
-            "is for workers alone, and the cluster has evaluator, 1 w",
-        ),
-    ]:
-        with pytest.raises(tfos.NodeError, match=f"{kind}: .*{words}"), local_cluster(program, **counts) as cluster:
-            cluster.join()
