@@ -1,7 +1,7 @@
 """Models with divided tables for serving, written block by block: no process has a whole table in memory.
 
-The chief writes the model with a short stand-in for each table, whose value identifies it in the file, and then puts the
-rows in its place as they arrive from the workers:
+The chief writes the model with a short stand-in for each table, whose value identifies it in the file, and then puts
+the rows in its place as they arrive from the workers:
 
 - a SavedModel: TensorFlow's checkpoint format holds a variable as any number of slices, one for each block;
 - a ``.keras`` file: HDF5 writes a part of a dataset. A layer without combiner and hash becomes a plain ``Embedding``.
@@ -43,9 +43,7 @@ def send_rows(layers: Sequence[ShardedEmbedding]) -> None:
             pass
 
 
-def write_model(
-    model: Any, layers: Sequence[ShardedEmbedding], path: str, write: Callable[[Any, str], None]
-) -> None:
+def write_model(model: Any, layers: Sequence[ShardedEmbedding], path: str, write: Callable[[Any, str], None]) -> None:
     """Write a model for serving to a local path; the other workers call `send_rows` with the same layers.
 
     Parameters
@@ -80,7 +78,7 @@ def _mark(number: int) -> float:
 
 def _find(layers: Sequence[ShardedEmbedding], shapes: Mapping[str, Any], read: Callable[[str], Any]) -> list[str]:
     """Return the name of the stand-in for the table of each layer."""
-    short = {name: float(read(name)[0, 0]) for name, shape in shapes.items() if len(shape) == 2 and shape[0] == 1}
+    short = {name: float(read(name)[0, 0]) for name, shape in shapes.items() if list(shape[:-1]) == [1] and shape[-1]}
     return [next(name for name, value in short.items() if value == _mark(number)) for number in range(len(layers))]
 
 

@@ -22,6 +22,8 @@ from tensorflowonspark.keras.shards import is_predicting
 
 __all__ = ["ShardedEmbedding"]
 
+_VECTORS = 2  # axes of a batch of vectors, which is never ragged
+
 
 @keras.saving.register_keras_serializable(package="tensorflowonspark")
 class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
@@ -33,7 +35,8 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
     replica per worker; and in a single process, which has all rows.
 
     The rows are no variable of Keras: the model's optimizer, its clipping, weight decay and gradient accumulation do
-    not concern them, and ``get_weights`` leaves them out. They are part of a checkpoint (`Context.checkpoint`), in
+    not concern them, and ``get_weights`` leaves them out. A custom loop updates them by ``tape.gradient`` of a loss, if
+    the layer is trainable, whichever variables it asks for. They are part of a checkpoint (`Context.checkpoint`), in
     which each worker writes its own, and of an export (`Context.export`).
 
     Parameters
@@ -57,8 +60,12 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
         values depend on the seed and the id, not on the number of workers.
     seed : int, optional
         Of the initial values; by default one that ``keras.utils.set_random_seed`` determines.
-    **options : object
-        Of `keras.Layer`: ``name``, ``dtype``, ``trainable``.
+    name : str, optional
+        Name of the layer, and of its rows in a checkpoint.
+    dtype : str or keras.DTypePolicy, optional
+        As of every layer. With a mixed policy the rows are float32, and sent as float16 or bfloat16.
+    trainable : bool
+        Whether the rows are updated.
 
     Raises
     ------
@@ -79,7 +86,7 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
     array([[0.2, 0.2, 0.2, 0.2], [0. , 0. , 0. , 0. ]], dtype=float32)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first are settings that are named at the call
         self,
         rows: int,
         dim: int,
@@ -89,7 +96,9 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
         *,
         initializer: Initializer = "uniform",
         seed: int | None = None,
-        **options: Any,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
     ) -> None:
         if keras.backend.backend() != "tensorflow":
             raise SpecError(
@@ -103,7 +112,7 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
             raise SpecError(f"ShardedEmbedding: combiner={combiner!r}: expected one of {COMBINERS}, or None")
         if not callable(initializer):
             initial_rows(initializer, np.arange(1), 1, 0)
-        super().__init__(**options)
+        super().__init__(name=name, dtype=dtype, trainable=trainable)
         self.rows, self.dim = int(rows), int(dim)
         self.combiner, self.hash = combiner, bool(hash)
         self.initializer = initializer
@@ -155,9 +164,7 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
             return combined(ids, rows, self.combiner)
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(rows)
-        return tf.ensure_shape(
-            tf.reshape(rows, tf.concat([tf.shape(ids), [self.dim]], 0)), [*ids.shape, self.dim]
-        )
+        return tf.ensure_shape(tf.reshape(rows, tf.concat([tf.shape(ids), [self.dim]], 0)), [*ids.shape, self.dim])
 
     def _rows_of(self, ids: tf.Tensor) -> tf.Tensor:
         if self._served is not None:
@@ -165,24 +172,24 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
         lookup = self._built()
         if lookup.exchange is not None and is_predicting():
             raise SpecError(
-                f"ShardedEmbedding {self.name!r}: predict runs on each worker alone, and none has all rows: predict with "
-                "a model that ctx.export wrote, or with layer.to_embedding() in place of the layer; evaluate works"
+                f"ShardedEmbedding {self.name!r}: predict runs on each worker alone, and none has all rows: predict "
+                "with a model that ctx.export wrote, or with layer.to_embedding() in its place; evaluate works"
             )
-        return lookup.rows(ids, tf.convert_to_tensor(self._anchor), self.compute_dtype)
+        anchor = tf.convert_to_tensor(self._anchor)
+        # A tape calls the functions of all gradients of a loss, whichever variables it is asked for.
+        return lookup.rows(ids, anchor if self.trainable else tf.stop_gradient(anchor), self.compute_dtype)
 
     def compute_output_spec(self, ids: Any) -> Any:
         """Return shape and type of the result, without a call."""
         is_ragged = isinstance(ids, tf.RaggedTensor) or getattr(ids, "ragged", False)
         shape = self.compute_output_shape(ids.shape)
-        return keras.KerasTensor(shape, self.compute_dtype, ragged=bool(is_ragged and not self._is_dense(ids.shape)))
+        is_ragged = is_ragged and len(shape) > (_VECTORS if self.combiner else 0)
+        return keras.KerasTensor(shape, self.compute_dtype, ragged=bool(is_ragged))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the shape of the result for a shape of ids."""
         shape = tuple(input_shape)
         return (*(shape[:-1] if self.combiner else shape), self.dim)
-
-    def _is_dense(self, shape: Any) -> bool:
-        return self.combiner is not None and len(tuple(shape)) <= 2
 
     @property
     def learning_rate(self) -> Any:
@@ -313,9 +320,7 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
                 f"{tuple(saved.shape)}"
             )
         for first, ids in table.blocks():
-            table.assign(
-                table.values, np.arange(first, first + len(ids)), saved[ids[0] : ids[-1] + 1 : table.workers]
-            )
+            table.assign(table.values, np.arange(first, first + len(ids)), saved[ids[0] : ids[-1] + 1 : table.workers])
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments of the layer; an initializer that is a function is left out."""

@@ -1,7 +1,7 @@
 """One call of a ``ShardedEmbedding`` in a step: rows forwards, gradients to their owners and an update backwards.
 
-Keras asks for the gradients of its own variables only, and the table is none. So the rows depend on a scalar variable of
-the layer, the *anchor*, whose gradient is zero: the function that computes it sends the gradients of the rows.
+Keras asks for the gradients of its own variables only, and the table is none. So the rows depend on a scalar variable
+of the layer, the *anchor*, whose gradient is zero: the function that computes it sends the gradients of the rows.
 
 A layer that is called several times in a step takes one step with the sum of all gradients. Its calls share a *token*,
 which depends on the anchor: the gradient of the token is computed after those of all calls, and updates the rows.
@@ -152,6 +152,5 @@ def _scale_loss(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: di
     return loss
 
 
-for _class in {keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer}:
-    if "scale_loss" in vars(_class) or _class is keras.optimizers.Optimizer:
-        wrapt.wrap_function_wrapper(_class, "scale_loss", _scale_loss)
+for _class in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+    wrapt.wrap_function_wrapper(_class, "scale_loss", _scale_loss)

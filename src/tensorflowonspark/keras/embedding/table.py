@@ -1,7 +1,7 @@
 """One worker's rows of a table, and the slots of its optimizer, in variables of this process alone.
 
-Row ``id`` is row ``id // workers`` of its owner. The initial value of a row depends on the seed and the id only, so that
-a table is the same on any number of workers, and no process makes more than its own rows.
+Row ``id`` is row ``id // workers`` of its owner. The initial value of a row depends on the seed and the id only: a
+table is the same on any number of workers, and no process makes more than its own rows.
 """
 
 from collections.abc import Callable, Iterator

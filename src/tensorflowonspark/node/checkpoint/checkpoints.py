@@ -4,22 +4,22 @@ A checkpoint is TensorFlow's own (``tf.train.Checkpoint``). It is written to thi
 that no file system needs an adapter in TensorFlow; `store` makes it visible as a whole.
 
 All workers that train together call `save` at the same step, since TensorFlow reads some variables from all of them;
-the chief's files are kept. Of state that is divided among the workers (`state.sharded_objects`) each writes its own
-parts beside them, and reads those that it needs; a checkpoint is complete only when all parts are. All workers restore the checkpoint that the chief has chosen, each from the directory, and
-continue only when all have read it, so that none is removed while it is read.
+the chief's files are kept. All workers restore the checkpoint that the chief has chosen, each from the directory, and
+continue only when all have read it, so that none is removed while it is read. `parts` writes and reads what is divided
+among the workers.
 """
 
 import atexit
 from collections.abc import Sequence
 from contextlib import ExitStack
-from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.node.checkpoint.mirror import Mirror
+from tensorflowonspark.node.checkpoint.parts import StateParts, divided_objects
 from tensorflowonspark.node.checkpoint.position import ResumePosition
-from tensorflowonspark.node.checkpoint.state import read_state, sharded_objects, strategy_of, write_state
+from tensorflowonspark.node.checkpoint.state import read_state, strategy_of, write_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Checkpoints:
             raise SpecError(f"keep={keep}: at least one checkpoint must be kept")
         self.directory = directory
         self._store = CheckpointStore(directory, keep)
+        self._parts = StateParts(self._store, is_chief, node)
         self._scratch = scratch or None
         self._is_chief = is_chief
         self._node = node
@@ -129,34 +130,12 @@ class Checkpoints:
             self._position.require_resumable()
         with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
             write_state(state, local, self._node)
-            name = self._write_parts(state, int(step))
+            name = self._parts.write(state, int(step))
             if self._is_chief:
                 position = self._position.describe(batch) if self._position else {"batch": batch}
                 self._store.add(local, int(step), epoch, name=name, **position)
                 if self._position:
                     self._position.report_saved()
-
-    def _write_parts(self, state: "tf.train.Checkpoint", step: int) -> str:
-        """Write this worker's parts of a new checkpoint; return its name when all have, or "" if nothing is divided."""
-        sharded = sharded_objects(state)
-        if not sharded:
-            return ""
-        from tensorflowonspark.keras.collectives import any_of, broadcast_text
-
-        strategy = strategy_of(state)
-        name = self._store.new_name(step)
-        if strategy is not None:
-            name = broadcast_text(strategy, self._is_chief, name)
-        problem: CheckpointError | None = None
-        try:
-            self._store.add_parts(name, self._node, chain.from_iterable(each.shard_parts() for each in sharded))
-        except CheckpointError as error:
-            problem = error
-        if strategy is not None and any_of(strategy, problem is not None) and problem is None:
-            problem = CheckpointError(f"another worker could not write its part of {self.directory}/{name}")
-        if problem:
-            raise problem
-        return name
 
     def restore(self, state: "tf.train.Checkpoint") -> int:
         """Restore the newest complete checkpoint, and return its step.
@@ -201,7 +180,7 @@ class Checkpoints:
         strategy = strategy_of(state)
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
-            saved = self._fetch_newest(strategy, local, sharded_objects(state))
+            saved = self._fetch_newest(strategy, local, divided_objects(state))
             if saved and read_state(state, local, self._node, f"{self.directory}/{saved.name}", is_built=is_built):
                 # TensorFlow reads the values of variables that don't exist yet when they are created.
                 atexit.register(stack.pop_all().close)
@@ -345,14 +324,14 @@ class Checkpoints:
         if self._mirror is not None and self._is_chief:
             self._mirror.update()
 
-    def _fetch_newest(self, strategy: Any, local: str, sharded: Sequence[Any]) -> SavedCheckpoint | None:
+    def _fetch_newest(self, strategy: Any, local: str, divided: Sequence[Any]) -> SavedCheckpoint | None:
         """Copy the newest complete checkpoint to this machine; for workers that train together, the chief's choice.
 
-        Divided state takes its parts from it.
+        Objects that are `divided` among the workers take their parts from it.
         """
         if strategy is None:
             while saved := self._usable(self._store.fetch_newest(local)):
-                if self._read_parts(saved, sharded):
+                if self._parts.read(saved, divided):
                     break
             return saved
         from tensorflowonspark.keras.collectives import any_of, broadcast_text
@@ -365,7 +344,7 @@ class Checkpoints:
             if not name:
                 return None
             found = found or self._store.find(name)
-            read = found is not None and self._store.fetch(found, local) and self._read_parts(found, sharded)
+            read = found is not None and self._store.fetch(found, local) and self._parts.read(found, divided)
             if not read and name not in self._store.damaged:
                 raise CheckpointError(
                     f"the chief resumes from {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
@@ -374,28 +353,6 @@ class Checkpoints:
             if not any_of(strategy, not read):  # and so all have it
                 return found
             self._store.skip(name, "another worker could not read it")
-
-    def _read_parts(self, saved: SavedCheckpoint, sharded: Sequence[Any]) -> bool:
-        """Have divided state take its parts from a checkpoint; return whether none was missing or damaged."""
-        names = self._store.part_names(saved)
-        damage: list[CheckpointError] = []
-
-        def read(name: str) -> bytes:
-            try:
-                return self._store.read_part(saved, name)
-            except CheckpointError as error:
-                damage.append(error)
-                raise
-
-        try:
-            for each in sharded:
-                each.load_shard_parts(names, read)
-        except CheckpointError as error:
-            if error not in damage:
-                raise
-            self._store.skip(saved.name, str(error))
-            return False
-        return True
 
     def _chiefs_choice(self) -> tuple[SavedCheckpoint | None, CheckpointError | None]:
         """Return the newest usable checkpoint, or the error, which is broadcast to all workers like a name."""

@@ -7,7 +7,7 @@ from tensorflowonspark.errors import CheckpointError
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["read_state", "sharded_objects", "strategy_of", "write_state"]
+__all__ = ["read_state", "strategy_of", "write_state"]
 
 _PREFIX = "state"
 _REASON_LENGTH = 400  # characters of TensorFlow's reason
@@ -73,17 +73,6 @@ def strategy_of(state: "tf.train.Checkpoint") -> Any:
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return strategy
     return None
-
-
-def sharded_objects(state: "tf.train.Checkpoint") -> list[Any]:
-    """Return the objects in a state of which each worker holds a part, as of a ``ShardedEmbedding``.
-
-    They have the methods ``shard_parts()``, which yields names and contents of this worker's files, and
-    ``load_shard_parts(names, read)``.
-    """
-    import tensorflow as tf
-
-    return [each for each in tf.train.TrackableView(state).descendants() if hasattr(each, "load_shard_parts")]
 
 
 def _io_options(node: str) -> "tf.train.CheckpointOptions":

@@ -1,0 +1,114 @@
+"""Parts of a checkpoint: state that is divided among the workers, of which each writes and reads its own.
+
+The chief names the checkpoint; each worker writes its parts under that name, and a list of them. When all have, the
+chief completes the checkpoint. A restart has all parts to choose from, on any number of workers.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.errors import CheckpointError
+from tensorflowonspark.node.checkpoint.state import strategy_of
+from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = ["StateParts", "divided_objects"]
+
+
+def divided_objects(state: "tf.train.Checkpoint") -> list[Any]:
+    """Return the objects in a state that are divided among the workers, as a ``ShardedEmbedding`` is.
+
+    They have the methods ``shard_parts()``, which yields names and contents of this worker's parts, and
+    ``load_shard_parts(names, read)``.
+
+    Raises
+    ------
+    CheckpointError
+        If two of them have one name.
+    """
+    import tensorflow as tf
+
+    found = [each for each in tf.train.TrackableView(state).descendants() if hasattr(each, "load_shard_parts")]
+    names = [each.name for each in found]
+    if len(set(names)) < len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise CheckpointError(f"two layers with parts of a checkpoint are named {double!r}: give each its own name")
+    return found
+
+
+class StateParts:
+    """The parts of one worker in the checkpoints of a training.
+
+    Parameters
+    ----------
+    store : CheckpointStore
+        The checkpoints.
+    is_chief : bool
+        Whether this node names them.
+    node : str
+        This node's name, as in ``worker:0``.
+    """
+
+    def __init__(self, store: CheckpointStore, is_chief: bool, node: str) -> None:
+        self._store = store
+        self._is_chief = is_chief
+        self._node = node
+
+    def write(self, state: "tf.train.Checkpoint", step: int) -> str:
+        """Write this worker's parts of a new checkpoint; return its name when all have, or "" if nothing is divided.
+
+        Raises
+        ------
+        CheckpointError
+            On all workers, if one can't write.
+        """
+        divided = divided_objects(state)
+        if not divided:
+            return ""
+        from tensorflowonspark.keras.collectives import any_of, broadcast_text
+
+        strategy = strategy_of(state)
+        name = self._store.new_name(step)
+        if strategy is not None:
+            name = broadcast_text(strategy, self._is_chief, name)
+        problem: CheckpointError | None = None
+        try:
+            self._store.add_parts(name, self._node, chain.from_iterable(each.shard_parts() for each in divided))
+        except CheckpointError as error:
+            problem = error
+        if strategy is not None and any_of(strategy, problem is not None) and problem is None:
+            problem = CheckpointError(f"another worker could not write its parts of {self._store.directory}/{name}")
+        if problem:
+            raise problem
+        return name
+
+    def read(self, saved: SavedCheckpoint, divided: Sequence[Any]) -> bool:
+        """Have divided objects take their parts from a checkpoint; return whether none was missing or damaged.
+
+        Raises
+        ------
+        CheckpointError
+            If an object does not fit the checkpoint.
+        """
+        names = self._store.part_names(saved)
+        damage: list[CheckpointError] = []
+
+        def contents(name: str) -> bytes:
+            try:
+                return self._store.read_part(saved, name)
+            except CheckpointError as error:
+                damage.append(error)
+                raise
+
+        try:
+            for each in divided:
+                each.load_shard_parts(names, contents)
+        except CheckpointError as error:
+            if error not in damage:
+                raise
+            self._store.skip(saved.name, str(error))
+            return False
+        return True
