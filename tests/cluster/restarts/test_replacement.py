@@ -21,7 +21,8 @@ from tests.support.programs import wait_for
 
 local = pytest.mark.masters("local")
 alone = RestartPolicy(3, backoff=0.1, scope="node")
-_DRAWS = int(os.environ.get("TFOS_TEST_DRAWS", "3"))
+# With number 10, a node was lost while another one came up again, and its rows never came.
+_DRAWS = range(int(os.environ["TFOS_TEST_DRAWS"])) if "TFOS_TEST_DRAWS" in os.environ else (0, 10)
 
 
 def pids(cluster):
@@ -280,7 +281,7 @@ def strike_some(cluster, draw):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(_DRAWS))
+@pytest.mark.parametrize("seed", _DRAWS)
 def test_failures_at_random_lose_no_row(seed):
     """Whichever process fails when: those that end the training have each row once in each pass."""
     draw = random.Random(seed)
