@@ -74,6 +74,11 @@ class Failures:
             probe = self.probe()
             _later(_CAUSE_SECONDS, lambda: self._conclude_if_answered(probe))
 
+    @property
+    def last_probe(self) -> int:
+        """The number of the last probe, which a supervisor that registers after it need not answer."""
+        return self._probe
+
     def probe(self) -> int:
         """Send all supervisors a probe (under the lock); return its number."""
         self._probe += 1

@@ -174,6 +174,7 @@ class Monitor(Roster):
                 return None
             node.member, node.channel = request.member, channel
             node.pid, node.jvm_pid = request.pid, request.jvm_pid
+            node.checked = self._failures.last_probe
             self.move(node, NodeState.CONNECTED)
             node.last_message = time.monotonic()
             self.send(node.number, Accepted())

@@ -14,7 +14,7 @@ from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.spark.backend import Backend
-from tensorflowonspark.driver.spark.jobs import Stage
+from tensorflowonspark.driver.spark.jobs import Stage, first_cause
 from tensorflowonspark.errors import ClusterError, SlotsError
 from tensorflowonspark.messages import Failed
 from tensorflowonspark.task.launch import LaunchPlan
@@ -113,6 +113,10 @@ class Replacements:
             return
         except ClusterError:
             return  # the cluster has ended
+        except Exception as error:  # of Spark's: the application may have ended
+            reason = f"{failure.reason}, and Spark can't start it again: {first_cause(error)}"
+            monitor.give_up(node, replace(failure, reason=reason, advice="", traceback=""))
+            return
         problem = f"it did not come up within {seconds:g} s (start_timeout)"
         if stage.ended and node.state is NodeState.RESTARTING:
             problem = "; ".join(stage.problems()) or "no task launched it: see the stage in Spark's UI"
@@ -131,4 +135,9 @@ class Replacements:
             )
             stage = self._backend.place(plan, None, on_end=self._monitor.wake)
             self._stages.append(stage)
+        try:
+            self._monitor.wait(lambda: False, 0)
+        except ClusterError:
+            stage.cancel()  # `close` has not seen it
+            raise
         return stage

@@ -14,6 +14,7 @@ from tensorflowonspark.config import RestartPolicy
         ({"backoff": -1}, "backoff=-1"),
         ({"causes": ["tired"]}, "'tired' is unknown; expected some of out_of_memory, killed"),
         ({"causes": "killed"}, "'killed' is unknown"),
+        ({"scope": "worker"}, "scope='worker': expected 'cluster' or 'node'"),
     ],
 )
 def test_a_policy_that_can_not_be_right_is_refused(settings, words):

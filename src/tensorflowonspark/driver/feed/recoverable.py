@@ -84,14 +84,19 @@ class RecoverableFeed(CompleteFeed):
         numbers = {node.number for node in nodes}
         kept: dict[PartKey, PartRef] = {}
 
-        def all_up() -> bool:
-            up = all(node.state.value >= NodeState.RUNNING.value for node in nodes)
-            if up:
-                load.lost -= numbers  # those that are lost from now on count
-            return up
+        def begin() -> bool:
+            """Return whether all are up; then what they have is kept, and what is lost from now on counts."""
+            if any(node.state.value < NodeState.RUNNING.value for node in nodes):
+                return False
+            load.lost -= numbers
+            kept.clear()
+            if not load.spec.validation:  # else a part of a partition may be missing
+                stored = [ref for ref in session.stored if ref.number in numbers and ref.split is load.spec.split]
+                kept.update({(ref.split, ref.partition): ref for ref in stored})
+            return True
 
         while True:
-            monitor.wait(lambda: session.is_over or all_up())
+            monitor.wait(lambda: session.is_over or begin())
             if session.is_over or (partitions is not None and not partitions):
                 return
             had = {partition for _, partition in kept}
@@ -111,12 +116,6 @@ class RecoverableFeed(CompleteFeed):
                 if not load.lost & numbers:
                     load.refs |= kept | {(ref.split, ref.partition): ref for ref in refs}
                     return
-                if not load.spec.validation:  # else a part of a partition may be missing
-                    kept = {
-                        (ref.split, ref.partition): ref
-                        for ref in session.stored
-                        if ref.number in numbers and ref.split is load.spec.split and ref not in load.refs.values()
-                    }
             job.cancel()  # its tasks may wait for a host that is gone
 
     def _restore(self, loads: Sequence[_Load]) -> list[PartSummary]:

@@ -1,0 +1,258 @@
+"""Restarts of single nodes, as the driver alone decides them; and what such a restart does not allow."""
+
+import os
+import pickle
+from dataclasses import replace
+from threading import Event
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.config import Job, RestartPolicy, Role
+from tensorflowonspark.driver.collectives import Collectives, FileFeeds
+from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.feed_messages import FilesRead
+from tensorflowonspark.messages import (
+    Contribution,
+    Failed,
+    Member,
+    MemberReplaced,
+    Members,
+    NoMoreFeeds,
+    Register,
+    Returned,
+)
+from tests.support.backend import cluster_on
+from tests.support.programs import wait_for
+from tests.support.scripted import ScriptedBackend, returns
+
+alone = RestartPolicy(2, backoff=0.01, scope="node")
+
+
+def fails_until(attempt, kind=FailureKind.KILLED, value="done"):
+    """Return the script of a node that fails before its restart of a number, and then returns."""
+
+    def script(node):
+        if node.plan.config.attempt < attempt:
+            node.send(Failed(kind, f"failure {node.plan.config.attempt}"))
+        else:
+            node.send(Returned(pickle.dumps(value)))
+
+    return script
+
+
+def test_the_plan_of_a_restart_is_of_one_node_with_the_number_of_its_restart():
+    backend = ScriptedBackend(returns("first"), fails_until(2), returns("third"))
+    with cluster_on(backend, num_workers=3, restarts=alone) as cluster:
+        first = backend.nodes[0]
+        assert cluster.join() == {"worker:0": "first", "worker:1": "done", "worker:2": "third"}
+        assert [node.restarts for node in cluster.nodes] == [0, 2, 0]
+    assert backend.nodes[0] is first
+    assert [list(plan.numbers) for plan in backend.plans] == [[0, 1, 2], [1], [1]]
+    assert [plan.config.attempt for plan in backend.plans] == [0, 1, 2]
+    assert len({plan.cluster_id for plan in backend.plans}) == 3
+    replaced = [message.member.number for message in first.received if isinstance(message, MemberReplaced)]
+    assert replaced == [1, 1]
+    assert len(next(m for m in backend.nodes[1].received if isinstance(m, Members)).members) == 3
+
+
+def test_no_more_feeds_are_announced_to_a_new_process():
+    gone = Event()
+
+    def script(node):
+        node.wait_for(NoMoreFeeds)
+        if node.plan.config.attempt == 0:
+            gone.set()
+            node.send(Failed(FailureKind.KILLED, "it was"))
+        else:
+            node.send(Returned(pickle.dumps("it knows")))
+
+    with cluster_on(ScriptedBackend(script), restarts=alone) as cluster:
+        assert cluster.join() == {"worker:0": "it knows"}
+    assert gone.is_set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (FailureKind.KILLED, r"failure 2 \(after 2 restarts of this node: max_restarts\)"),
+        (FailureKind.RAISED, "failure 0$"),
+    ],
+)
+def test_a_failure_after_which_no_node_is_started_again_ends_all(kind, words):
+    backend = ScriptedBackend(lambda node: None, fails_until(9, kind))
+    with (
+        pytest.raises(tfos.NodeError, match=words) as caught,
+        cluster_on(backend, num_workers=2, restarts=alone) as one,
+    ):
+        one.join()
+    assert caught.value.node == "worker:1"
+
+
+def test_a_node_that_finds_no_slot_is_the_error():
+    class Full(ScriptedBackend):
+        def find_slots(self, needed, wanted, timeout, had=0):
+            if self.plans:
+                raise tfos.SlotsError(needed, 0, "none is left")
+            return super().find_slots(needed, wanted, timeout, had)
+
+    backend = Full(lambda node: None, fails_until(9))
+    with pytest.raises(tfos.NodeError, match="could not be started again.*none is left") as caught:
+        with cluster_on(backend, num_workers=2, restarts=alone) as cluster:
+            cluster.join()
+    assert (caught.value.node, caught.value.cause) == ("worker:1", "killed")
+
+
+def test_a_node_that_can_not_be_launched_uses_up_its_restarts():
+    backend = ScriptedBackend(lambda node: None, fails_until(9))
+
+    class Broken(ScriptedBackend):
+        def _start_nodes(self, plan, on_end):
+            stage = super()._start_nodes(replace(plan, count=None), on_end) if plan.count is None else None
+            self.plans[-1:] = [plan] if stage else [*self.plans[-1:], plan]
+            return stage or BrokenStage()
+
+    class BrokenStage:
+        ended = True
+
+        def problems(self):
+            return ["worker:1 on h7: no memory"]
+
+        def wait(self, seconds):
+            pass
+
+        cancel = data_problem = lambda self: None
+
+    backend = Broken(lambda node: None, fails_until(9))
+    with pytest.raises(tfos.NodeError, match="its restart failed: worker:1 on h7: no memory") as caught:
+        with cluster_on(backend, num_workers=2, restarts=alone) as cluster:
+            cluster.join()
+    assert "after 2 restarts" in caught.value.reason
+    assert len(backend.plans) == 3
+
+
+def test_the_process_of_another_life_is_not_admitted():
+    held = Event()
+
+    def script(node):
+        if node.plan.config.attempt == 0:
+            node.send(Failed(FailureKind.KILLED, "it was"))
+        else:
+            held.wait(10)
+            node.send(Returned(pickle.dumps("done")))
+
+    backend = ScriptedBackend(returns("other"), script)
+    with cluster_on(backend, num_workers=2, restarts=alone) as cluster:
+        wait_for(lambda: cluster.nodes[1].restarts == 1 and cluster.nodes[1].state is NodeState.RUNNING)
+        monitor, old = cluster._monitor, backend.plans[0]
+        member = Member(1, Role(Job.WORKER, 1), "here", 5)
+        assert not monitor._is_ours(Register(member, old.cluster_id, os.getpid(), 1))
+        assert monitor._is_ours(Register(member, backend.plans[1].cluster_id, os.getpid(), 1))
+        held.set()
+        cluster.join()
+
+
+def test_a_listener_learns_of_lost_and_replaced_nodes_while_one_is_shown_as_restarting():
+    seen, launch = [], Event()
+
+    class Listener:
+        def node_lost(self, node):
+            seen.append(("lost", str(node.role), node.restarts))
+
+        def node_replaced(self, node):
+            seen.append(("replaced", str(node.role), node.restarts))
+
+    class Slow(ScriptedBackend):
+        def find_slots(self, needed, wanted, timeout, had=0):
+            if self.plans:
+                launch.wait(10)
+            return super().find_slots(needed, wanted, timeout, had)
+
+    failing = Event()
+
+    def script(node):
+        failing.wait(10)
+        fails_until(1)(node)
+
+    with cluster_on(Slow(returns(0), script), num_workers=2, restarts=alone) as cluster:
+        cluster._monitor.listeners.append(Listener())
+        failing.set()
+        wait_for(lambda: cluster.nodes[1].state is NodeState.RESTARTING)
+        assert "<td" in cluster._repr_html_()
+        assert "restarting" in cluster._repr_html_()
+        assert (cluster.nodes[1].host, cluster.nodes[1].pid) == ("here", None)
+        launch.set()
+        cluster.join()
+    assert seen == [("lost", "worker:1", 1), ("replaced", "worker:1", 1)]
+
+
+def test_an_elastic_cluster_keeps_its_size():
+    backend = ScriptedBackend(returns(0), fails_until(1, value=1))
+    with cluster_on(backend, num_workers=(1, 3), restarts=alone) as cluster:
+        assert cluster.join() == {"worker:0": 0, "worker:1": 1}
+        assert [node.restarts for node in cluster.nodes] == [0, 1]
+
+
+# ---- what all do together
+
+
+def workers_of(count):
+    nodes = [Node(number, Role(Job.WORKER, number), restarts=0) for number in range(count)]
+    for node in nodes:
+        node.channel = object()
+    return nodes
+
+
+def test_a_contribution_that_was_begun_counts_for_nothing():
+    sent = []
+    workers = workers_of(2)
+    shared = Collectives(lambda number, message: sent.append((number, message.sender, message.piece)), keeps=True)
+    shared.receive(workers[1], Contribution(0, "call"), workers)
+    shared.receive(workers[1], Contribution(0, "call", b"old"), workers)
+    shared.node_lost(workers[1])
+    assert sent == []
+    for piece, last in ((b"", False), (b"new", False), (b"est", True)):
+        shared.receive(workers[1], Contribution(0, "call", piece, last), workers)
+    assert sent == [(0, 1, b"new"), (0, 1, b"est")]
+
+
+def test_another_call_after_a_restart_is_the_error():
+    workers = workers_of(2)
+    shared = Collectives(lambda number, message: None, keeps=True)
+    for node in workers:
+        shared.receive(node, Contribution(0, "A.adapt"), workers)
+    shared.node_lost(workers[1])
+    failure = shared.receive(workers[1], Contribution(0, "B.adapt"), workers)
+    assert "its program called B.adapt after its restart, and all workers A.adapt in its place" in failure.reason
+
+
+def test_files_that_changed_before_a_restart_are_the_error():
+    sent = []
+    workers = workers_of(2)
+    feeds = FileFeeds(lambda number, message: sent.append(number), keeps=True)
+    for node in workers:
+        feeds.receive(node, FilesRead(0, "read", "files", ()), workers)
+    assert sent == [0, 1]
+    feeds.node_lost(workers[1])
+    assert feeds.receive(workers[1], FilesRead(0, "read", "files", ()), workers) is None
+    assert sent == [0, 1, 1]
+    failure = feeds.receive(workers[1], FilesRead(0, "read", "others", ()), workers)
+    assert "read found other files after the restart of this worker than before" in failure.reason
+
+
+# ---- what is refused before anything starts
+
+
+def test_parameter_servers_are_refused():
+    with pytest.raises(tfos.SpecError, match="scope='node'.*ps, chief, 2 workers.*leave out scope"):
+        cluster_on(ScriptedBackend(), num_workers=2, num_ps=1, chief=True, restarts=alone)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [({"cache": None}, "cache=None"), ({"start": "first_rows"}, "start='first_rows'")]
+)
+def test_rows_that_are_not_kept_are_refused(how, words):
+    cluster = cluster_on(ScriptedBackend(lambda node: None), restarts=alone)
+    with pytest.raises(tfos.SpecError, match=f"{words} with restarts=RestartPolicy.scope='node'.*cache='disk'"):
+        cluster.train(None, **how)
