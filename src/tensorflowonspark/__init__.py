@@ -76,7 +76,7 @@ __all__ = [
     "write_tfrecord",
 ]
 
-_PACKAGES = ("frames", "ml", "storage")
+_PACKAGES = ("frames", "keras", "ml", "storage")
 _MODULES = {
     "driver.cluster": ("Cluster",),
     "driver.nodes": ("NodeInfo", "NodeState"),

@@ -18,6 +18,10 @@ concerns has been imported, and only if a test of the installed version shows th
 - `adapting`, `preprocessing`: preprocessing layers adapt to the rows of all workers.
 - `resuming`: the callback of a checkpoint.
 - `saving`: models are saved outside of a strategy's scope, and exported as they predict.
+
+Its public names are imported at their first use:
+
+- `LocalSGD`, `DiLoCo` (`local_sgd`, `rounds`): callbacks that average the weights of all workers in rounds.
 """
 
 import importlib
@@ -29,11 +33,15 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-__all__ = ["install", "keep_sources", "repairing_modules", "wrap"]
+if TYPE_CHECKING:
+    from tensorflowonspark.keras.local_sgd import DiLoCo as DiLoCo
+    from tensorflowonspark.keras.local_sgd import LocalSGD as LocalSGD
+
+__all__ = ["DiLoCo", "LocalSGD", "install", "keep_sources", "repairing_modules", "wrap"]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
@@ -160,3 +168,15 @@ def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
         owner = getattr(owner, part, None)
     if owner is not None:
         wrapt.wrap_function_wrapper(module, name, wrapper)
+
+
+_PUBLIC = {  # name: module of this package
+    "DiLoCo": "local_sgd",
+    "LocalSGD": "local_sgd",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
