@@ -166,8 +166,8 @@ class _Averaging(keras.callbacks.Callback):
             where = self._workers.name if self._workers else "this process"
             bad = next(each for each in weights if not np.isfinite(_as_float(each)).all())
             raise ClusterError(
-                f"the weight {getattr(bad, 'path', bad.name)!r} of {where} is not finite after {self._steps} steps since "
-                "the last round, and would spoil those of all workers: lower the learning rate, or clip the gradients"
+                f"the weight {getattr(bad, 'path', bad.name)!r} of {where} is not finite after {self._steps} steps since the "
+                "last round, and would spoil those of all workers: lower the learning rate, or clip the gradients"
             )
         return vector
 
@@ -241,8 +241,8 @@ class LocalSGD(_Averaging):
 class DiLoCo(_Averaging):
     """Takes the mean change of all workers' weights as the gradient of an outer optimizer with Nesterov's momentum.
 
-    As `LocalSGD`, with an outer optimizer: it needs fewer rounds for the same accuracy, and on one worker alone it takes
-    its steps too. Weights that are not trained, as BatchNorm's statistics, are averaged. Its momentum is not in
+    As `LocalSGD`, with an outer optimizer: it needs fewer rounds for the same accuracy, and takes its steps on one
+    worker alone too. Weights that are not trained, as BatchNorm's statistics, are averaged. Its momentum is not in
     checkpoints: it begins at zero after a restart of all nodes.
 
     Parameters

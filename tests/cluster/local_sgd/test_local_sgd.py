@@ -78,9 +78,8 @@ def test_workers_end_with_equal_weights_and_statistics(spark):
     assert all(each["bytes"] > 0 for each in results.values())
 
 
-@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
-def test_local_sgd_on_each_backend(spark, backend):
-    results = train(spark, {"callback": "LocalSGD", "options": {"every": 4}}, env={"KERAS_BACKEND": backend})
+def test_local_sgd_with_jax(spark):
+    results = train(spark, {"callback": "LocalSGD", "options": {"every": 4}}, env={"KERAS_BACKEND": "jax"})
     assert_equal(results)
     assert [each["rounds"] for each in results.values()] == [5, 5]
 
@@ -93,13 +92,7 @@ def test_a_killed_worker_is_left_out_and_nobody_is_restarted(spark):
     assert {each["attempt"] for each in results.values()} == {0}
 
 
-def test_a_killed_worker_below_min_workers_fails_the_cluster(spark):
-    args = {"callback": "LocalSGD", "options": {"every": 2, "min_workers": 2}, "kill": 5, "pause": 0.05}
-    with pytest.raises(tfos.NodeError, match=r"worker:1 .* killed by signal 9") as caught:
-        train(spark, args)
-    assert caught.value.node == "worker:1"
-
-
+@pytest.mark.slow
 def test_all_continue_from_the_chiefs_checkpoint(spark, tmp_path):
     args = {
         "callback": "DiLoCo",
@@ -111,40 +104,3 @@ def test_all_continue_from_the_chiefs_checkpoint(spark, tmp_path):
     results = train(spark, args, restarts=1)
     assert_equal(results)
     assert {(each["attempt"], each["epochs"]) for each in results.values()} == {(1, 1)}
-
-
-def test_a_model_of_a_strategy_is_refused(spark):
-    def program(ctx):
-        import tensorflow as tf
-
-        import tensorflowonspark as tfos
-        from tests.support.programs import small_model
-
-        with tf.distribute.MultiWorkerMirroredStrategy().scope():
-            model = small_model()
-        model.fit(ctx.dataset(32, features="features", label="label"), callbacks=[tfos.keras.LocalSGD()], verbose=0)
-
-    with (
-        pytest.raises(tfos.NodeError, match=r"SpecError: LocalSGD averages .* CollectiveAllReduce|MultiWorkerMirrored"),
-        tfos.Cluster(spark, program, num_workers=2) as cluster,
-    ):
-        cluster.train(small_frame(spark, [40, 40]))
-
-
-def test_a_weight_that_is_not_finite_is_named(spark):
-    def program(ctx):
-        import keras
-
-        import tensorflowonspark as tfos
-        from tests.support.programs import small_model
-
-        model = small_model()
-        model.compile(keras.optimizers.SGD(1e30), "mse")
-        callbacks = [tfos.keras.LocalSGD(every=2)]
-        model.fit(ctx.dataset(32, features="features", label="label"), epochs=9, callbacks=callbacks, verbose=0)
-
-    with (
-        pytest.raises(tfos.NodeError, match=r"the weight '.+' of worker:\d on .+ is not finite after 2 steps"),
-        tfos.Cluster(spark, program, num_workers=2) as cluster,
-    ):
-        cluster.train(small_frame(spark, [40, 40]))
