@@ -67,12 +67,9 @@ class Network:
             while True:
                 client, _ = listener.accept()
                 server = socket.create_connection(("127.0.0.1", port))
-                for source, target, ends in (
-                    (client, server, (sender, receiver)),
-                    (server, client, (receiver, sender)),
-                ):
-                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    Thread(target=self._forward, args=(source, target, *ends), daemon=True).start()
+                for path in ((client, server, sender, receiver), (server, client, receiver, sender)):
+                    path[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    Thread(target=self._forward, args=path, daemon=True).start()
 
     def _forward(self, source, target, sender, receiver):
         out, into = self.bucket(sender, "out"), self.bucket(receiver, "in")

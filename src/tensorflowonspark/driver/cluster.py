@@ -320,7 +320,7 @@ class Cluster:
 
     # ---- data
 
-    def train(
+    def train(  # noqa: PLR0913 - all but the first are settings that are named at the call
         self,
         data: "DataFrame | BatchRDD",
         *,

@@ -1,7 +1,7 @@
 """Rounds of local SGD: which workers take part in each, when it begins, and what becomes of workers that are lost.
 
-The workers exchange their weights without the driver (`node/rounds/`). The driver alone knows who is alive, so it begins
-a round, begins it again without a worker that is lost, and completes it when every contributor has the mean of all
+The workers exchange their weights without the driver (`node/rounds/`). The driver alone knows who is alive: it begins a
+round, begins it again without a worker that is lost, and completes it when every contributor has the mean of all
 contributions. Until then no contributor uses the mean, so that all continue with the same weights or none does.
 """
 

@@ -163,11 +163,12 @@ class _Averaging(keras.callbacks.Callback):
         weights = [*model.trainable_weights, *_averaged(model)]
         vector = flatten([keras.ops.convert_to_numpy(each) for each in weights])
         if not np.isfinite(vector).all():
-            where = self._workers.name if self._workers else "this process"
+            where = self._workers.name if self._workers else "this worker"
             bad = next(each for each in weights if not np.isfinite(_as_float(each)).all())
+            name = getattr(bad, "path", bad.name)
             raise ClusterError(
-                f"the weight {getattr(bad, 'path', bad.name)!r} of {where} is not finite after {self._steps} steps since the "
-                "last round, and would spoil those of all workers: lower the learning rate, or clip the gradients"
+                f"the weight {name!r} on {where} is not finite after {self._steps} steps since the last round, and "
+                "would spoil those of all workers: lower the learning rate, or clip the gradients"
             )
         return vector
 

@@ -121,8 +121,8 @@ class RoundMember:
                 return self._shared, result.final
             time.sleep(_RETRY_SECONDS)
         raise ClusterError(
-            f"{self.name} can't take the weights of the other workers, none of which has answered {_ATTEMPTS} times: see "
-            "their output"
+            f"{self.name} can't take the weights of the other workers, none of which has answered {_ATTEMPTS} "
+            "requests: see their output"
         )
 
     def _follow(self, settings: RoundSettings, weights: Vector) -> RoundResult | None:
