@@ -93,6 +93,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         "dataframe.md",
         "failures.md",
         "keras-model.md",
+        "local-sgd.md",
         "migrating.md",
         "model-parallel.md",
         "spark-ml.md",

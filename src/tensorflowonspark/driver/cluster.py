@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,16 @@ from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy, 
 from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt
 from tensorflowonspark.driver.console import parse_level, parse_show
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
-from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame, node_endpoints, starts_early
+from tensorflowonspark.driver.feed.job import (
+    FeedRequest,
+    Shuffle,
+    Start,
+    check_frame,
+    node_endpoints,
+    shuffles_globally,
+    spread,
+    starts_early,
+)
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeInfo
@@ -302,7 +312,9 @@ class Cluster:
     def _join(self, timeout: float | None) -> dict[str, Any]:
         self._monitor.end_feeds()
         trainers = self._monitor.trainers()
-        if not self._monitor.wait(lambda: all(node.returned or node.serving or node.lost for node in trainers), timeout):
+        if not self._monitor.wait(
+            lambda: all(node.returned or node.serving or node.lost for node in trainers), timeout
+        ):
             running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not (each.returned or each.lost))
             raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {running}")
         self._attempt.advise()
@@ -323,7 +335,7 @@ class Cluster:
 
     # ---- data
 
-    def train(
+    def train(  # noqa: PLR0913 - all but the first are settings that are named at the call
         self,
         data: "DataFrame | BatchRDD",
         *,
@@ -332,6 +344,7 @@ class Cluster:
         cache_limit: int | str | None = None,
         start: Start = "all_rows",
         rebalance: bool = True,
+        shuffle: Shuffle | None = None,
         independent_workers: bool = False,
         timeout: float = 600.0,
     ) -> None:
@@ -365,6 +378,12 @@ class Cluster:
             Whether workers with many rows give some to those with few, so that an epoch has no more steps than
             needed. (Workers of parameter servers keep what they were fed: none waits for another. Those that begin
             with the first rows keep them too, and those that are started again alone after failures.)
+        shuffle : {"global"}, optional
+            Whether rows move between workers before they are fed. By default a partition's rows stay together on one
+            worker, which shuffles them with its other rows. With "global" Spark's shuffle deals the rows of every
+            partition out to all workers (``repartition``): all rows are written to disk and sent over the network
+            once. Workers that train apart (`tensorflowonspark.keras.LocalSGD`) need this if partitions differ, as when
+            the rows are sorted by label.
         independent_workers : bool
             Whether each worker reads its rows at its own pace (`Feed.partitions`), and may return early; the others
             then get the remaining rows. Needs ``cache=None``.
@@ -391,6 +410,7 @@ class Cluster:
         if getattr(data, "isStreaming", False):
             raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
         config = CacheConfig.parse(cache, cache_limit)
+        spreads = shuffles_globally(shuffle)
         early = self._starts_early(start, config)
         if early or config.keep is CacheMode.NONE:
             self._require_joint_restarts("start='first_rows'" if early else "cache=None")
@@ -403,8 +423,12 @@ class Cluster:
         if isinstance(data, BatchRDD):
             if not request.is_streamed or validation is not None:
                 raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
+            if spreads:
+                raise FeedError("shuffle='global' is for DataFrames: shuffle an RDD itself (rdd.repartition)")
         else:
             check_frame(data, validation)
+            if spreads:
+                request = replace(request, data=spread(data, self._config.spec.num_workers))
         with self._ended_by_interrupt():
             self._controller.run_feed(request)
 

@@ -1,7 +1,7 @@
 """Rounds of local SGD: which workers take part in each, when it begins, and what becomes of workers that are lost.
 
-The workers exchange their weights without the driver (`node/rounds/`). The driver alone knows who is alive, so it begins
-a round, begins it again without a worker that is lost, and completes it when every contributor has the mean of all
+The workers exchange their weights without the driver (`node/rounds/`). The driver alone knows who is alive: it begins a
+round, begins it again without a worker that is lost, and completes it when every contributor has the mean of all
 contributions. Until then no contributor uses the mean, so that all continue with the same weights or none does.
 """
 
@@ -88,9 +88,7 @@ class Rounds:
         Takes seconds, and a function to call after these.
     """
 
-    def __init__(
-        self, send: Send, lock: RLock, workers: Callable[[], Sequence[Node]], later: Later = _later
-    ) -> None:
+    def __init__(self, send: Send, lock: RLock, workers: Callable[[], Sequence[Node]], later: Later = _later) -> None:
         self._send = send
         self._lock = lock
         self._workers = workers
@@ -154,6 +152,11 @@ class Rounds:
         self._consider()
 
     def _reach(self, node: Node, message: RoundReached) -> None:
+        if not self._begun and self._holders and self._comes_late(node, message):
+            self._members.pop(node.number, None)
+            result = RoundResult(self._newest, tuple(self._holders.values()), averaged=False, final=True)
+            self._send(node.number, result)
+            return
         peer = Peer(node.number, str(node.role), node.host, message.port)
         before = self._members.get(node.number)
         newcomer = before.newcomer if before else self._begun
@@ -181,7 +184,7 @@ class Rounds:
 
     def _consider(self) -> None:
         """Begin a round if all workers that others wait for have reached it, or the time is over."""
-        if self._exchange is not None:
+        if self._exchange is not None or not self._members:
             return
         ready = [each for each in self._members.values() if each.ready]
         settled = [each for each in self._members.values() if each.settled]
@@ -246,12 +249,6 @@ class Rounds:
         self._last_number += 1
         number = self._last_number
         contributors = self._contributors(members)
-        if not contributors:  # all come too late: the training of the others has ended
-            holders = tuple(self._holders.values())
-            for each in members:
-                self._members.pop(each.node.number)
-                self._send(each.node.number, RoundResult(self._newest, holders, averaged=False, final=True))
-            return
         own = [each.node.number for each in contributors]
         joining = [each for each in members if each.node.number not in own]
         self._exchange = _Exchange(number, contributors, joining, final)
@@ -264,23 +261,18 @@ class Rounds:
 
     def _contributors(self, members: list[_Member]) -> list[_Member]:
         """Return the workers whose weights count: those with the newest, or the first of those that share none yet."""
-        if self._begun:
-            newest = max(each.version for each in members)
-            if newest == _NOTHING_SHARED:  # all others are lost
-                return members[:1]
-            own = [each for each in members if each.version == newest]
-            return [each for each in own if not each.settled] or own
-        new = [each for each in members if each.version == _NOTHING_SHARED and not self._is_replacement(each)]
-        if new:
-            return new[:1]
-        if self._holders:
-            return []
         newest = max(each.version for each in members)
-        return [each for each in members if each.version == newest]
+        if newest == _NOTHING_SHARED:  # all begin, or those that have shared weights are lost
+            return members[:1]
+        new = [each for each in members if each.version == _NOTHING_SHARED]
+        if new and not self._begun:  # the weights of others are those of an earlier training
+            return new[:1]
+        own = [each for each in members if each.version == newest]
+        return [each for each in own if not each.settled] or own
 
-    def _is_replacement(self, member: _Member) -> bool:
-        """Return whether a worker was started again after the training of the others had ended."""
-        return member.node.number in self._lost and bool(self._holders)
+    def _comes_late(self, node: Node, message: RoundReached) -> bool:
+        """Return whether a worker belongs to a training that the others have ended: it missed the end, or is new."""
+        return message.version != _NOTHING_SHARED or node.number in self._lost
 
     # ---- its end
 
@@ -322,6 +314,7 @@ class Rounds:
         self._exchange = None
         self._breaks = 0
         self._newest = exchange.number
+        self._lost -= {each.node.number for each in exchange.contributors + exchange.joining}
         self._begun = not exchange.final
         self._holders = {each.node.number: each.peer for each in exchange.contributors}
         result = RoundResult(exchange.number, tuple(self._holders.values()), averaged, exchange.final)

@@ -21,6 +21,10 @@ concerns has been imported, and only if a test of the installed version shows th
 - `resuming`: the callback of a checkpoint.
 - `embedding`: a layer whose table is divided among the workers; public, and no repair.
 - `saving`: models are saved outside of a strategy's scope, and exported as they predict.
+
+Its public names are imported at their first use:
+
+- `LocalSGD`, `DiLoCo` (`local_sgd`, `rounds`): callbacks that average the weights of all workers in rounds.
 """
 
 import importlib
@@ -38,9 +42,20 @@ import wrapt
 
 if TYPE_CHECKING:
     from tensorflowonspark.keras.embedding import ShardedEmbedding as ShardedEmbedding
+    from tensorflowonspark.keras.local_sgd import DiLoCo as DiLoCo
+    from tensorflowonspark.keras.local_sgd import LocalSGD as LocalSGD
     from tensorflowonspark.keras.placement import Placed as Placed
 
-__all__ = ["Placed", "ShardedEmbedding", "install", "keep_sources", "repairing_modules", "wrap"]
+__all__ = [
+    "DiLoCo",
+    "LocalSGD",
+    "Placed",
+    "ShardedEmbedding",
+    "install",
+    "keep_sources",
+    "repairing_modules",
+    "wrap",
+]
 
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _TF_KERAS = "tf_keras.src.engine.compile_utils"
@@ -171,7 +186,12 @@ def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
         wrapt.wrap_function_wrapper(module, name, wrapper)
 
 
-_PUBLIC = {"Placed": "placement", "ShardedEmbedding": "embedding"}  # name: module of this package
+_PUBLIC = {  # name: module of this package
+    "DiLoCo": "local_sgd",
+    "LocalSGD": "local_sgd",
+    "Placed": "placement",
+    "ShardedEmbedding": "embedding",
+}
 
 
 def __getattr__(name: str) -> Any:

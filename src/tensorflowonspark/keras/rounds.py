@@ -13,7 +13,20 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NOTHING_SHARED", "RoundSettings", "Shared", "Vector", "Workers", "connect", "connected", "outer_step"]
+__all__ = [
+    "NOTHING_SHARED",
+    "RoundSettings",
+    "Shared",
+    "Vector",
+    "Workers",
+    "connect",
+    "connected",
+    "first_shared",
+    "flatten",
+    "in_node",
+    "outer_step",
+    "unflatten",
+]
 
 Vector = npt.NDArray[np.float32]
 NOTHING_SHARED = -1  # the version of weights before the first round
@@ -95,17 +108,22 @@ class Workers(Protocol):
         """
 
 
-_workers: list[Workers] = []  # one in a node that trains with others, else none
+_workers: list[Workers | None] = []  # one in a node, else none
 
 
-def connect(workers: Workers) -> None:
-    """Have the callbacks take part in rounds with other workers."""
+def connect(workers: Workers | None) -> None:
+    """Have the callbacks of this node take part in rounds with other workers, or with none."""
     _workers[:] = [workers]
 
 
 def connected() -> Workers | None:
     """Return the workers of this process's cluster; None outside of a node, and for a worker without others."""
     return _workers[0] if _workers else None
+
+
+def in_node() -> bool:
+    """Return whether this process is a node."""
+    return bool(_workers)
 
 
 def first_shared(settings: RoundSettings, weights: Vector, version: int) -> Shared:
@@ -136,8 +154,8 @@ def outer_step(settings: RoundSettings, shared: Shared, mean: Vector, version: i
     --------
     >>> settings = RoundSettings(((2,), (1,)), 2, 0.5, 0.9, half=False, min_workers=1, timeout=60.0)
     >>> shared = first_shared(settings, np.zeros(3, np.float32), version=0)
-    >>> outer_step(settings, shared, np.ones(3, np.float32), version=1).weights.round(3).tolist()
-    [0.95, 0.95, 1.0]
+    >>> outer_step(settings, shared, np.ones(3, np.float32), version=1).weights.round(2).astype(str).tolist()
+    ['0.95', '0.95', '1.0']
     """
     weights, momentum = shared.weights + mean, shared.momentum
     trained = slice(settings.trained)

@@ -19,7 +19,7 @@ from tensorflowonspark.ml.params import Invalid, check_columns, checked_params
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.training import TrainingJob, train
-from tensorflowonspark.ml.training_params import EstimatorSettings, Precision, TrainFn, TrainingParams
+from tensorflowonspark.ml.training_params import EstimatorSettings, Precision, Strategy, TrainFn, TrainingParams
 from tensorflowonspark.ml.transform import holds_arrays
 from tensorflowonspark.terminal import in_notebook
 
@@ -81,6 +81,10 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         its number of steps is unknown before its end. If unset, the estimator chooses: "all_rows" if `seed` is set
         (equal results are wanted), with `trainFn`, and with callbacks of classes that are not Keras's own (which may
         need the number of steps); otherwise "first_rows".
+    strategy : {"synchronous", "local_sgd", "diloco"}
+        How the nodes train one model: with the sum of their gradients at each step, or apart with weights that are
+        averaged in rounds, by `tensorflowonspark.keras.LocalSGD` or `DiLoCo` with their defaults. For other settings
+        give the callback in `callbacks` too. Metrics in the history are those of the chief's rows then.
     mixedPrecision : str, optional
         Keras's dtype policy for a model that a function builds: ``mixed_float16`` or ``mixed_bfloat16``.
     checkpointDir : str, optional
@@ -144,6 +148,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         stepsPerExecution: int = 1,
         seed: int = 0,
         start: Start | None = None,
+        strategy: Strategy = "synchronous",
         mixedPrecision: Precision | None = None,
         checkpointDir: str | None = None,
         initialModel: KerasModel | None = None,
@@ -256,6 +261,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
                 seed=self.getSeed(),
                 steps_per_execution=self.getStepsPerExecution(),
                 precision=self.getMixedPrecision(),
+                strategy=self.getStrategy(),
                 callbacks=serialize(self.getCallbacks()),
                 checkpoints=self.getCheckpointDir(),
                 loop=serialize(self.getTrainFn()),

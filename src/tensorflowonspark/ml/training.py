@@ -43,6 +43,7 @@ class TrainingJob:
     seed: int
     steps_per_execution: int
     precision: str | None
+    strategy: str
     callbacks: Sequence[Any]
     checkpoints: str | None
     loop: Callable[..., Any] | None
@@ -65,9 +66,8 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     keras.utils.set_random_seed(job.seed)
     if job.precision:
         keras.mixed_precision.set_global_policy(job.precision)
-    strategy = (
-        tf.distribute.MultiWorkerMirroredStrategy() if len(ctx.spec.trainers) > 1 else tf.distribute.get_strategy()
-    )
+    in_step = job.strategy == "synchronous" and len(ctx.spec.trainers) > 1
+    strategy = tf.distribute.MultiWorkerMirroredStrategy() if in_step else tf.distribute.get_strategy()
     with strategy.scope():
         model = _model(job)
         _compile(model, job)
@@ -219,12 +219,24 @@ def _train(model: Any, dataset: Any, validation: Any, job: TrainingJob, ctx: "Co
         dataset,
         validation_data=validation,
         epochs=job.epochs,
-        callbacks=[*job.callbacks, checkpoints.callback()] if checkpoints else list(job.callbacks),
+        callbacks=[*_averaging(job), *job.callbacks, *([checkpoints.callback()] if checkpoints else [])],
         verbose=job.verbose if ctx.is_chief else 0,
     ).history
     if checkpoints:
         checkpoints.clear()
     return history
+
+
+def _averaging(job: TrainingJob) -> list[Any]:
+    """Return the callback that averages the weights of the nodes, unless the user has given it."""
+    if job.strategy == "synchronous":
+        return []
+    if _keras().__name__ != "keras":
+        raise SpecError(f"strategy={job.strategy!r}: its callback is one of Keras 3; unset TF_USE_LEGACY_KERAS")
+    from tensorflowonspark.keras.local_sgd import DiLoCo, LocalSGD
+
+    kind = DiLoCo if job.strategy == "diloco" else LocalSGD
+    return [] if any(isinstance(each, kind) for each in job.callbacks) else [kind()]
 
 
 def _floats(history: Mapping[str, Any]) -> dict[str, list[float]]:

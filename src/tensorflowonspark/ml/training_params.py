@@ -14,10 +14,11 @@ from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EstimatorSettings", "Precision", "TrainFn", "TrainingParams"]
+__all__ = ["EstimatorSettings", "Precision", "Strategy", "TrainFn", "TrainingParams"]
 
-_KERAS = ("keras", "tf_keras")  # top-level packages
+_NEED_NO_LENGTH = ("keras", "tensorflowonspark", "tf_keras")  # top-level packages
 Precision = Literal["mixed_float16", "mixed_bfloat16", "float32"]
+Strategy = Literal["synchronous", "local_sgd", "diloco"]
 TrainFn = Callable[[Any, Any, Any, Any], Mapping[str, Sequence[float]] | None]
 
 
@@ -42,6 +43,7 @@ class EstimatorSettings(ModelSettings, total=False):
     stepsPerExecution: int
     seed: int
     start: Start | None
+    strategy: Strategy
     mixedPrecision: Precision | None
     checkpointDir: str | None
     initialModel: Any
@@ -90,6 +92,12 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
         "unset, the other params decide: 'all_rows' if seed or trainFn is set, or callbacks has classes of your own.",
         one_of(*get_args(Start)),
     )
+    strategy: "Param[str]" = param(
+        "strategy",
+        "how the nodes train one model: 'synchronous', with the sum of their gradients at each step, or apart with "
+        "weights that are averaged in rounds: 'local_sgd', or 'diloco' with an outer optimizer.",
+        one_of(*get_args(Strategy)),
+    )
     mixedPrecision: "Param[str]" = param(
         "mixedPrecision",
         "Keras's dtype policy for a model that a function builds: 'mixed_float16' or 'mixed_bfloat16'.",
@@ -118,7 +126,7 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
         super().__init__()
         self._setDefault(
             seed=0, numWorkers=1, epochs=1, batchSize=32, stepsPerExecution=1, verbose=0, callbacks=[],
-            clusterOptions={},
+            clusterOptions={}, strategy="synchronous",
         )  # fmt: skip
 
     def setModel(self, value: Any) -> "Self":
@@ -249,6 +257,14 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
         """Return `start`, or None if unset."""
         return self._optional("start")
 
+    def setStrategy(self, value: Strategy) -> "Self":
+        """Set `strategy`, how the nodes train one model."""
+        return self._assign(strategy=value)
+
+    def getStrategy(self) -> Strategy:
+        """Return `strategy`."""
+        return self.getOrDefault("strategy")
+
     def setMixedPrecision(self, value: Precision | None) -> "Self":
         """Set `mixedPrecision`, Keras's dtype policy."""
         return self._assign(mixedPrecision=value)
@@ -303,7 +319,7 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
         # A callback of Keras's own needs no number of steps; another may read params["steps"], which is None until all
         # rows have arrived. A loop may ask for the dataset's length.
         own_code = self.getTrainFn() is not None or any(
-            type(each).__module__.partition(".")[0] not in _KERAS for each in self.getCallbacks()
+            type(each).__module__.partition(".")[0] not in _NEED_NO_LENGTH for each in self.getCallbacks()
         )
         return self.getStart() or ("all_rows" if self.isSet("seed") or own_code else "first_rows")
 

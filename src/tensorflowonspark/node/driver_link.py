@@ -234,7 +234,8 @@ class Link:
 
     def wait_for_round(self) -> RoundPlan | RoundResult | RoundRefused:
         """Return the driver's next message about a round that this node has reached."""
-        return self._wait(lambda: self._rounds.popleft() if self._rounds else None)
+        self._wait(lambda: True if self._rounds else None)
+        return self._rounds.popleft()
 
     def release_port(self) -> None:
         """Wait until the supervisor has released the node's TensorFlow port."""

@@ -21,13 +21,14 @@ import wrapt
 from tensorflowonspark import keras, storage
 from tensorflowonspark.config import Job, tf_config
 from tensorflowonspark.errors import FailureKind, error_text
-from tensorflowonspark.keras import adapting
+from tensorflowonspark.keras import adapting, rounds
 from tensorflowonspark.messages import Failed, Member, NodeReady, Returned, TensorFlowImported
 from tensorflowonspark.node.collectives import Collectives
 from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
+from tensorflowonspark.node.rounds.member import RoundMember
 from tensorflowonspark.transport import MESSAGE_BYTES
 from tensorflowonspark.transport.shared_file import allow_many_files
 
@@ -67,6 +68,9 @@ def run_node(pipe: Connection) -> None:
     configure_tensorflow(members, setup)
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
         adapting.connect(Collectives(setup, link))
+        rounds.connect(RoundMember(setup, link))
+    else:
+        rounds.connect(None)
     if "tensorflow" not in sys.modules:
         wrapt.register_post_import_hook(lambda _: link.send(TensorFlowImported()), "tensorflow")
     link.send(run_program(setup, members, link, feed_server))

@@ -146,9 +146,7 @@ class Connection:
         a call of it waits for minutes ("too_many_pings").
     """
 
-    def __init__(
-        self, address: str | tuple[str, int], credentials: Credentials, *, keepalive: bool = True
-    ) -> None:
+    def __init__(self, address: str | tuple[str, int], credentials: Credentials, *, keepalive: bool = True) -> None:
         options = _KEEPALIVE if keepalive else _OWN_CONNECTION
         self._token = credentials.token
         own = credentials.certificate.encode()

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
         ({"epoch": 3}, "no param 'epoch': did you mean 'epochs'?"),
         ({"epochs": 0}, "epochs=0: .*expected a positive number"),
         ({"start": "some_rows"}, "start='some_rows': .*expected one of 'all_rows', 'first_rows'"),
+        ({"strategy": "diloc"}, "strategy='diloc': .*expected one of 'synchronous', 'local_sgd', 'diloco'"),
         ({"handleInvalid": "drop"}, "expected one of 'error', 'keep', 'skip'"),
     ],
 )

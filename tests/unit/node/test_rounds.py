@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings, strategies
 from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.messages import RoundPlan, RoundResult
 from tensorflowonspark.node.rounds.codec import BLOCK, PIECE, decode, encode
-from tests.support.rounds import Group
+from tests.support.rounds import Group, training
 from tests.support.rounds import settings as round_settings
-from tests.support.rounds import training
 
 
 @pytest.fixture

@@ -21,9 +21,20 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.driver.spark.jobs import Job
 
-__all__ = ["FeedRequest", "Start", "accepted_parts", "check_frame", "node_endpoints", "starts_early"]
+__all__ = [
+    "FeedRequest",
+    "Shuffle",
+    "Start",
+    "accepted_parts",
+    "check_frame",
+    "node_endpoints",
+    "shuffles_globally",
+    "spread",
+    "starts_early",
+]
 
 Start = Literal["all_rows", "first_rows"]
+Shuffle = Literal["global"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,37 @@ def starts_early(start: str) -> bool:
     if start not in get_args(Start):
         raise SpecError(f"start={start!r}: expected 'all_rows' or 'first_rows'")
     return start == "first_rows"
+
+
+def shuffles_globally(shuffle: str | None) -> bool:
+    """Return whether rows move between workers before they are fed, by the argument `shuffle` of `Cluster.train`.
+
+    Raises
+    ------
+    SpecError
+        If there is no such shuffle.
+    """
+    if shuffle is not None and shuffle not in get_args(Shuffle):
+        raise SpecError(f"shuffle={shuffle!r}: expected 'global', or None")
+    return shuffle is not None
+
+
+def spread(frame: "DataFrame", workers: int) -> "DataFrame":
+    """Return the rows in partitions each of which has a share of the rows of every partition before.
+
+    Spark sorts the rows of each partition by a hash of their values and deals them out in turn. So a task that it runs
+    again deals them out as before: no row is lost or doubled, as with a column of random numbers it could be, whose
+    values follow from the order of the rows.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The rows.
+    workers : int
+        Of which each gets as many partitions.
+    """
+    tasks: int = frame.sparkSession.sparkContext.defaultParallelism
+    return frame.repartition(-(-max(tasks, workers) // workers) * workers)
 
 
 def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None) -> None:

@@ -1,4 +1,4 @@
-"""One exchange of a round: every contributor owns a slice of the weights, receives it from all, and sends the mean back.
+"""One exchange of a round: each contributor owns a slice of the weights, receives it from all, and returns the mean.
 
 A dialogue with each other contributor carries both directions: this worker's part of the owner's slice, message by
 message, and for each message the mean of all. Sums are of float32 and in the order of the contributors, so that every

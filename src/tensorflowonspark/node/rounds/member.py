@@ -1,5 +1,6 @@
 """A worker's part in all rounds: it reports to the driver, follows its plans, and serves its weights to others."""
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from tensorflowonspark.node.rounds.codec import decode, encode, pieces
 from tensorflowonspark.node.rounds.exchange import DATA, Exchange, SliceHeader, request_all
 
 __all__ = ["RoundMember"]
+
+_ATTEMPTS, _RETRY_SECONDS = 10, 0.5  # to take the weights of workers that are lost, which the driver may not know yet
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class RoundMember:
 
     def _reach(self, settings: RoundSettings, weights: Vector, steps: int, *, last: bool) -> tuple[Shared, bool]:
         port = self._listen()
-        while True:
+        for _ in range(_ATTEMPTS):
             version = NOTHING_SHARED if self._shared is None else self._shared.version
             report = RoundReached(
                 port, version, steps, last, settings.min_workers, settings.timeout, settings.signature
@@ -116,6 +119,11 @@ class RoundMember:
                 result = self._follow(settings, weights)  # until the others have ended
             if result is not None and self._shared is not None:
                 return self._shared, result.final
+            time.sleep(_RETRY_SECONDS)
+        raise ClusterError(
+            f"{self.name} can't take the weights of the other workers, none of which has answered {_ATTEMPTS} "
+            "requests: see their output"
+        )
 
     def _follow(self, settings: RoundSettings, weights: Vector) -> RoundResult | None:
         """Return the result of the next round that is completed; None if no worker can give its weights."""

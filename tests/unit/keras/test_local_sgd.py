@@ -1,0 +1,119 @@
+"""The callbacks of local SGD in one process: their arguments, their steps, and what they refuse."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tensorflowonspark.errors import ClusterError, SpecError
+from tensorflowonspark.keras import DiLoCo, LocalSGD, rounds
+from tests.support.programs import small_model
+
+
+@pytest.fixture
+def rows():
+    drawn = np.random.default_rng(0)
+    return drawn.normal(size=(64, 3)).astype("float32"), drawn.normal(size=64).astype("float32")
+
+
+class Others:
+    """In place of the other workers: they change no weight, and end when this worker does."""
+
+    name = "worker:0 on host"
+    sent_bytes = 0
+
+    def __init__(self, ends_at=None):
+        self.calls = []
+        self._ends_at = ends_at
+
+    def join(self, settings, weights):
+        self.settings = settings
+        self.calls.append("join")
+        return rounds.first_shared(settings, weights, 0), False
+
+    def average(self, weights, steps, last):
+        self.calls.append((steps, last))
+        shared = rounds.first_shared(self.settings, weights, len(self.calls))
+        return shared, last or len(self.calls) == self._ends_at
+
+
+@pytest.fixture
+def others(monkeypatch):
+    made = Others()
+    monkeypatch.setattr(rounds, "_workers", [made])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "told"),
+    [
+        (LocalSGD, {"every": 0}, "every=0: expected a number of steps from 1"),
+        (LocalSGD, {"compress": "int8"}, "compress='int8': expected 'float16' or 'float32'"),
+        (DiLoCo, {"outer_learning_rate": 0.0}, "outer_learning_rate=0.0: expected a number above 0"),
+        (DiLoCo, {"outer_momentum": 1.0}, "outer_momentum=1.0: expected a number from 0 to below 1"),
+        (DiLoCo, {"min_workers": 0}, "min_workers=0: expected a number from 1"),
+        (DiLoCo, {"timeout": 0}, "timeout=0: expected seconds"),
+    ],
+)
+def test_bad_arguments_are_refused(kind, arguments, told):
+    with pytest.raises(SpecError, match=told):
+        kind(**arguments)
+
+
+def test_rounds_come_after_steps_before_validation_and_at_the_end(others, rows):
+    small_model().fit(*rows, batch_size=8, epochs=2, validation_data=rows, verbose=0, callbacks=[LocalSGD(every=5)])
+    epoch = [(5, False), (3, False)]
+    assert others.calls == ["join", *epoch, *epoch, (0, True)]
+
+
+def test_steps_of_one_execution_all_count(others, rows):
+    model = small_model()
+    model.compile("sgd", "mse", steps_per_execution=4)
+    model.fit(*rows, batch_size=8, epochs=2, verbose=0, callbacks=[LocalSGD(every=6)])
+    assert others.calls == ["join", (8, False), (8, False), (0, True)]
+
+
+def test_a_worker_ends_with_the_training_of_the_others(monkeypatch, rows):
+    others = Others(ends_at=3)
+    monkeypatch.setattr(rounds, "_workers", [others])
+    history = small_model().fit(*rows, batch_size=8, epochs=9, verbose=0, callbacks=[LocalSGD(every=3)])
+    assert others.calls == ["join", (3, False), (3, False)]
+    assert len(history.epoch) == 1
+
+
+def test_all_weights_take_part_but_integers(others, rows):
+    model = small_model()
+    model.fit(*rows, batch_size=8, verbose=0, callbacks=[DiLoCo(every=5)])
+    assert others.settings.trained == sum(int(np.prod(each.shape)) for each in model.trainable_weights)
+    assert len(others.settings.shapes) == len(model.trainable_weights) + 2  # BatchNorm's mean and variance
+    assert others.settings.half
+
+
+def test_local_sgd_on_one_worker_changes_nothing(rows):
+    weights = []
+    for callbacks in ([], [LocalSGD(every=2)]):
+        keras.utils.set_random_seed(1)
+        model = small_model()
+        model.fit(*rows, batch_size=8, verbose=0, shuffle=False, callbacks=callbacks)
+        weights.append(model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_process_that_is_no_node_is_warned_of(rows, caplog):
+    small_model().fit(*rows, verbose=0, callbacks=[LocalSGD()])
+    assert "LocalSGD: this process is no node of a cluster" in caplog.text
+
+
+def test_a_model_of_a_strategy_of_several_workers_is_refused(rows):
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = small_model()
+    with pytest.raises(SpecError, match=r"DiLoCo averages models .* belongs to a \w+Strategy"):
+        model.fit(*rows, verbose=0, callbacks=[DiLoCo()])
+
+
+def test_a_weight_that_is_not_finite_is_named(rows):
+    model = small_model()
+    model.compile(keras.optimizers.SGD(1e30), "mse")
+    with pytest.raises(ClusterError, match=r"the weight '.+' on this worker is not finite after 2 steps"):
+        model.fit(*rows, epochs=9, verbose=0, callbacks=[DiLoCo(every=2)])
