@@ -22,6 +22,7 @@ from tensorflowonspark import keras, storage
 from tensorflowonspark.config import Job, tf_config
 from tensorflowonspark.errors import FailureKind, error_text
 from tensorflowonspark.keras import adapting
+from tensorflowonspark.keras.jax import cluster as jax_cluster
 from tensorflowonspark.messages import Failed, Member, NodeReady, Returned, TensorFlowImported
 from tensorflowonspark.node.collectives import Collectives
 from tensorflowonspark.node.context import Context, keep_context
@@ -66,7 +67,10 @@ def run_node(pipe: Connection) -> None:
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
-        adapting.connect(Collectives(setup, link))
+        collectives = Collectives(setup, link)
+        adapting.connect(collectives)
+        addresses = {member.role: member.address for member in members}
+        jax_cluster.connect(collectives, [addresses[role] for role in setup.spec.fed], setup.spec.fed.index(setup.role))
     if "tensorflow" not in sys.modules:
         wrapt.register_post_import_hook(lambda _: link.send(TensorFlowImported()), "tensorflow")
     link.send(run_program(setup, members, link, feed_server))

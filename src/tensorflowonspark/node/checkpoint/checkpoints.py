@@ -1,6 +1,6 @@
 """Checkpoints of a training, and its position in the rows.
 
-A checkpoint is TensorFlow's own (``tf.train.Checkpoint``). It is written to this machine first, and then copied, so
+A checkpoint is TensorFlow's own (``tf.train.Checkpoint``), or on JAX a file of arrays. It is written to this machine first, and then copied, so
 that no file system needs an adapter in TensorFlow; `store` makes it visible as a whole.
 
 All workers that train together call `save` at the same step, since TensorFlow reads some variables from all of them;
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.node.checkpoint.mirror import Mirror
 from tensorflowonspark.node.checkpoint.position import ResumePosition
-from tensorflowonspark.node.checkpoint.state import read_state, strategy_of, write_state
+from tensorflowonspark.node.checkpoint.state import agreement_of, read_state, strategy_of, write_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 
 if TYPE_CHECKING:
+    import keras
     import tensorflow as tf
 
 __all__ = ["Checkpoints"]
@@ -87,16 +88,16 @@ class Checkpoints:
         self._position = position
         self._mirror: Mirror | None = None
 
-    def save(self, state: "tf.train.Checkpoint", step: Any, *, epoch: int = 0, batch: int = 0) -> None:
+    def save(self, state: "tf.train.Checkpoint | keras.Model", step: Any, *, epoch: int = 0, batch: int = 0) -> None:
         """Write the program's state; a restart finds it once this returns.
 
         Workers that train together must all call it at the same step.
 
         Parameters
         ----------
-        state : tf.train.Checkpoint
+        state : tf.train.Checkpoint or keras.Model
             The state to write. (Of a Keras 3 model it holds the weights, but not the seeds of layers like ``Dropout``,
-            which the `callback` includes.)
+            which the `callback` includes.) On JAX the model itself, with its optimizer and all seeds.
         step : int or scalar variable
             Number of steps taken, from 0.
         epoch : int
@@ -125,14 +126,14 @@ class Checkpoints:
         if self._position:
             self._position.require_resumable()
         with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
-            write_state(state, local, self._node)
+            write_state(state, local, self._node, keep=self._is_chief)
             if self._is_chief:
                 position = self._position.describe(batch) if self._position else {"batch": batch}
                 self._store.add(local, int(step), epoch, **position)
                 if self._position:
                     self._position.report_saved()
 
-    def restore(self, state: "tf.train.Checkpoint") -> int:
+    def restore(self, state: "tf.train.Checkpoint | keras.Model") -> int:
         """Restore the newest complete checkpoint, and return its step.
 
         Variables that are created later receive their values then. Workers that train together must all call it, before
@@ -140,8 +141,8 @@ class Checkpoints:
 
         Parameters
         ----------
-        state : tf.train.Checkpoint
-            The state to restore.
+        state : tf.train.Checkpoint or keras.Model
+            The state to restore; on JAX the model, which must be built.
 
         Returns
         -------
@@ -162,7 +163,7 @@ class Checkpoints:
         saved = self._restore(state)
         return saved.step if saved else 0
 
-    def _restore(self, state: "tf.train.Checkpoint", *, is_built: bool = False) -> SavedCheckpoint | None:
+    def _restore(self, state: Any, *, is_built: bool = False) -> SavedCheckpoint | None:
         """Restore the newest complete checkpoint, and return its record.
 
         Parameters
@@ -323,11 +324,10 @@ class Checkpoints:
         """Copy the newest complete checkpoint to this machine; for workers that train together, the chief's choice."""
         if strategy is None:
             return self._usable(self._store.fetch_newest(local))
-        from tensorflowonspark.keras.collectives import any_of, broadcast_text
-
+        any_of, broadcast_text = agreement_of(strategy)
         while True:
             found, problem = self._chiefs_choice() if self._is_chief else (None, None)
-            name = broadcast_text(strategy, self._is_chief, _ERROR if problem else found.name if found else "")
+            name = broadcast_text(self._is_chief, _ERROR if problem else found.name if found else "")
             if name == _ERROR:
                 raise problem or CheckpointError(f"the chief can read no checkpoint in {self.directory}")
             if not name:
@@ -339,7 +339,7 @@ class Checkpoints:
                     f"the chief resumes from {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
                     "a directory that all nodes see, and each training its own"
                 )
-            if not any_of(strategy, not read):  # and so all have it
+            if not any_of(not read):  # and so all have it
                 return found
             self._store.skip(name, "another worker could not read it")
 

@@ -8,6 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tensorflowonspark import storage
+from tensorflowonspark.keras import keras_backend
+from tensorflowonspark.keras.jax.saving import whole_model
 
 __all__ = ["export", "is_of", "save"]
 
@@ -53,7 +55,11 @@ def export(
     StorageError
         If the path can't be written.
     """
-    if is_chief:
+    if keras_backend() == "jax" and is_of("keras", model):
+        with whole_model(model):
+            if is_chief:
+                storage.publish(path, lambda local: write(model, local), scratch)
+    elif is_chief:
         storage.publish(path, lambda local: write(model, local), scratch)
     elif not is_of("keras", model):  # TensorFlow reads some variables from all workers together
         with TemporaryDirectory(prefix="tfos-", dir=scratch) as unused:
