@@ -96,8 +96,8 @@ class Collectives:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._calls = _PendingCalls(
-            "call adapt on all workers, as often and in the same order: each gives its own rows, and gets the state of "
-            "all"
+            "call adapt (and on JAX fit, evaluate and the checkpoint) on all workers, as often and in the same order: "
+            "each gives its own rows, and gets the state of all"
         )
 
     def receive(

@@ -86,6 +86,8 @@ _JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
     ("jax.placement:place_without_exchange", f"{_JAX}.distribution_lib"),
     ("jax.placement:keep_shares", "keras.src.distribution.distribution_lib"),
     ("jax.training:repair_trainer", f"{_JAX}.trainer"),
+    ("jax.batches:take_batches_of_feeds", _ADAPTERS),
+    ("jax.training:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
     ("jax.saving:save_alone", "keras.src.saving.saving_lib"),
     ("jax.saving:save_alone", "keras.src.legacy.saving.legacy_h5_format"),
     ("saving:export_for_inference", "keras.src.export.saved_model_export_archive"),

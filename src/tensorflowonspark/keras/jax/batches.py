@@ -20,7 +20,7 @@ import wrapt
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.jax.cluster import JaxCluster, current
 
-__all__ = ["FirstBatch", "agreed", "equal_batches_of_all", "padded", "reads_data_for"]
+__all__ = ["FirstBatch", "agreed", "equal_batches_of_all", "padded", "reads_data_for", "take_batches_of_feeds"]
 
 _call = ["fit"]  # the method of the model that runs
 _adds_weights = [True]  # whether the model takes weights that the program does not give
@@ -125,6 +125,58 @@ def equal_batches_of_all(trainer: ModuleType) -> None:
         return _global_batches(trainer, cluster, iterator, distribution)
 
     wrapt.wrap_function_wrapper(trainer, "JAXEpochIterator._get_distributed_iterator", get_distributed_iterator)
+
+
+def take_batches_of_feeds(adapters: ModuleType) -> None:
+    """Have models take ``ctx.batches(...)``, which needs no TensorFlow (called after the import of ``data_adapters``)."""
+
+    def get_data_adapter(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        data = args[0] if args else kwargs.get("x")
+        if not getattr(data, "reads_feed", False) or not hasattr(data, "element_spec"):
+            return wrapped(*args, **kwargs)
+        if kwargs.get("class_weight") is not None:
+            raise SpecError("class_weight is for ctx.dataset(...): ctx.batches(...) has sample weights of its own")
+        return _feed_adapter(adapters)(data)
+
+    wrapt.wrap_function_wrapper(adapters, "get_data_adapter", get_data_adapter)
+
+
+def _feed_adapter(adapters: Any) -> type:
+    class FeedAdapter(adapters.data_adapter.DataAdapter):  # type: ignore[name-defined, misc]
+        """Passes over the batches of a feed."""
+
+        def __init__(self, batches: Any) -> None:
+            self._batches = batches
+            self.pass_length = batches.length
+
+        def get_numpy_iterator(self) -> Iterator[Any]:
+            return iter(self._batches)
+
+        def get_jax_iterator(self) -> Iterator[Any]:
+            return iter(self._batches)
+
+        @property
+        def num_batches(self) -> int | None:
+            steps: int | None = self._batches.steps
+            return steps
+
+        @property
+        def batch_size(self) -> int | None:
+            return None
+
+        @property
+        def has_partial_batch(self) -> bool | None:
+            return None
+
+        @property
+        def partial_batch_size(self) -> int | None:
+            return None
+
+        def symbolic_batch(self, symbol: Any, rows: int) -> Any:
+            """Return the shapes and dtypes of a batch in its structure."""
+            return self._batches.element_spec(lambda shape, dtype: symbol((rows, *shape), dtype))
+
+    return FeedAdapter
 
 
 def _global_batches(trainer: Any, cluster: JaxCluster, iterator: Any, distribution: Any) -> Iterator[Any]:

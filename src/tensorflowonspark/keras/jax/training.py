@@ -25,7 +25,7 @@ from tensorflowonspark.keras.jax.padding import skip_padding
 from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
 from tensorflowonspark.keras.pass_steps import wrap_passes
 
-__all__ = ["repair_trainer"]
+__all__ = ["multiply_class_weights", "repair_trainer"]
 
 _WRITING = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "TensorBoard")
 _COMPARED, _PREDICT = "_tensorflowonspark_compared", "_tensorflowonspark_predict"  # attributes of models
@@ -170,3 +170,17 @@ def _symbolic_batch(trainer: Any, adapter: Any, rows: int) -> Any:
         return trainer.tree.map_structure(lambda each: None if each is None else symbol(each), spec)
     except (TypeError, ValueError):  # of ragged or sparse values, or of elements without rows
         return None
+
+
+def multiply_class_weights(adapter: ModuleType) -> None:
+    """Accept class weights beside sample weights in datasets (called after the import of ``tf_dataset_adapter``)."""
+    original = adapter.make_class_weight_map_fn  # type: ignore[attr-defined]
+
+    def make_class_weight_map_fn(class_weight: Any) -> Any:
+        from tensorflowonspark.keras import fitting  # imports TensorFlow, which programs with such datasets have
+
+        adapter.make_class_weight_map_fn = original  # type: ignore[attr-defined]
+        fitting.multiply_class_weights(adapter)
+        return adapter.make_class_weight_map_fn(class_weight)  # type: ignore[attr-defined]
+
+    adapter.make_class_weight_map_fn = make_class_weight_map_fn  # type: ignore[attr-defined]

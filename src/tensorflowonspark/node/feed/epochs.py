@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark import columns
-from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.feed_tracking import note_rows, state_pass
+from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.feed_tracking import PassLength, note_rows, state_pass
 from tensorflowonspark.keras.jax.cluster import equal_batches
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
@@ -283,6 +283,10 @@ class Batches:
         The columns, and the structure of an element.
     pace : PaceMeter, optional
         Measures the passes.
+    steps : int, optional
+        The number of batches of a pass, if it is known.
+    length : PassLength, optional
+        What becomes known of it otherwise.
 
     Notes
     -----
@@ -292,11 +296,33 @@ class Batches:
     reads_feed = True  # for `keras.provenance`, which must not take an element to find out
 
     def __init__(
-        self, passes: Callable[[], Iterator[Batch]], selection: Selection, pace: PaceMeter | None = None
+        self,
+        passes: Callable[[], Iterator[Batch]],
+        selection: Selection,
+        pace: PaceMeter | None = None,
+        steps: int | None = None,
+        length: PassLength | None = None,
     ) -> None:
         self._passes = passes
         self._selection = selection
         self._pace = pace
+        self.steps = steps
+        self.length = length
+
+    def element_spec(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
+        """Return an element with the result of `make` for the shape of a row, and the dtype, of each column.
+
+        Raises
+        ------
+        FeedError
+            If a column is ragged, or holds strings.
+        """
+        for name, kind in self._selection.kinds.items():
+            if kind.ragged or kind.dtype.kind == "O":
+                raise FeedError(f"column {name!r} is {'ragged' if kind.ragged else 'of strings'}: a model on JAX takes "
+                                "arrays of numbers of one shape")  # fmt: skip
+        values = {name: make(kind.inner, kind.dtype.name) for name, kind in self._selection.kinds.items()}
+        return self._selection.arrange(values, make((), "float32"))
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch."""
