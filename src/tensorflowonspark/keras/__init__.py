@@ -18,6 +18,7 @@ concerns has been imported, and only if a test of the installed version shows th
 - `adapting`, `preprocessing`: preprocessing layers adapt to the rows of all workers.
 - `resuming`: the callback of a checkpoint.
 - `saving`: models are saved outside of a strategy's scope, and exported as they predict.
+- `exchange`: ``fit`` with torch is refused, unless a callback exchanges weights.
 - `jax`: what takes the place of all this if JAX is the backend of Keras 3.
 """
 
@@ -59,6 +60,7 @@ _REPAIRS = (  # in order: functions are replaced before they are wrapped
     ("fitting:wrap_trainer", _TRAINER),
     ("fitting:refuse_parameter_servers", _TRAINER),
     ("fitting:predict_alone", _TRAINER),
+    ("exchange:refuse_torch", "keras.src.backend.torch.trainer"),
     ("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger"),
     ("shards:distribute_shards_whole", "tensorflow.python.distribute.distribute_lib"),
     ("collectives:keep_remainders", "tensorflow.python.distribute.values_util"),

@@ -40,7 +40,8 @@ def wrap_passes(trainer: ModuleType, iterator_class: str) -> None:
 def _length_of(adapter: Any) -> PassLength | None:
     """Return the length recorded for Keras's data; other kinds than datasets would be converted to ask for it."""
     if hasattr(adapter, "pass_length"):  # an adapter of this package
-        return adapter.pass_length
+        length: PassLength | None = adapter.pass_length
+        return length
     from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter  # its import is complete by now
 
     return pass_length(adapter.get_tf_dataset()) if isinstance(adapter, TFDatasetAdapter) else None

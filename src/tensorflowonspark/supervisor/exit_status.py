@@ -96,7 +96,10 @@ def explain(
     if exit_code >= 0:
         reason = f"its process ended with exit code {exit_code}{_BEFORE}"
         return FailureKind.EXITED, reason, "look for sys.exit or os._exit in the program, or at its last output"
-    number = -exit_code
+    return _explain_signal(-exit_code, memory_kills, output)
+
+
+def _explain_signal(number: int, memory_kills: int, output: str) -> tuple[FailureKind, str, str]:
     name = signal.Signals(number).name
     if number == signal.SIGKILL and memory_kills:
         return FailureKind.OUT_OF_MEMORY, "it ran out of memory: the kernel killed its process", _MEMORY_ADVICE

@@ -89,8 +89,8 @@ def agreed(cluster: JaxCluster, call: str, own: FirstBatch, group: int) -> int:
     """
     merged = cluster.workers.combine(f"model.{call}", pickle.dumps(own), pickle.dumps)
     all_of = [pickle.loads(each) for each in pickle.loads(merged)]
-    _check_equal("steps", [each.steps for each in all_of if each.steps is not None], call, [each.steps for each in all_of])
-    _check_equal("a first batch of the shapes", [each.shapes for each in all_of], call, [each.shapes for each in all_of])
+    _check_equal(call, "numbers of steps", [each.steps for each in all_of])
+    _check_equal(call, "shapes and types", [each.shapes for each in all_of])
     if not own.rows:
         raise SpecError(f"model.{call}: no worker has any batch")
     for start in range(0, len(all_of), group):
@@ -102,12 +102,13 @@ def agreed(cluster: JaxCluster, call: str, own: FirstBatch, group: int) -> int:
                 f"workers: DeviceMesh(({len(all_of)}, devices of each worker), ('batch', 'model')), or "
                 f"DeviceMesh(({len(all_of)},), ('batch',)) with variables divided along 'batch'"
             )
-    return max(each.rows for each in all_of)
+    return max(int(each.rows) for each in all_of)
 
 
-def _check_equal(what: str, known: list[Any], call: str, shown: list[Any]) -> None:
+def _check_equal(call: str, what: str, values: list[Any]) -> None:
+    known = [each for each in values if each is not None]
     if any(each != known[0] for each in known):
-        found = ", ".join(f"worker {number}: {each}" for number, each in enumerate(shown))
+        found = ", ".join(f"worker {number}: {each}" for number, each in enumerate(values))
         raise SpecError(
             f"model.{call}: {_DIFFERENT}, and they have different {what} ({found}): use ctx.dataset or ctx.batches, or "
             "give all workers data of the same size"
@@ -128,7 +129,7 @@ def equal_batches_of_all(trainer: ModuleType) -> None:
 
 
 def take_batches_of_feeds(adapters: ModuleType) -> None:
-    """Have models take ``ctx.batches(...)``, which needs no TensorFlow (called after the import of ``data_adapters``)."""
+    """Have models take ``ctx.batches(...)``, without TensorFlow (called after the import of ``data_adapters``)."""
 
     def get_data_adapter(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         data = args[0] if args else kwargs.get("x")
@@ -142,7 +143,7 @@ def take_batches_of_feeds(adapters: ModuleType) -> None:
 
 
 def _feed_adapter(adapters: Any) -> type:
-    class FeedAdapter(adapters.data_adapter.DataAdapter):  # type: ignore[name-defined, misc]
+    class FeedAdapter(adapters.data_adapter.DataAdapter):
         """Passes over the batches of a feed."""
 
         def __init__(self, batches: Any) -> None:
@@ -282,8 +283,8 @@ def padded(tree: Any, batch: Any, rows: int, size: int, call: str) -> Any:
         weights = [tree.map_structure(marked, each) for each in rest[1:]]
         return (tree.map_structure(repeated, x), *labels, *weights)
     if isinstance(batch, dict) and "sample_weight" in batch:
-        weights = {"sample_weight": marked(batch["sample_weight"])}
-        return {**tree.map_structure(repeated, {**batch, "sample_weight": None}), **weights}
+        features = tree.map_structure(repeated, {**batch, "sample_weight": None})
+        return {**features, "sample_weight": marked(batch["sample_weight"])}
     raise SpecError(
         f"model.{call}: a batch has {rows} rows, and the first one {size}: {_DIFFERENT}, and a batch without sample "
         "weights can't be padded. Use ctx.dataset, give weights, or drop the last batch (drop_remainder=True)"

@@ -1,9 +1,9 @@
 """Losses and metrics over real rows only, on JAX.
 
-As on TensorFlow (`keras.metrics`, `keras.losses`) the weight -0.0 marks a padding row. JAX compiles a step for arrays of
-fixed shapes, so no rows can be taken out. Unweighted metrics receive a weight for each row instead: 1, or 0 for padding.
-A loss that is averaged over the rows is averaged over the real ones, and so are the gradients: they equal those of one
-process that takes the same rows as a smaller batch.
+As on TensorFlow (`keras.metrics`, `keras.losses`) the weight -0.0 marks a padding row. JAX compiles a step for arrays
+of fixed shapes, so no rows can be taken out. Unweighted metrics receive a weight for each row instead: 1, or 0 for
+padding. A loss that is averaged over the rows is averaged over the real ones, and so are the gradients: they equal
+those of one process that takes the same rows as a smaller batch.
 """
 
 import inspect
@@ -103,7 +103,7 @@ def skip_padding(trainer: ModuleType) -> None:
 
     for name in ("train_step", "test_step"):
         wrapt.wrap_function_wrapper(trainer, f"JAXTrainer.{name}", step)
-    base = trainer.base_trainer  # type: ignore[attr-defined]
+    base = trainer.base_trainer
     wrapt.wrap_function_wrapper(base, "CompileLoss.call", compile_loss)
     wrapt.wrap_function_wrapper(base.metrics_module, "Mean.update_state", update_mean)
     wrapt.wrap_function_wrapper(base, "CompileMetrics.update_state", _update_metrics(trainer))
@@ -123,6 +123,7 @@ def _update_metrics(trainer: Any) -> Any:
             return
         if not container.built:
             container.build(y_true, y_pred)
+
         def update(unweighted: Any, weighted: Any, sample_weight: Any) -> None:
             """Call Keras's own function, bound to a container with only these metrics."""
             part = SimpleNamespace(

@@ -151,7 +151,7 @@ class Together:
 
     def broadcast_text(self, _is_chief: bool, text: str) -> str:
         """Return the chief's text, which is the first worker's."""
-        return self._combined(text, lambda values: values[0])
+        return str(self._combined(text, lambda values: values[0]))
 
     def any_of(self, flag: bool) -> bool:
         """Return whether the flag is set on any worker."""

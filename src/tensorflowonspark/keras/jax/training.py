@@ -19,8 +19,9 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.exchange import exchanges_weights
 from tensorflowonspark.keras.jax.batches import equal_batches_of_all, reads_data_for
-from tensorflowonspark.keras.jax.cluster import JaxCluster, current
+from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current
 from tensorflowonspark.keras.jax.padding import skip_padding
 from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
 from tensorflowonspark.keras.pass_steps import wrap_passes
@@ -65,6 +66,11 @@ def _together(trainer: Any, name: str) -> Callable[..., Any]:
 
 def _callbacks_of_worker(trainer: Any, cluster: JaxCluster, model: Any, callbacks: Any) -> Any:
     """Return the callbacks that this worker runs: those that write files are the chief's."""
+    if exchanges_weights(callbacks):
+        raise SpecError(
+            "on JAX the workers are one program, which exchanges gradients in each step. A callback that exchanges "
+            f'weights needs workers that train alone: set env={{"{ALONE}": "1"}} on the cluster'
+        )
     module = trainer.callbacks_module
     container = callbacks if isinstance(callbacks, module.CallbackList) else None
     given = container.callbacks if container else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
@@ -174,13 +180,13 @@ def _symbolic_batch(trainer: Any, adapter: Any, rows: int) -> Any:
 
 def multiply_class_weights(adapter: ModuleType) -> None:
     """Accept class weights beside sample weights in datasets (called after the import of ``tf_dataset_adapter``)."""
-    original = adapter.make_class_weight_map_fn  # type: ignore[attr-defined]
+    original = adapter.make_class_weight_map_fn
 
     def make_class_weight_map_fn(class_weight: Any) -> Any:
         from tensorflowonspark.keras import fitting  # imports TensorFlow, which programs with such datasets have
 
-        adapter.make_class_weight_map_fn = original  # type: ignore[attr-defined]
+        adapter.make_class_weight_map_fn = original
         fitting.multiply_class_weights(adapter)
-        return adapter.make_class_weight_map_fn(class_weight)  # type: ignore[attr-defined]
+        return adapter.make_class_weight_map_fn(class_weight)
 
-    adapter.make_class_weight_map_fn = make_class_weight_map_fn  # type: ignore[attr-defined]
+    adapter.make_class_weight_map_fn = make_class_weight_map_fn

@@ -1,7 +1,7 @@
 """Checkpoints of a training, and its position in the rows.
 
-A checkpoint is TensorFlow's own (``tf.train.Checkpoint``), or on JAX a file of arrays. It is written to this machine first, and then copied, so
-that no file system needs an adapter in TensorFlow; `store` makes it visible as a whole.
+A checkpoint is TensorFlow's own (``tf.train.Checkpoint``), or on JAX a file of arrays. It is written to this machine
+first, and then copied, so that no file system needs an adapter in TensorFlow; `store` makes it visible as a whole.
 
 All workers that train together call `save` at the same step, since TensorFlow reads some variables from all of them;
 the chief's files are kept. All workers restore the checkpoint that the chief has chosen, each from the directory, and
