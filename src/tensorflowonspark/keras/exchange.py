@@ -1,7 +1,8 @@
 """Backends of Keras 3 on which ``fit`` exchanges nothing between workers, and callbacks that do it in its place.
 
 With torch each worker would train a model of its own, and nothing would say so. A callback that exchanges weights
-itself (`LocalSGD`, `DiLoCo`, or another with the attribute ``exchanges_weights = True``) works there as on every backend.
+itself (`LocalSGD`, `DiLoCo`, or another with the attribute ``exchanges_weights = True``) works there as on every
+backend.
 """
 
 import inspect

@@ -96,7 +96,7 @@ def agreed(cluster: JaxCluster, call: str, own: FirstBatch, group: int) -> int:
     for start in range(0, len(all_of), group):
         if len({each.contents for each in all_of[start : start + group]}) > 1:
             raise SpecError(
-                f"model.{call}: the mesh of the distribution has {len(all_of) // group} parts of a batch for "
+                f"model.{call}: the mesh of the distribution divides a batch into {len(all_of) // group}, for "
                 f"{len(all_of)} workers, so {group} workers must have the same rows, and they have different ones (a "
                 "feed gives each worker its own). Give the mesh as many parts along its batch axis as there are "
                 f"workers: DeviceMesh(({len(all_of)}, devices of each worker), ('batch', 'model')), or "

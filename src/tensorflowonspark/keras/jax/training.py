@@ -178,7 +178,7 @@ def _symbolic_batch(trainer: Any, adapter: Any, rows: int) -> Any:
         return None
 
 
-def multiply_class_weights(adapter: ModuleType) -> None:
+def multiply_class_weights(adapter: Any) -> None:
     """Accept class weights beside sample weights in datasets (called after the import of ``tf_dataset_adapter``)."""
     original = adapter.make_class_weight_map_fn
 
