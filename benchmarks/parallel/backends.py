@@ -45,15 +45,15 @@ TARGETS = [
 def measure(options, log):
     """Train with each backend in turn, each time with another seed; each round is a new application."""
     found = {}
-    for part in _EPOCHS:
+    for part, epochs in _EPOCHS.items():
         seeds = {backend: iter(range(100)) for backend in _BACKENDS}
 
-        def turn(backend, part=part, seeds=seeds):
+        def turn(backend, part=part, epochs=epochs, seeds=seeds):
             def one_round():
                 rows = max(1_024, int(_ROWS * options.scale))
                 request = {"part": part, "backend": backend, "seed": next(seeds[backend]), "rows": rows}
                 with Contender(["-m", _MODULE], log) as contender:
-                    return contender.round({**request, "epochs": _EPOCHS[part]})
+                    return contender.round({**request, "epochs": epochs})
 
             return one_round
 

@@ -1,6 +1,7 @@
 """Contender: one training on two workers, with Keras on TensorFlow or on JAX."""
 
 import time
+from itertools import pairwise
 
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.common.spark import floats, two_whole_workers
@@ -84,7 +85,7 @@ def run_round(request):
         results = tfos.run(spark, train, args, num_workers=2, data=frame, env=env, **options)
         seconds = time.monotonic() - start
     history, ends = results["worker:0"]
-    epochs = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    epochs = [after - before for before, after in pairwise(ends)]
     accuracy = history["val_accuracy" if held_out is not None else "accuracy"][-1]
     median = sorted(epochs)[len(epochs) // 2]
     return {"accuracy": accuracy, "losses": history["loss"], "rows_per_second": count / median, "seconds": seconds}
