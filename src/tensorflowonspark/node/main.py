@@ -37,7 +37,7 @@ __all__ = ["run_node", "run_program"]
 # Raised by TensorFlow, or by our transport, in a worker whose peer has ended: a consequence, never the root cause.
 _PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "ConnectionLost"}
 # In the texts of errors of the same kind that JAX raises with several types.
-_PEER_TEXTS = re.compile(r"Gloo \w+ failed|coordination service|CoordinationService|NCCL operation .* failed")
+_PEER_TEXTS = re.compile(r"Gloo [\w -]+ failed|coordination service|CoordinationService|NCCL operation .* failed")
 
 _RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # less than a megabyte surrounds the result in its message
 
