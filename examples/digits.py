@@ -8,7 +8,7 @@ import argparse
 import os
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import tensorflowonspark as tfos
@@ -33,14 +33,21 @@ def build():
     )
 
 
+def scope(backend):
+    """Return the scope of a strategy of all workers with TensorFlow; with JAX Keras distributes by itself."""
+    if backend != "tensorflow":
+        return nullcontext()
+    import tensorflow as tf
+
+    return tf.distribute.MultiWorkerMirroredStrategy().scope()
+
+
 def train(args, ctx):
     """Run in every node: train with the others, then let the chief export."""
     import keras
-    import tensorflow as tf
 
     keras.utils.set_random_seed(7)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    with strategy.scope():
+    with scope(keras.backend.backend()):
         model = build()
         model.compile(keras.optimizers.Adam(3e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
     dataset = ctx.dataset(args["batch_size"], features="image", label="digit")
@@ -126,6 +133,7 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=64, help="rows of one step over all workers")
+    parser.add_argument("--backend", choices=["tensorflow", "jax"], default="tensorflow", help="of Keras")
     parser.add_argument("--output", type=Path, default=Path("demo-output"), help="on a disk that the executors share")
     options = parser.parse_args()
     check_environment()
@@ -148,7 +156,8 @@ def main():
 
     started = time.monotonic()
     args = {"epochs": options.epochs, "batch_size": options.batch_size, "export": export}
-    with tfos.Cluster(spark, train, args, num_workers=options.workers) as cluster:
+    env = {"KERAS_BACKEND": options.backend}
+    with tfos.Cluster(spark, train, args, num_workers=options.workers, env=env) as cluster:
         print(f"{options.workers} nodes are up after {time.monotonic() - started:.1f} s")
         cluster.train(data.where(~held_out))
     print(f"trained and exported to {export} after {time.monotonic() - started:.1f} s")

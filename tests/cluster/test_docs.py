@@ -92,6 +92,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         "checkpoints.md",
         "dataframe.md",
         "failures.md",
+        "jax.md",
         "keras-model.md",
         "local-sgd.md",
         "migrating.md",

@@ -21,6 +21,8 @@ concerns has been imported, and only if a test of the installed version shows th
 - `resuming`: the callback of a checkpoint.
 - `embedding`: a layer whose table is divided among the workers; public, and no repair.
 - `saving`: models are saved outside of a strategy's scope, and exported as they predict.
+- `exchange`: ``fit`` with torch is refused, unless a callback exchanges weights.
+- `jax`: what takes the place of all this if JAX is the backend of Keras 3.
 
 Its public names are imported at their first use:
 
@@ -28,6 +30,7 @@ Its public names are imported at their first use:
 """
 
 import importlib
+import os
 import pkgutil
 import sys
 import tempfile
@@ -53,6 +56,7 @@ __all__ = [
     "ShardedEmbedding",
     "install",
     "keep_sources",
+    "keras_backend",
     "repairing_modules",
     "wrap",
 ]
@@ -80,7 +84,8 @@ _REPAIRS = (  # in order: functions are replaced before they are wrapped
     ("fitting:wrap_trainer", _TRAINER),
     ("fitting:refuse_parameter_servers", _TRAINER),
     ("fitting:predict_alone", _TRAINER),
-    ("fitting:show_known_steps", "keras.src.callbacks.progbar_logger"),
+    ("exchange:refuse_torch", "keras.src.backend.torch.trainer"),
+    ("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger"),
     ("shards:distribute_shards_whole", "tensorflow.python.distribute.distribute_lib"),
     ("collectives:keep_remainders", "tensorflow.python.distribute.values_util"),
     ("collectives:keep_options", "tensorflow.python.distribute.collective_all_reduce_strategy"),
@@ -100,6 +105,25 @@ _REPAIRS = (  # in order: functions are replaced before they are wrapped
     ("losses:count_real_rows", _TRAINER),
     ("losses:count_real_rows_in_tf_keras", _TF_KERAS),
 )
+_JAX = "keras.src.backend.jax"
+_JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
+    ("jax.cluster:share_seed", "keras.src.random.seed_generator"),
+    ("jax.cluster:note_distribution", "keras.src.distribution.distribution_lib"),
+    ("jax.cluster:distribute_by_default", f"{_JAX}.core"),
+    ("jax.placement:place_without_exchange", f"{_JAX}.distribution_lib"),
+    ("jax.placement:keep_shares", "keras.src.distribution.distribution_lib"),
+    ("jax.training:repair_trainer", f"{_JAX}.trainer"),
+    ("jax.batches:take_batches_of_feeds", _ADAPTERS),
+    ("jax.training:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
+    ("jax.saving:save_alone", "keras.src.saving.saving_lib"),
+    ("jax.saving:save_alone", "keras.src.legacy.saving.legacy_h5_format"),
+    ("saving:export_for_inference", "keras.src.export.saved_model_export_archive"),
+    ("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger"),
+    ("adapting:wrap_layers", f"{_LAYERS}.normalization"),
+    ("adapting:wrap_layers", f"{_LAYERS}.discretization"),
+    ("adapting:wrap_layers", f"{_LAYERS}.index_lookup"),
+    ("adapting:wrap_layers", f"{_LAYERS}.text_vectorization"),
+)
 
 
 def install(program: bytes = b"") -> None:
@@ -117,12 +141,20 @@ def install(program: bytes = b"") -> None:
         start_with_collectives(context, program)
 
     wrapt.register_post_import_hook(start, "tensorflow.python.eager.context")
-    of_module: defaultdict[str, list[str]] = defaultdict(list)
-    for repair, module in _REPAIRS:
-        of_module[module].append(f"{__name__}.{repair}")
     imports = _Imports()
-    for module, repairs in of_module.items():
-        wrapt.register_post_import_hook(partial(imports.repair, repairs), module)
+    for table in (_REPAIRS, _JAX_REPAIRS):
+        of_module: defaultdict[str, list[str]] = defaultdict(list)
+        for repair, module in table:
+            of_module[module].append(f"{__name__}.{repair}")
+        for module, repairs in of_module.items():
+            hook = partial(imports.repair, repairs, on_jax=table is _JAX_REPAIRS)
+            wrapt.register_post_import_hook(hook, module)
+
+
+def keras_backend() -> str:
+    """Return the backend of Keras 3 in this process: the one that it has, or else will have by the environment."""
+    config = sys.modules.get("keras.src.backend.config")
+    return str(getattr(config, "_BACKEND", None) or os.environ.get("KERAS_BACKEND") or "tensorflow")
 
 
 class _Imports:
@@ -135,15 +167,20 @@ class _Imports:
     def __init__(self) -> None:
         self._own_modules = [f"{__name__}.{each.name}" for each in pkgutil.iter_modules(__path__)]
         self._complete: set[str] = set()
-        self._waiting: list[tuple[Sequence[str], ModuleType]] = []
+        self._waiting: list[tuple[Sequence[str], ModuleType, bool]] = []
         for name in self._own_modules:
             wrapt.register_post_import_hook(self._on_import, name)
 
-    def repair(self, repairs: Sequence[str], module: ModuleType) -> None:
-        """Call functions, as ``"module:function"``, with a module that has been imported."""
+    def repair(self, repairs: Sequence[str], module: ModuleType, on_jax: bool = False) -> None:
+        """Call functions, as ``"module:function"``, with a module that has been imported.
+
+        Those for JAX are called if it is the backend of Keras 3, and the others for modules of Keras 3 if it is not.
+        """
+        if on_jax != (keras_backend() == "jax") and (on_jax or module.__name__.startswith("keras.")):
+            return
         for number, repair in enumerate(repairs):
             if any(name in sys.modules and name not in self._complete for name in self._own_modules):
-                self._waiting.append((repairs[number:], module))
+                self._waiting.append((repairs[number:], module, on_jax))
                 return
             own_module, function = repair.split(":")
             getattr(importlib.import_module(own_module), function)(module)
@@ -151,8 +188,8 @@ class _Imports:
     def _on_import(self, imported: ModuleType) -> None:
         self._complete.add(imported.__name__)
         waiting, self._waiting = self._waiting, []
-        for repairs, module in waiting:
-            self.repair(repairs, module)
+        for repairs, module, on_jax in waiting:
+            self.repair(repairs, module, on_jax)
 
 
 def repairing_modules() -> list[str]:

@@ -19,7 +19,8 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import wrap
-from tensorflowonspark.keras.feed_tracking import DataPath, PassLength, pass_length, row_counts
+from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
+from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.shards import predicting
 from tensorflowonspark.keras.steps import refuse_custom_step
 
@@ -28,14 +29,10 @@ __all__ = [
     "multiply_class_weights_on_batch",
     "predict_alone",
     "refuse_parameter_servers",
-    "show_known_steps",
-    "skip_steps",
     "wrap_trainer",
 ]
 
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-_to_skip = [0]  # steps to skip in the next pass that Keras begins
-_length: list[PassLength | None] = [None]  # of its current pass, if that becomes known only in it
 
 
 def wrap_trainer(trainer: ModuleType) -> None:
@@ -60,52 +57,7 @@ def wrap_trainer(trainer: ModuleType) -> None:
         return wrapped(**bound)
 
     wrapt.wrap_function_wrapper(trainer, "TensorFlowTrainer.fit", fit)
-    wrap_passes(trainer)
-
-
-def skip_steps(steps: int) -> None:
-    """Have the next pass of Keras 3's ``fit`` begin with this step; its dataset has the rest of the epoch."""
-    _to_skip[0] = steps
-
-
-def wrap_passes(trainer: ModuleType) -> None:
-    """Let a pass begin within an epoch (called after the import of Keras's trainer)."""
-
-    def steps(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        first, _to_skip[0] = _to_skip[0], 0
-        length = None if iterator.steps_per_epoch else _length_of(iterator.data_adapter)
-        _length[0] = length
-        # Keras's generator yields numbers and the dataset's iterator, so that a skipped element takes no batch.
-        for each in wrapped(*args, **kwargs):
-            # Without this, Keras takes a step more than there are, counts it, and warns of missing data.
-            if length is not None and each[0] and not length.has_step(each[0]):
-                return
-            if each[0] >= first:
-                yield each
-
-    wrapt.wrap_function_wrapper(trainer, "TFEpochIterator._enumerate_iterator", steps)
-
-
-def _length_of(adapter: Any) -> PassLength | None:
-    """Return the length recorded for Keras's data; other kinds than datasets would be converted to ask for it."""
-    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter  # its import is complete by now
-
-    return pass_length(adapter.get_tf_dataset()) if isinstance(adapter, TFDatasetAdapter) else None
-
-
-def show_known_steps(module: ModuleType) -> None:
-    """Show the steps known so far in the progress bar of a pass whose length becomes known only in it.
-
-    Called after the import of Keras's ``progbar_logger``.
-    """
-
-    def update(wrapped: Any, logger: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        length, batch = _length[0], args[0]
-        if logger.target is None and length is not None and logger.progbar is not None:
-            logger.progbar.target = max(length.known_steps, batch + 2)  # at its target the bar would end its line
-        return wrapped(*args, **kwargs)
-
-    wrap(module, "ProgbarLogger._update_progbar", update)
+    wrap_passes(trainer, "TFEpochIterator")
 
 
 def refuse_parameter_servers(trainer: ModuleType) -> None:

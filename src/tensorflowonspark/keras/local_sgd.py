@@ -33,6 +33,8 @@ Compression = Literal["float16", "float32"]
 class _Averaging(keras.callbacks.Callback):
     """Takes part in a round when ``fit`` begins, after every so many steps, before validation, and at the end."""
 
+    exchanges_weights = True  # so that ``fit`` on several workers needs no other exchange (`exchange`)
+
     def __init__(
         self,
         every: int,

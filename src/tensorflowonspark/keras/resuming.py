@@ -6,19 +6,34 @@ in writing (`node.checkpoint`).
 
 from typing import Any
 
-import tensorflow as tf
-
-from tensorflowonspark.keras.fitting import skip_steps
+from tensorflowonspark.keras import keras_backend
+from tensorflowonspark.keras.jax.state import JaxState
+from tensorflowonspark.keras.pass_steps import skip_steps
 
 __all__ = ["resuming"]
 
 
 def resuming(checkpoints: Any, every: int | None) -> Any:
     """Return the callback of a `Checkpoints`, which also writes after `every` steps unless that is None."""
-    return _Resuming(checkpoints) if every is None else _ResumingInEpochs(checkpoints, every)
+    kind, arguments = (_Resuming, ()) if every is None else (_ResumingInEpochs, (every,))
+    return type(kind.__name__, (kind, _callback_class()), {})(checkpoints, *arguments)
 
 
-class _Resuming(tf.keras.callbacks.Callback):
+def _callback_class() -> Any:
+    """Return the class of callbacks of Keras 3, or of ``tf_keras`` where the environment asks for it."""
+    if keras_backend() == "jax":
+        import keras
+
+        return keras.callbacks.Callback
+    import tensorflow as tf
+
+    return tf.keras.callbacks.Callback
+
+
+class _Resuming:
+    model: Any
+    params: Any
+
     def __init__(self, checkpoints: Any) -> None:
         super().__init__()
         self._checkpoints = checkpoints
@@ -53,7 +68,7 @@ class _Resuming(tf.keras.callbacks.Callback):
         # steps ends before.
         if self._checkpoints._in_first_pass() and (batch or self.params.get("steps")):
             return
-        self._checkpoints.save(self._state, self.model.optimizer.iterations.numpy(), epoch=self._epoch, batch=batch)
+        self._checkpoints.save(self._state, _steps(self.model), epoch=self._epoch, batch=batch)
 
 
 class _ResumingInEpochs(_Resuming):
@@ -79,8 +94,18 @@ class _ResumingInEpochs(_Resuming):
             self._save(batch + 1)
 
 
-def _state(model: Any) -> tf.train.Checkpoint:
+def _steps(model: Any) -> int:
+    if keras_backend() == "jax":
+        model.jax_state_sync()  # within an epoch Keras holds the values elsewhere
+    return int(model.optimizer.iterations.numpy())
+
+
+def _state(model: Any) -> Any:
     """Return all state of the training: weights, the optimizer's variables, and seeds, which Keras 3 tracks itself."""
+    if keras_backend() == "jax":
+        return JaxState(model)
+    import tensorflow as tf
+
     if not getattr(model.optimizer, "built", True):
         with model.distribute_strategy.scope():
             model.optimizer.build(model.trainable_variables)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.driver.spark.backend import is_remote
-from tensorflowonspark.keras import keep_sources
+from tensorflowonspark.keras import keep_sources, keras_backend
+from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.code import Code, code_for
 from tensorflowonspark.ml.inputs import to_inputs
@@ -113,6 +114,8 @@ def _keras_model(bundle: ModelBundle, distributed: DistributedModel) -> Call:
         keras = import_module(bundle.kind)
         model = keras.Model(model.inputs, [model.get_layer(name).output for name in distributed.layers])
 
+    if bundle.kind == "keras" and keras_backend() != "tensorflow":  # as other code in this worker has imported it
+        return _on_other_backend(model, bundle, names)
     predict = inference_call(model)
 
     @tf.function(reduce_retracing=True)
@@ -120,6 +123,20 @@ def _keras_model(bundle: ModelBundle, distributed: DistributedModel) -> Call:
         return predict(to_inputs(features, bundle.inputs))
 
     return lambda features: _by_name(call(_tensors(features)), names)
+
+
+def _on_other_backend(model: Any, bundle: ModelBundle, names: Sequence[str]) -> Call:
+    """Return the function of a model of Keras 3 on another backend than TensorFlow."""
+    import tensorflow as tf
+
+    keras = import_module(bundle.kind)
+    predict = inference_function(model) if keras_backend() == "jax" else inference_call(model)
+
+    def call(features: Any) -> dict[str, Any]:
+        taken = tf.nest.map_structure(lambda each: each.numpy(), to_inputs(_tensors(features), bundle.inputs))
+        return _by_name(keras.tree.map_structure(keras.ops.convert_to_numpy, predict(taken)), names)
+
+    return call
 
 
 def _saved_model(bundle: ModelBundle) -> Call:

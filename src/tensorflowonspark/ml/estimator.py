@@ -19,7 +19,14 @@ from tensorflowonspark.ml.params import Invalid, check_columns, checked_params
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.training import TrainingJob, train
-from tensorflowonspark.ml.training_params import EstimatorSettings, Precision, Strategy, TrainFn, TrainingParams
+from tensorflowonspark.ml.training_params import (
+    Backend,
+    EstimatorSettings,
+    Precision,
+    Strategy,
+    TrainFn,
+    TrainingParams,
+)
 from tensorflowonspark.ml.transform import holds_arrays
 from tensorflowonspark.terminal import in_notebook
 
@@ -95,6 +102,9 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
     trainFn : callable, optional
         A training loop instead of ``fit``: takes the model, the dataset, the validation dataset or None, and the
         node's `Context`; may return a history, values by metric.
+    backend : {"tensorflow", "jax", "torch"}, optional
+        Keras's backend on the nodes; by default that of their environment. The fitted model works with any. With JAX
+        the executors need jax beside TensorFlow; torch trains on one worker.
     clusterOptions : mapping, optional
         Further settings of `Cluster`, as ``{"log_level": "WARNING"}``.
     verbose : int
@@ -153,6 +163,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         checkpointDir: str | None = None,
         initialModel: KerasModel | None = None,
         trainFn: TrainFn | None = None,
+        backend: Backend | None = None,
         clusterOptions: Mapping[str, Any] | None = None,
         verbose: int = 0,
         shapes: Mapping[str, Sequence[int | None]] | None = None,
@@ -202,11 +213,12 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         return StageReader(lambda _bundle, _metadata: cls())
 
     def _fit(self, dataset: "DataFrame") -> KerasModel:
+        given = self._options_with_backend
         frame, validation = self._select_rows(dataset)
         job = self._job(frame, validation)
         start = self._chosen_start
         _log.info("training begins with %s (start)", start)
-        options = {"num_workers": self.getNumWorkers(), "start": start, **self.getClusterOptions()}
+        options = {"num_workers": self.getNumWorkers(), "start": start, **given}
         results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
         trained = next(each for each in results.values() if each is not None)
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))

@@ -3,12 +3,15 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras import keras_backend
+from tensorflowonspark.keras.jax.saving import whole_model
 from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.code import Code
 from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, to_inputs
@@ -60,15 +63,11 @@ class Trained:
 
 def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     """Train on this node together with the others; return the result on the chief, and None elsewhere."""
-    import tensorflow as tf
-
     keras = _keras()
     keras.utils.set_random_seed(job.seed)
     if job.precision:
         keras.mixed_precision.set_global_policy(job.precision)
-    in_step = job.strategy == "synchronous" and len(ctx.spec.trainers) > 1
-    strategy = tf.distribute.MultiWorkerMirroredStrategy() if in_step else tf.distribute.get_strategy()
-    with strategy.scope():
+    with _scope(job, ctx):
         model = _model(job)
         _compile(model, job)
     feed: Any = ctx.feed()
@@ -76,11 +75,24 @@ def train(job: TrainingJob, ctx: "Context") -> Trained | None:
     validation = None if feed.validation is None else _dataset(feed.validation, job, model, for_validation=True)
     adapt_layers(model, dataset)
     history = _train(model, dataset, validation, job, ctx)
-    serialized = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
+    with whole_model(model):
+        serialized = serialize_model(model) if ctx.is_chief or library_of(model) != "keras" else None
     if not ctx.is_chief or serialized is None:
         return None
     loss = deserialize(job.compiled_with.get("loss"), job.custom_objects.load(serialized.library))
     return Trained(from_model(serialized, model, loss), _floats(history))
+
+
+def _scope(job: TrainingJob, ctx: "Context") -> AbstractContextManager[Any]:
+    """Return the scope of a strategy of all workers, if they train in step; on JAX Keras's distribution needs none."""
+    if keras_backend() != "tensorflow":
+        return nullcontext()
+    import tensorflow as tf
+
+    in_step = job.strategy == "synchronous" and len(ctx.spec.trainers) > 1
+    strategy = tf.distribute.MultiWorkerMirroredStrategy() if in_step else tf.distribute.get_strategy()
+    scope: AbstractContextManager[Any] = strategy.scope()
+    return scope
 
 
 def adapt_layers(model: Any, dataset: Any) -> None:

@@ -9,14 +9,18 @@ from pyspark.ml.param.shared import HasLabelCol, HasSeed, HasValidationIndicator
 from pyspark.sql import DataFrame
 
 from tensorflowonspark.driver.feed.job import Start
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.jax.cluster import ALONE
 from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, one_of, param, positive
+from tensorflowonspark.ml.serialization import library_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["EstimatorSettings", "Precision", "Strategy", "TrainFn", "TrainingParams"]
+__all__ = ["Backend", "EstimatorSettings", "Precision", "Strategy", "TrainFn", "TrainingParams"]
 
 _NEED_NO_LENGTH = ("keras", "tensorflowonspark", "tf_keras")  # top-level packages
+Backend = Literal["tensorflow", "jax", "torch"]
 Precision = Literal["mixed_float16", "mixed_bfloat16", "float32"]
 Strategy = Literal["synchronous", "local_sgd", "diloco"]
 TrainFn = Callable[[Any, Any, Any, Any], Mapping[str, Sequence[float]] | None]
@@ -48,6 +52,7 @@ class EstimatorSettings(ModelSettings, total=False):
     checkpointDir: str | None
     initialModel: Any
     trainFn: TrainFn | None
+    backend: Backend | None
     clusterOptions: Mapping[str, Any] | None
     verbose: int
 
@@ -114,6 +119,12 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
         "trainFn",
         "a training loop of your own, instead of fit: a function of (model, dataset, validation_dataset or None, ctx) "
         "that trains the model, and may return a history as a dict of lists.",
+    )
+    backend: "Param[str]" = param(
+        "backend",
+        "Keras's backend on the nodes: 'tensorflow', 'jax' or 'torch' (with one worker). If unset, that of the nodes' "
+        "environment, which is TensorFlow by default.",
+        one_of(*get_args(Backend)),
     )
     clusterOptions: "Param[dict[str, Any]]" = param(
         "clusterOptions", "further settings of Cluster, as log_level or env.", as_mapping
@@ -297,6 +308,14 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
         """Return `trainFn`, or None if unset."""
         return self._optional("trainFn")
 
+    def setBackend(self, value: Backend | None) -> "Self":
+        """Set `backend`, Keras's backend on the nodes."""
+        return self._assign(backend=value)
+
+    def getBackend(self) -> Backend | None:
+        """Return `backend`, or None if unset."""
+        return self._optional("backend")
+
     def setClusterOptions(self, value: Mapping[str, Any] | None) -> "Self":
         """Set `clusterOptions`, further settings of `Cluster`."""
         return self._assign(clusterOptions=value)
@@ -322,6 +341,42 @@ class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndica
             type(each).__module__.partition(".")[0] not in _NEED_NO_LENGTH for each in self.getCallbacks()
         )
         return self.getStart() or ("all_rows" if self.isSet("seed") or own_code else "first_rows")
+
+    @property
+    def _options_with_backend(self) -> dict[str, Any]:
+        """The `clusterOptions`, with the nodes' environment for `backend`.
+
+        Raises
+        ------
+        SpecError
+            If another param excludes the backend.
+        """
+        options, backend = self.getClusterOptions(), self.getBackend()
+        env = dict(options.get("env") or {})
+        given = env.get("KERAS_BACKEND")
+        if backend is not None and given not in (None, backend):
+            raise SpecError(f"backend={backend!r}, and clusterOptions sets KERAS_BACKEND={given!r}: set one of them")
+        chosen = backend or given or "tensorflow"
+        if chosen != "tensorflow":
+            self._check_backend(chosen, env, options)
+        if backend is not None:
+            env["KERAS_BACKEND"] = backend
+        if chosen == "jax" and self.getStrategy() != "synchronous":
+            env.setdefault(ALONE, "1")
+        return {**options, "env": env} if env else options
+
+    def _check_backend(self, backend: str, env: Mapping[str, str], options: Mapping[str, Any]) -> None:
+        if env.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or library_of(self.getModel()) == "tf_keras":
+            raise SpecError(f"backend={backend!r} is for Keras 3, and tf_keras has only TensorFlow")
+        if options.get("num_ps"):
+            raise SpecError(f"backend={backend!r}: parameter servers are for TensorFlow; leave out num_ps")
+        workers = options.get("num_workers", self.getNumWorkers())
+        apart = self.getTrainFn() is not None or self.getStrategy() != "synchronous"
+        if backend == "torch" and workers != 1 and not apart:
+            raise SpecError(
+                f"backend='torch' trains on one worker, and numWorkers is {workers}: Keras exchanges no gradients "
+                "between processes with torch. Take strategy='diloco', backend='jax' or 'tensorflow', or numWorkers=1"
+            )
 
     @property
     def _label_columns(self) -> list[str]:

@@ -52,6 +52,7 @@ _REPORTS = (Progress, TensorFlowImported, TrainingPace)
 _links: "WeakSet[Link]" = WeakSet()
 _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 _TENSORFLOW = str(Path("tensorflow", "python"))
+_JAX = (str(Path("jax", "_src")), str(Path("jax", "experimental")))
 _PACKAGE = str(Path(__file__).parents[1])
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 _FILE_SYSTEMS = (str(Path("tensorflowonspark", "storage")), f"{Path('fsspec')}/")
@@ -380,7 +381,7 @@ def node_status(waits_for: WaitsFor, in_epoch: bool) -> NodeStatus:
     stack = traceback.extract_stack(frame) if frame is not None else traceback.StackSummary()
     # TensorFlow runs eager collectives in a pool of threads, for which it waits in functions of the standard library.
     waiting = next((each.filename for each in reversed(stack) if not _is_standard(each.filename)), "")
-    in_tensorflow = _TENSORFLOW in waiting
+    in_tensorflow = _TENSORFLOW in waiting or any(part in waiting for part in _JAX)
     first = next((at for at, each in enumerate(stack) if _is_user_code(each.filename)), 0)
     if any(part in each.filename for each in stack for part in _FILE_SYSTEMS):
         waits_for = WaitsFor.STORAGE

@@ -22,6 +22,7 @@ from tensorflowonspark import keras, storage
 from tensorflowonspark.config import Job, tf_config
 from tensorflowonspark.errors import FailureKind, error_text
 from tensorflowonspark.keras import adapting, rounds
+from tensorflowonspark.keras.jax import cluster as jax_cluster
 from tensorflowonspark.messages import Failed, Member, NodeReady, Returned, TensorFlowImported
 from tensorflowonspark.node.collectives import Collectives
 from tensorflowonspark.node.context import Context, keep_context
@@ -36,6 +37,8 @@ __all__ = ["run_node", "run_program"]
 
 # Raised by TensorFlow, or by our transport, in a worker whose peer has ended: a consequence, never the root cause.
 _PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "ConnectionLost"}
+# In the texts of errors of the same kind that JAX raises with several types.
+_PEER_TEXTS = re.compile(r"Gloo [\w -]+ failed|coordination service|CoordinationService|NCCL operation .* failed")
 
 _RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # less than a megabyte surrounds the result in its message
 
@@ -67,8 +70,11 @@ def run_node(pipe: Connection) -> None:
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
-        adapting.connect(Collectives(setup, link))
+        collectives = Collectives(setup, link)
+        adapting.connect(collectives)
         rounds.connect(RoundMember(setup, link))
+        addresses = {member.role: member.address for member in members}
+        jax_cluster.connect(collectives, [addresses[role] for role in setup.spec.fed], setup.spec.fed.index(setup.role))
     else:
         rounds.connect(None)
     if "tensorflow" not in sys.modules:
@@ -132,8 +138,18 @@ def run_program(
         reason = f"its program called sys.exit({_code(error)})"
         return Failed(FailureKind.EXITED, reason, traceback=_traceback(), exit_code=status)
     except BaseException as error:
-        kind = FailureKind.PEER_LOST if type(error).__name__ in _PEER_ERRORS else FailureKind.RAISED
+        kind = FailureKind.PEER_LOST if _is_of_peer(error) else FailureKind.RAISED
         return Failed(kind, _summary(error), advice=_advice(error), traceback=_traceback())
+
+
+def _is_of_peer(error: BaseException) -> bool:
+    """Return whether an error means that another node has ended."""
+    name = type(error).__name__
+    return name in _PEER_ERRORS or (
+        name in ("JaxRuntimeError", "XlaRuntimeError", "ValueError", "RuntimeError")
+        and "jax" in sys.modules
+        and _PEER_TEXTS.search(str(error)) is not None
+    )
 
 
 def _pickle(result: object) -> bytes:
@@ -170,7 +186,7 @@ def _code(error: SystemExit) -> str:
 def _advice(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name} in the executors' Python ({sys.executable}), or ship it with --py-files"
-    if type(error).__name__ in _PEER_ERRORS:  # raised only if no other node has failed
+    if _is_of_peer(error):  # reported only if no other node has failed
         return "all nodes are up: the network between the workers may drop packets, or a worker left its loop early"
     if isinstance(error, MemoryError):
         return "use a smaller batch_size or model, or give the executors more memory (spark.executor.memoryOverhead)"

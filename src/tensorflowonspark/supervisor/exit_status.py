@@ -13,6 +13,7 @@ _MEMORY_ADVICE = (
     "use a smaller model or batch_size"
 )
 _BEFORE = " before its program did"
+_JAX_ABORT = "JAX distributed service detected fatal errors"
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
 
@@ -59,7 +60,9 @@ def _cgroup_files(root: Path) -> list[Path]:
     return files
 
 
-def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tuple[FailureKind, str, str]:
+def explain(
+    exit_code: int, memory_kills: int, *, returned: bool = False, output: str = ""
+) -> tuple[FailureKind, str, str]:
     """Return kind, reason and advice for the end of a node's process.
 
     Parameters
@@ -70,6 +73,8 @@ def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tup
         Processes of the same control group that were killed for memory while the node ran.
     returned : bool
         Whether the node's program had returned; its process stays for its peers and for inference.
+    output : str
+        The last lines that it printed.
 
     Examples
     --------
@@ -77,7 +82,7 @@ def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tup
     'its process ended with exit code 3 before its program did'
     """
     if returned:
-        kind, reason, advice = explain(exit_code, memory_kills)
+        kind, reason, advice = explain(exit_code, memory_kills, output=output)
         return kind, f"{reason.removesuffix(_BEFORE)} after its program had returned", advice
     if exit_code == UNKNOWN_EXIT:
         reason = "its process ended after its fork server, which would have received its exit code"
@@ -91,10 +96,16 @@ def explain(exit_code: int, memory_kills: int, *, returned: bool = False) -> tup
     if exit_code >= 0:
         reason = f"its process ended with exit code {exit_code}{_BEFORE}"
         return FailureKind.EXITED, reason, "look for sys.exit or os._exit in the program, or at its last output"
-    number = -exit_code
+    return _explain_signal(-exit_code, memory_kills, output)
+
+
+def _explain_signal(number: int, memory_kills: int, output: str) -> tuple[FailureKind, str, str]:
     name = signal.Signals(number).name
     if number == signal.SIGKILL and memory_kills:
         return FailureKind.OUT_OF_MEMORY, "it ran out of memory: the kernel killed its process", _MEMORY_ADVICE
+    if number == signal.SIGABRT and _JAX_ABORT in output:
+        advice = "all nodes are up: the network between the workers may drop packets"
+        return FailureKind.PEER_LOST, "JAX ended its process, since it lost the one of the first worker", advice
     if number in _CRASHES:
         advice = "native code crashed (TensorFlow, a driver, a custom op): see its last output"
     elif number == signal.SIGKILL:

@@ -351,7 +351,8 @@ class Supervisor:
             return
         if not self._failed:
             self._node.read_output()  # the reason is often in its last lines, which the driver gets first
-            explained = explain(exit_code, self._node.memory_kills(), returned=self._outcome_sent)
+            output = self._node.tail()
+            explained = explain(exit_code, self._node.memory_kills(), returned=self._outcome_sent, output=output)
             self._fail(*explained, shell_code(exit_code))
         self._reply_to_probe()
 

@@ -53,3 +53,10 @@ def test_where_nothing_counts_there_are_none(tmp_path):
 )
 def test_an_end_after_the_program_has_returned(code, words):
     assert explain(code, 0, returned=True)[1] == words
+
+
+def test_a_process_that_jax_has_ended_is_a_consequence():
+    output = "F1124 client.h:80] Terminating process because the JAX distributed service detected fatal errors. This"
+    kind, reason, _ = explain(-signal.SIGABRT, 0, output=output)
+    assert (kind, "first worker" in reason) == (FailureKind.PEER_LOST, True)
+    assert explain(-signal.SIGABRT, 0, output="another crash")[0] is FailureKind.KILLED

@@ -1,7 +1,7 @@
 """Checkpoints of a training, and its position in the rows.
 
-A checkpoint is TensorFlow's own (``tf.train.Checkpoint``). It is written to this machine first, and then copied, so
-that no file system needs an adapter in TensorFlow; `store` makes it visible as a whole.
+A checkpoint is TensorFlow's own (``tf.train.Checkpoint``), or on JAX a file of arrays. It is written to this machine
+first, and then copied, so that no file system needs an adapter in TensorFlow; `store` makes it visible as a whole.
 
 All workers that train together call `save` at the same step, since TensorFlow reads some variables from all of them;
 the chief's files are kept. All workers restore the checkpoint that the chief has chosen, each from the directory, and
@@ -19,10 +19,11 @@ from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.node.checkpoint.mirror import Mirror
 from tensorflowonspark.node.checkpoint.parts import StateParts, divided_objects
 from tensorflowonspark.node.checkpoint.position import ResumePosition
-from tensorflowonspark.node.checkpoint.state import read_state, strategy_of, write_state
+from tensorflowonspark.node.checkpoint.state import agreement_of, read_state, strategy_of, write_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 
 if TYPE_CHECKING:
+    import keras
     import tensorflow as tf
 
 __all__ = ["Checkpoints"]
@@ -91,16 +92,16 @@ class Checkpoints:
         self._position = position
         self._mirror: Mirror | None = None
 
-    def save(self, state: "tf.train.Checkpoint", step: Any, *, epoch: int = 0, batch: int = 0) -> None:
+    def save(self, state: "tf.train.Checkpoint | keras.Model", step: Any, *, epoch: int = 0, batch: int = 0) -> None:
         """Write the program's state; a restart finds it once this returns.
 
         Workers that train together must all call it at the same step.
 
         Parameters
         ----------
-        state : tf.train.Checkpoint
+        state : tf.train.Checkpoint or keras.Model
             The state to write. (Of a Keras 3 model it holds the weights, but not the seeds of layers like ``Dropout``,
-            which the `callback` includes.)
+            which the `callback` includes.) On JAX the model itself, with its optimizer and all seeds.
         step : int or scalar variable
             Number of steps taken, from 0.
         epoch : int
@@ -129,7 +130,7 @@ class Checkpoints:
         if self._position:
             self._position.require_resumable()
         with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
-            write_state(state, local, self._node)
+            write_state(state, local, self._node, keep=self._is_chief)
             name = self._parts.write(state, int(step))
             if self._is_chief:
                 position = self._position.describe(batch) if self._position else {"batch": batch}
@@ -137,7 +138,7 @@ class Checkpoints:
                 if self._position:
                     self._position.report_saved()
 
-    def restore(self, state: "tf.train.Checkpoint") -> int:
+    def restore(self, state: "tf.train.Checkpoint | keras.Model") -> int:
         """Restore the newest complete checkpoint, and return its step.
 
         Variables that are created later receive their values then. Workers that train together must all call it, before
@@ -145,8 +146,8 @@ class Checkpoints:
 
         Parameters
         ----------
-        state : tf.train.Checkpoint
-            The state to restore.
+        state : tf.train.Checkpoint or keras.Model
+            The state to restore; on JAX the model, which must be built.
 
         Returns
         -------
@@ -167,7 +168,7 @@ class Checkpoints:
         saved = self._restore(state)
         return saved.step if saved else 0
 
-    def _restore(self, state: "tf.train.Checkpoint", *, is_built: bool = False) -> SavedCheckpoint | None:
+    def _restore(self, state: Any, *, is_built: bool = False) -> SavedCheckpoint | None:
         """Restore the newest complete checkpoint, and return its record.
 
         Parameters
@@ -334,11 +335,10 @@ class Checkpoints:
                 if self._parts.read(saved, divided):
                     break
             return saved
-        from tensorflowonspark.keras.collectives import any_of, broadcast_text
-
+        any_of, broadcast_text = agreement_of(strategy)
         while True:
             found, problem = self._chiefs_choice() if self._is_chief else (None, None)
-            name = broadcast_text(strategy, self._is_chief, _ERROR if problem else found.name if found else "")
+            name = broadcast_text(self._is_chief, _ERROR if problem else found.name if found else "")
             if name == _ERROR:
                 raise problem or CheckpointError(f"the chief can read no checkpoint in {self.directory}")
             if not name:
@@ -350,7 +350,7 @@ class Checkpoints:
                     f"the chief resumes from {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
                     "a directory that all nodes see, and each training its own"
                 )
-            if not any_of(strategy, not read):  # and so all have it
+            if not any_of(not read):  # and so all have it
                 return found
             self._store.skip(name, "another worker could not read it")
 

@@ -9,6 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tensorflowonspark import storage
+from tensorflowonspark.keras import keras_backend
+from tensorflowonspark.keras.jax.saving import whole_model
 
 __all__ = ["export", "is_of", "save"]
 
@@ -61,6 +63,10 @@ def export(
             storage.publish(path, lambda local: write_model(model, divided, local, write), scratch)
         else:
             send_rows(divided)
+    elif keras_backend() == "jax" and is_of("keras", model):
+        with whole_model(model):
+            if is_chief:
+                storage.publish(path, lambda local: write(model, local), scratch)
     elif is_chief:
         storage.publish(path, lambda local: write(model, local), scratch)
     elif not is_of("keras", model):  # TensorFlow reads some variables from all workers together

@@ -9,7 +9,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError
-from tensorflowonspark.node.checkpoint.state import strategy_of
+from tensorflowonspark.keras.jax.state import is_state
+from tensorflowonspark.node.checkpoint.state import agreement_of, strategy_of
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def divided_objects(state: "tf.train.Checkpoint") -> list[Any]:
     CheckpointError
         If two of them have one name.
     """
+    if is_state(state):  # of JAX
+        return []
     import tensorflow as tf
 
     found = [each for each in tf.train.TrackableView(state).descendants() if hasattr(each, "load_shard_parts")]
@@ -68,18 +71,17 @@ class StateParts:
         divided = divided_objects(state)
         if not divided:
             return ""
-        from tensorflowonspark.keras.collectives import any_of, broadcast_text
-
         strategy = strategy_of(state)
+        any_of, broadcast_text = agreement_of(strategy)
         name = self._store.new_name(step)
         if strategy is not None:
-            name = broadcast_text(strategy, self._is_chief, name)
+            name = broadcast_text(self._is_chief, name)
         problem: CheckpointError | None = None
         try:
             self._store.add_parts(name, self._node, chain.from_iterable(each.shard_parts() for each in divided))
         except CheckpointError as error:
             problem = error
-        if strategy is not None and any_of(strategy, problem is not None) and problem is None:
+        if strategy is not None and any_of(problem is not None) and problem is None:
             problem = CheckpointError(f"another worker could not write its parts of {self._store.directory}/{name}")
         if problem:
             raise problem

@@ -1,29 +1,47 @@
-"""TensorFlow state in local files: written, read, and checked against a program's variables."""
+"""The state of a program in local files: written, read, and checked against the program's variables."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError
+from tensorflowonspark.keras.jax.state import JaxState, Together, is_state
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["read_state", "strategy_of", "write_state"]
+__all__ = ["agreement_of", "read_state", "strategy_of", "write_state"]
 
 _PREFIX = "state"
 _REASON_LENGTH = 400  # characters of TensorFlow's reason
 
 
-def write_state(state: "tf.train.Checkpoint", directory: str, node: str) -> None:
-    """Write the variables of `state` to a local directory; `node` is this node's name, as in ``worker:0``."""
+def write_state(state: Any, directory: str, node: str, *, keep: bool) -> None:
+    """Write the variables of `state` to a local directory.
+
+    Parameters
+    ----------
+    state : tf.train.Checkpoint, keras.Model or JaxState
+        The state; one of the others on JAX.
+    directory : str
+        The directory.
+    node : str
+        This node's name, as in ``worker:0``.
+    keep : bool
+        Whether the files are kept; the others of these workers only take part.
+    """
+    if is_state(state):
+        JaxState.of(state).write(directory, keep=keep)
+        return
     state.write(f"{directory}/{_PREFIX}", _io_options(node))
 
 
-def read_state(state: "tf.train.Checkpoint", directory: str, node: str, source: str, *, is_built: bool) -> bool:
+def read_state(state: Any, directory: str, node: str, source: str, *, is_built: bool) -> bool:
     """Read values from a local directory into `state`; return whether some wait for variables that don't exist yet.
 
     Parameters
     ----------
-    state : tf.train.Checkpoint
+    state : tf.train.Checkpoint, keras.Model or JaxState
         The state to restore.
     directory : str
         A directory that `write_state` has written.
@@ -39,6 +57,9 @@ def read_state(state: "tf.train.Checkpoint", directory: str, node: str, source: 
     CheckpointError
         If a file is damaged, or the values do not fit.
     """
+    if is_state(state):
+        JaxState.of(state).read(directory, source)
+        return False
     import tensorflow as tf
 
     try:
@@ -62,8 +83,10 @@ def read_state(state: "tf.train.Checkpoint", directory: str, node: str, source: 
     return False
 
 
-def strategy_of(state: "tf.train.Checkpoint") -> Any:
-    """Return the strategy with which workers train these variables together, or None."""
+def strategy_of(state: Any) -> Any:
+    """Return the strategy (or on JAX the workers) with which workers train these variables together, or None."""
+    if is_state(state):
+        return Together.current()
     import tensorflow as tf
 
     for each in [None, *tf.train.TrackableView(state).descendants()]:
@@ -73,6 +96,15 @@ def strategy_of(state: "tf.train.Checkpoint") -> Any:
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return strategy
     return None
+
+
+def agreement_of(strategy: Any) -> tuple[Callable[[bool], bool], Callable[[bool, str], str]]:
+    """Return the functions ``any_of`` and ``broadcast_text`` of workers that train together (`strategy_of`)."""
+    if isinstance(strategy, Together):
+        return strategy.any_of, strategy.broadcast_text
+    from tensorflowonspark.keras.collectives import any_of, broadcast_text
+
+    return partial(any_of, strategy), partial(broadcast_text, strategy)
 
 
 def _io_options(node: str) -> "tf.train.CheckpointOptions":

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorflowonspark import columns
-from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.feed_tracking import note_rows, state_pass
+from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.keras.feed_tracking import PassLength, note_rows, state_pass
+from tensorflowonspark.keras.jax.cluster import equal_batches
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.pace import PaceMeter
@@ -33,6 +34,7 @@ class EpochPlan:
     rows: int
     batch_rows: int
     steps: int
+    full: bool = False  # whether the last batch is padded too
 
     @property
     def own_steps(self) -> int:
@@ -44,9 +46,9 @@ class EpochPlan:
         return max(0, min(self.batch_rows, self.rows - step * self.batch_rows))
 
     def padding(self, step: int) -> int:
-        """Return the number of padding rows of a step; an epoch's last batch may be short, but never empty."""
+        """Return the number of padding rows of a step; an epoch's last batch may be short (but never empty), or not."""
         real = self.real_rows(step)
-        return 0 if real and step == self.steps - 1 else self.batch_rows - real
+        return 0 if real and step == self.steps - 1 and not self.full else self.batch_rows - real
 
 
 def plan_epoch(rows: Sequence[int], batch_size: int, index: int) -> EpochPlan:
@@ -69,15 +71,17 @@ def plan_epoch(rows: Sequence[int], batch_size: int, index: int) -> EpochPlan:
     Examples
     --------
     >>> plan_epoch([100, 10], batch_size=64, index=1)
-    EpochPlan(rows=10, batch_rows=32, steps=4)
+    EpochPlan(rows=10, batch_rows=32, steps=4, full=False)
     """
     sizes = batch_shares(batch_size, len(rows))
     steps = max(-(-count // size) for count, size in zip(rows, sizes, strict=True))
-    return EpochPlan(rows[index], sizes[index], steps)
+    return EpochPlan(rows[index], sizes[index], steps, full=len(rows) > 1 and equal_batches())
 
 
 def batch_shares(batch_size: int, workers: int) -> list[int]:
     """Return each worker's rows of a batch: an even share, and one more for the first workers if it is uneven.
+
+    On JAX all workers take as many as the first.
 
     Examples
     --------
@@ -89,7 +93,8 @@ def batch_shares(batch_size: int, workers: int) -> list[int]:
             f"batch_size={batch_size!r}: it counts the rows of one step over all {workers} workers, so it must be a "
             f"whole number of at least {workers}"
         )
-    return [int(batch_size) // workers + (worker < int(batch_size) % workers) for worker in range(workers)]
+    share, rest = divmod(int(batch_size), workers)
+    return [share + (bool(rest) if equal_batches() else worker < rest) for worker in range(workers)]
 
 
 # Gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
@@ -278,6 +283,10 @@ class Batches:
         The columns, and the structure of an element.
     pace : PaceMeter, optional
         Measures the passes.
+    steps : int, optional
+        The number of batches of a pass, if it is known.
+    length : PassLength, optional
+        What becomes known of it otherwise.
 
     Notes
     -----
@@ -287,11 +296,33 @@ class Batches:
     reads_feed = True  # for `keras.provenance`, which must not take an element to find out
 
     def __init__(
-        self, passes: Callable[[], Iterator[Batch]], selection: Selection, pace: PaceMeter | None = None
+        self,
+        passes: Callable[[], Iterator[Batch]],
+        selection: Selection,
+        pace: PaceMeter | None = None,
+        steps: int | None = None,
+        length: PassLength | None = None,
     ) -> None:
         self._passes = passes
         self._selection = selection
         self._pace = pace
+        self.steps = steps
+        self.length = length
+
+    def element_spec(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
+        """Return an element with the result of `make` for the shape of a row, and the dtype, of each column.
+
+        Raises
+        ------
+        FeedError
+            If a column is ragged, or holds strings.
+        """
+        for name, kind in self._selection.kinds.items():
+            if kind.ragged or kind.dtype.kind == "O":
+                raise FeedError(f"column {name!r} is {'ragged' if kind.ragged else 'of strings'}: a model on JAX takes "
+                                "arrays of numbers of one shape")  # fmt: skip
+        values = {name: make(kind.inner, kind.dtype.name) for name, kind in self._selection.kinds.items()}
+        return self._selection.arrange(values, make((), "float32"))
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch."""

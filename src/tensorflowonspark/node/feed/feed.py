@@ -202,9 +202,7 @@ class Feed:
         if isinstance(length, (ArrivingPasses, Stream)):
             # All workers must declare the same length, and on some all rows may have arrived.
             return make_dataset(passes, selection, batch_rows, None, length, self._pace)
-        steps = self.steps(batch_size)
-        if steps and first_step % steps:
-            steps = None
+        steps = self._steps_of_passes(batch_size, first_step)
         return make_dataset(passes, selection, batch_rows, steps, None, self._pace)
 
     def batches(  # noqa: PLR0913 - named at the call
@@ -257,7 +255,10 @@ class Feed:
         """
         selection = self._select(FeatureOptions(features, label, sample_weight, shapes, dtypes, fill))
         passes = self._share.passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
-        return Batches(passes, selection, self._pace)
+        length = self._share.stream or passes
+        if isinstance(length, (ArrivingPasses, Stream)):
+            return Batches(passes, selection, self._pace, length=length)
+        return Batches(passes, selection, self._pace, self._steps_of_passes(batch_size, first_step))
 
     def validation_dataset(
         self,
@@ -334,6 +335,11 @@ class Feed:
         if stream is None:
             raise FeedError("partitions() is for rows that come once: feed them with cache=None, or use batches()")
         return _with_reports(stream.partitions())
+
+    def _steps_of_passes(self, batch_size: int, first_step: int) -> int | None:
+        """Return the number of steps of each pass; None if the first one is shorter."""
+        steps = self.steps(batch_size)
+        return None if steps and first_step % steps else steps
 
     def _select(self, options: FeatureOptions) -> Selection:
         if not self._manifest.schema:

@@ -9,6 +9,8 @@ import pyarrow as pa
 from tensorflowonspark.columns import Ragged, flat_columns, summarize, to_array, to_batch
 from tensorflowonspark.errors import FeedError, SpecError, error_text
 from tensorflowonspark.feed_messages import InferenceHeader, SplitManifest
+from tensorflowonspark.keras import keras_backend
+from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
@@ -51,7 +53,8 @@ class FunctionServer:
             If `function` is neither.
         """
         if any(kind.__module__.split(".")[0] in ("keras", "tf_keras") for kind in type(function).__mro__):
-            function = inference_call(function)
+            is_on_jax = keras_backend() == "jax" and hasattr(function, "stateless_call")
+            function = inference_function(function) if is_on_jax else inference_call(function)
         elif not callable(function):
             raise SpecError(f"ctx.serve({function!r}): expected a function of the features, or a Keras model")
         return cls(lambda features: _as_numpy(function(features)), batch_rows, options)

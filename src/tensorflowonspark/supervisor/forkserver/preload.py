@@ -5,8 +5,11 @@ import importlib
 import os
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import Any
 
 from tensorflowonspark.keras import repairing_modules
 
@@ -38,10 +41,11 @@ def preload() -> None:
         with suppress(PermissionError):  # the executor's own is lower still
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         try:
-            # And what the import hooks for Keras would import in each node; these depend on the version of Keras.
-            for name in (*_MODULES, *repairing_modules()):
-                importlib.import_module(name)
-            _ = importlib.import_module("tensorflow").keras.layers  # Keras 3 or tf_keras, by the environment
+            with _without_other_runtimes():
+                # And what the import hooks for Keras would import in each node; these depend on the version of Keras.
+                for name in (*_MODULES, *repairing_modules()):
+                    importlib.import_module(name)
+                _ = importlib.import_module("tensorflow").keras.layers  # Keras 3 or tf_keras, by the environment
         except BaseException as error:  # some libraries raise SystemExit
             failures.append(error)
 
@@ -52,6 +56,26 @@ def preload() -> None:
         raise ImportError(str(failures[0])) from failures[0]
     gc.collect()
     gc.freeze()  # the first collection in a node would otherwise write to all pages, and so copy them
+
+
+class _Absent(MetaPathFinder):
+    """Finds no package of `_OTHER_RUNTIMES`, although one may be installed."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:  # noqa: ARG002 - Python's names
+        """Raise the error of a package that is not installed."""
+        if name.partition(".")[0] in _OTHER_RUNTIMES:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@contextmanager
+def _without_other_runtimes() -> Iterator[None]:
+    """Have nobody import another runtime for the duration of a block: TensorFlow imports JAX where it is installed."""
+    absent = _Absent()
+    sys.meta_path.insert(0, absent)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(absent)
 
 
 def why_unsafe(own_threads: int) -> str:

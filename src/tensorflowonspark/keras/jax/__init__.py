@@ -1,0 +1,12 @@
+"""Keras 3 on JAX: several workers of a cluster as the processes of one JAX program.
+
+Nothing here imports JAX or Keras before the program does, and nothing imports TensorFlow.
+
+- `cluster`: ``jax.distributed`` is initialised when JAX is imported; equal seeds; ``DataParallel`` by default.
+- `placement`: values are placed on the devices of all workers without an exchange, and read from them.
+- `batches`: all batches have the same number of rows on all workers.
+- `padding`: padding rows count in no loss and no metric.
+- `training`: the calls of all workers are compared; callbacks that write files run on the chief; ``predict`` is local.
+- `saving`: models are saved by the chief alone.
+- `state`: the state of a training as files of arrays, for checkpoints.
+"""

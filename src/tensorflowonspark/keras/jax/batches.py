@@ -1,0 +1,291 @@
+"""Batches of equal size on all workers.
+
+JAX takes the batch of each process for one part of a batch of all, and all parts for equally large. It checks neither:
+with parts of different sizes, the processes compute different results, and nothing reports it. So when a pass over the
+data begins, the workers compare the shapes of their first batches and their numbers of steps. Smaller batches are
+padded to the size of the first with rows of weight -0.0, as feeds pad them (`padding` leaves them out).
+"""
+
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import wrapt
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.jax.cluster import JaxCluster, current
+
+__all__ = ["FirstBatch", "agreed", "equal_batches_of_all", "padded", "reads_data_for", "take_batches_of_feeds"]
+
+_call = ["fit"]  # the method of the model that runs
+_adds_weights = [True]  # whether the model takes weights that the program does not give
+_DIFFERENT = "on JAX all workers must take the same steps, with batches of one shape"
+
+
+@contextmanager
+def reads_data_for(call: str, *, adds_weights: bool) -> Iterator[None]:
+    """Name the method that reads data for the duration of a block, for errors.
+
+    Parameters
+    ----------
+    call : str
+        The method, as in ``fit``.
+    adds_weights : bool
+        Whether batches without sample weights get some, so that they can be padded.
+    """
+    before = _call[0], _adds_weights[0]
+    _call[0], _adds_weights[0] = call, adds_weights
+    try:
+        yield
+    finally:
+        _call[0], _adds_weights[0] = before
+
+
+@dataclass(frozen=True)
+class FirstBatch:
+    """A worker's first batch of a pass, which is compared with those of the others.
+
+    Attributes
+    ----------
+    rows : int
+        Its number of rows; 0 if there is no batch.
+    steps : int or None
+        The number of batches in the pass, if it is known.
+    shapes : tuple
+        Shape and dtype of each array, without the rows.
+    contents : int
+        A checksum, if several workers must have the same rows; else 0.
+    """
+
+    rows: int
+    steps: int | None
+    shapes: tuple[tuple[tuple[int, ...], str], ...]
+    contents: int = 0
+
+
+def agreed(cluster: JaxCluster, call: str, own: FirstBatch, group: int) -> int:
+    """Return the number of rows of each batch, on which all workers agree.
+
+    Parameters
+    ----------
+    cluster : JaxCluster
+        The workers.
+    call : str
+        The method that begins the pass.
+    own : FirstBatch
+        This worker's batch.
+    group : int
+        Number of consecutive workers that must have the same rows; 1 if each has its own.
+
+    Raises
+    ------
+    SpecError
+        If the workers' batches do not fit together; the error names the workers, and what differs.
+    """
+    merged = cluster.workers.combine(f"model.{call}", pickle.dumps(own), pickle.dumps)
+    all_of = [pickle.loads(each) for each in pickle.loads(merged)]
+    _check_equal(call, "numbers of steps", [each.steps for each in all_of])
+    _check_equal(call, "shapes and types", [each.shapes for each in all_of])
+    if not own.rows:
+        raise SpecError(f"model.{call}: no worker has any batch")
+    for start in range(0, len(all_of), group):
+        if len({each.contents for each in all_of[start : start + group]}) > 1:
+            raise SpecError(
+                f"model.{call}: the mesh of the distribution divides a batch into {len(all_of) // group}, for "
+                f"{len(all_of)} workers, so {group} workers must have the same rows, and they have different ones (a "
+                "feed gives each worker its own). Give the mesh as many parts along its batch axis as there are "
+                f"workers: DeviceMesh(({len(all_of)}, devices of each worker), ('batch', 'model')), or "
+                f"DeviceMesh(({len(all_of)},), ('batch',)) with variables divided along 'batch'"
+            )
+    return max(int(each.rows) for each in all_of)
+
+
+def _check_equal(call: str, what: str, values: list[Any]) -> None:
+    known = [each for each in values if each is not None]
+    if any(each != known[0] for each in known):
+        found = ", ".join(f"worker {number}: {each}" for number, each in enumerate(values))
+        raise SpecError(
+            f"model.{call}: {_DIFFERENT}, and they have different {what} ({found}): use ctx.dataset or ctx.batches, or "
+            "give all workers data of the same size"
+        )
+
+
+def equal_batches_of_all(trainer: ModuleType) -> None:
+    """Have the workers' batches be of equal size (called after the import of Keras's trainer for JAX)."""
+
+    def get_distributed_iterator(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        distribution = args[0] if args else kwargs["distribution"]
+        cluster = current()
+        if cluster is None:
+            return wrapped(*args, **kwargs)
+        return _global_batches(trainer, cluster, iterator, distribution)
+
+    wrapt.wrap_function_wrapper(trainer, "JAXEpochIterator._get_distributed_iterator", get_distributed_iterator)
+
+
+def take_batches_of_feeds(adapters: ModuleType) -> None:
+    """Have models take ``ctx.batches(...)``, without TensorFlow (called after the import of ``data_adapters``)."""
+
+    def get_data_adapter(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        data = args[0] if args else kwargs.get("x")
+        if not getattr(data, "reads_feed", False) or not hasattr(data, "element_spec"):
+            return wrapped(*args, **kwargs)
+        if kwargs.get("class_weight") is not None:
+            raise SpecError("class_weight is for ctx.dataset(...): ctx.batches(...) has sample weights of its own")
+        return _feed_adapter(adapters)(data)
+
+    wrapt.wrap_function_wrapper(adapters, "get_data_adapter", get_data_adapter)
+
+
+def _feed_adapter(adapters: Any) -> type:
+    class FeedAdapter(adapters.data_adapter.DataAdapter):
+        """Passes over the batches of a feed."""
+
+        def __init__(self, batches: Any) -> None:
+            self._batches = batches
+            self.pass_length = batches.length
+
+        def get_numpy_iterator(self) -> Iterator[Any]:
+            return iter(self._batches)
+
+        def get_jax_iterator(self) -> Iterator[Any]:
+            return iter(self._batches)
+
+        @property
+        def num_batches(self) -> int | None:
+            steps: int | None = self._batches.steps
+            return steps
+
+        @property
+        def batch_size(self) -> int | None:
+            return None
+
+        @property
+        def has_partial_batch(self) -> bool | None:
+            return None
+
+        @property
+        def partial_batch_size(self) -> int | None:
+            return None
+
+        def symbolic_batch(self, symbol: Any, rows: int) -> Any:
+            """Return the shapes and dtypes of a batch in its structure."""
+            return self._batches.element_spec(lambda shape, dtype: symbol((rows, *shape), dtype))
+
+    return FeedAdapter
+
+
+def _global_batches(trainer: Any, cluster: JaxCluster, iterator: Any, distribution: Any) -> Iterator[Any]:
+    """Yield batches on the devices of all workers."""
+    call, adds_weights = _call[0], _adds_weights[0]
+    steps = iterator.data_adapter.num_batches
+    layouts = rows = None
+    for number, batch in enumerate(_batches(trainer, iterator, adds_weights)):
+        if rows is None:
+            rows = _begin(trainer, cluster, call, distribution, batch, steps)
+        found = _rows(trainer, batch)
+        if found > rows:
+            raise SpecError(
+                f"model.{call}: batch {number} has {found} rows, and the first one {rows}: {_DIFFERENT}; only smaller "
+                "batches can be padded"
+            )
+        if found < rows:
+            batch = padded(trainer.tree, batch, found, rows, call)  # noqa: PLW2901
+        if layouts is None:
+            layouts = trainer.tree.map_structure(
+                lambda each: None if each is None else distribution.get_data_layout(each.shape).backend_layout, batch
+            )
+        yield trainer._distribute_data(batch, layouts)
+    if rows is None:
+        agreed(cluster, call, FirstBatch(0, steps, ()), 1)
+
+
+def _batches(trainer: Any, iterator: Any, adds_weights: bool) -> Iterator[Any]:
+    for batch in iterator.data_adapter.get_jax_iterator():
+        x, y, weights = trainer.data_adapter_utils.unpack_x_y_sample_weight(batch)
+        if adds_weights and y is not None and weights is None:
+            yield x, y, np.ones(_rows(trainer, batch), np.float32)
+        else:
+            yield batch
+
+
+def _begin(trainer: Any, cluster: JaxCluster, call: str, distribution: Any, batch: Any, steps: int | None) -> int:
+    """Return the rows of all batches of a pass."""
+    import jax
+
+    arrays = [each for each in trainer.tree.flatten(batch) if each is not None]
+    replicas, processes = distribution.num_model_replicas, len(cluster.addresses)
+    group = max(1, processes // replicas)
+    first = FirstBatch(
+        _rows(trainer, batch),
+        steps,
+        tuple((tuple(each.shape[1:]), str(each.dtype)) for each in arrays),
+        _checksum(arrays) if group > 1 else 0,
+    )
+    rows = agreed(cluster, call, first, group)
+    parts = max(1, replicas // processes)  # of this worker, one for each of its devices along the batch axis
+    return -(-rows // parts) * parts if jax.local_device_count() > 1 else rows
+
+
+def _checksum(arrays: Iterable[Any]) -> int:
+    checksum = 1
+    for each in arrays:
+        checksum = zlib.crc32(np.ascontiguousarray(each).tobytes(), checksum)
+    return checksum
+
+
+def _rows(trainer: Any, batch: Any) -> int:
+    return next((int(each.shape[0]) for each in trainer.tree.flatten(batch) if each is not None and each.shape), 0)
+
+
+def padded(tree: Any, batch: Any, rows: int, size: int, call: str) -> Any:
+    """Return a batch that is padded with repetitions of its rows, whose weights are -0.0.
+
+    Parameters
+    ----------
+    tree : module
+        Keras's functions of nested structures.
+    batch : tuple or structure
+        Features, labels and weights.
+    rows, size : int
+        The number of its rows, and of those to return.
+    call : str
+        The method, for errors.
+
+    Raises
+    ------
+    SpecError
+        If it has no sample weights, with which padding could be marked.
+    """
+    order = np.arange(size) % rows
+
+    def repeated(values: Any) -> Any:
+        return None if values is None else np.asarray(values)[order]
+
+    def marked(weights: Any) -> Any:
+        weights = repeated(weights)
+        if weights is None:
+            return None
+        weights = weights.astype(weights.dtype if weights.dtype.kind == "f" else np.float32)
+        weights[rows:] = -0.0
+        return weights
+
+    if not isinstance(batch, tuple) and call == "predict":
+        return tree.map_structure(repeated, batch)
+    if isinstance(batch, tuple) and (call == "predict" or (len(batch) > 2 and batch[2] is not None)):  # noqa: PLR2004
+        x, *rest = batch
+        labels = [tree.map_structure(repeated, each) for each in rest[:1]]
+        weights = [tree.map_structure(marked, each) for each in rest[1:]]
+        return (tree.map_structure(repeated, x), *labels, *weights)
+    if isinstance(batch, dict) and "sample_weight" in batch:
+        features = tree.map_structure(repeated, {**batch, "sample_weight": None})
+        return {**features, "sample_weight": marked(batch["sample_weight"])}
+    raise SpecError(
+        f"model.{call}: a batch has {rows} rows, and the first one {size}: {_DIFFERENT}, and a batch without sample "
+        "weights can't be padded. Use ctx.dataset, give weights, or drop the last batch (drop_remainder=True)"
+    )

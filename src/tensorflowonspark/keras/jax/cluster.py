@@ -1,0 +1,221 @@
+"""The workers of a cluster as the processes of one JAX program.
+
+``jax.distributed`` must be initialised before JAX computes anything, and it computes when Keras makes its first
+variable. So it is initialised when JAX has been imported, if it is Keras's backend: all programs import it, and the
+program itself needs no line for it. The first worker runs JAX's coordinator at its reserved port.
+
+JAX's own detection of lost processes is switched off as far as possible: the supervisors detect each loss at once, and
+report which node ended and why.
+"""
+
+import atexit
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol
+
+import wrapt
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras import keras_backend, wrap
+
+__all__ = [
+    "ALONE",
+    "JaxCluster",
+    "connect",
+    "current",
+    "distribute_by_default",
+    "equal_batches",
+    "note_distribution",
+    "share_seed",
+]
+
+ALONE = "TFOS_JAX_ALONE"  # an environment variable: its workers do not form one JAX program
+_HEARTBEAT_SECONDS = 86_400  # after which JAX itself takes a process for lost; supervisors find that at once
+_SHUTDOWN_SECONDS = 5  # at the end, for all processes to leave
+_SEEDS = 10**9
+
+
+class Workers(Protocol):
+    """The workers that train together."""
+
+    def combine(self, call: str, part: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
+        """Return the merge of all workers' parts, which are in the workers' order; all workers must call it."""
+
+
+@dataclass
+class JaxCluster:
+    """The processes of one JAX program.
+
+    Attributes
+    ----------
+    workers : Workers
+        The collectives of these processes.
+    addresses : sequence of str
+        ``host:port`` of each process; JAX's coordinator is at the first.
+    index : int
+        This process's place among them.
+    started : bool
+        Whether ``jax.distributed`` has been initialised.
+    seed : int
+        A random number that all processes have.
+    """
+
+    workers: Workers
+    addresses: Sequence[str]
+    index: int
+    started: bool = False
+    seed: int = 0
+
+    def start(self, jax: Any) -> None:
+        """Initialise ``jax.distributed`` (called after the import of JAX), unless that is done.
+
+        Raises
+        ------
+        SpecError
+            If JAX has computed something before.
+        """
+        if self.started:
+            return
+        self.started = True
+        own = (int.from_bytes(os.urandom(4), "big") % _SEEDS).to_bytes(4, "big")
+        self.seed = int.from_bytes(self.workers.combine("import jax", own, lambda parts: parts[0]), "big")
+        initialize = jax.distributed.initialize
+        options = {
+            "cluster_detection_method": "deactivate",
+            "heartbeat_timeout_seconds": _HEARTBEAT_SECONDS,
+            "shutdown_timeout_seconds": _SHUTDOWN_SECONDS,
+        }
+        known = inspect.signature(initialize).parameters
+        options = {name: value for name, value in options.items() if name in known}
+        try:
+            initialize(self.addresses[0], len(self.addresses), self.index, **options)
+        except RuntimeError as error:
+            if "must be called before" not in str(error):
+                raise
+            raise SpecError(
+                "JAX has computed something in this process before its workers could be connected: set "
+                'env={"KERAS_BACKEND": "jax"} on the cluster, or import keras before anything that JAX computes'
+            ) from error
+        # Programs that do it themselves, as they must elsewhere.
+        jax.distributed.initialize = lambda *_, **__: None
+        _leave_at_exit(jax)
+
+
+_clusters: list[JaxCluster] = []  # one in a node that trains with others, else none
+_chosen = [False]  # whether the program has set a distribution, or none
+
+
+def connect(workers: Workers, addresses: Sequence[str], index: int) -> None:
+    """Make this process one of several in one JAX program, as soon as Keras uses JAX.
+
+    Parameters
+    ----------
+    workers : Workers
+        The collectives of the workers.
+    addresses : sequence of str
+        ``host:port`` of each worker.
+    index : int
+        This worker's place among them.
+    """
+    if os.environ.get(ALONE, "0") not in ("", "0"):
+        return
+    _clusters[:] = [JaxCluster(workers, addresses, index)]
+    cluster = _clusters[0]
+
+    def on_jax(jax: ModuleType) -> None:
+        if keras_backend() == "jax":
+            cluster.start(jax)
+
+    # The second is for a backend that Keras's own configuration file names.
+    wrapt.register_post_import_hook(on_jax, "jax")
+    wrapt.register_post_import_hook(lambda _: cluster.start(sys.modules["jax"]), "keras.src.backend.jax")
+
+
+def current() -> JaxCluster | None:
+    """Return the JAX program of several processes in which this is one; None if it is alone."""
+    return _clusters[0] if _clusters and _clusters[0].started else None
+
+
+def equal_batches() -> bool:
+    """Return whether all batches of all workers must have the same number of rows."""
+    return bool(_clusters) and (_clusters[0].started or keras_backend() == "jax")
+
+
+def _leave_at_exit(jax: Any) -> None:
+    """Have this process leave the others at its end, without JAX's search for objects that the program still holds."""
+    api = sys.modules.get("jax._src.api")
+    clean_up = getattr(api, "clean_up", None)
+    if clean_up is not None:
+        atexit.unregister(clean_up)
+
+    def leave() -> None:
+        with suppress(Exception):  # another process has ended before
+            jax.distributed.shutdown()
+
+    atexit.register(leave)
+
+
+def share_seed(module: ModuleType) -> None:
+    """Have all workers draw the same default seeds (called after the import of Keras's ``seed_generator``)."""
+
+    def make_default_seed(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        cluster = current()
+        if cluster is None or _has_seed():
+            return wrapped(*args, **kwargs)
+        # Python's own generator, which Keras uses, is another one on each worker. This is the next of a sequence.
+        cluster.seed = (cluster.seed * 1_103_515_245 + 12_345) % _SEEDS
+        return cluster.seed + 1
+
+    wrap(module, "make_default_seed", make_default_seed)
+
+
+def _has_seed() -> bool:
+    """Return whether the program has called ``keras.utils.set_random_seed``."""
+    from keras.src.utils import rng_utils  # its import is complete by now
+
+    return rng_utils.get_random_seed() is not None
+
+
+def note_distribution(module: ModuleType) -> None:
+    """Note that the program sets a distribution (called after the import of Keras's ``distribution_lib``)."""
+
+    def set_distribution(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        _chosen[0] = True
+        return wrapped(*args, **kwargs)
+
+    wrap(module, "set_distribution", set_distribution)
+
+
+def distribute_by_default(core: ModuleType) -> None:
+    """Have Keras distribute batches over all workers, unless the program has set a distribution, or none.
+
+    Called after the import of the ``core`` of Keras's backend. The distribution is set when the first variable is made,
+    since JAX looks for its devices then, and not before: the program may still configure it.
+
+    Raises
+    ------
+    SpecError
+        If this version of Keras makes variables otherwise.
+    """
+    if not hasattr(core.JaxVariable, "_initialize_layout"):
+        raise SpecError("this version of Keras is too old for several workers on JAX: install keras>=3.15")
+
+    def initialize_layout(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if current() is not None and not _chosen[0]:
+            _set_data_parallel()
+        return wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(core, "JaxVariable._initialize_layout", initialize_layout)
+
+
+def _set_data_parallel() -> None:
+    from keras.src.distribution import distribution_lib
+
+    if distribution_lib.distribution() is None:  # the program may have cleared Keras's state
+        distribution_lib.set_distribution(distribution_lib.DataParallel(auto_shard_dataset=False))
+        _chosen[0] = False

@@ -1,0 +1,168 @@
+"""Values on the devices of several processes: placed without an exchange, and read again.
+
+JAX places a value on the devices of several processes only after all of them have compared theirs, in a collective for
+each value. A process that does so alone, as the chief when it saves, waits for ever. Here each process places its part;
+`training` compares the models of all workers once, when a training begins.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import wrapt
+
+from tensorflowonspark.keras.jax.cluster import current
+from tensorflowonspark.keras.shards import shard_batch_rows
+
+__all__ = [
+    "assign",
+    "gathered",
+    "is_sharded",
+    "keep_shares",
+    "local_array",
+    "local_rows",
+    "on_this_process",
+    "place_without_exchange",
+    "placed",
+    "whole_values",
+]
+
+
+def place_without_exchange(module: ModuleType) -> None:
+    """Have Keras place values so (called after the import of the ``distribution_lib`` of its backend)."""
+
+    def distribute_tensor(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def place(tensor: Any, layout: Any) -> Any:
+            sharding = getattr(layout, "backend_layout", layout)
+            if not _spans_processes(sharding) or _is_traced(tensor) or _spans_processes(tensor):
+                return wrapped(tensor, layout)
+            return placed(tensor, sharding)
+
+        return place(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(module, "distribute_tensor", distribute_tensor)
+
+
+def _spans_processes(value: Any) -> bool:
+    """Return whether an array or a sharding is on devices of other processes too."""
+    return not getattr(value, "is_fully_addressable", True)
+
+
+def _is_traced(tensor: Any) -> bool:
+    import jax
+
+    return isinstance(tensor, jax.core.Tracer)
+
+
+def placed(value: Any, sharding: Any) -> Any:
+    """Return a value, which all processes have, on the devices of a sharding."""
+    import jax
+
+    array = np.asarray(value)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def is_sharded(value: Any) -> bool:
+    """Return whether no process has the whole of an array."""
+    return _spans_processes(value) and not value.is_fully_replicated
+
+
+def local_array(value: Any) -> Any:
+    """Return an array that each process has as one of this process alone, without a copy."""
+    return value.addressable_data(0) if _spans_processes(value) else value
+
+
+def local_rows(value: Any) -> Any:
+    """Return the rows of this process of an array that is divided by rows, as a NumPy array."""
+    if not _spans_processes(value):
+        return np.asarray(value)
+    if value.is_fully_replicated:
+        return np.asarray(value.addressable_data(0))
+    parts: dict[int, Any] = {}  # by their first row; devices that share rows have them all
+    for shard in value.addressable_shards:
+        parts.setdefault(shard.index[0].start or 0, shard.data)
+    return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
+
+
+def gathered(value: Any) -> Any:
+    """Return the whole of an array as a NumPy array; if it is divided among processes, all of them must call it."""
+    if not is_sharded(value):
+        return np.asarray(local_array(value))
+    from jax.experimental.multihost_utils import process_allgather
+
+    return np.asarray(process_allgather(value, tiled=True))
+
+
+def whole_values(variables: Sequence[Any]) -> list[Any] | None:
+    """Return the values of variables if any is divided among the processes, all of which must call it then."""
+    return [gathered(each.value) for each in variables] if any(is_sharded(each.value) for each in variables) else None
+
+
+def assign(variable: Any, value: Any) -> None:
+    """Assign a value, which all processes have, to a variable of Keras."""
+    old = variable.value
+    variable.assign(placed(np.asarray(value), old.sharding) if _spans_processes(old) else value)
+
+
+@contextmanager
+def on_this_process(
+    variables: Sequence[Any], values: Sequence[Any] | None = None, *, copied: bool = False
+) -> Iterator[None]:
+    """Have the variables be of this process alone, and Keras distribute nothing, for the duration of a block.
+
+    Parameters
+    ----------
+    variables : sequence of keras.Variable
+        The variables; what the block assigns to them is dropped.
+    values : sequence of numpy.ndarray, optional
+        Their values, if they are divided among the processes; by default their own.
+    copied : bool
+        Whether the block may overwrite the memory of the values, as a compiled step does with what is donated to it.
+    """
+    from keras.src.backend.common import global_state
+
+    kept = [(each, each._value, each._layout) for each in variables]
+    distribution = global_state.get_global_attribute("distribution")
+    global_state.set_global_attribute("distribution", None)
+    try:
+        for number, (variable, value, _) in enumerate(kept):
+            variable._layout = None
+            variable._value = _local(value if values is None else values[number], copied and values is None)
+        yield
+    finally:
+        for variable, value, layout in kept:
+            variable._value, variable._layout = value, layout
+        global_state.set_global_attribute("distribution", distribution)
+
+
+def _local(value: Any, copied: bool) -> Any:
+    import jax
+
+    local = local_array(value)
+    return jax.device_put(jax.numpy.array(local, copy=True) if copied else local, jax.local_devices()[0])
+
+
+def keep_shares(module: ModuleType) -> None:
+    """Have a distribution leave the rows of a feed as they are (called after the import of ``distribution_lib``).
+
+    Keras divides a dataset among the processes unless ``auto_shard_dataset=False``. Those of a feed are already one
+    worker's share.
+    """
+
+    def distribute_dataset(wrapped: Any, _distribution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        dataset = args[0] if args else kwargs["dataset"]
+        is_share = current() is not None and _is_share(dataset)
+        return dataset if is_share else wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(module, "Distribution.distribute_dataset", distribute_dataset)
+
+
+def _is_share(dataset: Any) -> bool:
+    from tensorflowonspark.keras.provenance import Generator, sources
+
+    if shard_batch_rows(dataset) is not None:
+        return True
+    origins = sources(dataset)
+    return any(each.reads_feed or (isinstance(each, Generator) and each.test_read()) for each in origins)

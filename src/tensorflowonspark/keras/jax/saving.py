@@ -1,0 +1,89 @@
+"""Saving and export of models by the chief alone, on JAX.
+
+Keras makes variables while it saves, on the devices of all workers as long as a distribution is set. Here a model is
+saved as one of this process alone. If a model's variables are divided among the workers, all of them must take part:
+`whole_model` collects them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.jax.cluster import current
+from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, whole_values
+
+__all__ = ["inference_function", "save_alone", "whole_model"]
+
+
+def save_alone(module: ModuleType) -> None:
+    """Have Keras save models as those of one process.
+
+    Called after the import of its ``saving_lib``, ``legacy_h5_format`` or ``saved_model``.
+    """
+
+    def alone(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        model = args[0] if args else next(iter(kwargs.values()))
+        variables = _variables(model)
+        if current() is None or not any(_is_of_all(each) for each in variables):
+            return wrapped(*args, **kwargs)
+        divided = next((each.path for each in variables if is_sharded(each.value)), None)
+        if divided is not None:
+            raise SpecError(
+                f"the variable {divided!r} is divided among the workers, and one alone can't save it: call "
+                "ctx.export(model, path) on all workers"
+            )
+        with on_this_process(variables):
+            return wrapped(*args, **kwargs)
+
+    for name in ("save_model", "save_weights_only", "save_model_to_hdf5", "export_saved_model"):
+        wrap(module, name, alone)
+
+
+def _is_of_all(variable: Any) -> bool:
+    return not getattr(variable.value, "is_fully_addressable", True)
+
+
+def _variables(model: Any) -> list[Any]:
+    optimizer = getattr(model, "optimizer", None)
+    found = [*getattr(model, "variables", []), *(optimizer.variables if optimizer is not None else [])]
+    return list({id(each): each for each in found}.values())
+
+
+@contextmanager
+def whole_model(model: Any) -> Iterator[None]:
+    """Have a model's variables be whole, and of this process alone, for the duration of a block.
+
+    If they are divided among the workers, all of them must call it.
+    """
+    if current() is None:
+        yield
+        return
+    variables = _variables(model)
+    with on_this_process(variables, whole_values(variables)):
+        yield
+
+
+def inference_function(model: Any) -> Callable[[Any], Any]:
+    """Return a function of features with which this worker alone predicts, with the weights of this moment.
+
+    If the model's variables are divided among the workers, all of them must call it.
+    """
+    import jax
+
+    options = {"training": False} if model._call_has_training_arg else {}
+    with whole_model(model):
+        state = [
+            [jax.numpy.array(each.value, copy=True) for each in variables]
+            for variables in (model.trainable_variables, model.non_trainable_variables)
+        ]
+
+    @jax.jit
+    def call(state: Any, features: Any) -> Any:
+        return model.stateless_call(*state, features, **options)[0]
+
+    return lambda features: jax.tree.map(np.asarray, call(state, features))

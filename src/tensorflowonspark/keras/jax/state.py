@@ -1,0 +1,164 @@
+"""The state of a training on JAX as a file of arrays, for checkpoints.
+
+The file is a zip archive with an entry for each variable, in the order in which the model has them, so that it can be
+restored by any number of workers and with any distribution: variables that are divided among the workers are collected
+one by one, and divided anew when they are read.
+"""
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorflowonspark.errors import CheckpointError, SpecError
+from tensorflowonspark.keras.jax.cluster import JaxCluster, current
+from tensorflowonspark.keras.jax.placement import assign, gathered
+
+__all__ = ["JaxState", "Together", "is_state"]
+
+_FILE, _VARIABLES = "state.zip", "variables.json"
+
+
+def is_state(state: Any) -> bool:
+    """Return whether a state that a program passed is of a model on JAX, and none of TensorFlow."""
+    return isinstance(state, JaxState) or (hasattr(state, "stateless_call") and hasattr(state, "jax_state_sync"))
+
+
+class JaxState:
+    """All state of the training of a Keras model: weights, the optimizer's variables, and seeds.
+
+    Parameters
+    ----------
+    model : keras.Model
+        A model that is built; its optimizer is built here, if it has one.
+    """
+
+    def __init__(self, model: Any) -> None:
+        if not model.built:
+            raise SpecError("the model is not built yet: give it an Input, or call it once, before its checkpoint")
+        self._model = model
+
+    @classmethod
+    def of(cls, state: Any) -> "JaxState":
+        """Return a state, given that or a model."""
+        return state if isinstance(state, JaxState) else cls(state)
+
+    @property
+    def _variables(self) -> list[Any]:
+        model = self._model
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        metrics = {id(each) for each in model.metrics_variables}
+        own = [each for each in model.variables if id(each) not in metrics]
+        variables = [*own, *(optimizer.variables if optimizer is not None else [])]
+        return list({id(each): each for each in variables}.values())
+
+    def write(self, directory: str, *, keep: bool) -> None:
+        """Write the state to a directory of this machine; all workers must call it.
+
+        Parameters
+        ----------
+        directory : str
+            The directory.
+        keep : bool
+            Whether this worker writes; the others only take part.
+        """
+        self._model.jax_state_sync()  # within an epoch Keras holds the values elsewhere
+        variables = self._variables
+        described = [{"path": each.path, "shape": list(each.shape), "dtype": str(each.dtype)} for each in variables]
+        if not keep:
+            for each in variables:
+                gathered(each.value)
+            return
+        with zipfile.ZipFile(Path(directory, _FILE), "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            archive.writestr(_VARIABLES, json.dumps(described))
+            for number, each in enumerate(variables):
+                value = np.ascontiguousarray(gathered(each.value))
+                with archive.open(str(number), "w", force_zip64=True) as entry:
+                    # As bytes, since NumPy's files have no bfloat16.
+                    np.lib.format.write_array(entry, value.reshape(-1).view(np.uint8), allow_pickle=False)
+
+    def read(self, directory: str, source: str) -> None:
+        """Read the state from a directory of this machine.
+
+        Parameters
+        ----------
+        directory : str
+            The directory.
+        source : str
+            Path of the checkpoint, for errors.
+
+        Raises
+        ------
+        CheckpointError
+            If a file is damaged, or the values do not fit the model.
+        """
+        variables = self._variables
+        try:
+            with zipfile.ZipFile(Path(directory, _FILE)) as archive:
+                _check_fit(json.loads(archive.read(_VARIABLES)), variables, source)
+                for number, each in enumerate(variables):
+                    flat = np.lib.format.read_array(io.BytesIO(archive.read(str(number))), allow_pickle=False)
+                    assign(each, flat.view(np.asarray(each.value.dtype.type(0)).dtype).reshape(each.shape))
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise CheckpointError(
+                f"{source} is damaged, or was not written on JAX: remove it, and training resumes from the one before "
+                f"({error})"
+            ) from error
+        self._model._jax_state = None  # Keras takes the values of the variables
+
+
+def _check_fit(written: list[dict[str, Any]], variables: list[Any], source: str) -> None:
+    wanted = [(list(each.shape), str(each.dtype)) for each in variables]
+    found = [(each["shape"], each["dtype"]) for each in written]
+    if found == wanted:
+        return
+    first = next((number for number, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
+    differing = (
+        f"it has {len(found)} variables, the model {len(wanted)}"
+        if first is None
+        else f"{written[first]['path']} has {found[first]}, the model's {variables[first].path} has {wanted[first]}"
+    )
+    raise CheckpointError(
+        f"{source} does not fit the program's model: train the one that wrote it, give another directory, or remove "
+        f"this one to start from the beginning ({differing})"
+    )
+
+
+class Together:
+    """The workers that restore a checkpoint together: the agreement on the chief's choice.
+
+    Parameters
+    ----------
+    cluster : JaxCluster
+        The workers.
+    """
+
+    def __init__(self, cluster: JaxCluster) -> None:
+        self._cluster = cluster
+
+    @classmethod
+    def current(cls) -> "Together | None":
+        """Return the workers of this process's program; None if it is alone."""
+        cluster = current()
+        return None if cluster is None else cls(cluster)
+
+    def broadcast_text(self, _is_chief: bool, text: str) -> str:
+        """Return the chief's text, which is the first worker's."""
+        return str(self._combined(text, lambda values: values[0]))
+
+    def any_of(self, flag: bool) -> bool:
+        """Return whether the flag is set on any worker."""
+        return bool(self._combined(flag, any))
+
+    def _combined(self, value: Any, choose: Callable[[list[Any]], Any]) -> Any:
+        def merge(parts: list[bytes]) -> bytes:
+            return pickle.dumps(choose([pickle.loads(each) for each in parts]))
+
+        return pickle.loads(self._cluster.workers.combine("the checkpoint's restore", pickle.dumps(value), merge))

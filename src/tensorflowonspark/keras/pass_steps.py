@@ -1,0 +1,62 @@
+"""The steps of a pass of Keras 3 over its data: where it begins, and where it ends; imports no TensorFlow."""
+
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
+
+__all__ = ["show_known_steps", "skip_steps", "wrap_passes"]
+
+_to_skip = [0]  # steps to skip in the next pass that Keras begins
+_length: list[PassLength | None] = [None]  # of its current pass, if that becomes known only in it
+
+
+def skip_steps(steps: int) -> None:
+    """Have the next pass of Keras 3's ``fit`` begin with this step; its dataset has the rest of the epoch."""
+    _to_skip[0] = steps
+
+
+def wrap_passes(trainer: ModuleType, iterator_class: str) -> None:
+    """Let a pass begin within an epoch (called after the import of Keras's trainer for one of its backends)."""
+
+    def steps(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first, _to_skip[0] = _to_skip[0], 0
+        length = None if iterator.steps_per_epoch else _length_of(iterator.data_adapter)
+        _length[0] = length
+        # Keras's generator yields numbers and the dataset's iterator, so that a skipped element takes no batch.
+        for each in wrapped(*args, **kwargs):
+            # Without this, Keras takes a step more than there are, counts it, and warns of missing data.
+            if length is not None and each[0] and not length.has_step(each[0]):
+                return
+            if each[0] >= first:
+                yield each
+
+    wrapt.wrap_function_wrapper(trainer, f"{iterator_class}._enumerate_iterator", steps)
+
+
+def _length_of(adapter: Any) -> PassLength | None:
+    """Return the length recorded for Keras's data; other kinds than datasets would be converted to ask for it."""
+    if hasattr(adapter, "pass_length"):  # an adapter of this package
+        length: PassLength | None = adapter.pass_length
+        return length
+    from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter  # its import is complete by now
+
+    return pass_length(adapter.get_tf_dataset()) if isinstance(adapter, TFDatasetAdapter) else None
+
+
+def show_known_steps(module: ModuleType) -> None:
+    """Show the steps known so far in the progress bar of a pass whose length becomes known only in it.
+
+    Called after the import of Keras's ``progbar_logger``.
+    """
+
+    def update(wrapped: Any, logger: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        length, batch = _length[0], args[0]
+        if logger.target is None and length is not None and logger.progbar is not None:
+            logger.progbar.target = max(length.known_steps, batch + 2)  # at its target the bar would end its line
+        return wrapped(*args, **kwargs)
+
+    wrap(module, "ProgbarLogger._update_progbar", update)

@@ -1,0 +1,319 @@
+"""Keras 3 on JAX: several workers train as one process does with the same batches."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.errors import NodeError
+from tests.support.programs import small_frame
+
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
+
+JAX = {"KERAS_BACKEND": "jax"}
+
+
+def network():
+    import keras
+
+    hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")
+    model = keras.Sequential([keras.Input((3,)), hidden, keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse", metrics=["mae"], weighted_metrics=["mse"])
+    return model
+
+
+def train(args, ctx):
+    """Fit, and return all that the test compares."""
+    import sys
+
+    import keras
+
+    model = network()
+    first = model.get_weights()
+    options = {"features": "features", "label": "label"}
+    history = model.fit(ctx.batches(16, **options), epochs=2, verbose=0).history
+    imported = "tensorflow" in sys.modules  # Keras imports it itself where it is installed, when it saves
+    passes = ctx.batches(16, **options)
+    steps = [[*passes], [*passes]]  # of both epochs, as above
+    predicted = model.predict(np.ones((2 + ctx.index, 3), np.float32), verbose=0)
+    ctx.export(model, f"{args}/model.keras")
+    if ctx.is_chief:
+        model.save(f"{args}/own.keras")
+    return {
+        "first": first,
+        "history": history,
+        "last": model.get_weights(),
+        "predicted": predicted,
+        "steps": steps,
+        "distribution": type(keras.distribution.distribution()).__name__,
+        "backend": keras.backend.backend(),
+        "imported": imported,
+    }
+
+
+@pytest.mark.smoke
+def test_two_workers_train_as_one_process_does(spark, tmp_path):
+    import keras
+
+    frame = small_frame(spark, [30, 11])
+    results = tfos.run(spark, train, str(tmp_path), num_workers=2, data=frame, env=JAX)
+    one, two = results["worker:0"], results["worker:1"]
+    assert (one["backend"], one["distribution"], one["imported"]) == ("jax", "DataParallel", False)
+    for name in ("first", "last"):
+        np.testing.assert_equal(one[name], two[name])
+    assert one["history"] == two["history"]
+    model = network()
+    model.set_weights(one["first"])
+    for epoch in range(2):
+        model.reset_metrics()
+        rows, losses = [], []
+        for batches in zip(one["steps"][epoch], two["steps"][epoch], strict=True):
+            assert len({len(weights) for *_, weights in batches}) == 1  # all workers' batches are equally large
+            x, y, weights = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+            real = ~np.signbit(weights)
+            losses.append(model.train_on_batch(x[real], y[real], return_dict=True)["loss"])
+            rows.append(real.sum())
+        assert sum(rows) == 41
+        np.testing.assert_allclose(one["history"]["loss"][epoch], np.average(losses, weights=rows), rtol=1e-5)
+    for mine, its in zip(model.get_weights(), one["last"], strict=True):
+        np.testing.assert_allclose(mine, its, atol=2e-6)
+    assert [len(each["predicted"]) for each in (one, two)] == [2, 3]
+    for name in ("model", "own"):
+        loaded = keras.models.load_model(tmp_path / f"{name}.keras")
+        np.testing.assert_allclose(loaded.predict(np.ones((2, 3)), verbose=0), one["predicted"], rtol=1e-5)
+
+
+def train_with_checkpoints(args, ctx):
+    import keras
+
+    if args.get("divided"):
+        mesh = keras.distribution.DeviceMesh((ctx.num_workers,), ("batch",))
+        layouts = keras.distribution.LayoutMap(mesh)
+        layouts[".*dense/kernel"] = (None, "batch")
+        keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layouts))
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(12, name="dense"), keras.layers.Dropout(0.1)])
+    model.add(keras.layers.Dense(1, name="last"))
+    model.compile("adam", "mse", metrics=["mae"])
+
+    class Kill(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if model_epoch[0] == 2 and batch == 2 and ctx.index == args.get("victim") and not ctx.attempt:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_epoch_begin(self, epoch, logs=None):
+            model_epoch[0] = epoch
+
+    model_epoch = [0]
+    callbacks = [Kill()]
+    if args.get("directory"):
+        callbacks.insert(0, ctx.checkpoint(args["directory"]).callback(args.get("every")))
+    dataset = ctx.dataset(16, features="features", label="label", shuffle=False)
+    validation = ctx.validation_dataset(16, features="features", label="label")
+    history = model.fit(dataset, epochs=args["epochs"], validation_data=validation, verbose=0, callbacks=callbacks)
+    held = [each.value.addressable_shards[0].data.shape for each in model.weights]
+    if args.get("export"):
+        ctx.export(model, args["export"])
+    return {
+        "epochs": history.epoch,
+        "loss": history.history.get("val_loss"),
+        "steps": int(model.optimizer.iterations.numpy()),
+        "held": held,
+        "predicted": model.predict(np.eye(3, dtype=np.float32), verbose=0),
+        "evaluated": model.evaluate(validation, verbose=0, return_dict=True),
+    }
+
+
+def run(spark, program, args, workers=2, sizes=(50, 23), **options):
+    frame = small_frame(spark, list(sizes)).cache()
+    validation = frame.where("id % 5 = 0")
+    return tfos.run(spark, program, args, num_workers=workers, data=frame, validation=validation, env=JAX, **options)
+
+
+@pytest.mark.slow
+def test_a_run_whose_chief_was_killed_ends_as_an_unbroken_one_does(spark, tmp_path):
+    unbroken = run(spark, train_with_checkpoints, {"epochs": 4})["worker:0"]
+    args = {"epochs": 4, "directory": str(tmp_path / "state"), "every": 2, "victim": 0}
+    restarted = run(spark, train_with_checkpoints, args, restarts=1)
+    for each in restarted.values():
+        assert each["epochs"] == [2, 3]
+        assert each["steps"] == unbroken["steps"]
+        np.testing.assert_allclose(each["predicted"], unbroken["predicted"], rtol=1e-5)
+        np.testing.assert_allclose(each["evaluated"]["loss"], unbroken["evaluated"]["loss"], rtol=1e-5)
+    # Three workers go on from there.
+    further = run(spark, train_with_checkpoints, {**args, "epochs": 5, "victim": None}, workers=3)
+    assert {tuple(each["epochs"]) for each in further.values()} == {(4,)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_is_named_and_not_those_that_jax_ends_with_it(spark, victim):
+    with pytest.raises(NodeError, match="SIGKILL") as raised:
+        run(spark, train_with_checkpoints, {"epochs": 500, "victim": victim})
+    assert (raised.value.node, raised.value.cause) == (f"worker:{victim}", "killed")
+
+
+@pytest.mark.slow
+def test_variables_may_be_divided_among_the_workers(spark, tmp_path):
+    args = {"epochs": 2, "directory": str(tmp_path / "state")}
+    whole = run(spark, train_with_checkpoints, {"epochs": 2})["worker:1"]
+    results = run(spark, train_with_checkpoints, {**args, "divided": True, "export": f"file://{tmp_path}/model.keras"})
+    for each in results.values():
+        assert each["held"][:2] == [(3, 6), (12,)]
+        np.testing.assert_allclose(each["loss"], whole["loss"], rtol=1e-5)
+        np.testing.assert_allclose(each["predicted"], whole["predicted"], rtol=1e-5)
+    import keras
+
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict(np.eye(3), verbose=0), whole["predicted"], rtol=1e-5)
+    # A training on three workers with whole variables goes on from there.
+    further = run(spark, train_with_checkpoints, {**args, "epochs": 3}, workers=3)["worker:2"]
+    assert (further["epochs"], further["held"][0]) == ([2], (3, 12))
+
+
+def refused(args, ctx):
+    """Return the text of the error of each program that does not fit on several workers."""
+    import keras
+
+    def own(rows, width=3):
+        return np.ones((rows, width), np.float32), np.ones(rows, np.float32)
+
+    def different_seeds():
+        keras.utils.set_random_seed(ctx.index)
+        network().fit(*own(32), verbose=0)
+
+    def different_steps():
+        network().fit(*own(32 * (1 + ctx.index)), batch_size=16, verbose=0)
+
+    def one_batch_for_all():
+        mesh = keras.distribution.DeviceMesh((1, ctx.num_workers), ("batch", "model"))
+        layouts = keras.distribution.LayoutMap(mesh)
+        with keras.distribution.ModelParallel(layout_map=layouts).scope():
+            network().fit(ctx.batches(16, features="features", label="label"), verbose=0)
+
+    def own_exchange():
+        class Averages(keras.callbacks.Callback):
+            exchanges_weights = True
+
+        network().fit(*own(32), verbose=0, callbacks=[Averages()])
+
+    texts = []
+    for program in (different_seeds, different_steps, one_batch_for_all, own_exchange):
+        try:
+            program()
+        except tfos.ClusterError as error:
+            texts.append(str(error))
+        else:
+            texts.append("")
+        keras.utils.set_random_seed(1)
+    history = network().fit(*own(21), batch_size=16, verbose=0).history  # all have the same short batch
+    return texts, history["loss"]
+
+
+@pytest.mark.slow
+def test_programs_that_would_differ_in_silence_are_refused_on_all_workers(spark):
+    results = run(spark, refused, {}, sizes=(20, 20))
+    for texts, losses in results.values():
+        assert "differ before the first step" in texts[0]
+        assert "numbers of steps (worker 0: 2, worker 1: 4)" in texts[1]
+        assert "must have the same rows" in texts[2]
+        assert "TFOS_JAX_ALONE" in texts[3]
+        assert np.isfinite(losses).all()
+
+
+def stream(_, ctx):
+    model = network()
+    history = model.fit(ctx.dataset(16, features="features", label="label"), verbose=0)
+    return history.history["loss"], int(model.optimizer.iterations.numpy())
+
+
+@pytest.mark.slow
+def test_rows_are_taken_as_they_arrive(spark):
+    frame = small_frame(spark, [50, 23])
+    results = tfos.run(spark, stream, num_workers=2, data=frame, env=JAX, start="first_rows")
+    assert len({str(each) for each in results.values()}) == 1
+    assert results["worker:0"][1] >= 5
+
+
+def alone(args, ctx):
+    import jax
+    import keras
+
+    model = network()
+    model.fit(np.full((8, 3), 1.0 + ctx.index), np.ones(8), verbose=0)
+    return jax.process_count(), keras.distribution.distribution(), float(model.get_weights()[0].sum())
+
+
+@pytest.mark.slow
+def test_workers_can_train_alone(spark):
+    results = tfos.run(spark, alone, num_workers=2, env={**JAX, "TFOS_JAX_ALONE": "1"})
+    assert [each[:2] for each in results.values()] == [(1, None)] * 2
+    assert len({each[2] for each in results.values()}) == 2
+
+
+@pytest.mark.slow
+def test_padding_counts_in_no_metric_of_one_process():
+    program = """
+        import numpy as np
+        from tensorflowonspark import keras as tfos_keras
+        tfos_keras.install()
+        import keras
+
+        class Rows(keras.metrics.Metric):
+            def __init__(self):
+                super().__init__(name="rows")
+                self.count = self.add_weight(shape=(), initializer="zeros")
+            def update_state(self, y_true, y_pred, sample_weight=None):
+                rows = keras.ops.ones(keras.ops.shape(y_true)[0])
+                self.count.assign_add(keras.ops.sum(rows if sample_weight is None else rows * sample_weight))
+            def result(self):
+                return self.count
+            def reset_state(self):
+                self.count.assign(0.0)
+
+        def shown(padded, outputs):
+            keras.utils.set_random_seed(1)
+            inputs = keras.Input((4,))
+            results = [keras.layers.Dense(3, "softmax", name=f"o{n}")(inputs) for n in range(outputs)]
+            model = keras.Model(inputs, results if outputs > 1 else results[0])
+            metrics = ["accuracy", keras.metrics.CategoricalCrossentropy(), keras.metrics.OneHotMeanIoU(3), Rows()]
+            each = [["accuracy", Rows()]] * outputs if outputs > 1 else metrics
+            model.compile(keras.optimizers.SGD(0.1), "categorical_crossentropy", metrics=each)
+            random = np.random.default_rng(0)
+            x, y = random.random((12, 4), np.float32), np.eye(3, dtype=np.float32)[random.integers(0, 3, 12)]
+            def batches():
+                for start in (0, 5, 10):
+                    rows = slice(start, min(start + 5, 12))
+                    a, b = x[rows], y[rows]
+                    w = np.ones(len(a), np.float32)
+                    if padded and len(a) < 5:
+                        order = np.arange(5) % len(a)
+                        a, b = a[order], b[order]
+                        w = np.concatenate([w, np.full(5 - len(w), -0.0, np.float32)])
+                    yield a, (b if outputs == 1 else [b] * outputs), (w if padded else None)
+            totals = []
+            model.reset_metrics()
+            for a, b, w in batches():
+                w = w if w is None or outputs == 1 else [w] * outputs
+                totals.append(model.train_on_batch(a, b, sample_weight=w, return_dict=True))
+            return totals, model.get_weights()
+
+        for outputs in (1, 2):
+            (plain, weights), (padded, others) = shown(False, outputs), shown(True, outputs)
+            for one, two in zip(plain, padded):
+                assert one.keys() == two.keys()
+                for name in one:
+                    np.testing.assert_allclose(one[name], two[name], rtol=1e-5, err_msg=name)
+            for one, two in zip(weights, others):
+                np.testing.assert_allclose(one, two, atol=1e-6)
+        print("equal")
+    """
+    environment = {**os.environ, **JAX}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    assert done.stdout.strip() == "equal", done.stderr

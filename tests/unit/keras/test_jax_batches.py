@@ -1,0 +1,105 @@
+"""What the workers of a JAX program agree on before a pass, and how batches are padded; without JAX."""
+
+import pickle
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from keras import tree
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras import exchange
+from tensorflowonspark.keras.jax import cluster
+from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, padded
+from tensorflowonspark.node.feed.epochs import plan_epoch
+
+SHAPES = (((3,), "float32"),)
+
+
+class Others:
+    """Workers that are all in this process."""
+
+    def __init__(self, *parts):
+        self.parts = [pickle.dumps(each) for each in parts]
+
+    def combine(self, call, part, merge):
+        return merge([part, *self.parts])
+
+
+def agree(own, *others, group=1):
+    jax = cluster.JaxCluster(Others(*others), ["a:1"] * (1 + len(others)), 0)
+    return agreed(jax, "fit", own, group)
+
+
+def test_batches_get_the_size_of_the_largest():
+    assert agree(FirstBatch(7, 3, SHAPES), FirstBatch(8, 3, SHAPES), FirstBatch(2, None, SHAPES)) == 8
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (FirstBatch(8, 4, SHAPES), r"numbers of steps \(worker 0: 3, worker 1: 4\): use ctx.dataset"),
+        (FirstBatch(8, 3, (((4,), "float32"),)), "shapes and types"),
+    ],
+)
+def test_workers_whose_data_differ_are_refused(other, told):
+    with pytest.raises(SpecError, match=told):
+        agree(FirstBatch(8, 3, SHAPES), other)
+
+
+def test_workers_that_share_a_part_of_a_batch_need_the_same_rows():
+    one, two = FirstBatch(8, 3, SHAPES, contents=1), FirstBatch(8, 3, SHAPES, contents=2)
+    assert agree(one, one, two, two, group=2) == 8
+    with pytest.raises(SpecError, match=r"divides a batch into 1, for 2 workers.*DeviceMesh\(\(2,\), \('batch',\)\)"):
+        agree(one, two, group=2)
+
+
+def test_padding_repeats_rows_and_has_the_weight_minus_zero():
+    x, y, weights = padded(tree, ({"a": np.arange(3)}, [np.ones((3, 2))], np.ones(3, np.float32)), 3, 5, "fit")
+    assert x["a"].tolist() == [0, 1, 2, 0, 1]
+    assert y[0].shape == (5, 2)
+    assert weights.tolist() == [1, 1, 1, 0, 0]
+    assert np.signbit(weights).tolist() == [False] * 3 + [True] * 2
+    features = padded(tree, {"a": np.arange(2), "sample_weight": np.ones(2, np.float32)}, 2, 3, "fit")
+    assert (features["a"].tolist(), np.signbit(features["sample_weight"][2])) == ([0, 1, 0], True)
+    with pytest.raises(SpecError, match="drop_remainder"):
+        padded(tree, (np.arange(2),), 2, 3, "fit")
+
+
+def test_all_batches_of_a_feed_are_equal_on_jax(monkeypatch):
+    monkeypatch.setattr(cluster, "_clusters", [SimpleNamespace(started=True)])
+    plans = [plan_epoch([30, 11, 1], 16, index) for index in range(3)]
+    assert {(plan.batch_rows, plan.steps) for plan in plans} == {(6, 5)}
+    assert {plan.real_rows(step) + plan.padding(step) for plan in plans for step in range(5)} == {6}
+    assert sum(plan.real_rows(step) for plan in plans for step in range(5)) == 42
+    assert plan_epoch([5], 4, 0).padding(1) == 0  # one worker has short batches
+
+
+class Torch:
+    def fit(self, x=None, callbacks=None):
+        return "fitted"
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    module = ModuleType("keras.src.backend.torch.trainer")
+    module.TorchTrainer = type("TorchTrainer", (Torch,), {"fit": Torch.fit})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exchange.refuse_torch(module)
+    return module.TorchTrainer()
+
+
+def test_torch_trains_on_one_worker_or_with_a_callback_that_exchanges_weights(torch, monkeypatch):
+    class DiLoCo:
+        pass
+
+    class Own:
+        exchanges_weights = True
+
+    assert torch.fit() == "fitted"
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:2"], "ps": ["c:3"]}}')
+    with pytest.raises(SpecError, match='between the 2 workers.*KERAS_BACKEND": "jax"'):
+        torch.fit(callbacks=[object()])
+    for callbacks in ([object(), DiLoCo()], Own(), SimpleNamespace(callbacks=[Own()])):
+        assert torch.fit(callbacks=callbacks) == "fitted"
