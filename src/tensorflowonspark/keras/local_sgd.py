@@ -326,7 +326,7 @@ def _require_own_model(model: Any, name: str) -> None:
     if distribution is not None:
         raise SpecError(
             f"{name} averages models that are trained apart, and keras.distribution has a "
-            f"{type(distribution).__name__}: call keras.distribution.set_distribution(None) before the model is made"
+            f'{type(distribution).__name__}: start the nodes with env={{"TFOS_JAX_ALONE": "1"}} beside KERAS_BACKEND'
         )
 
 

@@ -79,7 +79,8 @@ def test_workers_end_with_equal_weights_and_statistics(spark):
 
 
 def test_local_sgd_with_jax(spark):
-    results = train(spark, {"callback": "LocalSGD", "options": {"every": 4}}, env={"KERAS_BACKEND": "jax"})
+    alone = {"KERAS_BACKEND": "jax", "TFOS_JAX_ALONE": "1"}
+    results = train(spark, {"callback": "LocalSGD", "options": {"every": 4}}, env=alone)
     assert_equal(results)
     assert [each["rounds"] for each in results.values()] == [5, 5]
 
@@ -90,6 +91,15 @@ def test_a_killed_worker_is_left_out_and_nobody_is_restarted(spark):
     assert set(results) == {"worker:0", "worker:2"}
     assert_equal(results)
     assert {each["attempt"] for each in results.values()} == {0}
+
+
+def test_a_killed_worker_that_is_started_again_alone_joins_the_others(spark):
+    args = {"callback": "DiLoCo", "options": {"every": 5}, "kill": 7, "epochs": 20, "pause": 0.2}
+    results = train(spark, args, (90, 90, 90), restarts=tfos.RestartPolicy(scope="node"))
+    assert_equal(results)
+    assert [each["attempt"] for each in results.values()] == [0, 1, 0]
+    assert results["worker:1"]["rounds"] > 1
+    assert len({each["shared"] for each in results.values()}) == 1
 
 
 @pytest.mark.slow

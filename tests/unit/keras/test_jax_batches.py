@@ -91,9 +91,6 @@ def torch(monkeypatch):
 
 
 def test_torch_trains_on_one_worker_or_with_a_callback_that_exchanges_weights(torch, monkeypatch):
-    class DiLoCo:
-        pass
-
     class Own:
         exchanges_weights = True
 
@@ -101,5 +98,5 @@ def test_torch_trains_on_one_worker_or_with_a_callback_that_exchanges_weights(to
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:2"], "ps": ["c:3"]}}')
     with pytest.raises(SpecError, match='between the 2 workers.*KERAS_BACKEND": "jax"'):
         torch.fit(callbacks=[object()])
-    for callbacks in ([object(), DiLoCo()], Own(), SimpleNamespace(callbacks=[Own()])):
+    for callbacks in ([object(), Own()], Own(), SimpleNamespace(callbacks=[Own()])):
         assert torch.fit(callbacks=callbacks) == "fitted"
