@@ -85,7 +85,16 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "page",
-    ["checkpoints.md", "dataframe.md", "failures.md", "keras-model.md", "migrating.md", "spark-ml.md", "tfrecord.md"],
+    [
+        "checkpoints.md",
+        "dataframe.md",
+        "embeddings.md",
+        "failures.md",
+        "keras-model.md",
+        "migrating.md",
+        "spark-ml.md",
+        "tfrecord.md",
+    ],
 )
 def test_the_code_of(page, tmp_path):
     blocks = _blocks(DOCS / page)

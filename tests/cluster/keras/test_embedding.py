@@ -96,9 +96,7 @@ def resume(args, ctx):
     x, y = args["data"]
     checkpoint = ctx.checkpoint(args["directory"])
     callbacks = [Kill(), checkpoint.callback()]
-    history = model.fit(
-        x, y, batch_size=_BATCH, epochs=args["epochs"], verbose=0, shuffle=False, callbacks=callbacks
-    )
+    history = model.fit(x, y, batch_size=_BATCH, epochs=args["epochs"], verbose=0, shuffle=False, callbacks=callbacks)
     if not args["export"]:
         return history.epoch, layer.lookup(range(50))
     ctx.export(model, f"{args['export']}/model.keras")
