@@ -26,7 +26,7 @@ _VECTORS = 2  # axes of a batch of vectors, which is never ragged
 
 
 @keras.saving.register_keras_serializable(package="tensorflowonspark")
-class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
+class ShardedEmbedding(keras.Layer):
     """An embedding whose table is divided among the workers, each with the rows whose id modulo workers is its own.
 
     For tables that are too large for one host, or of which a step uses few rows. In each step the workers exchange ids,

@@ -59,6 +59,7 @@ class Lookup:
             Shape ``(n, dim)``.
         """
         with cpu():
+            table, exchange = self.table, self.exchange
             token = self._shared_token(anchor)
             site = self._sites
             self._sites += 1
@@ -66,23 +67,19 @@ class Lookup:
 
             @tf.custom_gradient
             def of_unique(token: tf.Tensor) -> Any:
-                if self.exchange is None:
-                    requests, rows = None, tf.cast(self.table.read(unique), dtype)
-                else:
-                    requests = self.exchange.request(unique, site)
-                    answers = tf.cast(self.table.read(tf.reshape(requests.received, [-1])), dtype)
-                    rows = self.exchange.answer(requests, answers)
-                rows = tf.ensure_shape(tf.gather(rows, places), [None, self.table.dim])
+                requests = exchange.request(unique, site) if exchange else None
+                owned = unique if requests is None else tf.reshape(requests.received, [-1])
+                rows = tf.cast(table.read(owned), dtype)
+                if exchange and requests:
+                    rows = exchange.answer(requests, rows)
+                rows = tf.ensure_shape(tf.gather(rows, places), [None, table.dim])
 
                 def gradient(upstream: Any) -> tf.Tensor:
                     with cpu():
                         upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
                         sums = tf.math.unsorted_segment_sum(upstream, places, tf.size(unique))
-                        owned = unique
-                        if requests is not None:
-                            sums = self.exchange.send_gradients(requests, tf.cast(sums, dtype))
-                            owned = tf.reshape(requests.received, [-1])
-                        sums = tf.cast(sums, tf.float32)
+                        if exchange and requests:
+                            sums = tf.cast(exchange.send_gradients(requests, tf.cast(sums, dtype)), tf.float32)
                         self._pending.append((owned, sums))
                         with tf.control_dependencies([sums]):
                             return tf.zeros_like(token)

@@ -142,10 +142,10 @@ def initial_rows(
         return np.zeros((len(ids), dim), np.float32)
     numbers = ids.astype(np.uint64)[:, None] * np.uint64(dim) + np.arange(dim, dtype=np.uint64)
     if initializer == "uniform":
-        return (scale * (2 * _random(numbers, seed) - 1)).astype(np.float32)
+        return np.asarray(scale * (2 * _random(numbers, seed) - 1), np.float32)
     if initializer == "normal":  # Box, Muller, 1958
         radius = np.sqrt(-2 * np.log1p(-_random(numbers, seed)))
-        return (scale * radius * np.cos(2 * np.pi * _random(numbers, ~seed))).astype(np.float32)
+        return np.asarray(scale * radius * np.cos(2 * np.pi * _random(numbers, ~seed)), np.float32)
     raise SpecError(f"initializer={initializer!r}: expected 'uniform', 'normal', 'zeros', or a function of ids")
 
 
@@ -159,4 +159,4 @@ def _random(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float6
         mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + start
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.asarray(((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53, np.float64)
