@@ -131,14 +131,14 @@ def report(results):
     return "\n\n".join(
         [
             f"{found['about']}; median of {len(found['steps']['plain'])} rounds.",
-            f"**Losses**: the largest difference over 50 steps of SGD is "
+            "**Losses**: the largest difference over 50 steps of SGD is "
             + " and ".join(f"{_apart(each):.1e} on {workers} workers" for workers, each in found["losses"].items())
             + ".",
             f"**Memory limit**: {limit['rows']:,} rows of 16 float32 with an Adagrad slot are "
             f"{limit['rows'] * 128 / 1e6:,.0f} MB; each worker may add {limit['limit_mb']:,.0f} MB to its address "
             f"space (`RLIMIT_AS`). One worker: “{error}”. Four workers: "
             + (f"it trains (loss {limited['4']['loss']:.4f})." if "loss" in limited["4"] else "it fails."),
-            f"**A step**: {sizes['rows']:,} × 16, Adagrad, 2,048 random ids, a dense layer. Bytes are those that a "
+            f"**A step**: {sizes['rows']:,} by 16, Adagrad, 2,048 random ids, a dense layer. Bytes are those that a "
             f"worker sends{' (a loopback of its own)' if private else ' (with all else on the loopback)'}; memory is "
             "what a worker, or a parameter server, has resident at the end.",
             table(["table", "ms a step", "kB a step and worker", "MB"], rows),

@@ -170,7 +170,8 @@ class ShardedEmbedding(keras.Layer):
             return combined(ids, rows, self.combiner)
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(rows)
-        return tf.ensure_shape(tf.reshape(rows, tf.concat([tf.shape(ids), [self.dim]], 0)), [*ids.shape, self.dim])
+        rows = tf.reshape(rows, tf.concat([tf.shape(ids), [self.dim]], 0))
+        return rows if ids.shape.rank is None else tf.ensure_shape(rows, [*ids.shape, self.dim])
 
     def _rows_of(self, ids: tf.Tensor) -> tf.Tensor:
         if self._served is not None:

@@ -48,6 +48,7 @@ class Table:
             self.slots = {name: self._variable(value, name) for name, value in optimizer.slots.items()}
             self.learning_rate = _variable(tf.constant(0.0 if callable(rate) else rate), "learning_rate")
             self.steps = _variable(tf.constant(0, tf.int64), "steps")
+            self.calls = _variable(tf.constant(0, tf.int64), "calls")
             for first, ids in self.blocks():
                 self.assign(self.values, np.arange(first, first + len(ids)), initial(ids))
 
