@@ -91,6 +91,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
     [
         "checkpoints.md",
         "dataframe.md",
+        "embeddings.md",
         "failures.md",
         "jax.md",
         "keras-model.md",

@@ -44,12 +44,21 @@ def learn(args, ctx):
     strategy = tf.distribute.MultiWorkerMirroredStrategy() if several else tf.distribute.get_strategy()
     x, y = args["data"]
     found = {}
+
+    @tf.function
+    def twice(layer):
+        """Call one function twice, whose calls must not get each other's rows, and look up no ids."""
+        looked_up = tf.function(lambda ids: layer(ids), reduce_retracing=True)
+        return [looked_up(tf.constant(ids, tf.int64)) for ids in ([3], [[4, 5]], [6], [])]
+
     for optimizer, steps in args["optimizers"].items():
         with strategy.scope():
             model, layer = make_model(optimizer, name=optimizer, steps_per_execution=steps)
         settings = {"batch_size": _BATCH, "verbose": 0, "shuffle": False}
         history = model.fit(x, y, epochs=5, validation_data=(x[:_BATCH], y[:_BATCH]), **settings).history
         found[optimizer] = [history["loss"], history["val_loss"], layer.lookup(range(ctx.index, 50)), layer.lookup([3])]
+        for rows, ids in zip(strategy.run(twice, (layer,)), ([3], [[4, 5]], [6], []), strict=True):
+            np.testing.assert_array_equal(rows, layer.lookup(np.ravel(ids).astype(int)).reshape(rows.shape))
     return found
 
 
@@ -96,9 +105,7 @@ def resume(args, ctx):
     x, y = args["data"]
     checkpoint = ctx.checkpoint(args["directory"])
     callbacks = [Kill(), checkpoint.callback()]
-    history = model.fit(
-        x, y, batch_size=_BATCH, epochs=args["epochs"], verbose=0, shuffle=False, callbacks=callbacks
-    )
+    history = model.fit(x, y, batch_size=_BATCH, epochs=args["epochs"], verbose=0, shuffle=False, callbacks=callbacks)
     if not args["export"]:
         return history.epoch, layer.lookup(range(50))
     ctx.export(model, f"{args['export']}/model.keras")

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflowonspark as tfos
 from tensorflowonspark.keras.embedding.optimizers import row_optimizer
 from tensorflowonspark.keras.embedding.parts import read_parts, written_parts
-from tensorflowonspark.keras.embedding.table import Table
+from tensorflowonspark.keras.embedding.table import Table, initial_rows
 from tensorflowonspark.node.checkpoint.export import export
 
 RNG = np.random.default_rng(5)
@@ -167,7 +167,7 @@ def test_ids_of_other_types_are_refused(embedding):
 def test_a_learning_rate_may_follow_a_schedule_or_be_set(embedding):
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.0])
     planned, by_hand = embedding(keras.optimizers.SGD(schedule)), embedding(keras.optimizers.SGD(1.0))
-    for rate in (1.0, 0.0):
+    for _ in range(2):
         for layer in (planned, by_hand):
             step(layer, (np.array([3]), np.ones((1, 4), "f4")))
         np.testing.assert_allclose(planned.lookup([3]), ROWS[[3]] - 1, rtol=1e-5)
@@ -194,9 +194,11 @@ def test_scaled_losses_and_half_precision_leave_the_rows_exact(embedding):
 
 @pytest.mark.parametrize("initializer", ["uniform", "normal"])
 def test_initial_rows_do_not_depend_on_the_number_of_workers(initializer):
-    def tables(workers):
-        sgd = row_optimizer("sgd")
-        return [Table(3001, 8, workers, rank, sgd, initializer, seed=4).values.numpy() for rank in range(workers)]
+    def tables(workers, seed=4):
+        def initial(ids):
+            return initial_rows(initializer, ids, 8, seed, scale=0.05)
+
+        return [Table(3001, 8, workers, rank, row_optimizer("sgd"), initial).values.numpy() for rank in range(workers)]
 
     (whole,), parts = tables(1), tables(3)
     for rank, part in enumerate(parts):
@@ -205,12 +207,16 @@ def test_initial_rows_do_not_depend_on_the_number_of_workers(initializer):
     assert abs(whole.mean()) < 1e-3
     assert abs(whole.std() - deviation) < 1e-3
     assert abs(np.corrcoef(whole[:-1].ravel(), whole[1:].ravel())[0, 1]) < 0.02
-    assert not (whole == Table(3001, 8, 1, 0, row_optimizer("sgd"), initializer, seed=5).values.numpy()).any()
+    assert not (whole == tables(1, seed=5)[0]).any()
+
+
+def zeros(ids):
+    return np.zeros((len(ids), 3))
 
 
 def _trained(workers, rows=101):
     """Return the tables of some workers, whose rows and slots tell their id."""
-    tables = [Table(rows, 3, workers, rank, row_optimizer("adam"), "zeros", 0) for rank in range(workers)]
+    tables = [Table(rows, 3, workers, rank, row_optimizer("adam"), zeros) for rank in range(workers)]
     for table in tables:
         table.block_rows = 7  # several parts
         table.steps.assign(12)
@@ -224,7 +230,7 @@ def _trained(workers, rows=101):
 def test_parts_of_a_checkpoint_are_dealt_to_any_number_of_workers(before, after):
     files = dict(part for table in _trained(before) for part in written_parts(table, "items"))
     for rank in range(after):
-        table, taken = Table(101, 3, after, rank, row_optimizer("adam"), "uniform", 0), []
+        table, taken = Table(101, 3, after, rank, row_optimizer("adam"), zeros), []
         read_parts(table, "items", list(files), lambda name: taken.append(name) or files[name])  # noqa: B023
         for number, variable in enumerate(table.variables.values()):
             expected = np.arange(rank, 101, after) + 1000.0 * number
@@ -237,9 +243,9 @@ def test_parts_of_a_checkpoint_are_dealt_to_any_number_of_workers(before, after)
 def test_parts_that_do_not_fit_are_refused():
     files = dict(part for table in _trained(2) for part in written_parts(table, "items"))
     for table, layer, named in (
-        (Table(101, 3, 1, 0, row_optimizer("adam"), "zeros", 0), "users", "no rows of ShardedEmbedding 'users'"),
-        (Table(100, 3, 1, 0, row_optimizer("adam"), "zeros", 0), "items", "rows is 101 there, and 100 here"),
-        (Table(101, 3, 1, 0, row_optimizer("sgd"), "zeros", 0), "items", "optimizer is 'adam' there"),
+        (Table(101, 3, 1, 0, row_optimizer("adam"), zeros), "users", "no rows of ShardedEmbedding 'users'"),
+        (Table(100, 3, 1, 0, row_optimizer("adam"), zeros), "items", "rows is 101 there, and 100 here"),
+        (Table(101, 3, 1, 0, row_optimizer("sgd"), zeros), "items", "optimizer is 'adam' there"),
     ):
         with pytest.raises(tfos.CheckpointError, match=named):
             read_parts(table, layer, list(files), files.__getitem__)
@@ -279,3 +285,13 @@ def test_a_configuration_makes_an_equal_layer(embedding):
     again = tfos.keras.ShardedEmbedding.from_config(layer.get_config())
     assert again.get_config() == layer.get_config()
     assert inspect.signature(tfos.keras.ShardedEmbedding).parameters["optimizer"].default == "adagrad"
+
+
+def test_the_examples_of_its_docstrings():
+    import doctest
+
+    from tensorflowonspark.keras.embedding import layer
+
+    found = doctest.testmod(layer, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert found.attempted
+    assert not found.failed

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +32,7 @@ _CONFIG = "config.json"
 
 def sharded_layers(model: Any) -> list[ShardedEmbedding]:
     """Return the layers of a model whose tables are divided, each once."""
-    layers = getattr(model, "_flatten_layers", list)()
+    layers: Iterable[Any] = model._flatten_layers()
     return [each for each in layers if isinstance(each, ShardedEmbedding)]
 
 

@@ -26,7 +26,7 @@ _VECTORS = 2  # axes of a batch of vectors, which is never ragged
 
 
 @keras.saving.register_keras_serializable(package="tensorflowonspark")
-class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
+class ShardedEmbedding(keras.Layer):
     """An embedding whose table is divided among the workers, each with the rows whose id modulo workers is its own.
 
     For tables that are too large for one host, or of which a step uses few rows. In each step the workers exchange ids,
@@ -55,9 +55,11 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
     hash : bool
         Whether ids that are out of range, and strings, are replaced by a hash. By default such an id is an error.
     initializer : str or callable
-        ``"uniform"`` (from -0.05 to 0.05), ``"normal"`` (deviation 0.05), ``"zeros"``, or a function that takes ids
-        (int64, shape ``(n,)``) and returns their rows, shape ``(n, dim)``. Each worker makes its own rows only. The
-        values depend on the seed and the id, not on the number of workers.
+        ``"uniform"`` (from `-scale` to `scale`), ``"normal"`` (with the deviation `scale`), ``"zeros"``, or a function
+        that takes ids (int64, shape ``(n,)``) and returns their rows, shape ``(n, dim)``. Each worker makes its own
+        rows only. The values depend on the seed and the id, not on the number of workers.
+    scale : float
+        Of random initial values.
     seed : int, optional
         Of the initial values; by default one that ``keras.utils.set_random_seed`` determines.
     name : str, optional
@@ -95,6 +97,7 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
         hash: bool = False,  # noqa: A002 - the name of the argument in TensorFlow's feature columns
         *,
         initializer: Initializer = "uniform",
+        scale: float = 0.05,
         seed: int | None = None,
         name: str | None = None,
         dtype: Any = None,
@@ -111,11 +114,11 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
         if combiner not in (None, *COMBINERS):
             raise SpecError(f"ShardedEmbedding: combiner={combiner!r}: expected one of {COMBINERS}, or None")
         if not callable(initializer):
-            initial_rows(initializer, np.arange(1), 1, 0)
+            initial_rows(initializer, np.arange(1), 1, 0, scale)
         super().__init__(name=name, dtype=dtype, trainable=trainable)
         self.rows, self.dim = int(rows), int(dim)
         self.combiner, self.hash = combiner, bool(hash)
-        self.initializer = initializer
+        self.initializer, self.scale = initializer, float(scale)
         self.seed = random.randint(1, 10**9) if seed is None else int(seed)  # noqa: S311 - as Keras draws its own
         self.autocast = False
         self.supports_jit = False  # XLA can't compile a collective, nor the number of unique ids
@@ -131,10 +134,13 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
         workers, rank = (exchange.workers, exchange.rank) if exchange else (1, 0)
         if self.rows < workers:
             raise SpecError(f"ShardedEmbedding {self.name!r}: rows={self.rows} are fewer than the {workers} workers")
-        table = Table(self.rows, self.dim, workers, rank, self._row_optimizer, self.initializer, self.seed)
+        table = Table(self.rows, self.dim, workers, rank, self._row_optimizer, self._initial_rows)
         self._lookup = Lookup(table, exchange)
         self._anchor = self.add_weight(shape=(), initializer="zeros", dtype="float32", name="anchor")
         self.built = True
+
+    def _initial_rows(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        return initial_rows(self.initializer, ids, self.dim, self.seed, self.scale)
 
     def call(self, ids: Any) -> Any:
         """Return the rows of ids.
@@ -164,7 +170,8 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
             return combined(ids, rows, self.combiner)
         if isinstance(ids, tf.RaggedTensor):
             return ids.with_flat_values(rows)
-        return tf.ensure_shape(tf.reshape(rows, tf.concat([tf.shape(ids), [self.dim]], 0)), [*ids.shape, self.dim])
+        rows = tf.reshape(rows, tf.concat([tf.shape(ids), [self.dim]], 0))
+        return rows if ids.shape.rank is None else tf.ensure_shape(rows, [*ids.shape, self.dim])
 
     def _rows_of(self, ids: tf.Tensor) -> tf.Tensor:
         if self._served is not None:
@@ -332,6 +339,7 @@ class ShardedEmbedding(keras.Layer):  # type: ignore[misc]
             "combiner": self.combiner,
             "hash": self.hash,
             "initializer": "uniform" if callable(self.initializer) else self.initializer,
+            "scale": self.scale,
             "seed": self.seed,
         }
 

@@ -7,6 +7,7 @@ A layer that is called several times in a step takes one step with the sum of al
 which depends on the anchor: the gradient of the token is computed after those of all calls, and updates the rows.
 """
 
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -38,8 +39,9 @@ class Lookup:
         self.table = table
         self.exchange = exchange
         self._token: Any = None
-        self._sites = 0  # calls that share the token
-        self._pending: list[tuple[tf.Tensor, tf.Tensor]] = []  # ids and gradients that the token's gradient applies
+        self._last: tuple[Any, int] = None, 0  # the graph of the last call, and the number of the call in it
+        # Ids and gradients that the token's gradient applies, with the number of their call.
+        self._pending: list[tuple[tf.Tensor, tf.Tensor, int]] = []
 
     def rows(self, ids: tf.Tensor, anchor: tf.Tensor, dtype: Any) -> tf.Tensor:
         """Return the rows of ids, which may repeat.
@@ -59,31 +61,28 @@ class Lookup:
             Shape ``(n, dim)``.
         """
         with cpu():
+            table, exchange = self.table, self.exchange
             token = self._shared_token(anchor)
-            site = self._sites
-            self._sites += 1
+            site = self._number(anchor)
             unique, places = tf.unique(ids)
 
             @tf.custom_gradient
             def of_unique(token: tf.Tensor) -> Any:
-                if self.exchange is None:
-                    requests, rows = None, tf.cast(self.table.read(unique), dtype)
-                else:
-                    requests = self.exchange.request(unique, site)
-                    answers = tf.cast(self.table.read(tf.reshape(requests.received, [-1])), dtype)
-                    rows = self.exchange.answer(requests, answers)
-                rows = tf.ensure_shape(tf.gather(rows, places), [None, self.table.dim])
+                with self._in_order():
+                    requests = exchange.request(unique, site) if exchange else None
+                owned = unique if requests is None else tf.reshape(requests.received, [-1])
+                rows = tf.cast(table.read(owned), dtype)
+                if exchange and requests:
+                    rows = exchange.answer(requests, rows)
+                rows = tf.ensure_shape(tf.gather(rows, places), [None, table.dim])
 
                 def gradient(upstream: Any) -> tf.Tensor:
-                    with cpu():
+                    with cpu(), self._in_order():
                         upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
                         sums = tf.math.unsorted_segment_sum(upstream, places, tf.size(unique))
-                        owned = unique
-                        if requests is not None:
-                            sums = self.exchange.send_gradients(requests, tf.cast(sums, dtype))
-                            owned = tf.reshape(requests.received, [-1])
-                        sums = tf.cast(sums, tf.float32)
-                        self._pending.append((owned, sums))
+                        if exchange and requests:
+                            sums = tf.cast(exchange.send_gradients(requests, tf.cast(sums, dtype)), tf.float32)
+                        self._pending.append((owned, sums, site))
                         with tf.control_dependencies([sums]):
                             return tf.zeros_like(token)
 
@@ -95,8 +94,27 @@ class Lookup:
         """Return the token of the current step: the last one, if it was made in this graph and by the same tapes."""
         if self._token is None or _graph(self._token) is not _graph(anchor) or not _is_recorded(self._token):
             self._token = self._new_token(anchor)
-            self._sites = 0
         return self._token
+
+    def _number(self, anchor: tf.Tensor) -> int:
+        """Return the number of this call among those of a graph, which may run at once; eager ones don't."""
+        graph = _graph(anchor)
+        while graph is not None and isinstance(getattr(graph, "outer_graph", None), tf.__internal__.FuncGraph):
+            graph = graph.outer_graph
+        last, number = self._last
+        self._last = graph, 0 if graph is None or graph is not last else number + 1
+        return self._last[1]
+
+    def _in_order(self) -> Any:
+        """Have the operations of a block wait for the end of an earlier call of the same function in a step.
+
+        TensorFlow runs calls of functions that change one variable in their order. Without it, both would exchange rows
+        at once, under the same keys.
+        """
+        if self.exchange is None:
+            return nullcontext()
+        self.table.calls.assign_add(1)
+        return tf.control_dependencies([self.table.calls.read_value()])
 
     def _new_token(self, anchor: tf.Tensor) -> tf.Tensor:
         @tf.custom_gradient
@@ -112,7 +130,7 @@ class Lookup:
 
     def _update(self) -> None:
         pending, self._pending = self._pending, []
-        ids, gradients = (tf.concat(each, 0) for each in zip(*pending, strict=True))
+        ids, gradients = (tf.concat([each[part] for each in pending], 0) for part in range(2))
         scale, graph = _loss_scale.get()
         if scale is None or graph is not _graph(gradients):
             self.table.update(ids, gradients)
@@ -120,7 +138,7 @@ class Lookup:
         gradients = gradients / tf.cast(scale, tf.float32)
         overflow = tf.logical_not(tf.reduce_all(tf.math.is_finite(gradients)))
         if self.exchange is not None:
-            overflow = self.exchange.any_of(overflow, 0)
+            overflow = self.exchange.any_of(overflow, pending[0][2])
 
         def update() -> tf.Tensor:
             self.table.update(ids, gradients)

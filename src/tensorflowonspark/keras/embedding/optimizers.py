@@ -8,7 +8,7 @@ References: Duchi, Hazan, Singer, "Adaptive subgradient methods for online learn
 12, 2011; Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,8 +147,6 @@ def _of_keras(given: Any) -> tuple[str, dict[str, Any]]:
             f"ShardedEmbedding, which are updated one by one: leave {refused[0]} out"
         )
     rate = given._learning_rate
-    is_schedule: Callable[[Any], bool] = lambda each: isinstance(  # noqa: E731
-        each, keras.optimizers.schedules.LearningRateSchedule
-    )
+    is_schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
     settings = {each: float(config[each]) for each in _DEFAULTS[name] if each != "learning_rate"}
-    return name, {**settings, "learning_rate": rate if is_schedule(rate) else float(given.learning_rate)}
+    return name, {**settings, "learning_rate": rate if is_schedule else float(config["learning_rate"])}

@@ -18,7 +18,6 @@ __all__ = ["Initializer", "Table", "initial_rows"]
 
 Initializer = str | Callable[[npt.NDArray[np.int64]], Any]
 _BLOCK_BYTES = 16 << 20
-_SCALE = 0.05  # of "uniform" and "normal", as in Keras
 
 
 class Table:
@@ -32,14 +31,12 @@ class Table:
         Number of workers, and this one's number.
     optimizer : RowOptimizer
         Updates the rows.
-    initializer : str or callable
-        As for `initial_rows`.
-    seed : int
-        Of the initial values.
+    initial : callable
+        From ids to their initial rows.
     """
 
     def __init__(
-        self, rows: int, dim: int, workers: int, rank: int, optimizer: RowOptimizer, initializer: Initializer, seed: int
+        self, rows: int, dim: int, workers: int, rank: int, optimizer: RowOptimizer, initial: Callable[..., Any]
     ) -> None:
         self.rows, self.dim, self.workers, self.rank = rows, dim, workers, rank
         self.optimizer = optimizer
@@ -51,8 +48,9 @@ class Table:
             self.slots = {name: self._variable(value, name) for name, value in optimizer.slots.items()}
             self.learning_rate = _variable(tf.constant(0.0 if callable(rate) else rate), "learning_rate")
             self.steps = _variable(tf.constant(0, tf.int64), "steps")
+            self.calls = _variable(tf.constant(0, tf.int64), "calls")
             for first, ids in self.blocks():
-                self.assign(self.values, np.arange(first, first + len(ids)), initial_rows(initializer, ids, dim, seed))
+                self.assign(self.values, np.arange(first, first + len(ids)), initial(ids))
 
     def _variable(self, value: float, name: str) -> tf.Variable:
         # One row at least, since a gather from none fails on those that fill up a request.
@@ -107,19 +105,23 @@ def _variable(value: tf.Tensor, name: str) -> tf.Variable:
     return ResourceVariable(value, trainable=False, name=name)
 
 
-def initial_rows(initializer: Initializer, ids: npt.NDArray[np.int64], dim: int, seed: int) -> npt.NDArray[Any]:
+def initial_rows(
+    initializer: Initializer, ids: npt.NDArray[np.int64], dim: int, seed: int, scale: float
+) -> npt.NDArray[Any]:
     """Return the initial rows of some ids.
 
     Parameters
     ----------
     initializer : str or callable
-        ``"uniform"`` (from -0.05 to 0.05, as of Keras's ``Embedding``), ``"normal"`` (with the deviation 0.05),
-        ``"zeros"``, or a function of ids that returns as many rows.
+        ``"uniform"`` (from `-scale` to `scale`), ``"normal"`` (with the deviation `scale`), ``"zeros"``, or a function
+        of ids that returns as many rows.
     ids : numpy.ndarray
         Of int64.
     dim : int
         Number of columns.
     seed : int
+        Of the random values.
+    scale : float
         Of the random values.
 
     Returns
@@ -141,10 +143,10 @@ def initial_rows(initializer: Initializer, ids: npt.NDArray[np.int64], dim: int,
         return np.zeros((len(ids), dim), np.float32)
     numbers = ids.astype(np.uint64)[:, None] * np.uint64(dim) + np.arange(dim, dtype=np.uint64)
     if initializer == "uniform":
-        return (_SCALE * (2 * _random(numbers, seed) - 1)).astype(np.float32)
+        return np.asarray(scale * (2 * _random(numbers, seed) - 1), np.float32)
     if initializer == "normal":  # Box, Muller, 1958
         radius = np.sqrt(-2 * np.log1p(-_random(numbers, seed)))
-        return (_SCALE * radius * np.cos(2 * np.pi * _random(numbers, ~seed))).astype(np.float32)
+        return np.asarray(scale * radius * np.cos(2 * np.pi * _random(numbers, ~seed)), np.float32)
     raise SpecError(f"initializer={initializer!r}: expected 'uniform', 'normal', 'zeros', or a function of ids")
 
 
@@ -158,4 +160,4 @@ def _random(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.float6
         mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + start
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.asarray(((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53, np.float64)
