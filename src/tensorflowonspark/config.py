@@ -191,8 +191,9 @@ class RestartPolicy:
     scope : {"cluster", "node"}
         What is started again: all nodes, or only the node that has failed, while the others continue. The latter is
         for programs whose nodes do not take their steps together. `Context.attempt` is then the number of restarts of
-        that node, which gets the rows of its share of the current feed again. Not with parameter servers, nor over
-        Spark Connect.
+        that node, which gets the rows of its share of the current feed again. With parameter servers this concerns
+        workers that serve (`Context.join_server`), on their first host and port; any other node's failure restarts
+        all. Not over Spark Connect.
 
     Raises
     ------
@@ -266,8 +267,7 @@ class ClusterConfig:
     Raises
     ------
     SpecError
-        If the heartbeat time-out is not above 0, the grace is negative, a node's number of GPUs is below 1, or nodes
-        are to be restarted alone beside parameter servers.
+        If the heartbeat time-out is not above 0, the grace is negative, or a node's number of GPUs is below 1.
     """
 
     spec: ClusterSpec  # of an elastic cluster: with the most workers, or those of this attempt
@@ -296,11 +296,6 @@ class ClusterConfig:
         gpus = self.gpus_per_node
         if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
             raise SpecError(f"gpus_per_node={gpus!r}: expected a whole number of GPUs from 1 on, or None")
-        if self.restarts_nodes and self.spec.num_ps:
-            raise SpecError(
-                f"restarts=RestartPolicy(scope='node') in a cluster of {self.spec}: TensorFlow looks for a node of "
-                "parameter servers at its first address alone, and a restart may give it another: leave out scope"
-            )
 
     @property
     def restarts_nodes(self) -> bool:

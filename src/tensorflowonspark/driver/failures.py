@@ -89,7 +89,8 @@ class Failures:
     def _can_lose(self, node: Node, failure: Failed) -> bool:
         """Whether the others can do without a node: asynchronous workers can, as long as one is left."""
         died = failure.kind not in (FailureKind.RAISED, FailureKind.PEER_LOST)
-        return died and node.serving and node.role.job is Job.WORKER and len(self._roster.fed()) > 1
+        served = node.serving or (node.restarts and self._roster.spec.num_ps)  # it may not serve again yet
+        return died and bool(served) and node.role.job is Job.WORKER and len(self._roster.fed()) > 1
 
     def _conclude_if_answered(self, probe: int) -> None:
         """Conclude if all supervisors have answered that their nodes are up; else give the others more time."""

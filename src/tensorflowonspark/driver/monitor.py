@@ -387,6 +387,8 @@ class Monitor(Roster):
             self._failures.note(node, failure)
             if node.lost:
                 self._report_passes()  # the others may all have ended theirs
+                if self._on_feed_message is not None:
+                    self._on_feed_message(node, failure)
 
     def fail_start(self, node: Node, restart: int, failure: Failed) -> None:
         """Note that a restart of a node has failed, unless it is up or another restart has begun."""

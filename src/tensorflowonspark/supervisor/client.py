@@ -32,6 +32,7 @@ class NodeAssignment:
     hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # Hadoop's settings, for file systems
     local_directory: str = ""  # for temporary files of this executor
     echo: bool = True  # whether the node's output is also written to the executor's log
+    port: int = 0  # of its TensorFlow server; 0: any
 
     @property
     def role(self) -> Role:
