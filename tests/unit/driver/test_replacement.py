@@ -17,6 +17,7 @@ from tensorflowonspark.feed_messages import FilesRead
 from tensorflowonspark.messages import (
     Contribution,
     Failed,
+    Idle,
     Member,
     MemberReplaced,
     Members,
@@ -187,6 +188,16 @@ def test_a_listener_learns_of_lost_and_replaced_nodes_while_one_is_shown_as_rest
         launch.set()
         cluster.join()
     assert seen == [("lost", "worker:1", 1), ("replaced", "worker:1", 1)]
+
+
+def test_a_node_that_does_not_answer_is_started_again_although_the_others_are_busy(caplog):
+    def script(node):
+        node.send(Idle(30.0, None) if node.plan.config.attempt == 0 else Returned(pickle.dumps("done")))
+
+    backend = ScriptedBackend(returns_late, script)
+    with cluster_on(backend, num_workers=2, restarts=alone) as cluster:
+        assert cluster.join() == {"worker:0": "trained", "worker:1": "done"}
+    assert "worker:1 on here failed: its process has not answered" in caplog.text
 
 
 def serves_until(attempt):
