@@ -192,8 +192,9 @@ class RestartPolicy:
     scope : {"cluster", "node"}
         What is started again: all nodes, or only the node that has failed, while the others continue. The latter is
         for programs whose nodes do not take their steps together. `Context.attempt` is then the number of restarts of
-        that node, which gets the rows of its share of the current feed again. Not with parameter servers, nor over
-        Spark Connect.
+        that node, which gets the rows of its share of the current feed again. With parameter servers this concerns
+        workers that serve (`Context.join_server`), on their first host and port; any other node's failure restarts
+        all. Not over Spark Connect.
 
     Raises
     ------
@@ -267,8 +268,8 @@ class ClusterConfig:
     Raises
     ------
     SpecError
-        If the heartbeat time-out is not above 0, the grace is negative, a node's number of GPUs is below 1, the network
-        interface is neither a name nor a network, or nodes are to be restarted alone beside parameter servers.
+        If the heartbeat time-out is not above 0, the grace is negative, a node's number of GPUs is below 1, or the
+        network interface is neither a name nor a network.
     """
 
     spec: ClusterSpec  # of an elastic cluster: with the most workers, or those of this attempt
@@ -300,11 +301,6 @@ class ClusterConfig:
             raise SpecError(f"gpus_per_node={gpus!r}: expected a whole number of GPUs from 1 on, or None")
         if self.network_interface is not None:
             _check_interface(self.network_interface)
-        if self.restarts_nodes and self.spec.num_ps:
-            raise SpecError(
-                f"restarts=RestartPolicy(scope='node') in a cluster of {self.spec}: TensorFlow looks for a node of "
-                "parameter servers at its first address alone, and a restart may give it another: leave out scope"
-            )
 
     @property
     def restarts_nodes(self) -> bool:

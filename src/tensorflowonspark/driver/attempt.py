@@ -97,7 +97,7 @@ class ClusterAttempt:
 
     @property
     def restarts_nodes(self) -> bool:
-        """Whether nodes that fail from now on are started again alone: then no failure restarts the others."""
+        """Whether nodes that fail from now on are started again alone."""
         return self._config.restarts_nodes and self.monitor.all_up
 
     def require_own_process(self) -> None:

@@ -106,7 +106,8 @@ class Failures:
             return False
         if node is not self._roster.chief and self._does_without(node):
             return True
-        asynchronous = bool(self._roster.spec.num_ps) and node.serving and node.role.job is Job.WORKER
+        serves = node.serving or node.restarts > 0  # it may not serve again yet
+        asynchronous = bool(self._roster.spec.num_ps) and serves and node.role.job is Job.WORKER
         return asynchronous and len(self._roster.fed()) > 1
 
     def _conclude_if_answered(self, probe: int) -> None:

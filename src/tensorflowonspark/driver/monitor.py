@@ -118,6 +118,7 @@ class Monitor(Roster):
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
         self._rounds = Rounds(self.send, self.lock, self.fed)
+        self._restarts_nodes = restarts_nodes
         # Takes a failure if the others continue and the node is started again (under the lock); else returns it.
         self.replace: Callable[[Node, Failed], Failed | None] = lambda _node, failure: failure
         self.listeners: list[NodeListener] = [self._collectives, self._file_feeds, self._rounds]
@@ -367,7 +368,9 @@ class Monitor(Roster):
         idle = self.idle()
         if not idle:
             return
-        found = find_hung(idle, [node for node in self.trainers() if not (node.serving or node.lost)], self.feed)
+        found = find_hung(idle, [], self.feed) if self._restarts_nodes else None  # one that does not answer
+        trainers = [node for node in self.trainers() if not (node.serving or node.lost)]
+        found = found or find_hung(idle, trainers, self.feed)
         if found is not None:
             self._fail(found[0], self._collectives.explain(*found))
 
@@ -402,6 +405,8 @@ class Monitor(Roster):
                 self._file_feeds.lose(node)
                 self._rounds.lose(node)
                 self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
+                if self._on_feed_message is not None:
+                    self._on_feed_message(node, failure)
 
     def fail_start(self, node: Node, restart: int, failure: Failed) -> None:
         """Note that a restart of a node has failed, unless it is up or another restart has begun."""
@@ -494,7 +499,8 @@ class Monitor(Roster):
     def take_advice(self) -> str | None:
         """Return what bounded the training that has ended, once; None if that is not certain."""
         with self.lock:
-            return self._paces.take_advice(self.fed(), in_step=not self.spec.num_ps)
+            in_step = not (self.spec.num_ps or self._restarts_nodes)
+            return self._paces.take_advice(self.fed(), in_step=in_step)
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock, Thread
 
-from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.config import ClusterConfig, Job
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.spark.backend import Backend
@@ -57,10 +57,11 @@ class Replacements:
         """Start a node again that has failed (under the monitor's lock); return the failure if that can't be.
 
         A node whose program has returned is not started again: no other one waits for it. But if it answers inference,
-        its program's state is lost with it.
+        its program's state is lost with it. Of a ``ParameterServerStrategy`` only the workers can be replaced.
         """
         policy = self._config.restarts
-        if not self._monitor.all_up:
+        replaceable = not self._config.spec.num_ps or self._serves(node)
+        if not self._monitor.all_up or node.lost or not replaceable:
             return failure
         if node.returned and not node.answering:
             text = "%s on %s failed after its program had returned: %s. Its result is kept"
@@ -86,6 +87,10 @@ class Replacements:
         channel = self._monitor.retire(node, failure)
         Thread(target=self._start, args=(node, node.restarts, channel, failure, delay), daemon=True).start()
         return None
+
+    def _serves(self, node: Node) -> bool:
+        """Whether a node is a worker that serves a chief, or has served one before."""
+        return node.role.job is Job.WORKER and (node.serving or node.restarts > 0)
 
     def close(self, seconds: float) -> None:
         """End the stages; the nodes have ended."""
@@ -125,14 +130,16 @@ class Replacements:
     def _launch(self, node: Node) -> Stage:
         config = self._config
         with self._placing:
-            # Tasks that hold their slots use all that there were.
-            slots = len(config.spec.roles) if config.hold else 1
+            # Tasks that hold their slots use all that there were; parameter servers may need none.
+            slots = len(config.spec.roles) if config.hold else 1 + config.spec.num_ps
             self._backend.find_slots(slots, slots, config.start_timeout, slots)
             self._monitor.wait(lambda: False, 0)  # raises if the cluster has ended
             own = replace(config, attempt=config.attempt + node.restarts, first_feed=node.first_feed)
             plan = replace(
                 self._plan(), config=own, cluster_id=self._monitor.cluster_of(node), first_node=node.number, count=1
             )
+            if config.spec.num_ps and node.member is not None:  # where TensorFlow looks for it
+                plan = replace(plan, address=(node.member.host, node.member.port))
             stage = self._backend.place(plan, None, on_end=self._monitor.wake)
             self._stages.append(stage)
         try:

@@ -204,7 +204,7 @@ class RestartController:
         self._done += 1
 
     def _restart(self, error: ClusterError, repeatable: bool) -> None:
-        if self._attempt.restarts_nodes:
+        if self._attempt.restarts_nodes and not self._config.spec.num_ps:
             raise error  # the node was started again as often as the policy allows
         saved_in = self._attempt.monitor.saved_in
         needed = max(saved_in, 0)

@@ -33,6 +33,7 @@ class NodeAssignment:
     local_directory: str = ""  # for temporary files of this executor
     echo: bool = True  # whether the node's output is also written to the executor's log
     interface: str = ""  # the network interface of that address, if the cluster has asked for one
+    port: int = 0  # of its TensorFlow server; 0: any
 
     @property
     def role(self) -> Role:

@@ -119,19 +119,22 @@ def local_directory() -> str:
     return os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
 
 
-def reserve_port() -> socket.socket:
+def reserve_port(wanted: int = 0) -> socket.socket:
     """Return a bound socket whose port no other user, and no search for a free port, can take.
 
     The socket does not listen. TensorFlow's server binds the same port beside it, since both ask for
     ``SO_REUSEPORT`` (TensorFlow does with ``TF_GRPC_REUSE_PORT=1``, which the node's environment sets) and belong to
     one user; connections go to the one that listens. The socket must stay open until the node ends.
 
-    The port is ``TENSORFLOW_PORT``, or by default a free one.
+    Parameters
+    ----------
+    wanted : int
+        The port; by default ``TENSORFLOW_PORT``, or else a free one.
 
     Raises
     ------
     OSError
-        If ``TENSORFLOW_PORT`` is in use, for example by another node of this host.
+        If the wanted port is in use, for example by another node of this host.
 
     Examples
     --------
@@ -139,7 +142,7 @@ def reserve_port() -> socket.socket:
     ...     reservation.getsockname()[1] > 0
     True
     """
-    wanted = int(os.environ.get("TENSORFLOW_PORT") or 0)
+    wanted = wanted or int(os.environ.get("TENSORFLOW_PORT") or 0)
     if wanted:
         with socket.socket() as alone:  # two nodes of one user would share the port without an error
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -89,10 +89,10 @@ class Supervisor:
     def run(self) -> None:
         """Run until the node has ended and everything is cleaned up."""
         try:
-            reservation = reserve_port()
+            reservation = reserve_port(self._assignment.port)
         except (OSError, OverflowError, ValueError) as error:
             why = (isinstance(error, OSError) and error.strerror) or error
-            reason = f"it can't have port {os.environ.get('TENSORFLOW_PORT')} ({why})"
+            reason = f"it can't have port {self._assignment.port or os.environ.get('TENSORFLOW_PORT')} ({why})"
             self._refuse(reason, "unset TENSORFLOW_PORT, or place one node per host")
             return
         with reservation as self._port:

@@ -51,6 +51,7 @@ class LaunchPlan:
     python: tuple[int, int]  # version of the driver's Python
     first_node: int = 0  # number of the node that task 0 launches
     count: int | None = None  # of the nodes from that one on; None: all
+    address: tuple[str, int] | None = None  # host and port that the node must have; None: any
 
     @property
     def numbers(self) -> range:
@@ -92,6 +93,7 @@ class LaunchPlan:
             hadoop=self.hadoop,
             local_directory=local_directory(),
             echo=self.echo,
+            port=self.address[1] if self.address else 0,
         )
 
 
@@ -114,6 +116,10 @@ def launch_node(plan: LaunchPlan, batches: Iterator[pa.RecordBatch]) -> Iterator
         problem = "this executor's Python is {}, the driver's is {}: set PYSPARK_PYTHON to one version".format(
             *versions
         )
+        yield _problem(number, host, problem)
+        return
+    if plan.address is not None and host != plan.address[0]:
+        problem = f"the slot is on this host, and TensorFlow looks for the node at {plan.address[0]}:{plan.address[1]}"
         yield _problem(number, host, problem)
         return
     try:

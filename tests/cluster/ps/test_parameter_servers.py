@@ -235,6 +235,45 @@ def test_a_worker_that_is_killed_costs_the_rows_that_it_held(spark, tmp_path, ca
 
 
 @pytest.mark.slow
+def test_a_worker_that_is_started_again_trains_on_its_rows(spark, tmp_path):
+    """It comes back at its address, where TensorFlow finds it, and passes over its rows anew."""
+    killed = tmp_path / "killed"
+
+    def chief(args, ctx, coordinator):
+        loop = Loop(coordinator)
+        seen = []
+        for feed in ctx.feeds():
+            rows = iter(loop.dataset(feed))
+            begun = loop.steps(rows, 10)
+            Path(args, "begun").touch()
+            while not Path(args, "killed").exists():
+                time.sleep(0.02)
+            seen.append(begun + loop.to_the_end(feed, rows))
+        return seen
+
+    def kill_one():
+        wait_for((tmp_path / "begun").exists, 180)
+        kill(cluster, WORKERS[0])
+        killed.touch()
+
+    alone = tfos.RestartPolicy(scope="node")
+    with tfos.Cluster(spark, coordinated(chief), str(tmp_path), restarts=alone, **SIZES) as cluster:
+        before = cluster.nodes
+        Thread(target=kill_one, daemon=True).start()
+        cluster.train(small_frame(spark, [300, 200]))
+        cluster.train(small_frame(spark, [20, 30]))
+        first, second = cluster.join()["chief:0"]
+        after = cluster.nodes
+    assert [node.restarts for node in after] == [0, 0, 1, 0]
+    assert [node.port for node in after] == [node.port for node in before]
+    counts = Counter(first)
+    assert set(counts) == set(range(500))
+    assert max(counts[number] for number in range(300, 500)) == 1  # those of the worker that was not killed
+    assert max(counts.values()) <= 2
+    assert sorted(second) == list(range(50))
+
+
+@pytest.mark.slow
 def test_workers_are_killed_while_rows_stream(spark, tmp_path, caplog):
     """The first one costs only what it had; when no worker is left, the error names the first."""
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import time
 from dataclasses import replace
 from threading import Event
 
@@ -16,12 +17,14 @@ from tensorflowonspark.feed_messages import FilesRead
 from tensorflowonspark.messages import (
     Contribution,
     Failed,
+    Idle,
     Member,
     MemberReplaced,
     Members,
     NoMoreFeeds,
     Register,
     Returned,
+    Serving,
 )
 from tests.support.backend import cluster_on
 from tests.support.programs import wait_for
@@ -187,6 +190,59 @@ def test_a_listener_learns_of_lost_and_replaced_nodes_while_one_is_shown_as_rest
     assert seen == [("lost", "worker:1", 1), ("replaced", "worker:1", 1)]
 
 
+def test_a_node_that_does_not_answer_is_started_again_although_the_others_are_busy(caplog):
+    def script(node):
+        node.send(Idle(30.0, None) if node.plan.config.attempt == 0 else Returned(pickle.dumps("done")))
+
+    backend = ScriptedBackend(returns_late, script)
+    with cluster_on(backend, num_workers=2, restarts=alone) as cluster:
+        assert cluster.join() == {"worker:0": "trained", "worker:1": "done"}
+    assert "worker:1 on here failed: its process has not answered" in caplog.text
+
+
+def serves_until(attempt):
+    """Return the script of a worker that serves, and is killed before its restart of a number."""
+
+    def script(node):
+        node.send(Serving())
+        if node.plan.config.attempt < attempt:
+            time.sleep(0.1)
+            node.send(Failed(FailureKind.KILLED, "it was"))
+
+    return script
+
+
+def returns_late(node):
+    time.sleep(1.0)
+    returns("trained")(node)
+
+
+PARAMETER_SERVERS = {"num_workers": 2, "num_ps": 1, "chief": True}
+
+
+def test_a_worker_that_serves_is_started_again_at_its_first_address():
+    backend = ScriptedBackend(lambda node: None, returns_late, serves_until(1), serves_until(0))
+    with cluster_on(backend, **PARAMETER_SERVERS, restarts=alone) as cluster:
+        assert cluster.join() == {"chief:0": "trained"}
+        assert [node.restarts for node in cluster.nodes] == [0, 0, 1, 0]
+    assert [plan.address for plan in backend.plans] == [None, ("here", 1002)]
+
+
+def test_the_others_go_on_without_a_worker_that_fails_too_often(caplog):
+    backend = ScriptedBackend(lambda node: None, returns_late, serves_until(9), serves_until(0))
+    with cluster_on(backend, **PARAMETER_SERVERS, restarts=alone) as cluster:
+        assert cluster.join() == {"chief:0": "trained"}
+    assert "worker:0 on here failed: it was (after 2 restarts of this node: max_restarts). The others" in caplog.text
+
+
+def test_a_parameter_server_that_fails_restarts_all():
+    backend = ScriptedBackend(fails_until(1), returns_late, serves_until(0), serves_until(0))
+    with cluster_on(backend, **PARAMETER_SERVERS, restarts=alone) as cluster:
+        assert cluster.join() == {"chief:0": "trained"}
+        assert [node.restarts for node in cluster.nodes] == [0, 0, 0, 0]
+    assert [(len(plan.numbers), plan.config.attempt) for plan in backend.plans] == [(4, 0), (4, 1)]
+
+
 def test_an_elastic_cluster_keeps_its_size():
     backend = ScriptedBackend(returns(0), fails_until(1, value=1))
     with cluster_on(backend, num_workers=(1, 3), restarts=alone) as cluster:
@@ -242,11 +298,6 @@ def test_files_that_changed_before_a_restart_are_the_error():
 
 
 # ---- what is refused before anything starts
-
-
-def test_parameter_servers_are_refused():
-    with pytest.raises(tfos.SpecError, match="scope='node'.*ps, chief, 2 workers.*leave out scope"):
-        cluster_on(ScriptedBackend(), num_workers=2, num_ps=1, chief=True, restarts=alone)
 
 
 @pytest.mark.parametrize(

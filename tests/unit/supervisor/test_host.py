@@ -25,6 +25,15 @@ def test_searches_for_a_free_port_do_not_find_it():
         assert reservation.getsockname()[1] not in found
 
 
+def test_a_port_is_reserved_again_for_the_process_that_takes_the_place_of_another():
+    with reserve_port() as reservation:
+        port = reservation.getsockname()[1]
+        with pytest.raises(OSError, match="in use"):
+            reserve_port(port)
+    with reserve_port(port) as again:
+        assert again.getsockname()[1] == port
+
+
 def test_connections_go_to_the_one_that_listens():
     with reserve_port() as reservation, socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -42,7 +51,7 @@ def test_a_port_that_can_not_be_had_is_reported(monkeypatch, wanted, why):
         port = wanted or str(other.getsockname()[1])
         monkeypatch.setenv("TENSORFLOW_PORT", port)
         task, supervisor = Pipe()
-        Supervisor(SimpleNamespace(role=Role(Job.WORKER, 0)), supervisor).run()
+        Supervisor(SimpleNamespace(role=Role(Job.WORKER, 0), port=0), supervisor).run()
     word = task.recv()
     assert word.kind is FailureKind.LOST
     assert f"it can't have port {port} (" in word.reason

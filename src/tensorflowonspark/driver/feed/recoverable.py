@@ -14,6 +14,8 @@ from tensorflowonspark.task.feeder import FeedSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from tensorflowonspark.driver.spark.jobs import Job
+
 __all__ = ["RecoverableFeed"]
 
 PartKey = tuple[Split, int]  # and the partition
@@ -65,8 +67,8 @@ class RecoverableFeed(CompleteFeed):
         return self._restore([load])
 
     def on_message(self, node: Node, message: Any) -> None:
-        """Note which parts are lost with a process in whose place another one is started."""
-        if not (isinstance(message, Failed) and node.state is NodeState.RESTARTING):
+        """Note which parts are lost with a process."""
+        if not (isinstance(message, Failed) and (node.lost or node.state is NodeState.RESTARTING)):
             return
         stored = self._session.stored
         for ref in [ref for ref in stored if ref.number == node.number]:
@@ -86,7 +88,7 @@ class RecoverableFeed(CompleteFeed):
 
         def begin() -> bool:
             """Return whether all are up; then what they have is kept, and what is lost from now on counts."""
-            if any(node.state.value < NodeState.RUNNING.value for node in nodes):
+            if any(node.state.value < NodeState.RUNNING.value for node in nodes if not node.lost):
                 return False
             load.lost -= numbers
             kept.clear()
@@ -105,18 +107,26 @@ class RecoverableFeed(CompleteFeed):
                 return partition not in had and (partitions is None or partition in partitions)
 
             session.timeout.restart()
-            job = session.submit(load.data, load.spec, nodes, chosen)
+            present = [node for node in nodes if not node.lost]
+            if not present:
+                return  # the others go on without
+            job = session.submit(load.data, load.spec, present, chosen)
             session.wait(lambda job=job: job.ended or session.is_over or bool(load.lost & numbers))  # type: ignore[misc]
-            try:
-                refs = [] if load.lost & numbers else session.accepted(job)
-            except FeedError:
-                if not load.lost & numbers:
-                    raise
-            with monitor.lock:
-                if not load.lost & numbers:
-                    load.refs |= kept | {(ref.split, ref.partition): ref for ref in refs}
-                    return
+            refs = self._result(job, load, numbers)
+            if refs is not None:
+                load.refs |= kept | {(ref.split, ref.partition): ref for ref in refs}
+                return
             job.cancel()  # its tasks may wait for a host that is gone
+
+    def _result(self, job: "Job", load: _Load, numbers: set[int]) -> list[PartRef] | None:
+        """Return the parts that count of a job's; None if a node that it feeds is lost."""
+        try:
+            refs = [] if load.lost & numbers else self._session.accepted(job)
+        except FeedError:
+            if not load.lost & numbers:
+                raise
+            return None
+        return None if load.lost & numbers else refs
 
     def _restore(self, loads: Sequence[_Load]) -> list[PartSummary]:
         """Feed again what is lost; return what the nodes have, which is then all of some loads."""
@@ -125,19 +135,21 @@ class RecoverableFeed(CompleteFeed):
             for load in loads:
                 self._refill(load)
             refs = [ref for load in loads for ref in load.refs.values()]
-            session.wait(
-                lambda: session.is_over or bool(self._lost(loads)) or all(ref in session.stored for ref in refs)  # noqa: B023
-            )
+            session.wait(lambda refs=refs: session.is_over or bool(self._lost(loads)) or self._have(refs))  # type: ignore[misc]
             with self._monitor.lock:
                 if not self._lost(loads):
                     self._check_rows(loads)
                     return [session.stored[ref] for ref in refs if ref in session.stored]
         return []
 
+    def _have(self, refs: Sequence[PartRef]) -> bool:
+        """Whether all parts are reported, but for those of nodes without which the others go on."""
+        return all(ref in self._session.stored or self._monitor.nodes[ref.number].lost for ref in refs)
+
     def _lost(self, loads: Sequence[_Load]) -> set[int]:
         """Return the nodes that need rows again; one whose program was done with the feed does not."""
-        lost = {number for load in loads for number in load.lost}
-        return {number for number in lost if not self._session.is_done(self._monitor.nodes[number])}
+        nodes = [self._monitor.nodes[number] for number in {number for load in loads for number in load.lost}]
+        return {node.number for node in nodes if not (node.lost or self._session.is_done(node))}
 
     def _refill(self, load: _Load) -> None:
         for number in sorted(self._lost([load])):
@@ -152,6 +164,8 @@ class RecoverableFeed(CompleteFeed):
         for load in loads:
             for (split, partition), rows in self._rows.items():
                 ref = load.refs.get((split, partition))
+                if ref is not None and self._monitor.nodes[ref.number].lost:
+                    continue
                 now = self._session.stored[ref].rows if ref in self._session.stored else 0
                 if (split is load.spec.split or load.spec.validation) and now != rows:
                     raise FeedError(

@@ -155,16 +155,17 @@ class SparkBackend:
 
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
         """Start the stage that launches the nodes."""
-        if not self._own_nodes:
-            if plan.config.hold and plan.config.restarts_nodes and len(plan.numbers) > 1:
-                # Spark ends all tasks of a barrier stage with one of them.
-                plans = [replace(plan, first_node=number, count=1) for number in plan.numbers]
-                return SeparateStages([self.place(each, data, on_end) for each in plans])
-            return SparkStage(self._spark, plan, data, on_end, self._profile, self._free_slots)
-        stage = SparkStage(
-            self._spark, replace(plan, first_node=self._own_nodes), data, on_end, self._profile, self._free_slots
-        )
-        return LocalNodes(plan, range(self._own_nodes), stage)
+        own, others = range(self._own_nodes), replace(plan, first_node=self._own_nodes)
+        if plan.first_node or not own:
+            return self._place_on_executors(plan, data, on_end)
+        return LocalNodes(plan, own, self._place_on_executors(others, data, on_end))
+
+    def _place_on_executors(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
+        plans = [plan]
+        if plan.config.hold and plan.config.restarts_nodes:  # Spark ends all tasks of a barrier stage with one of them
+            plans = [replace(plan, first_node=number, count=1) for number in plan.numbers]
+        stages = [SparkStage(self._spark, each, data, on_end, self._profile, self._free_slots) for each in plans]
+        return stages[0] if len(stages) == 1 else SeparateStages(stages)
 
     def submit(
         self,
