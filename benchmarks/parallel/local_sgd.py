@@ -169,13 +169,13 @@ def report(results):
         [
             f"{found['circumstances']}; two cores, beside other work.",
             "**Steps and bytes to 0.95** on 360 held-out digits: network of 64-64-10 (4,810 weights), batch 16 per "
-            f"worker, SGD 0.1 inside, medians of {SEEDS} seeds. In each cell: steps of each worker with `LocalSGD` / with "
-            "`DiLoCo`, and the kilobytes that each sends. One worker alone needs 240 to 290 steps.",
+            f"worker, SGD 0.1 inside, medians of {SEEDS} seeds. In each cell: steps of each worker with `LocalSGD` / "
+            "with `DiLoCo`, and the kilobytes that each sends.",
             _steps_table(found["sweep"]),
             _check(found["sweep"]),
-            "**Time to 0.95 on a slow network**: four workers, network of 64-256-256-10 (85,002 weights), each worker's "
-            "network held to a rate in each direction by a token bucket. Training in step sends float32 after each step, "
-            f"as many bytes as a ring all-reduce; of it {_MOST_ROUNDS} steps were timed, and multiplied.",
+            "**Time to 0.95 on a slow network**: four workers, network of 64-256-256-10 (85,002 weights), the traffic of "
+            "each worker held to a rate in each direction by a token bucket. Training in step sends float32 after each "
+            f"step, as many bytes as a ring all-reduce; {_MOST_ROUNDS} steps of it were timed, and multiplied.",
             _times_table(found["times"]),
             _kills_text(found["kills"]),
         ]
@@ -204,9 +204,9 @@ def _check(sweep):
                     total += 1
                     same += each["exchanged"] == each["steps"][0]
     return (
-        f"The seeds were trained in one process; in {total} trainings of the first one (all but every 1) the workers were "
-        f"threads with servers of their own, and exchanged their weights (DiLoCo as float16): {same} of them needed as "
-        "many steps as without the exchange."
+        f"The seeds were trained in one process; in {total} trainings of the first one (all but every 1) the workers "
+        f"were threads with servers of their own, and exchanged their weights (DiLoCo as float16): {same} of them needed "
+        "as many steps as without the exchange."
     )
 
 
@@ -220,10 +220,10 @@ def _times_table(times):
 
 def _kills_text(found):
     return (
-        f"**{found['kills']} kills** in a training of {found['workers']} workers (processes with `DiLoCo(every=20)`; each "
-        f"is started again at once, and joins): {found['rounds']} rounds, none of them lost, of which "
-        f"{found['begun_again']} began again without a worker that died in their midst. From a kill to the next complete "
-        f"round: {median_and_range(found['pauses'])}; between two rounds without a kill: "
+        f"**{found['kills']} kills** in a training of {found['workers']} workers (processes with `DiLoCo(every=20)`; "
+        f"each is started again at once, and joins): {found['rounds']} rounds, of which {found['begun_again']} began "
+        "again without a worker that died in their midst, and none was lost. From a kill to the next complete round: "
+        f"{median_and_range(found['pauses'])}; between two rounds without a kill: "
         f"{median_and_range(found['undisturbed'])}. Workers started again beside those that were killed: "
         f"{found['restarted_others']}; of these {found['joined']} took the newest weights. At the end all weights were "
         f"{'equal bit for bit' if found['equal'] else 'NOT equal'}, with {found['accuracy']:.3f} on held-out digits "

@@ -44,7 +44,6 @@ def assert_equal(shared):
 # ---- averages
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("size", [2, 1_000, PIECE * 3 + 5])
 def test_all_workers_have_the_mean_bit_for_bit(group, size, half):
