@@ -10,10 +10,11 @@ pytestmark = pytest.mark.masters("local")
 
 def read(ctx):
     """Return the labels that this worker is fed, and the ids."""
-    batches = list(ctx.batches(64))
-    return {int(each) for batch in batches for each in batch["label"]}, [
-        int(i) for batch in batches for i in batch["id"]
-    ]
+    labels, ids = set(), set()
+    for batch in ctx.batches(64, features=["label", "id"]):
+        labels |= set(batch["label"].tolist())
+        ids |= set(batch["id"].tolist())
+    return labels, ids
 
 
 @pytest.mark.parametrize("shuffle", [None, "global"])
@@ -23,5 +24,5 @@ def test_sorted_rows_come_to_all_workers(spark, shuffle):
         cluster.train(rows, shuffle=shuffle, rebalance=False)
         results = cluster.join()
     labels = [labels for labels, _ in results.values()]
-    assert set().union(*(set(ids) for _, ids in results.values())) == set(range(400))
+    assert set().union(*(ids for _, ids in results.values())) == set(range(400))
     assert all(len(each) == (2 if shuffle else 1) for each in labels)
