@@ -223,8 +223,8 @@ def _kills_text(found):
         f"each is started again at once, and joins): {found['rounds']} rounds, of which {found['begun_again']} began "
         "again without a worker that died in their midst, and none was lost. From a kill to the next complete round: "
         f"{median_and_range(found['pauses'])}; between two rounds without a kill: "
-        f"{median_and_range(found['undisturbed'])}. Workers started again beside those that were killed: "
-        f"{found['restarted_others']}; of these {found['joined']} took the newest weights. At the end all weights were "
+        f"{median_and_range(found['undisturbed'])}. {found['joined']} times a worker that was started again took the "
+        f"newest weights; {found['restarted_others']} others were started again. At the end all weights were "
         f"{'equal bit for bit' if found['equal'] else 'NOT equal'}, with {found['accuracy']:.3f} on held-out digits "
         f"(enough: {ENOUGH})."
     )
