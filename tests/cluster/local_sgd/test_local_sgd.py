@@ -79,7 +79,9 @@ def test_workers_end_with_equal_weights_and_statistics(spark):
 
 
 def test_local_sgd_with_jax(spark):
-    results = train(spark, {"callback": "LocalSGD", "options": {"every": 4}}, env={"KERAS_BACKEND": "jax"})
+    results = train(
+        spark, {"callback": "LocalSGD", "options": {"every": 4}}, env={"KERAS_BACKEND": "jax", "TFOS_JAX_ALONE": "1"}
+    )
     assert_equal(results)
     assert [each["rounds"] for each in results.values()] == [5, 5]
 
@@ -90,6 +92,25 @@ def test_a_killed_worker_is_left_out_and_nobody_is_restarted(spark):
     assert set(results) == {"worker:0", "worker:2"}
     assert_equal(results)
     assert {each["attempt"] for each in results.values()} == {0}
+
+
+def test_the_estimator_averages_by_its_strategy(spark, tmp_path):
+    from tensorflowonspark.ml import KerasEstimator
+
+    estimator = KerasEstimator(
+        small_model,
+        strategy="diloco",
+        callbacks=[tfos.keras.DiLoCo(every=3)],
+        numWorkers=2,
+        epochs=2,
+        predictionCol="predicted",
+    )
+    rows = small_frame(spark, [60, 60])
+    fitted = estimator.fit(rows)
+    assert len(fitted.history["loss"]) == 2
+    assert fitted.transform(rows).where("predicted is not null").count() == 120
+    KerasEstimator(small_model, strategy="local_sgd").save(str(tmp_path / "stage"))
+    assert KerasEstimator.load(str(tmp_path / "stage")).getStrategy() == "local_sgd"
 
 
 @pytest.mark.slow
