@@ -99,7 +99,7 @@ def steps_to_accuracy(workers, every, seed, *, outer, most=3000, hidden=(64,)):
     return None
 
 
-def program(digits, settings, every, *, rounds=None, stop=None):
+def program(digits, settings, every, *, rounds=None, on_round=lambda: None):
     """Return the program of a worker in a `tests.support.rounds.Group`.
 
     Parameters
@@ -112,8 +112,8 @@ def program(digits, settings, every, *, rounds=None, stop=None):
         Steps between two rounds.
     rounds : int, optional
         How many; by default as many as the accuracy needs, and at most 3,000 steps.
-    stop : callable, optional
-        Returns whether to end; in place of both.
+    on_round : callable, optional
+        Called by the first worker after each round.
     """
 
     def run(member):
@@ -125,6 +125,8 @@ def program(digits, settings, every, *, rounds=None, stop=None):
             taken += 1
             last = taken == (rounds or 3000 // every)
             shared, over = member.average(weights, every, last)
+            if number == 0:
+                on_round()
             if not rounds and not last and digits.accuracy(shared.weights) >= ENOUGH:
                 break  # all workers have the same weights, and find the same
         return taken * every, digits.accuracy(shared.weights)

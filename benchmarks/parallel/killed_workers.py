@@ -113,7 +113,7 @@ class Training:
             with self._lock:
                 if self._channels.get(number) is channel:
                     node.lost = True
-                    self._rounds.lose(node)
+                    self._rounds.node_lost(node)
 
     def start(self, number):
         """Start a worker."""

@@ -4,6 +4,8 @@ import statistics
 import tempfile
 import time
 from contextlib import closing
+from functools import partial
+from itertools import pairwise
 
 from benchmarks.common.report import Target, median_and_range
 from benchmarks.parallel import killed_workers
@@ -20,7 +22,7 @@ _CONTENDERS = {  # name: steps between rounds, outer optimizer, float16
     "LocalSGD(every=20)": (20, False, False),
     "DiLoCo(every=20)": (20, True, True),
 }
-_MOST_ROUNDS = 30  # that are timed of a contender with more; all take the same time
+_TIMED_ROUNDS = 20  # of each contender; all take the same time
 _KILLS = 20
 
 TARGETS = [
@@ -123,32 +125,27 @@ def _times(megabits):
     workers, hidden = _THROTTLED["workers"], _THROTTLED["hidden"]
     found = {}
     for name, (every, outer, half) in _CONTENDERS.items():
-        rounds = steps_to_accuracy(workers, every, 0, outer=outer, hidden=hidden) // every
-        timed = min(rounds, _MOST_ROUNDS)
+        steps = [steps_to_accuracy(workers, every, seed, outer=outer, hidden=hidden) for seed in range(SEEDS)]
         digits = Digits(workers, 0, hidden)
+        settings = digits.settings(outer=outer, half=half)
         with closing(Network(megabits)) as network, closing(Group(workers)) as group:
-            # The first round starts servers and connections.
-            seconds = [_timed(group, network, digits, every, outer, half, count) for count in (1, 1 + timed)]
-            sent = network.bucket(1, "out").bytes
-        found[name] = {
-            "seconds": (seconds[1] - seconds[0]) / timed * rounds,
-            "rounds": rounds,
-            "timed": timed,
-            "bytes": sent,
-        }
+            seconds = _seconds_per_round(group, network, partial(program, digits, settings, every))
+        rounds = statistics.median(steps) / every
+        found[name] = {"per_round": seconds, "rounds": rounds, "seconds": seconds * rounds}
     return found
 
 
-def _timed(group, network, digits, every, outer, half, rounds):
-    run = program(digits, digits.settings(outer=outer, half=half), every, rounds=rounds)
+def _seconds_per_round(group, network, make):
+    """Return the median of some rounds, after the first ones, which start servers and connections."""
+    times = []
+    run = make(rounds=_TIMED_ROUNDS + 3, on_round=lambda: times.append(time.monotonic()))
 
     def throttled(member):
         network.attach(member)
         return run(member)
 
-    began = time.monotonic()
     group.run(throttled)
-    return time.monotonic() - began
+    return statistics.median(later - earlier for earlier, later in pairwise(times[2:]))
 
 
 # ---- killed workers
@@ -169,13 +166,14 @@ def report(results):
         [
             f"{found['circumstances']}; two cores, beside other work.",
             "**Steps and bytes to 0.95** on 360 held-out digits: network of 64-64-10 (4,810 weights), batch 16 per "
-            f"worker, SGD 0.1 inside, medians of {SEEDS} seeds. In each cell: steps of each worker with `LocalSGD` / with "
-            "`DiLoCo`, and the kilobytes that each sends. One worker alone needs 240 to 290 steps.",
+            f"worker, SGD 0.1 inside, medians of {SEEDS} seeds. In each cell: steps of each worker with `LocalSGD` / "
+            "with `DiLoCo`, and the kilobytes that each sends.",
             _steps_table(found["sweep"]),
             _check(found["sweep"]),
-            "**Time to 0.95 on a slow network**: four workers, network of 64-256-256-10 (85,002 weights), each worker's "
-            "network held to a rate in each direction by a token bucket. Training in step sends float32 after each step, "
-            f"as many bytes as a ring all-reduce; of it {_MOST_ROUNDS} steps were timed, and multiplied.",
+            "**Time to 0.95 on a slow network**: four workers, network of 64-256-256-10 (85,002 weights), the traffic "
+            "of each worker held to a rate in each direction by a token bucket. Training in step sends float32 after "
+            f"each step, as many bytes as a ring all-reduce. The median time of {_TIMED_ROUNDS} rounds (in brackets, "
+            f"with the steps between them), times the rounds that the accuracy needs (median of {SEEDS} seeds).",
             _times_table(found["times"]),
             _kills_text(found["kills"]),
         ]
@@ -204,28 +202,29 @@ def _check(sweep):
                     total += 1
                     same += each["exchanged"] == each["steps"][0]
     return (
-        f"The seeds were trained in one process; in {total} trainings of the first one (all but every 1) the workers were "
-        f"threads with servers of their own, and exchanged their weights (DiLoCo as float16): {same} of them needed as "
-        "many steps as without the exchange."
+        f"The seeds were trained in one process; in {total} trainings of the first one (all but every 1) the workers "
+        f"were threads with servers of their own, and exchanged their weights (DiLoCo as float16): {same} of them "
+        "needed as many steps as without the exchange."
     )
 
 
 def _times_table(times):
-    rows = [
-        [name, *(f"{times[str(rate)][name]['seconds']:.1f} s" for rate in MEGABITS), times["10"][name]["rounds"]]
-        for name in _CONTENDERS
-    ]
+    rows = []
+    for name in _CONTENDERS:
+        cells = [times[str(rate)][name] for rate in MEGABITS]
+        shown = [f"{each['seconds']:.1f} s ({1e3 * each['per_round']:.0f} ms)" for each in cells]
+        rows.append([name, *shown, f"{cells[0]['rounds']:.0f}"])
     return table(["", *(f"{rate} Mbit/s" for rate in MEGABITS), "rounds"], rows)
 
 
 def _kills_text(found):
     return (
-        f"**{found['kills']} kills** in a training of {found['workers']} workers (processes with `DiLoCo(every=20)`; each "
-        f"is started again at once, and joins): {found['rounds']} rounds, none of them lost, of which "
-        f"{found['begun_again']} began again without a worker that died in their midst. From a kill to the next complete "
-        f"round: {median_and_range(found['pauses'])}; between two rounds without a kill: "
-        f"{median_and_range(found['undisturbed'])}. Workers started again beside those that were killed: "
-        f"{found['restarted_others']}; of these {found['joined']} took the newest weights. At the end all weights were "
+        f"**{found['kills']} kills** in a training of {found['workers']} workers (processes with `DiLoCo(every=20)`; "
+        f"each is started again at once, and joins): {found['rounds']} rounds, of which {found['begun_again']} began "
+        "again without a worker that died in their midst, and none was lost. From a kill to the next complete round: "
+        f"{median_and_range(found['pauses'])}; between two rounds without a kill: "
+        f"{median_and_range(found['undisturbed'])}. {found['joined']} times a worker that was started again took the "
+        f"newest weights; {found['restarted_others']} others were started again. At the end all weights were "
         f"{'equal bit for bit' if found['equal'] else 'NOT equal'}, with {found['accuracy']:.3f} on held-out digits "
         f"(enough: {ENOUGH})."
     )

@@ -63,15 +63,18 @@ class Group:
     ----------
     workers : int
         How many.
+    tls : bool
+        Whether connections are encrypted.
     """
 
     workers: int
+    tls: bool = False
     sent: list = field(default_factory=list)  # messages of the driver, with the receivers' numbers
     lock: RLock = field(default_factory=RLock)
 
     def __post_init__(self):
         self.config = ClusterConfig(spec=ClusterSpec(num_workers=self.workers), program=b"")
-        self.credentials = transport.new_credentials(tls=False)
+        self.credentials = transport.new_credentials(tls=self.tls)
         self.nodes = [Node(number, role) for number, role in enumerate(self.config.spec.roles)]
         for node in self.nodes:
             node.member = Member(node.number, node.role, "127.0.0.1", 1)
@@ -135,7 +138,7 @@ class Group:
         """Have the driver notice that a worker is lost."""
         with self.lock:
             self.nodes[number].lost = True
-            self.rounds.lose(self.nodes[number])
+            self.rounds.node_lost(self.nodes[number])
 
     def run(self, program, numbers=None):
         """Run a program on all workers; return the results of those that have one."""

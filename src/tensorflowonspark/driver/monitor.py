@@ -403,7 +403,7 @@ class Monitor(Roster):
             if node.lost:
                 self._report_passes()  # the others may all have ended theirs
                 self._file_feeds.lose(node)
-                self._rounds.lose(node)
+                self._rounds.node_lost(node)
                 self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
                 if self._on_feed_message is not None:
                     self._on_feed_message(node, failure)

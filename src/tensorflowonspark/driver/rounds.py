@@ -126,18 +126,14 @@ class Rounds:
             return False
         return len(self._members) - 1 >= max(1, member.report.min_workers)
 
-    def lose(self, node: Node) -> None:
-        """Note that a worker is lost."""
+    def node_lost(self, node: Node) -> None:
+        """Note that a worker is lost; it may be started again."""
         self._lost.add(node.number)
         self._holders.pop(node.number, None)
         self._remove(node.number)
 
-    def node_lost(self, node: Node) -> None:
-        """Note that a worker is lost, and is started again."""
-        self.lose(node)
-
     def node_replaced(self, node: Node) -> None:
-        """Note that it is up; it joins when it reaches a round."""
+        """Do nothing: a worker that is started again joins the rounds when its training begins."""
 
     def _remove(self, number: int) -> None:
         self._members.pop(number, None)

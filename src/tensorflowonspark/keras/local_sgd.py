@@ -314,7 +314,11 @@ def _check(name: str, value: object, holds: bool, expected: str) -> None:
 
 
 def _require_own_model(model: Any, name: str) -> None:
-    """Raise `SpecError` if the workers train one model together at each step."""
+    """Raise `SpecError` if the workers train one model together at each step, or the model is not one of Keras 3."""
+    if not isinstance(model, keras.Model):
+        raise SpecError(
+            f"{name} is a callback of Keras 3, and the model a {type(model).__module__}: unset TF_USE_LEGACY_KERAS"
+        )
     strategy = getattr(model, "distribute_strategy", None)
     kind = type(strategy).__name__
     if strategy is not None and ("MultiWorker" in kind or "ParameterServer" in kind or "CollectiveAllReduce" in kind):
@@ -326,7 +330,8 @@ def _require_own_model(model: Any, name: str) -> None:
     if distribution is not None:
         raise SpecError(
             f"{name} averages models that are trained apart, and keras.distribution has a "
-            f'{type(distribution).__name__}: start the nodes with env={{"TFOS_JAX_ALONE": "1"}} beside KERAS_BACKEND'
+            f"{type(distribution).__name__}: call keras.distribution.set_distribution(None) before the model is made, "
+            'and set env={"TFOS_JAX_ALONE": "1"} on the cluster, so that its workers form no JAX program'
         )
 
 

@@ -102,6 +102,25 @@ def test_a_killed_worker_that_is_started_again_alone_joins_the_others(spark):
     assert len({each["shared"] for each in results.values()}) == 1
 
 
+def test_the_estimator_averages_by_its_strategy(spark, tmp_path):
+    from tensorflowonspark.ml import KerasEstimator
+
+    estimator = KerasEstimator(
+        small_model,
+        strategy="diloco",
+        callbacks=[tfos.keras.DiLoCo(every=3)],
+        numWorkers=2,
+        epochs=2,
+        predictionCol="predicted",
+    )
+    rows = small_frame(spark, [60, 60])
+    fitted = estimator.fit(rows)
+    assert len(fitted.history["loss"]) == 2
+    assert fitted.transform(rows).where("predicted is not null").count() == 120
+    KerasEstimator(small_model, strategy="local_sgd").save(str(tmp_path / "stage"))
+    assert KerasEstimator.load(str(tmp_path / "stage")).getStrategy() == "local_sgd"
+
+
 @pytest.mark.slow
 def test_all_continue_from_the_chiefs_checkpoint(spark, tmp_path):
     args = {

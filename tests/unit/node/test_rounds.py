@@ -19,8 +19,8 @@ def group():
     """Make groups of workers, and end them."""
     made = []
 
-    def make(workers):
-        made.append(Group(workers))
+    def make(workers, **settings):
+        made.append(Group(workers, **settings))
         return made[-1]
 
     yield make
@@ -44,7 +44,6 @@ def assert_equal(shared):
 # ---- averages
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("size", [2, 1_000, PIECE * 3 + 5])
 def test_all_workers_have_the_mean_bit_for_bit(group, size, half):
@@ -117,6 +116,12 @@ def test_two_trainings_follow_each_other(group):
     shared = group(2).run(program)
     for training_number in range(2):
         assert_equal([each[training_number] for each in shared.values()])
+
+
+def test_weights_are_encrypted_with_tls(group):
+    shared = group(2, tls=True).run(training(round_settings(9), lambda number, _: np.full(9, number, np.float32), 2))
+    assert_equal(shared.values())
+    assert shared[0].weights.tolist() == [1.0] * 9
 
 
 # ---- the compression

@@ -1,0 +1,46 @@
+"""Rows dealt out to all workers before they are fed: each once, to all, and as before when a task runs again."""
+
+from collections import Counter, defaultdict
+
+import pytest
+from pyspark.sql import functions as f
+
+import tensorflowonspark as tfos
+from tensorflowonspark.driver.feed.job import shuffles_globally, spread
+
+WORKERS = 3
+
+
+@pytest.fixture
+def sorted_rows(spark):
+    return spark.range(0, 3000, 1, 4).select("id", (f.col("id") / 300).cast("int").alias("label"))
+
+
+def dealt(frame):
+    """Return the ids of each partition."""
+    found = defaultdict(list)
+    for row in spread(frame, WORKERS).select("id", f.spark_partition_id().alias("partition")).collect():
+        found[row.partition].append(row.id)
+    return {partition: sorted(ids) for partition, ids in found.items()}
+
+
+def test_every_row_is_in_one_partition_and_every_label_in_all(sorted_rows):
+    partitions = dealt(sorted_rows)
+    assert len(partitions) % WORKERS == 0
+    assert sorted(sum(partitions.values(), [])) == list(range(3000))
+    mean = 3000 / len(partitions)
+    for ids in partitions.values():
+        assert len(ids) == pytest.approx(mean, abs=4)
+        labels = Counter(each // 300 for each in ids)
+        assert len(labels) == 10
+        assert max(labels.values()) < 0.3 * len(ids)
+
+
+def test_a_task_that_runs_again_deals_its_rows_out_as_before(spark, sorted_rows):
+    shuffled = sorted_rows.sortWithinPartitions(f.rand(7))  # the same rows of each partition, in another order
+    assert dealt(sorted_rows) == dealt(shuffled)
+
+
+def test_an_unknown_shuffle_is_refused():
+    with pytest.raises(tfos.SpecError, match="shuffle='local': expected 'global', or None"):
+        shuffles_globally("local")
