@@ -82,6 +82,7 @@ _REPAIRS = (  # in order: functions are replaced before they are wrapped
 )
 _JAX = "keras.src.backend.jax"
 _JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
+    ("jax.cluster:leave_gpus_to_jax", "tensorflow"),
     ("jax.cluster:share_seed", "keras.src.random.seed_generator"),
     ("jax.cluster:note_distribution", "keras.src.distribution.distribution_lib"),
     ("jax.cluster:distribute_by_default", f"{_JAX}.core"),
