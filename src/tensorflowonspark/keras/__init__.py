@@ -93,6 +93,7 @@ _JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
     ("jax.training:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
     ("jax.saving:save_alone", "keras.src.saving.saving_lib"),
     ("jax.saving:save_alone", "keras.src.legacy.saving.legacy_h5_format"),
+    ("jax.saving:save_alone", "keras.src.export.saved_model"),
     ("saving:export_for_inference", "keras.src.export.saved_model_export_archive"),
     ("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger"),
     ("adapting:wrap_layers", f"{_LAYERS}.normalization"),

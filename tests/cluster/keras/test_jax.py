@@ -211,13 +211,18 @@ def refused(args, ctx):
         else:
             texts.append("")
         keras.utils.set_random_seed(1)
-    history = network().fit(*own(21), batch_size=16, verbose=0).history  # all have the same short batch
-    return texts, history["loss"]
+    model = network()
+    losses = model.fit(*own(21), batch_size=16, verbose=0).history["loss"]  # all have the same short batch
+    losses.append(model.train_on_batch(*own(4), return_dict=True)["loss"])
+    if ctx.is_chief:
+        model.export(args["directory"])  # alone
+    return texts, losses
 
 
 @pytest.mark.slow
-def test_programs_that_would_differ_in_silence_are_refused_on_all_workers(spark):
-    results = run(spark, refused, {}, sizes=(20, 20))
+def test_programs_that_would_differ_in_silence_are_refused_on_all_workers(spark, tmp_path):
+    results = run(spark, refused, {"directory": str(tmp_path / "exported")}, sizes=(20, 20))
+    assert (tmp_path / "exported" / "saved_model.pb").exists()
     for texts, losses in results.values():
         assert "differ before the first step" in texts[0]
         assert "numbers of steps (worker 0: 2, worker 1: 4)" in texts[1]
