@@ -307,7 +307,7 @@ def test_padding_counts_in_no_metric_of_one_process():
                 rows = keras.ops.ones(keras.ops.shape(y_true)[0])
                 self.count.assign_add(keras.ops.sum(rows if sample_weight is None else rows * sample_weight))
             def result(self):
-                return self.count
+                return self.count + 0.0
             def reset_state(self):
                 self.count.assign(0.0)
 
