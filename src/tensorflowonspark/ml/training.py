@@ -121,7 +121,11 @@ def _features_by(model: Any, dataset: Any) -> Any:
     """Return a dataset's features as a model changes them; as they are without one."""
     if keras_backend() == "tensorflow":
         return dataset.map(lambda x, *_: x if model is None else model(x))
-    return _Features(dataset, (lambda x: x) if model is None else inference_function(model))
+    if model is None:
+        return _Features(dataset, lambda x: x)
+    if keras_backend() == "jax":
+        return _Features(dataset, inference_function(model))
+    return _Features(dataset, lambda x: _keras().ops.convert_to_numpy(model(x)))
 
 
 @dataclass(frozen=True)
