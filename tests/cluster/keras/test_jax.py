@@ -256,7 +256,7 @@ def test_an_estimator_trains_on_jax_and_its_model_works_on_any_backend(spark):
     frame = small_frame(spark, [60, 30]).selectExpr("features", "id % 2 as label")
     est = KerasEstimator(build, loss="sparse_categorical_crossentropy", metrics=["accuracy"], numWorkers=2, epochs=2)
     model = est.setBackend("jax").setClassWeight({0: 1.0, 1: 2.0}).fit(frame)
-    assert np.isfinite(model.summary.history["loss"]).all()
+    assert np.isfinite(model.history["loss"]).all()
     mean = model.keras().layers[0].mean
     features = np.array([row.features for row in frame.collect()])
     np.testing.assert_allclose(np.ravel(mean), features.mean(0), atol=1e-5)  # of the rows of both workers
