@@ -107,6 +107,7 @@ _REPAIRS = (  # in order: functions are replaced before they are wrapped
 )
 _JAX = "keras.src.backend.jax"
 _JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
+    ("jax.cluster:leave_gpus_to_jax", "tensorflow"),
     ("jax.cluster:share_seed", "keras.src.random.seed_generator"),
     ("jax.cluster:note_distribution", "keras.src.distribution.distribution_lib"),
     ("jax.cluster:distribute_by_default", f"{_JAX}.core"),
@@ -117,6 +118,7 @@ _JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
     ("jax.training:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
     ("jax.saving:save_alone", "keras.src.saving.saving_lib"),
     ("jax.saving:save_alone", "keras.src.legacy.saving.legacy_h5_format"),
+    ("jax.saving:save_alone", "keras.src.export.saved_model"),
     ("saving:export_for_inference", "keras.src.export.saved_model_export_archive"),
     ("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger"),
     ("adapting:wrap_layers", f"{_LAYERS}.normalization"),

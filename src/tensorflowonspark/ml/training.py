@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import keras_backend
-from tensorflowonspark.keras.jax.saving import whole_model
+from tensorflowonspark.keras.jax.saving import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.code import Code
 from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, to_inputs
@@ -106,9 +106,9 @@ def adapt_layers(model: Any, dataset: Any) -> None:
     for layer in unadapted_layers(model):
         features = model_up_to(model, layer)
         if features is not None:
-            layer.adapt(dataset.map(lambda x, *_, features=features: features(x)))
+            layer.adapt(_features_by(features, dataset))
         elif not getattr(model, "inputs", None) and model.layers[0] is layer and type(model).__name__ == "Sequential":
-            layer.adapt(dataset.map(lambda x, *_: x))
+            layer.adapt(_features_by(None, dataset))
         elif family_of(layer) == "Normalization":
             _log.warning("the layer %r has no mean and variance: adapt it in the function that builds the model", layer)
         else:
@@ -116,6 +116,29 @@ def adapt_layers(model: Any, dataset: Any) -> None:
                 f"the layer {layer.name!r} of the model has no state, and the values that it receives are unknown: "
                 "adapt it first, with tfos.adapt(layer, df, 'column') or in the function that builds the model"
             )
+
+
+def _features_by(model: Any, dataset: Any) -> Any:
+    """Return a dataset's features as a model changes them; as they are without one."""
+    if keras_backend() == "tensorflow":
+        return dataset.map(lambda x, *_: x if model is None else model(x))
+    if model is None:
+        return _Features(dataset, lambda x: x)
+    if keras_backend() == "jax":
+        return _Features(dataset, inference_function(model))
+    return _Features(dataset, lambda x: _keras().ops.convert_to_numpy(model(x)))
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Features as NumPy arrays, changed by a function; a graph of TensorFlow can't call a model on another backend."""
+
+    dataset: Any
+    function: Callable[[Any], Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        for x, *_ in self.dataset.as_numpy_iterator():
+            yield self.function(x)
 
 
 def _keras() -> Any:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ __all__ = [
     "current",
     "distribute_by_default",
     "equal_batches",
+    "leave_gpus_to_jax",
     "note_distribution",
     "share_seed",
 ]
@@ -38,6 +40,7 @@ ALONE = "TFOS_JAX_ALONE"  # an environment variable: its workers do not form one
 _HEARTBEAT_SECONDS = 86_400  # after which JAX itself takes a process for lost; supervisors find that at once
 _SHUTDOWN_SECONDS = 5  # at the end, for all processes to leave
 _SEEDS = 10**9
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 
 class Workers(Protocol):
@@ -158,6 +161,13 @@ def _leave_at_exit(jax: Any) -> None:
             jax.distributed.shutdown()
 
     atexit.register(leave)
+
+
+def leave_gpus_to_jax(tensorflow: Any) -> None:
+    """Have TensorFlow, which only reads rows beside JAX, take no memory of GPUs (called after its import)."""
+    if any(Path(device).exists() for device in _GPU_DEVICES):
+        with suppress(RuntimeError):  # the program has started it in a hook of its own
+            tensorflow.config.set_visible_devices([], "GPU")
 
 
 def share_seed(module: ModuleType) -> None:

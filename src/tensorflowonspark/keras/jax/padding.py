@@ -169,7 +169,7 @@ class _WithMask:
         shape = list(y_true.shape)
         if not metric.sparse_y_true:
             del shape[metric.axis]
-        return jnp.broadcast_to(self.real.reshape(-1, *[1] * (len(shape) - 1)), shape)
+        return jnp.broadcast_to(self.real.reshape(-1, *[1] * (len(shape) - 1)), shape).astype("int32")
 
 
 def _warn(metric: Any) -> None:

@@ -42,7 +42,12 @@ def place_without_exchange(module: ModuleType) -> None:
 
         return place(*args, **kwargs)
 
+    def distribute_data_input(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A batch for `train_on_batch` has None in place of weights that are not given.
+        return wrapped(*args, **kwargs) if (args or list(kwargs.values()))[0] is not None else None
+
     wrapt.wrap_function_wrapper(module, "distribute_tensor", distribute_tensor)
+    wrapt.wrap_function_wrapper(module, "distribute_data_input", distribute_data_input)
 
 
 def _spans_processes(value: Any) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.jax.cluster import JaxCluster, current
-from tensorflowonspark.keras.jax.placement import assign, gathered
+from tensorflowonspark.keras.jax.placement import assign, gathered, is_sharded
 
 __all__ = ["JaxState", "Together", "is_state"]
 
@@ -74,7 +74,8 @@ class JaxState:
         described = [{"path": each.path, "shape": list(each.shape), "dtype": str(each.dtype)} for each in variables]
         if not keep:
             for each in variables:
-                gathered(each.value)
+                if is_sharded(each.value):
+                    gathered(each.value)
             return
         with zipfile.ZipFile(Path(directory, _FILE), "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             archive.writestr(_VARIABLES, json.dumps(described))

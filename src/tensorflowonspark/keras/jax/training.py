@@ -124,6 +124,7 @@ def _alone(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, An
     """Predict on this worker alone."""
     if current() is None or not model.built:
         return wrapped(*args, **kwargs)
+    model.jax_state_sync()  # a callback may call it within an epoch
     of_all, model.predict_function = model.predict_function, getattr(model, _PREDICT, None)
     try:
         with on_this_process(model.variables, whole_values(model.variables), copied=True):
