@@ -26,8 +26,8 @@ _FIRST = {
     "count": "Spark's first job: it counts the rows in Python",
     "import": "an import of TensorFlow, and one step",
     "run": "`tfos.run(data=df)`, to the first step",
-    "run early": "the same with `start=\"first_rows\"`",
-    "train early": "`Cluster` and `train(df, start=\"first_rows\")`: nodes first, then the rows as they arrive",
+    "run early": 'the same with `start="first_rows"`',
+    "train early": '`Cluster` and `train(df, start="first_rows")`: nodes first, then the rows as they arrive',
 }
 
 
