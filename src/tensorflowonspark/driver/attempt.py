@@ -98,7 +98,7 @@ class ClusterAttempt:
     @property
     def restarts_nodes(self) -> bool:
         """Whether nodes that fail from now on are started again alone."""
-        return self._config.restarts_nodes and self.monitor.all_up
+        return self._config.restarts_nodes and self.monitor.members.complete
 
     def require_own_process(self) -> None:
         """Raise `ClusterError` in a forked child of the driver: the nodes belong to its parent."""

@@ -4,26 +4,24 @@ Every supervisor holds a channel to the driver, and each channel has a thread. A
 and each change wakes the threads that wait for a condition.
 """
 
-import hmac
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import singledispatchmethod
 from threading import Condition, RLock, Thread
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.advice import Paces
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
+from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.errors import ClusterError, NodeError
 from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded, TrainingPace
 from tensorflowonspark.messages import (
-    Accepted,
     Active,
     CheckpointSaved,
     Contribution,
@@ -33,12 +31,8 @@ from tensorflowonspark.messages import (
     Idle,
     InferenceReady,
     Lines,
-    Member,
-    MemberReplaced,
-    Members,
     NodeLost,
     NodeReady,
-    NoMoreFeeds,
     ProbeReply,
     Progress,
     Register,
@@ -51,7 +45,6 @@ from tensorflowonspark.messages import (
     Stop,
     TensorBoardUp,
 )
-from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel, ConnectionLost
 
@@ -113,18 +106,15 @@ class Monitor(Roster):
         self._passes = Passes(self.send)
         self._paces = Paces()
         self._collectives = Collectives(self.send, keeps=restarts_nodes)
-        self._cluster = cluster
         self._console = console
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
         self._rounds = Rounds(self.send, self.lock, self.fed)
         self._restarts_nodes = restarts_nodes
-        # Takes a failure if the others continue and the node is started again (under the lock); else returns it.
-        self.replace: Callable[[Node, Failed], Failed | None] = lambda _node, failure: failure
+        self._restart: Callable[[Node, Failed], Failed | None] = lambda _node, failure: failure
         self.listeners: list[NodeListener] = [self._collectives, self._file_feeds, self._rounds]
-        self._members: dict[int, Member] = {}  # by number, once all nodes have registered
+        self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
-        self._no_more_feeds = False
         self._failures = Failures(self, self.lock, self._conclude, self._rounds.can_lose)
         self._failed = False  # and the root cause is certain
         self._stopping = False
@@ -164,64 +154,16 @@ class Monitor(Roster):
                 self._former.discard(channel)
                 self.changed.notify_all()
 
-    def _admit(self, request: Any, channel: Channel) -> Node | None:
-        if not self._is_ours(request):
+    def _admit(self, request: Register, channel: Channel) -> Node | None:
+        node = self.members.node_of(request)
+        if node is None:
             return None
         with self.lock:
-            node = self.nodes[request.member.number]
-            # A second supervisor for a node is one of a repeated stage, whose cluster has already failed.
-            awaited = node.state in (NodeState.AWAITED, NodeState.RESTARTING)
-            if self._stopping or self._failures.begun or not awaited:
+            if not self.members.admit(node, request, channel):
                 return None
-            node.member, node.channel = request.member, channel
-            node.pid, node.jvm_pid = request.pid, request.jvm_pid
             node.checked = self._failures.last_probe
-            self.move(node, NodeState.CONNECTED)
-            node.last_message = time.monotonic()
-            self.send(node.number, Accepted())
-            if node.restarts:
-                self._replace_member(node)
-            elif not self.count(NodeState.AWAITED):
-                self._send_members()
             self.changed.notify_all()
         return node
-
-    def _is_ours(self, request: Any) -> TypeGuard[Register]:
-        """Whether a request registers a node of this cluster."""
-        match request:
-            case Register(Member(int(number), role), str(cluster)):
-                if not 0 <= number < len(self.nodes) or role != self.nodes[number].role:
-                    return False
-                return hmac.compare_digest(cluster.encode(), self.cluster_of(self.nodes[number]).encode())
-        return False
-
-    def cluster_of(self, node: Node) -> str:
-        """Return the id of the cluster with which a node registers: another one after each restart of it alone."""
-        return f"{self._cluster}.{node.restarts}" if node.restarts else self._cluster
-
-    def _send_members(self) -> None:
-        """Send all nodes the addresses of all, and the GPUs of each."""
-        members = [node.member for node in self.nodes if node.member]
-        gpus = divide([(member.host, () if member.role.job == "ps" else member.gpus) for member in members])
-        self._members = {each.number: replace(each, gpus=own) for each, own in zip(members, gpus, strict=True)}
-        self.send_all(Members(tuple(self._members.values())))
-
-    def _replace_member(self, node: Node) -> None:
-        """Send a node that was started again all addresses, and the others its new one."""
-        assert node.member is not None
-        new, former = node.member, self._members[node.number]
-        others = [each for each in self._members.values() if each is not former]
-        if new.host == former.host:
-            gpus = former.gpus  # Spark may offer those that other nodes use whose tasks have ended
-        else:
-            taken = {gpu for each in others if each.host == new.host for gpu in each.gpus}
-            gpus = tuple(gpu for gpu in new.gpus if gpu not in taken)
-        self._members[node.number] = replace(new, gpus=gpus)
-        self.send(node.number, Members(tuple(self._members.values())))
-        if self._no_more_feeds:
-            self.send(node.number, NoMoreFeeds())
-        for each in others:
-            self.send(each.number, MemberReplaced(self._members[node.number]))
 
     def _on_message(self, node: Node, message: Any, channel: Channel | None = None) -> None:
         if isinstance(message, (Heartbeat, Lines, Progress)):  # frequent, and no thread waits for them
@@ -389,7 +331,7 @@ class Monitor(Roster):
 
     def _fail(self, node: Node, failure: Failed | None) -> None:
         if failure is not None and not self._stopping:
-            failure = self.replace(node, failure)
+            failure = self._restart(node, failure)
         if failure is not None:
             self.give_up(node, failure)
 
@@ -415,10 +357,15 @@ class Monitor(Roster):
                 self._fail(node, failure)
                 self.changed.notify_all()
 
-    @property
-    def all_up(self) -> bool:
-        """Whether all nodes have registered at one time; from then on one can be started again alone."""
-        return bool(self._members)
+    def set_restarter(self, restart: Callable[[Node, Failed], Failed | None]) -> None:
+        """Have a function start failed nodes again, while the others continue.
+
+        Parameters
+        ----------
+        restart : callable
+            Takes a node and its failure, under the lock; returns the failure if the node is not started again.
+        """
+        self._restart = restart
 
     def retire(self, node: Node, failure: Failed) -> Channel | None:
         """End a node's process, in whose place another one is started (under the lock); return its channel."""
@@ -493,8 +440,7 @@ class Monitor(Roster):
     def end_feeds(self) -> None:
         """Send all nodes, and those that are started again, that no further feed comes."""
         with self.lock:
-            self._no_more_feeds = True
-            self.send_all(NoMoreFeeds())
+            self.members.end_feeds()
 
     def take_advice(self) -> str | None:
         """Return what bounded the training that has ended, once; None if that is not certain."""

@@ -51,7 +51,7 @@ class Replacements:
         self._plan = plan
         self._placing = Lock()  # one asks for slots at a time
         self._stages: list[Stage] = []
-        monitor.replace = self.take
+        monitor.set_restarter(self.take)
 
     def take(self, node: Node, failure: Failed) -> Failed | None:
         """Start a node again that has failed (under the monitor's lock); return the failure if that can't be.
@@ -61,7 +61,7 @@ class Replacements:
         """
         policy = self._config.restarts
         replaceable = not self._config.spec.num_ps or self._serves(node)
-        if not self._monitor.all_up or node.lost or not replaceable:
+        if not self._monitor.members.complete or node.lost or not replaceable:
             return failure
         if node.returned and not node.answering:
             text = "%s on %s failed after its program had returned: %s. Its result is kept"
@@ -136,7 +136,7 @@ class Replacements:
             self._monitor.wait(lambda: False, 0)  # raises if the cluster has ended
             own = replace(config, attempt=config.attempt + node.restarts, first_feed=node.first_feed)
             plan = replace(
-                self._plan(), config=own, cluster_id=self._monitor.cluster_of(node), first_node=node.number, count=1
+                self._plan(), config=own, cluster_id=self._monitor.members.id_of(node), first_node=node.number, count=1
             )
             if config.spec.num_ps and node.member is not None:  # where TensorFlow looks for it
                 plan = replace(plan, address=(node.member.host, node.member.port))

@@ -148,10 +148,10 @@ def test_the_process_of_another_life_is_not_admitted():
     backend = ScriptedBackend(returns("other"), script)
     with cluster_on(backend, num_workers=2, restarts=alone) as cluster:
         wait_for(lambda: cluster.nodes[1].restarts == 1 and cluster.nodes[1].state is NodeState.RUNNING)
-        monitor, old = cluster._monitor, backend.plans[0]
+        members, old = cluster._monitor.members, backend.plans[0]
         member = Member(1, Role(Job.WORKER, 1), "here", 5)
-        assert not monitor._is_ours(Register(member, old.cluster_id, os.getpid(), 1))
-        assert monitor._is_ours(Register(member, backend.plans[1].cluster_id, os.getpid(), 1))
+        assert members.node_of(Register(member, old.cluster_id, os.getpid(), 1)) is None
+        assert members.node_of(Register(member, backend.plans[1].cluster_id, os.getpid(), 1)) is not None
         held.set()
         cluster.join()
 
