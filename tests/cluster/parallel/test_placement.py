@@ -38,7 +38,10 @@ def make_model(keras, place):
 
 
 def train(args, ctx):
-    """Train a placed model and one that is not, by ``fit`` and by a loop; return what must be equal, and devices."""
+    """Train a placed model and one that is not; return what must be equal, and devices.
+
+    With a directory, also by a loop; and the placed model is exported there.
+    """
     if not ctx.is_chief:
         ctx.join_server()
     import keras
@@ -52,7 +55,7 @@ def train(args, ctx):
         model = make_model(keras, place)
         model.compile(keras.optimizers.Adam(0.01), "mse")
         ids, labels = rows()
-        history = model.fit(ids, labels, epochs=2, batch_size=32, shuffle=False, verbose=0).history
+        losses = model.fit(ids, labels, epochs=2, batch_size=32, shuffle=False, verbose=0).history["loss"]
 
         @tf.function
         def step(ids, labels, model=model):
@@ -62,9 +65,9 @@ def train(args, ctx):
             model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return loss
 
-        losses = [float(step(ids, labels)) for _ in range(2)]
+        losses += [float(step(ids, labels)) for _ in range(2 if args else 0)]
         variables = [(each.path, each.value.device) for each in [*model.weights, *model.optimizer.variables]]
-        results.append((history["loss"] + losses, model.predict(ids, verbose=0), variables))
+        results.append((losses, model(ids).numpy(), variables))
         if args and place is tfos.keras.Placed:
             ctx.export(model, f"{args}/model.keras")
             ctx.export(model, f"{args}/saved")
