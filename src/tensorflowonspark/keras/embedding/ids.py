@@ -70,7 +70,9 @@ def checked(ids: Any, rows: int, name: str) -> Any:
         values = tf.identity(values)
     if isinstance(ids, tf.RaggedTensor):
         return ids.with_flat_values(values)
-    return tf.ensure_shape(tf.reshape(values, tf.shape(ids)), ids.shape)
+    shape = ids.shape
+    values = tf.reshape(values, tf.shape(ids))
+    return values if shape.rank is None else tf.ensure_shape(values, shape)
 
 
 def _inside(ids: tf.Tensor, rows: int) -> tf.Tensor:
