@@ -198,28 +198,29 @@ def test_each_row_is_trained_once_per_epoch(spark):
     assert rest == []
 
 
+def pauses(args, ctx, coordinator):
+    """Return the rows of each feed; in the midst of the first one, wait until a worker is killed."""
+    loop = Loop(coordinator)
+    told = []
+    for feed in ctx.feeds():
+        rows = iter(loop.dataset(feed))
+        begun = loop.steps(rows, 10)
+        Path(args, "begun").touch()
+        while not Path(args, "killed").exists():
+            time.sleep(0.02)
+        told.append(begun + loop.to_the_end(feed, rows))
+    return told
+
+
+def kill_in_pause(cluster, directory):
+    wait_for((directory / "begun").exists, 180)
+    kill(cluster, WORKERS[0])
+    (directory / "killed").touch()
+
+
 def test_a_worker_that_is_killed_costs_the_rows_that_it_held(spark, tmp_path, caplog):
-    killed = tmp_path / "killed"
-
-    def chief(args, ctx, coordinator):
-        loop = Loop(coordinator)
-        told = []
-        for feed in ctx.feeds():
-            rows = iter(loop.dataset(feed))
-            begun = loop.steps(rows, 10)
-            Path(args, "begun").touch()
-            while not Path(args, "killed").exists():
-                time.sleep(0.02)
-            told.append(begun + loop.to_the_end(feed, rows))
-        return told
-
-    def kill_one():
-        wait_for((tmp_path / "begun").exists)
-        kill(cluster, WORKERS[0])
-        killed.touch()
-
-    with caplog.at_level(logging.WARNING), tfos.Cluster(spark, coordinated(chief), str(tmp_path), **SIZES) as cluster:
-        Thread(target=kill_one, daemon=True).start()
+    with caplog.at_level(logging.WARNING), tfos.Cluster(spark, coordinated(pauses), str(tmp_path), **SIZES) as cluster:
+        Thread(target=kill_in_pause, args=(cluster, tmp_path), daemon=True).start()
         cluster.train(small_frame(spark, [300, 200]), rebalance=False)
         cluster.train(small_frame(spark, [20, 30]))
         first, second = cluster.join()["chief:0"]
@@ -237,29 +238,11 @@ def test_a_worker_that_is_killed_costs_the_rows_that_it_held(spark, tmp_path, ca
 @pytest.mark.slow
 def test_a_worker_that_is_started_again_trains_on_its_rows(spark, tmp_path):
     """It comes back at its address, where TensorFlow finds it, and passes over its rows anew."""
-    killed = tmp_path / "killed"
-
-    def chief(args, ctx, coordinator):
-        loop = Loop(coordinator)
-        seen = []
-        for feed in ctx.feeds():
-            rows = iter(loop.dataset(feed))
-            begun = loop.steps(rows, 10)
-            Path(args, "begun").touch()
-            while not Path(args, "killed").exists():
-                time.sleep(0.02)
-            seen.append(begun + loop.to_the_end(feed, rows))
-        return seen
-
-    def kill_one():
-        wait_for((tmp_path / "begun").exists, 180)
-        kill(cluster, WORKERS[0])
-        killed.touch()
-
     alone = tfos.RestartPolicy(scope="node")
-    with tfos.Cluster(spark, coordinated(chief), str(tmp_path), restarts=alone, **SIZES) as cluster:
+    program = coordinated(pauses)
+    with tfos.Cluster(spark, program, str(tmp_path), restarts=alone, warm_nodes=False, **SIZES) as cluster:
         before = cluster.nodes
-        Thread(target=kill_one, daemon=True).start()
+        Thread(target=kill_in_pause, args=(cluster, tmp_path), daemon=True).start()
         cluster.train(small_frame(spark, [300, 200]))
         cluster.train(small_frame(spark, [20, 30]))
         first, second = cluster.join()["chief:0"]
