@@ -7,6 +7,7 @@ contributions. Until then no contributor uses the mean, so that all continue wit
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock, Timer
@@ -45,7 +46,7 @@ class _Member:
     since: float  # time (time.monotonic) of the report
     version: int  # of the weights that it shares with the others
     waiting: bool = True  # else it computes
-    newcomer: bool = False  # it has come when the others shared weights already: none trains on for it alone
+    newcomer: bool = False  # it was started again: none of the others trains on for it alone
     late: bool = False  # it has missed a round: no other worker waits for it until it reports again
     settled: bool = False  # its training has ended, and it waits for the end of the others'
 
@@ -100,7 +101,9 @@ class Rounds:
         self._holders: dict[int, Peer] = {}  # the workers that have these
         self._begun = False  # whether the members share weights
         self._breaks = 0  # in a row
-        self._lost: set[int] = set()
+        self._ended = 0  # trainings
+        self._trainings: Counter[int] = Counter()  # of which each worker, by number, has seen the end
+        self._lost: set[int] = set()  # workers that have not taken part since
         self._deadline = 0.0  # of the latest timer
 
     # ---- events
@@ -115,9 +118,10 @@ class Rounds:
             self._reach(node, message)
         elif self._exchange is not None and message.number == self._exchange.number:
             self._follow(self._exchange, node, message)
-        elif node.number in self._members:  # it answers again, after a round that has begun anew without it
-            self._members[node.number].late = False
-            self._consider()
+        else:
+            member = self._members.get(node.number)
+            if member is not None and member.late:  # it answers again, after a round that has begun anew without it
+                self._reach(node, member.report)
 
     def can_lose(self, node: Node) -> bool:
         """Return whether the others can train without a worker: enough of them take part in the rounds."""
@@ -129,6 +133,7 @@ class Rounds:
     def node_lost(self, node: Node) -> None:
         """Note that a worker is lost; it may be started again."""
         self._lost.add(node.number)
+        self._trainings.pop(node.number, None)
         self._holders.pop(node.number, None)
         self._remove(node.number)
 
@@ -150,12 +155,13 @@ class Rounds:
     def _reach(self, node: Node, message: RoundReached) -> None:
         if not self._begun and self._holders and self._comes_late(node, message):
             self._members.pop(node.number, None)
+            self._trainings[node.number] = self._ended
             result = RoundResult(self._newest, tuple(self._holders.values()), averaged=False, final=True)
             self._send(node.number, result)
             return
         peer = Peer(node.number, str(node.role), node.host, message.port)
         before = self._members.get(node.number)
-        newcomer = before.newcomer if before else self._begun
+        newcomer = before.newcomer if before else node.number in self._lost
         member = _Member(node, peer, message, time.monotonic(), message.version, newcomer=newcomer)
         self._members[node.number] = member
         other = next((each for each in self._members.values() if each.report.signature != message.signature), None)
@@ -267,8 +273,8 @@ class Rounds:
         return [each for each in own if not each.settled] or own
 
     def _comes_late(self, node: Node, message: RoundReached) -> bool:
-        """Return whether a worker belongs to a training that the others have ended: it missed the end, or is new."""
-        return message.version != _NOTHING_SHARED or node.number in self._lost
+        """Return whether a worker belongs to a training that the others have ended."""
+        return message.version != _NOTHING_SHARED or self._trainings[node.number] < self._ended
 
     # ---- its end
 
@@ -314,6 +320,7 @@ class Rounds:
         self._begun = not exchange.final
         self._holders = {each.node.number: each.peer for each in exchange.contributors}
         result = RoundResult(exchange.number, tuple(self._holders.values()), averaged, exchange.final)
+        self._ended += exchange.final
         members = exchange.contributors + exchange.joining
         for each in members:
             each.version = exchange.number
@@ -321,6 +328,7 @@ class Rounds:
             each.waiting = each.settled
             if exchange.final:
                 self._members.pop(each.node.number, None)
+                self._trainings[each.node.number] = self._ended
         for each in members:
             self._send(each.node.number, result)
         self._consider()

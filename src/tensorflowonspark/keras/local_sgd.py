@@ -76,6 +76,8 @@ class _Averaging(keras.callbacks.Callback):
         """Refuse a model that several workers train as one."""
         _require_own_model(self.model, type(self).__name__)
         self._workers = connected()
+        size = self._workers.size if self._workers else 1
+        _check("min_workers", self._min_workers, self._min_workers <= size, f"at most the number of workers, {size}")
         if not in_node():
             _log.warning("%s: this process is no node of a cluster, so there is nobody to average with", self._name)
         self._settings = self._shared = None

@@ -89,6 +89,7 @@ class Workers(Protocol):
     """The workers that train together, as one of them sees them."""
 
     name: str  # of this worker, and its host, for errors
+    size: int  # how many workers the cluster has
     sent_bytes: int  # of weights, to other workers
 
     def join(self, settings: RoundSettings, weights: Vector) -> tuple[Shared, bool]:

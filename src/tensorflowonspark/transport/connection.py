@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -92,7 +93,16 @@ class Exchange:
         descriptor = flight.FlightDescriptor.for_command(pack(header, HEADER_BYTES))
         with connection_errors():
             self._writer, self._reader = client.do_exchange(descriptor, _options(token))
-            self._writer.begin(schema)
+            try:
+                self._writer.begin(schema)
+            except BaseException:
+                self._end()
+                raise
+
+    def _end(self) -> None:
+        """Finish a call that has failed: Arrow would do so with its last reference, and warn on standard error."""
+        with suppress(pa.ArrowException, OSError):
+            self._writer.close()
 
     def request(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Send a batch, split into messages; yield the reply to each."""
@@ -107,15 +117,19 @@ class Exchange:
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """End the requests; yield the batches that the other side still sends."""
-        with connection_errors():
-            self._writer.done_writing()
-        while True:
+        try:
             with connection_errors():
-                try:
-                    answer = self._reader.read_chunk().data
-                except StopIteration:
-                    break
-            yield answer
+                self._writer.done_writing()
+            while True:
+                with connection_errors():
+                    try:
+                        answer = self._reader.read_chunk().data
+                    except StopIteration:
+                        break
+                yield answer
+        except Exception:
+            self._end()
+            raise
         with connection_errors():
             self._writer.close()
 
@@ -128,8 +142,10 @@ class Exchange:
         with connection_errors():
             try:
                 self._writer.done_writing()
-            finally:
-                self._writer.close()
+            except BaseException:
+                self._end()
+                raise
+            self._writer.close()
 
 
 class Connection:

@@ -21,6 +21,7 @@ class Others:
 
     name = "worker:0 on host"
     sent_bytes = 0
+    size = 2
 
     def __init__(self, ends_at=None):
         self.calls = []
@@ -98,6 +99,11 @@ def test_local_sgd_on_one_worker_changes_nothing(rows):
         weights.append(model.get_weights())
     for one, other in zip(*weights, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_more_workers_than_there_are_are_refused_at_once(others, rows):
+    with pytest.raises(SpecError, match="min_workers=3: expected at most the number of workers, 2"):
+        small_model().fit(*rows, verbose=0, callbacks=[DiLoCo(min_workers=3)])
 
 
 def test_a_process_that_is_no_node_is_warned_of(rows, caplog):

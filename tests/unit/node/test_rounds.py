@@ -227,6 +227,34 @@ def test_a_worker_that_is_started_again_after_the_others_have_ended_takes_their_
     np.testing.assert_array_equal(taken.weights, shared[0].weights)
 
 
+def test_a_worker_that_starts_late_takes_part_for_its_whole_training(group):
+    made = group(2)
+    given = round_settings(4, timeout=0.3)
+
+    def changes(number, at):
+        time.sleep(0.1)
+        return np.full(4, number, np.float32)
+
+    made.start(0, training(given, changes, 8))
+    time.sleep(0.8)
+    made.start(1, training(given, changes, 8))
+    shared = made.join()
+    assert_equal(shared.values())
+    plans = [[peer.number for peer in m.contributors] for to, m in made.sent if isinstance(m, RoundPlan) and to == 1]
+    assert len(plans) >= 7
+
+
+def test_a_worker_that_starts_when_the_others_have_ended_takes_their_weights(group):
+    made = group(2)
+    given = round_settings(4, timeout=0.3)
+    made.start(0, training(given, lambda *_: np.ones(4, np.float32), 2))
+    made.join()
+    made.start(1, lambda member: member.join(given, np.zeros(4, np.float32)))
+    taken, ended = made.join()[1]
+    assert ended
+    assert taken.weights.tolist() == [2.0] * 4
+
+
 def test_a_slow_worker_misses_a_round_and_joins_the_next(group):
     made = group(3)
 
@@ -277,11 +305,11 @@ def test_a_worker_that_stands_still_in_an_exchange_is_left_out(group):
 
             def standing(plan, *args):
                 if plan.number == 2:
-                    still.wait(4.0)
+                    still.wait(6.0)
                 begin(plan, *args)
 
             member._begin = standing
-        return training(round_settings(12, timeout=1.0), lambda number, at: np.full(12, number, np.float32), 4)(member)
+        return training(round_settings(12, timeout=2.0), lambda number, at: np.full(12, number, np.float32), 4)(member)
 
     began = time.monotonic()
     shared = made.run(program)

@@ -52,12 +52,15 @@ class RoundMember:
     ----------
     name : str
         Its role and host, for errors.
+    size : int
+        How many workers the cluster has.
     sent_bytes : int
         The bytes of weights that it has sent to other workers.
     """
 
     def __init__(self, setup: NodeSetup, link: Link) -> None:
         self.name = f"{setup.role} on {setup.host}"
+        self.size = len(setup.spec.fed)
         self.sent_bytes = 0
         self._setup = setup
         self._link = link
