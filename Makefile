@@ -72,7 +72,7 @@ matrix-programs: $(OLDEST)/.installed
 $(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
-	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*' 'pyarrow==15.*'
+	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test-oldest]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*' 'pyarrow==15.*'
 	touch $@
 
 # A folder of benchmarks/: lifecycle, feed, feed_start, files, first_rows, inference, peers, tfrecord (needs Maven), scale,

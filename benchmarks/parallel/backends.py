@@ -58,8 +58,8 @@ def measure(options, log):
             return one_round
 
         turns = {backend: turn(backend) for backend in _BACKENDS}
-        found[part] = take_turns(turns, min(options.rounds, _ROUNDS), part, shown=_shown)
-    return {**found, "circumstances": circumstances(options, packages=_PACKAGES, warm_up=True)}
+        found[part] = take_turns(turns, min(options.rounds, _ROUNDS), part, shown=_shown, warm_up=False)
+    return {**found, "circumstances": circumstances(options, packages=_PACKAGES, warm_up=False)}
 
 
 _PACKAGES = ("tensorflowonspark", "pyspark", "tensorflow", "jax", "keras")

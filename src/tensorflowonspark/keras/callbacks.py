@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from tensorflowonspark.keras.collectives import assign, broadcast, local_values, reduced
+from tensorflowonspark.keras.exchange import callbacks_in, replaced
 
 __all__ = ["AverageStatistics", "BroadcastRestored", "callbacks_of_worker"]
 
@@ -28,19 +29,13 @@ _WRITING = (
 def callbacks_of_worker(model: keras.Model, callbacks: Any, *added: keras.callbacks.Callback) -> Any:
     """Return the callbacks that this worker runs in place of those that the user gave to ``fit``, and those `added`."""
     is_chief = model.distribute_strategy.extended.should_checkpoint
-    container = callbacks if isinstance(callbacks, keras.callbacks.CallbackList) else None
-    given = container.callbacks if container else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
-    kept = [each for each in given if each is not None and (is_chief or not isinstance(each, _WRITING))]
+    given = callbacks_in(callbacks)
+    kept = [each for each in given if is_chief or not isinstance(each, _WRITING)]
     # Statistics are averaged before other callbacks save the model; the broadcast follows the chief's restore.
     selected = [*added, AverageStatistics(), *kept]
     if any(isinstance(each, keras.callbacks.BackupAndRestore) for each in given):
         selected.append(BroadcastRestored())
-    if container is None:
-        return selected
-    for callback in selected:
-        callback.set_model(model)
-    container.callbacks[:] = selected
-    return container
+    return replaced(model, callbacks, selected)
 
 
 class AverageStatistics(keras.callbacks.Callback):

@@ -1,4 +1,4 @@
-"""Backends of Keras 3 on which ``fit`` exchanges nothing between workers, and callbacks that do it in its place.
+"""The callbacks given to ``fit``, and backends on which it needs one that exchanges weights between workers.
 
 With torch each worker would train a model of its own, and nothing would say so. A callback that exchanges weights
 itself (`LocalSGD`, `DiLoCo`, or another with the attribute ``exchanges_weights = True``) works there as on every
@@ -15,7 +15,23 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["exchanges_weights", "refuse_torch"]
+__all__ = ["callbacks_in", "exchanges_weights", "refuse_torch", "replaced"]
+
+
+def callbacks_in(callbacks: Any) -> list[Any]:
+    """Return the callbacks that were given to ``fit``: one, several, in a ``CallbackList``, or none."""
+    given = getattr(callbacks, "callbacks", callbacks)
+    return [each for each in (given if isinstance(given, (list, tuple)) else [given]) if each is not None]
+
+
+def replaced(model: Any, callbacks: Any, selected: list[Any]) -> Any:
+    """Return what ``fit`` takes in place of the callbacks that it was given, to call those that are selected."""
+    if not hasattr(callbacks, "callbacks"):
+        return selected
+    for callback in selected:
+        callback.set_model(model)
+    callbacks.callbacks[:] = selected
+    return callbacks
 
 
 def exchanges_weights(callbacks: Any) -> bool:
@@ -26,10 +42,7 @@ def exchanges_weights(callbacks: Any) -> bool:
     callbacks : keras.callbacks.Callback, CallbackList, sequence of callbacks, or None
         As ``fit`` takes them.
     """
-    given = getattr(callbacks, "callbacks", callbacks)
-    return any(
-        getattr(each, "exchanges_weights", False) for each in (given if isinstance(given, (list, tuple)) else [given])
-    )
+    return any(getattr(each, "exchanges_weights", False) for each in callbacks_in(callbacks))
 
 
 def refuse_torch(trainer: ModuleType) -> None:

@@ -230,15 +230,16 @@ def test_a_network_that_drops_packets_between_two_nodes(spark, monkeypatch):
     """The driver receives the heartbeats of both nodes, which can't reach each other: nothing progresses."""
     proxies = []
 
-    def send_members(monitor):
-        members = [node.member for node in monitor.nodes]
+    def send_members(membership):
+        roster = membership._roster
+        members = [node.member for node in roster.nodes]
         proxies.extend(Proxy((member.host, member.port)) for member in members)
         for own in members:
             seen = [
                 each if each == own else replace(each, port=proxy.port)
                 for each, proxy in zip(members, proxies, strict=True)
             ]
-            monitor.send(own.number, Members(tuple(seen)))
+            roster.send(own.number, Members(tuple(seen)))
 
     def program(path, ctx):
         import tensorflow as tf
@@ -250,7 +251,7 @@ def test_a_network_that_drops_packets_between_two_nodes(spark, monkeypatch):
             Path(path).touch()
             time.sleep(0.1)
 
-    monkeypatch.setattr("tensorflowonspark.driver.monitor.Monitor._send_members", send_members)
+    monkeypatch.setattr("tensorflowonspark.driver.members.Membership._send_all", send_members)
     with tempfile.TemporaryDirectory() as directory, pytest.raises(tfos.NodeError) as caught:
         begun = Path(directory, "begun")
         with tfos.Cluster(spark, program, str(begun), num_workers=2, heartbeat_timeout=_SILENCE_SECONDS) as cluster:

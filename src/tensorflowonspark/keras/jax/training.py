@@ -19,7 +19,7 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import wrap
-from tensorflowonspark.keras.exchange import exchanges_weights
+from tensorflowonspark.keras.exchange import callbacks_in, exchanges_weights, replaced
 from tensorflowonspark.keras.jax.batches import equal_batches_of_all, reads_data_for
 from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current
 from tensorflowonspark.keras.jax.padding import skip_padding
@@ -72,22 +72,16 @@ def _callbacks_of_worker(trainer: Any, cluster: JaxCluster, model: Any, callback
             f'weights needs workers that train alone: set env={{"{ALONE}": "1"}} on the cluster'
         )
     module = trainer.callbacks_module
-    container = callbacks if isinstance(callbacks, module.CallbackList) else None
-    given = container.callbacks if container else callbacks if isinstance(callbacks, (list, tuple)) else [callbacks]
+    given = callbacks_in(callbacks)
     if any(isinstance(each, module.BackupAndRestore) for each in given):
         raise SpecError(
             "BackupAndRestore restores the chief alone, and on JAX the other workers would begin elsewhere: use "
             "ctx.checkpoint(directory).callback(), which resumes all of them"
         )
     writing = tuple(getattr(module, name) for name in _WRITING)
-    kept = [each for each in given if each is not None and not (cluster.index and isinstance(each, writing))]
-    selected = [module.LambdaCallback(on_train_begin=lambda _: _compare(cluster, model)), *kept]
-    if container is None:
-        return selected
-    for callback in selected:
-        callback.set_model(model)
-    container.callbacks[:] = selected
-    return container
+    kept = [each for each in given if not (cluster.index and isinstance(each, writing))]
+    comparing = module.LambdaCallback(on_train_begin=lambda _: _compare(cluster, model))
+    return replaced(model, callbacks, [comparing, *kept])
 
 
 def _compare(cluster: JaxCluster, model: Any) -> None:
