@@ -62,7 +62,7 @@ def by_hand(request):
 
 def work(request):
     """Train, as one of the two workers."""
-    from tensorflowonspark.keras import install
+    from tensorflowonspark.keras.hooks import install
 
     install()  # Keras 3 by itself can't fit on several workers
     import tensorflow as tf

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.hooks import wrap
 
 __all__ = [
     "any_of",

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.hooks import wrap
 
 __all__ = ["node_devices", "place_slots", "without_placement"]
 

@@ -18,8 +18,8 @@ import tensorflow as tf
 import wrapt
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras import wrap
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.shards import predicting
 from tensorflowonspark.keras.steps import refuse_custom_step

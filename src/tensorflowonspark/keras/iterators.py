@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.hooks import wrap
 
 __all__ = ["destroy_garbage_in_threads", "destroy_in_threads"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.hooks import wrap
 
 __all__ = ["agree_on_loss_scale", "only_building", "sum_gradients_first"]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import wrapt
 
-from tensorflowonspark.keras import wrap
 from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
+from tensorflowonspark.keras.hooks import wrap
 
 __all__ = ["show_known_steps", "skip_steps", "wrap_passes"]
 

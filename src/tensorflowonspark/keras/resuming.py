@@ -6,7 +6,7 @@ in writing (`node.checkpoint`).
 
 from typing import Any
 
-from tensorflowonspark.keras import keras_backend
+from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.state import JaxState
 from tensorflowonspark.keras.pass_steps import skip_steps
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.hooks import wrap
 
 __all__ = ["export_for_inference", "inference_call", "outside_scope", "save_hdf5_outside_scope", "save_outside_scope"]
 

@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.optimizers import only_building
 
 __all__ = [

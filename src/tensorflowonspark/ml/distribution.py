@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import Ragged
 from tensorflowonspark.driver.spark.backend import is_remote
-from tensorflowonspark.keras import keep_sources, keras_backend
+from tensorflowonspark.keras.hooks import keep_sources, keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.code import Code, code_for

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras import keras_backend
+from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.code import Code

@@ -18,10 +18,10 @@ from pathlib import Path
 import cloudpickle
 import wrapt
 
-from tensorflowonspark import keras, storage
+from tensorflowonspark import storage
 from tensorflowonspark.config import Job, tf_config
 from tensorflowonspark.errors import FailureKind, error_text
-from tensorflowonspark.keras import adapting, rounds
+from tensorflowonspark.keras import adapting, hooks, rounds
 from tensorflowonspark.keras.jax import cluster as jax_cluster
 from tensorflowonspark.messages import Failed, Member, NodeReady, Returned, TensorFlowImported
 from tensorflowonspark.node.collectives import Collectives
@@ -109,8 +109,8 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
     if member.gpus or setup.role.job is Job.PS:
         # A parameter server does not benefit from a GPU, but would allocate its memory.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpus)
-    keras.install(setup.config.program)
-    keras.keep_sources(setup.local_directory)
+    hooks.install(setup.config.program)
+    hooks.keep_sources(setup.local_directory)
 
 
 def run_program(

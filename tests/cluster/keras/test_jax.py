@@ -295,8 +295,8 @@ def test_workers_can_train_alone(spark):
 def test_padding_counts_in_no_metric_of_one_process():
     program = """
         import numpy as np
-        from tensorflowonspark import keras as tfos_keras
-        tfos_keras.install()
+        from tensorflowonspark.keras import hooks
+        hooks.install()
         import keras
 
         class Rows(keras.metrics.Metric):

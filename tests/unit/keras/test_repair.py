@@ -30,7 +30,7 @@ def test_nothing_starts_tensorflow_before_the_users_program(trainer):
     import sys
 
     program = (
-        "from tensorflowonspark import keras as ours; ours.install()\n"
+        "from tensorflowonspark.keras import hooks; hooks.install()\n"
         "import tensorflow as tf, keras\n"
         "from tensorflow.python.eager import context\n"
         "print('started', context.context()._initialized)"
@@ -46,7 +46,7 @@ def test_a_program_that_imports_a_repair_before_tensorflow_is_repaired(first):
     import sys
 
     program = f"""
-from tensorflowonspark import keras as ours; ours.install()
+from tensorflowonspark.keras import hooks; hooks.install()
 import tensorflowonspark.keras.{first}
 import keras, wrapt
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
@@ -64,7 +64,7 @@ def test_generated_sources_go_with_the_process(tmp_path):
     import tensorflow as tf
     from tensorflow.python.autograph.pyct import loader
 
-    from tensorflowonspark.keras import keep_sources
+    from tensorflowonspark.keras.hooks import keep_sources
 
     before = loader.tempfile
     keep_sources(str(tmp_path))
@@ -82,7 +82,7 @@ def test_counts_that_replicas_have_parts_of_lose_nothing():
     import sys
 
     program = """
-from tensorflowonspark import keras as ours; ours.install()
+from tensorflowonspark.keras import hooks; hooks.install()
 import keras, tensorflow as tf
 devices = [tf.config.LogicalDeviceConfiguration()] * 3
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import wrapt
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras import keras_backend, wrap
+from tensorflowonspark.keras.hooks import keras_backend, wrap
 
 __all__ = [
     "ALONE",

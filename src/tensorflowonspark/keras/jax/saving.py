@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras import wrap
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.cluster import current
 from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, whole_values
 

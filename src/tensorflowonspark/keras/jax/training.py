@@ -18,8 +18,8 @@ import numpy as np
 import wrapt
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras import wrap
 from tensorflowonspark.keras.exchange import callbacks_in, exchanges_weights, replaced
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.batches import equal_batches_of_all, reads_data_for
 from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current
 from tensorflowonspark.keras.jax.padding import skip_padding

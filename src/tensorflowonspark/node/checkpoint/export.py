@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tensorflowonspark import storage
-from tensorflowonspark.keras import keras_backend
+from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import whole_model
 
 __all__ = ["export", "is_of", "save"]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tensorflowonspark.columns import Ragged, flat_columns, summarize, to_array, to_batch
 from tensorflowonspark.errors import FeedError, SpecError, error_text
 from tensorflowonspark.feed_messages import InferenceHeader, SplitManifest
-from tensorflowonspark.keras import keras_backend
+from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection

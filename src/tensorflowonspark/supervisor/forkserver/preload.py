@@ -11,7 +11,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
-from tensorflowonspark.keras import repairing_modules
+from tensorflowonspark.keras.hooks import repairing_modules
 
 __all__ = ["preload", "why_unsafe"]
 
