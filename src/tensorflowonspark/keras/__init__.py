@@ -31,9 +31,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
+
+if TYPE_CHECKING:
+    from tensorflowonspark.keras.placement import Placed as Placed
 
 __all__ = ["Placed", "install", "keep_sources", "repairing_modules", "wrap"]
 
