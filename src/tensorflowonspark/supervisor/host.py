@@ -67,6 +67,11 @@ class Interface:
     name: str
     address: str
 
+    @property
+    def device(self) -> str:
+        """The name without a label, as ``eth0`` of ``eth0:1``, which is another address of that interface."""
+        return self.name.partition(":")[0]
+
 
 def find_interface(wanted: str) -> Interface:
     """Return the first interface of this host that is up, has an IPv4 address, and is the wanted one.
@@ -87,7 +92,7 @@ def find_interface(wanted: str) -> Interface:
     >>> find_interface("lo")
     Interface(name='lo', address='127.0.0.1')
     """
-    states = psutil.net_if_stats()
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     found = [
         Interface(name, each.address)
         for name, addresses in psutil.net_if_addrs().items()
@@ -95,11 +100,10 @@ def find_interface(wanted: str) -> Interface:
         if each.family == socket.AF_INET
     ]
     for each in found:
-        if each.name in states and states[each.name].isup and _is_wanted(each, wanted):
+        if each.device in up and _is_wanted(each, wanted):
             return each
-    down = {name for name, state in states.items() if not state.isup}
-    names = [f"{each.name} ({each.address}{', down' if each.name in down else ''})" for each in found]
-    names += [f"{name} (no IPv4 address)" for name in states if name not in {each.name for each in found}]
+    names = [f"{each.name} ({each.address}{'' if each.device in up else ', down'})" for each in found]
+    names += [f"{name} (no IPv4 address)" for name in up - {each.device for each in found}]
     raise LookupError(
         f"network_interface={wanted!r}: no interface of this host matches that is up and has an IPv4 address; it has "
         f"{', '.join(names) or 'none'}. A pattern ('ib*') or a network ('10.1.0.0/16') can match other names"

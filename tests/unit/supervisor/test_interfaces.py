@@ -15,6 +15,7 @@ ADDRESSES = {
     "eth0": ["192.168.7.5"],
     "ib0": ["10.1.4.5", "10.2.4.5"],
     "ib1": ["10.1.9.5"],
+    "eth0:1": ["192.168.9.5"],
     "docker0": [],
 }
 
@@ -29,7 +30,7 @@ def interfaces(monkeypatch):
         ]
         for name, addresses in ADDRESSES.items()
     }
-    states = {name: SimpleNamespace(isup=name != "ib1") for name in ADDRESSES}
+    states = {name: SimpleNamespace(isup=name != "ib1") for name in ADDRESSES if ":" not in name}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
 
@@ -43,6 +44,7 @@ def interfaces(monkeypatch):
         ("10.2.0.0/16", "ib0", "10.2.4.5"),
         ("10.1.4.77/16", "ib0", "10.1.4.5"),
         ("192.168.7.5", "eth0", "192.168.7.5"),
+        ("192.168.9.0/24", "eth0:1", "192.168.9.5"),
     ],
 )
 def test_a_name_a_pattern_or_a_network_names_an_interface(wanted, name, address):
@@ -53,7 +55,8 @@ def test_a_name_a_pattern_or_a_network_names_an_interface(wanted, name, address)
 def test_an_interface_that_the_host_lacks_is_refused_with_those_that_it_has(wanted):
     words = (
         f"network_interface={wanted!r}: no interface of this host matches that is up and has an IPv4 address; it has "
-        "lo (127.0.0.1), eth0 (192.168.7.5), ib0 (10.1.4.5), ib0 (10.2.4.5), ib1 (10.1.9.5, down), docker0 (no IPv4"
+        "lo (127.0.0.1), eth0 (192.168.7.5), ib0 (10.1.4.5), ib0 (10.2.4.5), ib1 (10.1.9.5, down), eth0:1 "
+        "(192.168.9.5), docker0 (no IPv4 address). A pattern ('ib*')"
     )
     with pytest.raises(LookupError, match=re.escape(words)):
         find_interface(wanted)
