@@ -295,3 +295,11 @@ def test_the_examples_of_its_docstrings():
     found = doctest.testmod(layer, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert found.attempted
     assert not found.failed
+
+
+def test_its_interface_is_typed_and_documented():
+    from tests.unit.test_interface import _faults, _methods
+
+    kind = tfos.keras.ShardedEmbedding
+    assert _faults(kind, False) == []
+    assert {name: faults for name, method in _methods(kind) if (faults := _faults(method, False))} == {}

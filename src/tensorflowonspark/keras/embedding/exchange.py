@@ -122,25 +122,11 @@ class Exchange:
         return _FIRST_KEY + ((self.number * _SITES + site) * _KINDS + kind) * _KEYS
 
     def _all_to_all(self, pieces: tf.Tensor, key: Any) -> tf.Tensor:
-        return tf.raw_ops.CollectiveAllToAllV2(
-            input=pieces,
-            group_size=self.workers,
-            group_key=_GROUP,
-            instance_key=key,
-            ordering_token=[],
-            timeout_seconds=self.timeout,
-        )
+        return tf.raw_ops.CollectiveAllToAllV2(input=pieces, instance_key=key, **_group(self.workers, self.timeout))
 
     def _reduce(self, value: tf.Tensor, key: int, merge: str) -> tf.Tensor:
         return tf.raw_ops.CollectiveReduceV2(
-            input=value,
-            group_size=self.workers,
-            group_key=_GROUP,
-            instance_key=key,
-            ordering_token=[],
-            merge_op=merge,
-            final_op="Id",
-            timeout_seconds=self.timeout,
+            input=value, instance_key=key, merge_op=merge, final_op="Id", **_group(self.workers, self.timeout)
         )
 
 
@@ -185,14 +171,12 @@ def join(strategy: tf.distribute.Strategy, name: str) -> Exchange | None:
 
 
 def _gather(value: tf.Tensor, workers: int, key: int, timeout: float) -> tf.Tensor:
-    return tf.raw_ops.CollectiveGatherV2(
-        input=value,
-        group_size=workers,
-        group_key=_GROUP,
-        instance_key=key,
-        ordering_token=[],
-        timeout_seconds=timeout,
-    )
+    return tf.raw_ops.CollectiveGatherV2(input=value, instance_key=key, **_group(workers, timeout))
+
+
+def _group(workers: int, timeout: float) -> dict[str, Any]:
+    """Return the arguments that all collectives have."""
+    return {"group_size": workers, "group_key": _GROUP, "ordering_token": [], "timeout_seconds": timeout}
 
 
 def cpu() -> Any:

@@ -127,7 +127,18 @@ class ShardedEmbedding(keras.Layer):
         self._served: tf.Variable | None = None
 
     def build(self, input_shape: Any = None) -> None:  # noqa: ARG002 - Keras's name
-        """Make this worker's rows; all workers take part."""
+        """Make this worker's rows; all workers take part.
+
+        Parameters
+        ----------
+        input_shape : tuple, optional
+            Of the ids; the rows do not depend on it.
+
+        Raises
+        ------
+        SpecError
+            If the strategy can't have the layer, or the table has fewer rows than there are workers.
+        """
         if self._lookup is not None:
             return
         exchange = join(tf.distribute.get_strategy(), self.name)
@@ -187,14 +198,36 @@ class ShardedEmbedding(keras.Layer):
         return lookup.rows(ids, anchor if self.trainable else tf.stop_gradient(anchor), self.compute_dtype)
 
     def compute_output_spec(self, ids: Any) -> Any:
-        """Return shape and type of the result, without a call."""
+        """Return shape and type of the result, without a call.
+
+        Parameters
+        ----------
+        ids : keras.KerasTensor or tensor
+            As for `call`.
+
+        Returns
+        -------
+        keras.KerasTensor
+            Ragged if the result is.
+        """
         is_ragged = isinstance(ids, tf.RaggedTensor) or getattr(ids, "ragged", False)
         shape = self.compute_output_shape(ids.shape)
         is_ragged = is_ragged and len(shape) > (_VECTORS if self.combiner else 0)
         return keras.KerasTensor(shape, self.compute_dtype, ragged=bool(is_ragged))
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
-        """Return the shape of the result for a shape of ids."""
+        """Return the shape of the result for a shape of ids.
+
+        Parameters
+        ----------
+        input_shape : tuple of int or None
+            Of the ids.
+
+        Returns
+        -------
+        tuple of int or None
+            With `dim` after the axes of the ids, or in place of the last with a combiner.
+        """
         shape = tuple(input_shape)
         return (*(shape[:-1] if self.combiner else shape), self.dim)
 
@@ -289,7 +322,13 @@ class ShardedEmbedding(keras.Layer):
             self.__class__ = ShardedEmbedding
 
     def shard_parts(self) -> Iterator[tuple[str, bytes]]:
-        """Yield this worker's parts of a checkpoint: a file name and its contents."""
+        """Yield this worker's parts of a checkpoint.
+
+        Yields
+        ------
+        tuple of str and bytes
+            A file name, and its contents.
+        """
         return written_parts(self._built().table, self.name)
 
     def load_shard_parts(self, names: Sequence[str], read: Callable[[str], bytes]) -> None:
@@ -305,7 +344,18 @@ class ShardedEmbedding(keras.Layer):
         read_parts(self._built().table, self.name, names, read)
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the whole table, if this process has it."""
+        """Save the whole table, if this process has it.
+
+        Parameters
+        ----------
+        store : dict
+            Receives the table as ``"0"``.
+
+        Raises
+        ------
+        SpecError
+            If other workers have rows too.
+        """
         lookup = self._built()
         if self._served is not None:
             store["0"] = self._served.numpy()
@@ -318,7 +368,18 @@ class ShardedEmbedding(keras.Layer):
         store["0"] = np.concatenate([block for _, block in self._blocks()])
 
     def load_own_variables(self, store: Any) -> None:
-        """Take this worker's rows from a saved table."""
+        """Take this worker's rows from a saved table.
+
+        Parameters
+        ----------
+        store : dict
+            Has the table as ``"0"``.
+
+        Raises
+        ------
+        SpecError
+            If the table has another shape.
+        """
         self.build()
         table, saved = self._built().table, store["0"]  # of HDF5, which reads what is indexed
         if tuple(saved.shape) != (self.rows, self.dim):
@@ -330,7 +391,13 @@ class ShardedEmbedding(keras.Layer):
             table.assign(table.values, np.arange(first, first + len(ids)), saved[ids[0] : ids[-1] + 1 : table.workers])
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the layer; an initializer that is a function is left out."""
+        """Return the arguments of the layer; an initializer that is a function is left out.
+
+        Returns
+        -------
+        dict
+            For ``from_config``.
+        """
         return {
             **super().get_config(),
             "rows": self.rows,
