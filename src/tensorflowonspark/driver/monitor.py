@@ -310,7 +310,9 @@ class Monitor(Roster):
         idle = self.idle()
         if not idle:
             return
-        found = find_hung(idle, [], self.feed) if self._restarts_nodes else None  # one that does not answer
+        found = None
+        if self._restarts_nodes and not self.spec.num_ps:  # none waits for another in TensorFlow
+            found = find_hung(idle, [], self.feed)
         trainers = [node for node in self.trainers() if not (node.serving or node.lost)]
         found = found or find_hung(idle, trainers, self.feed)
         if found is not None:
