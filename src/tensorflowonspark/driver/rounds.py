@@ -197,7 +197,8 @@ class Rounds:
             return
         # Workers at the end of their training have nothing else to do than to wait for those that still train.
         deciding = [each for each in self._members.values() if not each.newcomer] or list(self._members.values())
-        over = self._begun and all(each.late or (each.waiting and each.report.last) for each in deciding)
+        at_end = [each for each in deciding if each.waiting and each.report.last and not each.late]
+        over = self._begun and bool(at_end) and all(each.late or each in at_end for each in deciding)
         ends = all(each.report.last for each in ready)
         overdue = not ends and self._is_overdue(ready)
         if away and not overdue and not over:
@@ -208,7 +209,7 @@ class Rounds:
             return
         for each in self._members.values():
             each.late = each not in ready and not each.settled
-        if away and self._begun and not over:
+        if away and not over:
             names = ", ".join(f"{each.role} on {each.host}" for each in away)
             CONSOLE.log(_log, logging.WARNING, "a round begins without %s: the time is over (timeout)", names)
         self._begin(sorted(ready, key=lambda each: each.node.number), final=ends or over)

@@ -10,7 +10,7 @@ import pytest
 import tensorflowonspark as tfos
 from tests.support.programs import small_frame, small_model
 
-pytestmark = pytest.mark.masters("local")
+pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
 
 
 def fit(args, ctx):
