@@ -61,7 +61,8 @@ OLDEST = .venvs/oldest
 MATRIX = tests/unit/keras tests/cluster/keras tests/cluster/training tests/cluster/lifecycle/test_lifecycle.py tests/spark/frames \
   tests/spark/ml/test_model.py tests/unit/ml/test_summary.py tests/spark/tfrecords/test_functions.py tests/unit/tfrecords/test_framing.py \
   tests/unit/v2/test_pipeline.py tests/spark/v2/test_pipeline.py tests/cluster/v2/test_pipeline.py tests/unit/v2/test_dfutil.py \
-  tests/spark/v2/test_dfutil.py tests/cluster/v2/test_programs.py::test_a_program_on_one_machine
+  tests/spark/v2/test_dfutil.py tests/cluster/v2/test_programs.py::test_a_program_on_one_machine \
+  --ignore=tests/cluster/keras/test_jax.py
 matrix: $(OLDEST)/.installed
 	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest -n 2 $(MATRIX) $(ARGS)
 

@@ -6,6 +6,7 @@ epoch. ``dense`` is a larger network on made rows: rows per second.
 """
 
 import statistics
+from itertools import count
 
 from benchmarks.common.report import Target, circumstances, median_and_range
 from benchmarks.common.rounds import Contender, take_turns
@@ -43,22 +44,20 @@ TARGETS = [
 
 
 def measure(options, log):
-    """Train with each backend in turn, each time with another seed; each round is a new application."""
+    """Train with each backend in turn, with another seed in each round."""
     found = {}
-    for part, epochs in _EPOCHS.items():
-        seeds = {backend: iter(range(100)) for backend in _BACKENDS}
+    rows = max(1_024, int(_ROWS * options.scale))
+    with Contender(["-m", _MODULE], log) as contender:
+        for part, epochs in _EPOCHS.items():
+            seeds = {backend: count() for backend in _BACKENDS}
 
-        def turn(backend, part=part, epochs=epochs, seeds=seeds):
-            def one_round():
-                rows = max(1_024, int(_ROWS * options.scale))
-                request = {"part": part, "backend": backend, "seed": next(seeds[backend]), "rows": rows}
-                with Contender(["-m", _MODULE], log) as contender:
-                    return contender.round({**request, "epochs": epochs})
+            def turn(backend, part=part, epochs=epochs, seeds=seeds):
+                request = {"part": part, "backend": backend, "rows": rows, "epochs": epochs}
+                return lambda: contender.round({**request, "seed": next(seeds[backend])})
 
-            return one_round
-
-        turns = {backend: turn(backend) for backend in _BACKENDS}
-        found[part] = take_turns(turns, min(options.rounds, _ROUNDS), part, shown=_shown, warm_up=False)
+            turns = {backend: turn(backend) for backend in _BACKENDS}
+            rounds = min(options.rounds, _ROUNDS)
+            found[part] = take_turns(turns, rounds, part, shown=_shown, warm_up=False)
     return {**found, "circumstances": circumstances(options, packages=_PACKAGES, warm_up=False)}
 
 

@@ -1,6 +1,7 @@
 """Contender: one training on two workers, with Keras on TensorFlow or on JAX."""
 
 import time
+from functools import partial
 from itertools import pairwise
 
 from benchmarks.common.rounds import serve_rounds
@@ -71,19 +72,18 @@ def _rows(spark, request):
     return frame.where("id % 5 <> 0").drop("id"), held_out.drop("id")
 
 
-def run_round(request):
+def run_round(spark, request):
     """Return accuracy, losses and speed of one training."""
     import tensorflowonspark as tfos
 
-    with two_whole_workers("3g") as spark:
-        frame, held_out = _rows(spark, request)
-        count = frame.count()
-        start = time.monotonic()
-        args = {**request, "batch_size": 64 if held_out is not None else 256}
-        env = {"KERAS_BACKEND": request["backend"]}
-        options = {} if held_out is None else {"validation": held_out}
-        results = tfos.run(spark, train, args, num_workers=2, data=frame, env=env, **options)
-        seconds = time.monotonic() - start
+    frame, held_out = _rows(spark, request)
+    count = frame.count()
+    start = time.monotonic()
+    args = {**request, "batch_size": 64 if held_out is not None else 256}
+    env = {"KERAS_BACKEND": request["backend"]}
+    options = {} if held_out is None else {"validation": held_out}
+    results = tfos.run(spark, train, args, num_workers=2, data=frame, env=env, warm_nodes=False, **options)
+    seconds = time.monotonic() - start
     history, ends = results["worker:0"]
     epochs = [after - before for before, after in pairwise(ends)]
     accuracy = history["val_accuracy" if held_out is not None else "accuracy"][-1]
@@ -92,4 +92,5 @@ def run_round(request):
 
 
 if __name__ == "__main__":
-    serve_rounds(run_round)
+    with two_whole_workers("3g") as session:
+        serve_rounds(partial(run_round, session))
