@@ -29,8 +29,12 @@ class Placed(keras.layers.Wrapper):
         The layer, or a model.
     node : str
         The name of the node, as ``"worker:1"``.
-    **options
-        As for any layer, as ``name``.
+    name : str, optional
+        The name of this layer; the other one has its own.
+    trainable : bool
+        Whether the weights are trained.
+    dtype : str or keras.DTypePolicy, optional
+        As for any layer of Keras.
 
     Raises
     ------
@@ -54,7 +58,9 @@ class Placed(keras.layers.Wrapper):
         )
     """
 
-    def __init__(self, layer: Any, node: str, **options: Any) -> None:
+    def __init__(
+        self, layer: Any, node: str, *, name: str | None = None, trainable: bool = True, dtype: Any = None
+    ) -> None:
         if keras.backend.backend() != "tensorflow":
             raise SpecError(
                 f"Placed(..., {node!r}) needs Keras's TensorFlow backend, and this is {keras.backend.backend()!r}: on "
@@ -62,7 +68,7 @@ class Placed(keras.layers.Wrapper):
             )
         if not isinstance(node, str) or not _NODE.fullmatch(node):
             raise SpecError(f"Placed(..., {node!r}): expected the name of a node, as 'worker:1' or 'chief:0'")
-        super().__init__(layer, **options)
+        super().__init__(layer, name=name, trainable=trainable, dtype=dtype)
         self.node = node
         self.supports_masking = layer.supports_masking
         self.supports_jit = False  # XLA compiles for one process
