@@ -70,7 +70,7 @@ def measure(options, log):
             print(f"{request}: {found}", file=sys.stderr, flush=True)
             return found
 
-        small = {"rows": 1000, "optimizer": "sgd"}
+        small = {"rows": 100, "optimizer": "sgd"}  # each row is updated often
         losses = {str(workers): run_round(round="losses", workers=workers, **small) for workers in (2, 4)}
         limit = {"rows": int(_LIMITED * scale), "optimizer": "adagrad", "limit_mb": 1000 * scale + 400}
         limited = {str(workers): run_round(round="limited", workers=workers, **limit) for workers in (1, 4)}
