@@ -67,10 +67,10 @@ def measure(options, log):
 
         def run_round(**request):
             found = contender.round(request)
-            print(f"{request}: {str(found)[:200]}", file=sys.stderr, flush=True)
+            print(f"{request}: {found}", file=sys.stderr, flush=True)
             return found
 
-        small = {"rows": 1000, "optimizer": "sgd"}
+        small = {"rows": 100, "optimizer": "sgd"}  # each row is updated often
         losses = {str(workers): run_round(round="losses", workers=workers, **small) for workers in (2, 4)}
         limit = {"rows": int(_LIMITED * scale), "optimizer": "adagrad", "limit_mb": 1000 * scale + 400}
         limited = {str(workers): run_round(round="limited", workers=workers, **limit) for workers in (1, 4)}
@@ -127,7 +127,7 @@ def report(results):
         for kind, values in found["auc"].items()
     ]
     limited = found["limited"]
-    error = next(line for line in limited["1"].get("error", "it trains").splitlines() if line)
+    error = next(line for line in limited["1"].get("error", "it trains").splitlines() if line).partition(": {{")[0]
     return "\n\n".join(
         [
             f"{found['about']}; median of {len(found['steps']['plain'])} rounds.",

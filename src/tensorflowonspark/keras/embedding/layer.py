@@ -213,7 +213,8 @@ class ShardedEmbedding(keras.Layer):
         is_ragged = isinstance(ids, tf.RaggedTensor) or getattr(ids, "ragged", False)
         shape = self.compute_output_shape(ids.shape)
         is_ragged = is_ragged and len(shape) > (_VECTORS if self.combiner else 0)
-        return keras.KerasTensor(shape, self.compute_dtype, ragged=bool(is_ragged))
+        options = {"ragged": True} if is_ragged else {}  # which older versions of Keras don't have
+        return keras.KerasTensor(shape, self.compute_dtype, **options)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return the shape of the result for a shape of ids.
