@@ -51,19 +51,22 @@ def fail(how):
 
 def strike(cluster, how, number):
     """Let something happen to a node from outside, in whatever state it is just now."""
+    info = cluster.nodes[number]
+    if info.pid is None or info.jvm_pid is None:
+        return  # it has not connected yet (psutil.Process(None) would be this process)
     with suppress(psutil.Error, LookupError, OSError):
         if how == "kill node":
             node_of(cluster, number).kill()
         elif how == "stop node":
             node_of(cluster, number).send_signal(signal.SIGSTOP)
         elif how == "kill supervisor":
-            psutil.Process(cluster.nodes[number].pid).kill()
+            psutil.Process(info.pid).kill()
         elif how == "stop supervisor":
-            psutil.Process(cluster.nodes[number].pid).send_signal(signal.SIGSTOP)
+            psutil.Process(info.pid).send_signal(signal.SIGSTOP)
         elif how == "kill fork server":
             fork_servers()[0].kill()
         elif how == "kill executor":
-            psutil.Process(cluster.nodes[number].jvm_pid).kill()
+            psutil.Process(info.jvm_pid).kill()
 
 
 def check_rows(results):
