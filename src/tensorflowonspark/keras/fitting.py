@@ -9,8 +9,10 @@ sign, whatever the weight of its class.
 """
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -89,7 +91,9 @@ def predict_alone(trainer: ModuleType) -> None:
     def predict(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
             return wrapped(*args, **kwargs)
-        with predicting():
+        # A model with divided tables needs the other workers all the same.
+        divided = sys.modules.get("tensorflowonspark.keras.embedding.prediction")
+        with predicting(), divided.predicting_together(model) if divided else nullcontext():
             return wrapped(*args, **kwargs)
 
     def reduce_per_replica(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

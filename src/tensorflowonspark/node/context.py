@@ -11,10 +11,10 @@ import wrapt
 
 from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
-from tensorflowonspark.errors import ClusterError, FeedError
+from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.messages import InferenceReady, Member, Serving
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
-from tensorflowonspark.node.checkpoint.export import export
+from tensorflowonspark.node.checkpoint.export import divided_layers, export
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.inference import FunctionServer, InferenceServer
@@ -162,12 +162,17 @@ class Context(FeedAccess, ParallelAccess):
         FeedError
             If this node is not fed.
         SpecError
-            If `function` is neither callable nor a model.
+            If `function` is neither callable nor a model, or a model whose tables are divided among the workers.
 
         Examples
         --------
         >>> ctx.serve(lambda ids: ids * 2, features="id")
         """
+        if divided := divided_layers(function):
+            raise SpecError(
+                f"ctx.serve: no worker has all rows of ShardedEmbedding {divided[0].name!r}, and answers alone: serve a "
+                "model with layer.to_embedding() in its place, or apply the model that ctx.export writes"
+            )
         options = FeatureOptions(features=features, shapes=shapes, dtypes=dtypes, fill=fill)
         self.serve_batches(FunctionServer.of(function, batch_rows, options))
 

@@ -6,6 +6,7 @@
 - `lookup`: one step of the layer: rows forwards, gradients backwards.
 - `table`: one worker's rows, their initial values, and the slots of the optimizer beside them.
 - `optimizers`: sparse SGD, Adagrad and lazy Adam.
+- `prediction`: ``predict``, in which all workers take part.
 - `parts`: the rows as parts of a checkpoint, and those of another number of workers.
 - `export`: models for serving, written block by block.
 """

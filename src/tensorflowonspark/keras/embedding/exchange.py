@@ -20,10 +20,10 @@ __all__ = ["Exchange", "Requests", "cpu", "join"]
 _GROUP = 1_970_000_001  # TensorFlow counts its own groups from 1
 _FIRST_KEY = 1_000_000  # of the layers; the keys below it are those of `join`
 _SITES = 64  # calls of one layer in a step
-_KINDS = 6
+_KINDS = 7
 _SIZES = sorted({(4 + quarter) * 2**power // 4 for power in range(27) for quarter in range(4)})  # 1, 2, 3, ... 7·2²⁴
 _KEYS = 128  # of one kind; above the number of sizes
-_LARGEST, _IDS, _ROWS, _GRADIENTS, _FLAGS, _BLOCKS = range(_KINDS)
+_LARGEST, _IDS, _ROWS, _GRADIENTS, _FLAGS, _BLOCKS, _STEPS = range(_KINDS)
 
 _joined = count()  # layers that this process has built
 
@@ -101,6 +101,11 @@ class Exchange:
     def any_of(self, flag: tf.Tensor, site: int) -> tf.Tensor:
         """Return whether a flag is set on any worker."""
         return self._reduce(tf.cast(flag, tf.int32)[None], self._key(_FLAGS, site), "Max")[0] > 0
+
+    def most_steps(self, steps: int) -> int:
+        """Return the largest number that a worker gives, outside of any step."""
+        with cpu():
+            return int(self._reduce(tf.constant([steps], tf.int32), self._key(_STEPS, 0), "Max")[0])
 
     def gather_block(self, rows: tf.Tensor) -> tf.Tensor:
         """Return the rows of all workers, shape ``(workers, rows, dim)``, outside of any step.

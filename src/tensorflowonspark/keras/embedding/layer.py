@@ -11,11 +11,12 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.embedding.exchange import cpu, join
+from tensorflowonspark.keras.embedding.exchange import Exchange, cpu, join
 from tensorflowonspark.keras.embedding.ids import COMBINERS, checked, combined, hashed
 from tensorflowonspark.keras.embedding.lookup import Lookup
 from tensorflowonspark.keras.embedding.optimizers import row_optimizer
 from tensorflowonspark.keras.embedding.parts import read_parts, written_parts
+from tensorflowonspark.keras.embedding.prediction import is_predicting_together
 from tensorflowonspark.keras.embedding.table import Initializer, Table, initial_rows
 from tensorflowonspark.keras.saving import outside_scope
 from tensorflowonspark.keras.shards import is_predicting
@@ -31,7 +32,7 @@ class ShardedEmbedding(keras.Layer):
 
     For tables that are too large for one host, or of which a step uses few rows. In each step the workers exchange ids,
     rows and gradients, all-to-all, and each updates its own rows; nothing else of the table is sent. It works in Keras
-    3's ``fit`` and ``evaluate`` and in custom loops under ``tf.distribute.MultiWorkerMirroredStrategy``, with one
+    3's ``fit``, ``evaluate`` and ``predict`` and in custom loops under ``tf.distribute.MultiWorkerMirroredStrategy``, with one
     replica per worker; and in a single process, which has all rows.
 
     The rows are no variable of Keras: the model's optimizer, its clipping, weight decay and gradient accumulation do
@@ -188,10 +189,10 @@ class ShardedEmbedding(keras.Layer):
         if self._served is not None:
             return tf.cast(tf.gather(self._served, ids), self.compute_dtype)
         lookup = self._built()
-        if lookup.exchange is not None and is_predicting():
+        if lookup.exchange is not None and is_predicting() and not is_predicting_together():
             raise SpecError(
-                f"ShardedEmbedding {self.name!r}: predict runs on each worker alone, and none has all rows: predict "
-                "with a model that ctx.export wrote, or with layer.to_embedding() in its place; evaluate works"
+                f"ShardedEmbedding {self.name!r}: all workers take part in predict, which needs a model that is "
+                "built: call model.build, fit or evaluate first, on all workers"
             )
         anchor = tf.convert_to_tensor(self._anchor)
         # A tape calls the functions of all gradients of a loss, whichever variables it is asked for.
@@ -289,6 +290,11 @@ class ShardedEmbedding(keras.Layer):
             embedding.build()
             embedding.set_weights([values])
         return embedding
+
+    @property
+    def _exchange(self) -> Exchange | None:
+        """The exchange with other workers; None before the layer is built, and where there are none."""
+        return self._lookup.exchange if self._lookup is not None else None
 
     def _blocks(self) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Yield the rows of all workers in order, in blocks with their first id; all workers take part."""

@@ -12,7 +12,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import whole_model
 
-__all__ = ["export", "is_of", "save"]
+__all__ = ["divided_layers", "export", "is_of", "save"]
 
 
 def is_of(package: str, model: Any) -> bool:
@@ -56,7 +56,7 @@ def export(
     StorageError
         If the path can't be written.
     """
-    if divided := _divided_layers(model):
+    if divided := divided_layers(model):
         from tensorflowonspark.keras.embedding.export import send_rows, write_model
 
         if is_chief:
@@ -74,7 +74,7 @@ def export(
             write(model, str(PurePosixPath(unused) / PurePosixPath(path).name))
 
 
-def _divided_layers(model: Any) -> list[Any]:
+def divided_layers(model: Any) -> list[Any]:
     """Return the layers of a model whose tables are divided among the workers, if the program has any."""
     if "tensorflowonspark.keras.embedding" not in sys.modules or not is_of("keras", model):
         return []
