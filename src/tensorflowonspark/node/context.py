@@ -170,8 +170,8 @@ class Context(FeedAccess, ParallelAccess):
         """
         if divided := divided_layers(function):
             raise SpecError(
-                f"ctx.serve: no worker has all rows of ShardedEmbedding {divided[0].name!r}, and answers alone: serve a "
-                "model with layer.to_embedding() in its place, or apply the model that ctx.export writes"
+                f"ctx.serve: no worker has all rows of ShardedEmbedding {divided[0].name!r}, and each answers alone: "
+                "serve a model with layer.to_embedding() in its place, or apply the model that ctx.export writes"
             )
         options = FeatureOptions(features=features, shapes=shapes, dtypes=dtypes, fill=fill)
         self.serve_batches(FunctionServer.of(function, batch_rows, options))

@@ -32,8 +32,8 @@ class ShardedEmbedding(keras.Layer):
 
     For tables that are too large for one host, or of which a step uses few rows. In each step the workers exchange ids,
     rows and gradients, all-to-all, and each updates its own rows; nothing else of the table is sent. It works in Keras
-    3's ``fit``, ``evaluate`` and ``predict`` and in custom loops under ``tf.distribute.MultiWorkerMirroredStrategy``, with one
-    replica per worker; and in a single process, which has all rows.
+    3's ``fit``, ``evaluate`` and ``predict`` and in custom loops under ``tf.distribute.MultiWorkerMirroredStrategy``,
+    with one replica per worker; and in a single process, which has all rows.
 
     The rows are no variable of Keras: the model's optimizer, its clipping, weight decay and gradient accumulation do
     not concern them, and ``get_weights`` leaves them out. A custom loop updates them by ``tape.gradient`` of a loss, if
