@@ -1,6 +1,6 @@
 """The callbacks given to ``fit``, and backends on which it needs one that exchanges weights between workers.
 
-With torch each worker would train a model of its own, and nothing would say so. A callback that exchanges weights
+With torch each worker would train a model of its own, without an error. A callback that exchanges weights
 itself (`LocalSGD`, `DiLoCo`, or another with the attribute ``exchanges_weights = True``) works there as on every
 backend.
 """
