@@ -17,6 +17,8 @@ from pyspark import cloudpickle as spark_cloudpickle
 import tests
 from tensorflowonspark import storage
 from tests.support import hadoop, jvm, ladder
+from tests.support.mlflow_server import MlflowServer
+from tests.support.mlflow_server import environment as mlflow_environment
 from tests.support.processes import check_nothing_left, ended, fork_servers, scratch_directories
 from tests.support.standalone import standalone_cluster
 
@@ -190,6 +192,30 @@ def remote_directory(request, spark, hadoop_free):
     storage.remove(place)
     for key in settings:
         spark.conf.unset(key)
+
+
+@pytest.fixture(scope="session")
+def mlflow_server():
+    """The address of MLflow's own server, on a SQLite store."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        server = MlflowServer(directory)
+        yield server.uri
+        server.close()
+
+
+@pytest.fixture
+def mlflow(mlflow_server, monkeypatch):
+    """MLflow with a server, and without a run."""
+    for name, value in mlflow_environment.items():
+        monkeypatch.setenv(name, value)
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(mlflow_server)
+    yield mlflow
+    while mlflow.active_run() is not None:
+        mlflow.end_run()
+    mlflow.set_tracking_uri(before)
 
 
 @pytest.fixture(autouse=True, scope="session")

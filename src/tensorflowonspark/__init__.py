@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tensorflowonspark.config import Role as Role
     from tensorflowonspark.driver.cluster import Cluster as Cluster
     from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed as StreamingFeed
+    from tensorflowonspark.driver.metrics.records import ClusterEvent as ClusterEvent
+    from tensorflowonspark.driver.metrics.records import ClusterMetrics as ClusterMetrics
+    from tensorflowonspark.driver.metrics.records import EpochMetrics as EpochMetrics
+    from tensorflowonspark.driver.metrics.records import NodeMetrics as NodeMetrics
     from tensorflowonspark.driver.nodes import NodeInfo as NodeInfo
     from tensorflowonspark.driver.nodes import NodeState as NodeState
     from tensorflowonspark.driver.run import run as run
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.node.context import context as context
     from tensorflowonspark.node.feed.feed import Feed as Feed
     from tensorflowonspark.node.ps.coordinator import CoordinatedFeed as CoordinatedFeed
+    from tensorflowonspark.search.tune import tune as tune
     from tensorflowonspark.tfrecords.functions import read_tfrecord as read_tfrecord
     from tensorflowonspark.tfrecords.functions import register_tfrecord as register_tfrecord
     from tensorflowonspark.tfrecords.functions import write_tfrecord as write_tfrecord
@@ -48,15 +53,19 @@ __all__ = [
     "Checkpoints",
     "Cluster",
     "ClusterError",
+    "ClusterEvent",
+    "ClusterMetrics",
     "ClusterSpec",
     "Context",
     "CoordinatedFeed",
     "EnvironmentNotReady",
+    "EpochMetrics",
     "Feed",
     "FeedError",
     "Job",
     "NodeError",
     "NodeInfo",
+    "NodeMetrics",
     "NodeState",
     "RestartPolicy",
     "Role",
@@ -73,12 +82,14 @@ __all__ = [
     "register_tfrecord",
     "run",
     "run_script",
+    "tune",
     "write_tfrecord",
 ]
 
 _PACKAGES = ("frames", "keras", "ml", "storage")
 _MODULES = {
     "driver.cluster": ("Cluster",),
+    "driver.metrics.records": ("ClusterEvent", "ClusterMetrics", "EpochMetrics", "NodeMetrics"),
     "driver.nodes": ("NodeInfo", "NodeState"),
     "driver.run": ("run", "run_script"),
     "driver.feed.structured_streaming": ("StreamingFeed",),
@@ -99,6 +110,7 @@ _MODULES = {
     "ml.adapting": ("adapt",),
     "node.checkpoint.checkpoints": ("Checkpoints",),
     "node.context": ("Context", "context"),
+    "search.tune": ("tune",),
     "config": ("ClusterSpec", "Job", "RestartPolicy", "Role"),
     "tfrecords.functions": ("read_tfrecord", "register_tfrecord", "write_tfrecord"),
 }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,12 +16,20 @@ __all__ = [
     "ClusterConfig",
     "ClusterSpec",
     "Job",
+    "Observability",
     "RestartPolicy",
     "Role",
     "check_seconds",
+    "is_secret",
     "tf_config",
 ]
 
+_LAST_PORT = 65535
+_SECRET = re.compile(
+    r"secret|passw|passphrase|token|credential|bearer|basic$|authorization|access[._-]?key|account[._-]?key|api[._-]?key|"
+    r"keytab|principal|private[._-]?key|signature|(^|[._-])(sas|sig|pwd)([._-]|$)",
+    re.IGNORECASE,
+)
 HEARTBEATS_PER_TIMEOUT = 6  # sent by a supervisor within `ClusterConfig.heartbeat_timeout`
 
 
@@ -258,6 +267,45 @@ def check_seconds(name: str, seconds: float) -> float:
     return float(seconds)
 
 
+def is_secret(name: str) -> bool:
+    """Return whether a setting or variable of this name holds a secret, or the name of a person.
+
+    Examples
+    --------
+    >>> is_secret("spark.hadoop.fs.s3a.access.key"), is_secret("spark.executor.cores")
+    (True, False)
+    """
+    return _SECRET.search(name) is not None
+
+
+@dataclass(frozen=True)
+class Observability:
+    """How a training can be watched from outside; `Cluster` documents the settings.
+
+    Raises
+    ------
+    SpecError
+        If a port is none, or `tracking` neither "auto" nor "none".
+    """
+
+    dashboard: bool | int = False  # whether there is a page, or its port
+    metrics_port: int | None = None  # at which Prometheus reads
+    tracking: Literal["auto", "none"] = "auto"  # of experiments, by MLflow
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dashboard, bool):
+            _check_port("dashboard", self.dashboard)
+        if self.metrics_port is not None:
+            _check_port("metrics_port", self.metrics_port)
+        if self.tracking not in ("auto", "none"):
+            raise SpecError(f"tracking={self.tracking!r}: expected 'auto' or 'none'")
+
+
+def _check_port(name: str, port: object) -> None:
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _LAST_PORT:
+        raise SpecError(f"{name}={port!r}: expected a port from 0 (any free one) to {_LAST_PORT}")
+
+
 @dataclass(frozen=True)
 class ClusterConfig:
     """The settings of a cluster: what the user passed to `Cluster`, in one attempt.
@@ -285,10 +333,12 @@ class ClusterConfig:
     warm_nodes: bool = True
     tls: bool | None = None  # None: as Spark's settings ask
     grace: float = 0.0  # seconds that nodes have to end when the cluster is interrupted
-    show: str | None = None  # the node whose output is shown; None for all
-    log_dir: str | None = None  # where the output of each node is written, on the driver's machine
+    show: str | None = None  # the node all of whose lines are shown; "none" for no node, None for all
+    log_dir: str | None = None  # where the output of each node is written: a path of the driver's machine, or a URL
     gpus_per_node: int | None = None  # that Spark assigns to each node's task; None: as the application's settings ask
     network_interface: str | None = None  # the name, a pattern of names, or the network of the nodes' addresses
+    log_format: Literal["text", "json"] = "text"  # of the nodes' output
+    observability: Observability = field(default_factory=Observability)
     attempt: int = 0  # restarts before this attempt
     first_feed: int = 0  # number of the first feed of this attempt
 
@@ -299,6 +349,8 @@ class ClusterConfig:
         gpus = self.gpus_per_node
         if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
             raise SpecError(f"gpus_per_node={gpus!r}: expected a whole number of GPUs from 1 on, or None")
+        if self.log_format not in ("text", "json"):
+            raise SpecError(f"log_format={self.log_format!r}: expected 'text' or 'json'")
         if self.network_interface is not None:
             _check_interface(self.network_interface)
 

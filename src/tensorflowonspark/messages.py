@@ -21,6 +21,7 @@ __all__ = [
     "Detach",
     "Failed",
     "FeedWanted",
+    "GpuUsage",
     "Heartbeat",
     "Idle",
     "InferenceReady",
@@ -28,10 +29,12 @@ __all__ = [
     "Member",
     "MemberReplaced",
     "Members",
+    "MetricsReported",
     "NoMoreFeeds",
     "NodeLost",
     "NodeReady",
     "NodeStatus",
+    "NodeUsage",
     "Peer",
     "PortReleased",
     "Probe",
@@ -56,6 +59,7 @@ __all__ = [
     "ToDriver",
     "ToNode",
     "ToSupervisor",
+    "TrainingTotals",
     "WaitsFor",
 ]
 
@@ -174,6 +178,53 @@ class Progress(ToDriver):
     step: int
     steps: int
     rows: int
+
+
+@dataclass(frozen=True)
+class GpuUsage:
+    """The use of a GPU: `utilization` from 0 to 1, memory in bytes."""
+
+    address: str  # on its host
+    utilization: float
+    memory: int
+    memory_total: int
+
+
+@dataclass(frozen=True)
+class NodeUsage(ToDriver):
+    """What the processes of the node use; sent in place of a heartbeat."""
+
+    time: float  # seconds, of the host's own clock
+    processor: float  # seconds since the process started
+    memory: int  # bytes
+    gpus: tuple[GpuUsage, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrainingTotals(ToDriver):
+    """What the program has done so far; times in seconds, of the node's own clock. None: not measured."""
+
+    time: float
+    epoch: int
+    step: int  # steps of this epoch
+    steps: int  # of an epoch; 0: unknown
+    total_steps: int
+    rows: int
+    bytes: int
+    waiting_for_rows: float | None
+    waiting_for_workers: float | None
+    training: float  # the time in which the program trained: with the waits, without validation
+
+
+@dataclass(frozen=True)
+class MetricsReported(ToDriver):
+    """Metrics of the program: at the end of an epoch, or in its midst."""
+
+    epoch: int
+    values: dict[str, float]
+    ended: bool  # whether the epoch has ended
+    seconds: float | None = None  # that it took
+    shown: bool = False  # whether Keras prints them
 
 
 @dataclass(frozen=True)

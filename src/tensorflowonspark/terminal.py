@@ -15,7 +15,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from threading import Condition, RLock, Thread
 from typing import Any
@@ -45,6 +45,11 @@ class Console:
     ----------
     characters : int
         Maximum number of characters in the queue.
+
+    Attributes
+    ----------
+    aside : callable
+        Returns a context in which lines can be written beside progress bars.
     """
 
     def __init__(self, characters: int = _CHARACTERS) -> None:
@@ -52,6 +57,7 @@ class Console:
         self._reset()
 
     def _reset(self) -> None:
+        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
         self._lock = RLock()  # entered itself, as in `Monitor`, so that a signal can't leave it locked
         self._changed = Condition(self._lock)
         self._entries: deque[_Entry] = deque()
@@ -95,7 +101,12 @@ class Console:
 
     def log(self, logger: logging.Logger, level: int, text: str, *args: object) -> None:
         """Put a log record into the queue."""
-        self.put(lambda: logger.log(level, text, *args), lambda: outlets(logger), 1, len(text))
+
+        def write() -> None:
+            with self.aside():
+                logger.log(level, text, *args)
+
+        self.put(write, lambda: outlets(logger), 1, len(text))
 
     def drain(self) -> bool:
         """Wait until the queue is empty, unless the reader has stopped; return whether it is empty."""
@@ -173,6 +184,12 @@ class Unblocked:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self._file is getattr(other, "_file", other)  # tqdm compares the files of its bars
+
+    def __hash__(self) -> int:
+        return hash(self._file)
 
     def __del__(self) -> None:
         if self._descriptor is not None:

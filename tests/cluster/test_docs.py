@@ -90,16 +90,21 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
     "page",
     [
         "checkpoints.md",
+        "dashboard.md",
         "dataframe.md",
         "embeddings.md",
         "failures.md",
         "jax.md",
         "keras-model.md",
         "local-sgd.md",
+        "logs.md",
+        "metrics.md",
         "migrating.md",
+        "mlflow.md",
         "model-parallel.md",
         "spark-ml.md",
         "tfrecord.md",
+        "tune.md",
     ],
 )
 def test_the_code_of(page, tmp_path):

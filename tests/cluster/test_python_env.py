@@ -39,7 +39,7 @@ def tfos_run(conf_dir, folder, mode):
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
     program = "import sys; from tensorflowonspark.cli import main; sys.exit(main())"
-    given = ["--python-env", "venv", "--deploy-mode", mode, "--workers", "2", *options, "train.py"]
+    given = ["--python-env", "venv", "--deploy-mode", mode, "--workers", "2", "--show", "all", *options, "train.py"]
     process = subprocess.Popen(
         [sys.executable, "-c", program, "run", "--master", "yarn", *given],
         env={**environment, "HADOOP_CONF_DIR": conf_dir, "HADOOP_USER_NAME": "eve"},

@@ -85,15 +85,16 @@ def check_nothing_staged(mini_cluster):
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_an_unchanged_script(yarn, mini_cluster, hadoop_free, tmp_path, mode):
     script = [ROOT / "examples/multi_worker.py", "--epochs", "8"]
-    logs = ["--log-dir", tmp_path / "logs"] if mode == "client" else []
-    process = tfos_run(yarn, mini_cluster.url, mode, "--workers", "2", *logs, *script)
+    logs = str(tmp_path / "logs") if mode == "client" else f"{mini_cluster.url}/user/ann/logs"
+    process = tfos_run(yarn, mini_cluster.url, mode, "--workers", "2", "--log-dir", logs, *script)
     try:
         output, _ = process.communicate(timeout=180)
     finally:
         process.kill()
     assert process.returncode == 0, output
+    files, within = storage.file_system(logs)
     for index in (0, 1):
-        text = (tmp_path / f"logs/worker-{index}.log").read_text() if logs else mini_cluster.log(application(output))
+        text = files.cat(f"{within}/worker-{index}.log").decode()
         assert float(text.rpartition(f"worker {index}: accuracy ")[2].split()[0]) > 0.8
     check_nothing_staged(mini_cluster)
 

@@ -7,6 +7,7 @@ benchmark of scale processes that each play fifty nodes.
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
+from tensorflowonspark.driver.spark.slots import ApplicationSlots
 
 
 class PlayedStage:
@@ -68,8 +69,20 @@ class LoopbackBackend:
     def find_slots(self, needed, wanted, timeout, had=0):
         return wanted if self.slots is None else min(wanted, self.slots)
 
+    def reservation(self):
+        return ApplicationSlots(None).reservation()
+
+    def reserve_slots(self, request):
+        return self.find_slots(request.needed, request.wanted, request.timeout, request.had)
+
+    def release_slots(self):
+        pass
+
     def wants_tls(self):
         return False
+
+    def driver_host(self):
+        return "127.0.0.1", "127.0.0.1"
 
     def listen(self, credentials, on_channel):
         server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)

@@ -38,10 +38,12 @@ WITH_SPARK = {
 }
 WITH_NODES = {
     "tensorflowonspark.driver.cluster",
+    "tensorflowonspark.driver.cluster_view",
     "tensorflowonspark.driver.feed.structured_streaming",
     "tensorflowonspark.driver.run",
     "tensorflowonspark.ml.estimator",
     "tensorflowonspark.ml.summary",
+    "tensorflowonspark.search.tune",
 }
 # `unit/node/test_node_examples.py` runs these.
 WITH_CONTEXT = {
@@ -50,6 +52,7 @@ WITH_CONTEXT = {
     "tensorflowonspark.node.feed.feed",
     "tensorflowonspark.node.feed_access",
     "tensorflowonspark.node.file_access",
+    "tensorflowonspark.node.output_access",
     "tensorflowonspark.node.parallel",
     "tensorflowonspark.node.ps.coordinator",
 }

@@ -39,6 +39,8 @@ def test_a_dry_run_shows_what_would_run(script, capsys):
         (["train.py", "--dry-run", "-h"], "train.py --dry-run -h"),
         (["-m", "json.tool", "-m"], "-m json.tool -m"),
         (["-mjson.tool", "--workers"], "-m json.tool --workers"),
+        (["--dashboard", "train.py", "-x"], "train.py -x"),  # no port
+        (["--dashboard=8080", "train.py", "-x"], "train.py -x"),
     ],
 )
 def test_what_follows_the_script_is_its_own(script, capsys, words, shown_as):
@@ -116,11 +118,18 @@ def test_wrong_usage_is_named(script, capsys, arguments, message):
             "a standalone cluster runs no Python driver",
         ),
         (["--deploy-mode", "cluster", "--master", "local[2]", "train.py"], "one machine has no cluster mode"),
+        (
+            ["--deploy-mode", "cluster", "--master", "yarn", "--log-dir", "logs", "train.py"],
+            "--log-dir logs is on the driver's machine, which --deploy-mode cluster chooses: name a URL",
+        ),
         (["--no-wait", "train.py"], "--no-wait needs --deploy-mode cluster"),
         (["--staging-dir", "/tmp", "train.py"], "--staging-dir needs --deploy-mode cluster"),
         (["--dry-run", "--gpus-per-node", "0", "train.py"], "gpus_per_node=0: expected a whole number of GPUs"),
         (["--dry-run", "--network-interface", "10.1/99", "train.py"], "network_interface='10.1/99': expected a name"),
-        (["--dry-run", "--show", "worker:2", "--workers", "2", "train.py"], "show='worker:2': expected all, chief or"),
+        (
+            ["--dry-run", "--show", "worker:2", "--workers", "2", "train.py"],
+            "show='worker:2': expected all, chief, none or",
+        ),
     ],
 )
 def test_an_argument_that_can_not_be_right_is_refused(script, capsys, arguments, message):

@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from tensorflowonspark.cli import main
-from tensorflowonspark.cli.redaction import Redaction, is_secret
+from tensorflowonspark.cli.redaction import Redaction
+from tensorflowonspark.config import is_secret
 
 
 @pytest.fixture

@@ -48,6 +48,12 @@ FAULTS = [
         "unit/driver/test_cluster.py::test_output_that_can_not_be_shown_does_no_harm",
     ),
     (
+        "driver",
+        "the file system of `log_dir` fails or is full",
+        "training continues; one warning, and at the end one with the local directory of what could not be copied",
+        "unit/driver/test_log_files.py::test_a_file_system_that_goes_away_is_reported_and_the_files_are_kept",
+    ),
+    (
         "any",
         "the wall clock jumps",
         "none: all times use the monotonic clock; certificates allow a day's difference between hosts",
@@ -285,5 +291,8 @@ def test_nobody_waits_by_the_wall_clock():
     }
     assert callers == {
         "transport/credentials.py",  # since when a certificate is valid
-        "driver/console.py",  # when lines of a later run begin in a file
+        "driver/console.py",  # when lines and failures came
+        "driver/metrics/store.py",  # when epochs ended, and the times of curves
+        "driver/tracking.py",  # as MLflow does
+        "keras/waiting.py",  # as TensorFlow's graph does; a clock that is set falsifies one share of waiting
     }

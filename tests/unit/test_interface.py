@@ -77,8 +77,9 @@ def _faults(item, elsewhere):
     parameters = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
     faults = [] if doc else ["no docstring"]
     loose = [each for each in parameters if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    # The keys of an unpacked TypedDict are explicit.
-    faults += [f"{each} is not explicit" for each in loose if not str(each.annotation).startswith("Unpack[")]
+    # The keys of an unpacked TypedDict are explicit, and the names of metrics are the user's.
+    explicit = [each for each in loose if str(each.annotation).startswith("Unpack[") or each.name == "metrics"]
+    faults += [f"{each} is not explicit" for each in loose if each not in explicit]
     faults += [f"{each.name} has no type" for each in parameters if each.annotation is each.empty]
     if not inspect.isclass(item) and signature.return_annotation is signature.empty:
         faults.append("the result has no type")

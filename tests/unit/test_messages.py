@@ -14,6 +14,7 @@ from tensorflowonspark.supervisor.supervisor import Supervisor
 VALUES = {
     "CacheConfig",
     "ColumnSummary",
+    "GpuUsage",
     "InferenceHeader",
     "LengthRange",
     "Member",

@@ -82,6 +82,8 @@ class _Parser(argparse.ArgumentParser):
             if words[0].startswith("-m") and words[0] != "-m":  # as in -mpackage
                 words[:1] = ["-m", words[0][2:]]
             action = self._option_string_actions.get(words[0])
+            if action is not None and action.nargs == "?":  # its value follows "=": the next word may be the script
+                words[0] += f"={action.const}"
             count = 2 if action is not None and action.nargs is None else 1
             own, words = own + words[:count], words[count:]
         return own + words[:1], words[1:]

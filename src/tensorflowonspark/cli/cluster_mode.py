@@ -18,6 +18,7 @@ from threading import Thread
 from tensorflowonspark import storage
 from tensorflowonspark.cli.applications import YarnApplication, delete_driver, is_pending
 from tensorflowonspark.cli.signals import uninterrupted
+from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script
 
@@ -54,8 +55,10 @@ def check_cluster_mode(options: argparse.Namespace) -> None:
         raise SpecError(f"--master {master}: a standalone cluster runs no Python driver: use --deploy-mode client")
     if master.startswith("local"):
         raise SpecError(f"--master {master}: one machine has no cluster mode: use --deploy-mode client")
-    if options.log_dir is not None:
-        raise SpecError("--log-dir writes on the driver's machine, which --deploy-mode cluster chooses")
+    if options.log_dir is not None and not is_remote_directory(options.log_dir):
+        raise SpecError(
+            f"--log-dir {options.log_dir} is on the driver's machine, which --deploy-mode cluster chooses: name a URL"
+        )
     if not master:
         raise SpecError("--deploy-mode cluster needs --master yarn or k8s://URL")
 

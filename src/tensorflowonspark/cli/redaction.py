@@ -7,13 +7,10 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["Redaction", "is_secret"]
+from tensorflowonspark.config import is_secret
 
-_SECRET = re.compile(
-    r"secret|passw|passphrase|token|credential|bearer|basic$|authorization|access[._-]?key|account[._-]?key|api[._-]?key|"
-    r"keytab|principal|private[._-]?key|signature|(^|[._-])(sas|sig|pwd)([._-]|$)",
-    re.IGNORECASE,
-)
+__all__ = ["Redaction"]
+
 # Names of accounts and hosts that show nothing about anybody.
 _COMMON = {"root", "spark", "hadoop", "hdfs", "yarn", "livy", "zeppelin", "ubuntu", "debian", "ec2-user", "jovyan",
            "user", "admin", "nobody", "localhost", "localhost.localdomain", "vm", "worker", "master", "driver",
@@ -30,17 +27,6 @@ _NAMED = re.compile(r"([\w.-]+)([\"']?\s*[=:]\s*|\s+)")
 _REDACTED = "<redacted>"
 _QUOTES = ("'", '"')
 _LOOPBACK = ("127.", "0.0.0.0", "::1")  # noqa: S104 - names, not bound
-
-
-def is_secret(name: str) -> bool:
-    """Return whether a setting or variable of this name holds a secret, or the name of a person.
-
-    Examples
-    --------
-    >>> is_secret("spark.hadoop.fs.s3a.access.key"), is_secret("spark.executor.cores")
-    (True, False)
-    """
-    return _SECRET.search(name) is not None
 
 
 class Redaction:

@@ -13,9 +13,11 @@ from tensorflowonspark.cli.python_env import Environment, add_environment_option
 from tensorflowonspark.cli.settings import spark_settings, use_hadoop_settings
 from tensorflowonspark.cli.signals import Signalled, ended_by_signals, exit_code_of_signal
 from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_session, stop_session, submit_arguments
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability, RestartPolicy
 from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT
-from tensorflowonspark.driver.console import parse_level, parse_show, writable_directory
+from tensorflowonspark.driver.console import parse_level, parse_show
+from tensorflowonspark.driver.dashboard.service import require_packages
+from tensorflowonspark.driver.log_files import check_log_dir
 from tensorflowonspark.driver.program import parse_workers
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.driver.script import read_script
@@ -71,8 +73,29 @@ def _add_cluster_options(group: Any) -> None:
     group.add_argument(
         "--log-level", default="INFO", metavar="LEVEL", help="lines of the nodes below it are not shown (default INFO)"
     )
-    group.add_argument("--log-dir", metavar="DIR", help="write each node's output to a file in it, as worker-0.log")
-    group.add_argument("--show", default="all", metavar="all|chief|worker:0", help="whose output is shown")
+    group.add_argument("--log-dir", metavar="DIR|URL", help="write each node's output to files in it, as worker-0.log")
+    group.add_argument(
+        "--show",
+        default="chief",
+        metavar="chief|all|none|worker:0",
+        help="whose lines are all shown; of other nodes new warnings are (default chief)",
+    )
+    group.add_argument(
+        "--log-format", default="text", choices=["text", "json"], help="the form of all lines and files (default text)"
+    )
+    group.add_argument(
+        "--dashboard",
+        type=int,
+        nargs="?",
+        const=0,
+        default=False,
+        metavar="PORT",
+        help="serve a page that shows the training, and print its URL; --dashboard=8080 chooses the port",
+    )
+    group.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics for Prometheus at this port")
+    group.add_argument(
+        "--tracking", default="auto", choices=["auto", "none"], help="whether an active run of MLflow is logged to"
+    )
     group.add_argument(
         "--grace",
         type=_seconds,
@@ -140,6 +163,8 @@ def _run(options: argparse.Namespace) -> int:
         name = options.script if options.module else Path(options.script).name
         submit = submit_arguments(options, name, len(nodes.roles))
         use_hadoop_settings(submit)
+        if options.log_dir is not None and not options.dry_run:
+            check_log_dir(options.log_dir)
         folder = staging_folder(options.staging_dir) if options.deploy_mode == "cluster" else ""
         environment = find_environment(options, submit)
         submit += environment.arguments(submit) if environment else []
@@ -197,6 +222,10 @@ def _run_on(spark: "SparkSession", script: Script, options: argparse.Namespace) 
         grace=options.grace,
         show=options.show,
         log_dir=options.log_dir,
+        log_format=options.log_format,
+        dashboard=options.dashboard,
+        metrics_port=options.metrics_port,
+        tracking=options.tracking,
         gpus_per_node=options.gpus_per_node,
         network_interface=options.network_interface,
     )
@@ -233,7 +262,7 @@ def _check(options: argparse.Namespace) -> ClusterSpec:
     spec = ClusterSpec(num_workers=most, num_ps=options.ps, chief=options.chief, evaluator=options.evaluator)
     parse_level(options.log_level)
     parse_show(options.show, spec)
-    ClusterConfig(
+    config = ClusterConfig(
         spec,
         program=b"",
         heartbeat_timeout=options.heartbeat_timeout,
@@ -241,9 +270,10 @@ def _check(options: argparse.Namespace) -> ClusterSpec:
         gpus_per_node=options.gpus_per_node,
         network_interface=options.network_interface,
         grace=options.grace,
+        observability=Observability(options.dashboard, options.metrics_port, options.tracking),
     )
-    if options.log_dir is not None and not options.dry_run:
-        writable_directory(options.log_dir)
+    if options.deploy_mode == "client":
+        require_packages(config.observability)
     return spec
 
 

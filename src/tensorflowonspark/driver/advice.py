@@ -1,6 +1,6 @@
 """What bounded a training, from the pace that its workers have reported, and the setting that would help."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -18,6 +18,8 @@ _STEPS_SHARE = 0.3  # of the time, up to which reading does not bound the steps
 _FEEDING_SHARE = 0.5  # of the time, from which on feeding before the first step bounds a training
 _SAME_TIME = 1.25  # ratio of the workers' times up to which they train in step
 _WAITING_SHARE = 0.6  # of the busiest worker's cores, below which the others wait for it
+_OTHERS_WAIT = 0.3  # share of their time, from which on the others wait for a worker that itself waits for
+_OWN_WAIT = 0.5  # of theirs at most
 _BUSY_CORES = 0.7  # that keep a worker busy
 _QUEUED_SHARE = 0.25  # of the time in which its threads could run, from which on it has too few cores
 _SHORT_STEP = 0.02  # seconds, of which the fixed costs of a step are a large part
@@ -37,6 +39,7 @@ class WorkerPace:
     host: str
     pace: TrainingPace
     has_gpus: bool = False
+    waiting: float | None = None  # the share of its time in which it waited for other workers, if that was measured
 
     @property
     def seconds(self) -> float:
@@ -146,12 +149,28 @@ def _of_rows(waiting: Sequence[WorkerPace], *, all_wait: bool) -> tuple[str, str
 
 def _slowest(workers: Sequence[WorkerPace]) -> WorkerPace | None:
     """Return the worker for which the others wait, if that is certain: a GPU computes without processor time."""
+    waits = [each.waiting for each in workers if each.waiting is not None]
+    if len(waits) == len(workers) > 1:
+        return _least_waiting(workers)
     busiest, *others = sorted(workers, key=lambda each: each.wanted_cores, reverse=True)
     certain = others and busiest.wanted_cores >= _BUSY_CORES and not any(each.has_gpus for each in workers)
     return busiest if certain and others[0].wanted_cores < _WAITING_SHARE * busiest.wanted_cores else None
 
 
+def _least_waiting(workers: Sequence[WorkerPace]) -> WorkerPace | None:
+    slowest, *others = sorted(workers, key=lambda each: each.waiting or 0.0)
+    least = others[0].waiting or 0.0
+    return slowest if least >= _OTHERS_WAIT and (slowest.waiting or 0.0) < _OWN_WAIT * least else None
+
+
 def _of_worker(slowest: WorkerPace, workers: Sequence[WorkerPace]) -> tuple[str, str]:
+    if slowest.waiting is not None:
+        least = min(each.waiting or 0.0 for each in workers if each is not slowest)
+        bound = (
+            f"waiting for other workers bounded it: {slowest.name} on {slowest.host} waited for the others in "
+            f"{slowest.waiting:.0%} of its time, and they for it in at least {least:.0%}"
+        )
+        return bound, "look what it does beside its steps, free its host of other work, or give it as many cores"
     most = max(each.wanted_cores for each in workers if each is not slowest)
     bound = (
         f"waiting for other workers bounded it: {slowest.name} on {slowest.host} was busy with "
@@ -193,9 +212,15 @@ class Paces:
         """Take a node's report, which replaces its earlier ones of the same feed."""
         self._paces.setdefault(pace.feed, {})[node.number] = pace
 
-    def take_advice(self, fed: Sequence[Node], *, in_step: bool) -> str | None:
-        """Return the advice for the feed that took the most time, and forget all."""
-        paces, self._paces = self._paces, {}
+    def take_advice(self, fed: Sequence[Node], waits: Mapping[int, float], *, in_step: bool) -> str | None:
+        """Return the advice, and forget all paces."""
+        found = self.advice(fed, waits, in_step=in_step)
+        self._paces = {}
+        return found
+
+    def advice(self, fed: Sequence[Node], waits: Mapping[int, float], *, in_step: bool) -> str | None:
+        """Return the advice for the feed that took the most time; `waits` are the nodes' shares, where known."""
+        paces = self._paces
         most = max(
             paces.values(), key=lambda found: max(each.seconds - each.between for each in found.values()), default={}
         )
@@ -203,7 +228,13 @@ class Paces:
             return None  # a worker has had too few rows, or was lost
         return advice(
             [
-                WorkerPace(str(node.role), node.host, most[node.number], bool(node.member and node.member.gpus))
+                WorkerPace(
+                    str(node.role),
+                    node.host,
+                    most[node.number],
+                    bool(node.member and node.member.gpus),
+                    waits.get(node.number),
+                )
                 for node in fed
             ],
             in_step=in_step,

@@ -5,17 +5,20 @@ import logging
 import os
 import sys
 import uuid
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig
 from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.replacement import Replacements
-from tensorflowonspark.driver.spark.backend import Backend
+from tensorflowonspark.driver.spark.backend import Backend, SlotsWanted
 from tensorflowonspark.driver.spark.jobs import Job, Stage
+from tensorflowonspark.driver.spark.naming import describe_job
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
 from tensorflowonspark.messages import Stop
 from tensorflowonspark.task.feeder import FeedSpec
@@ -45,6 +48,12 @@ class ClusterAttempt:
         Where the nodes run.
     config : ClusterConfig
         The cluster's configuration, for this attempt.
+    metrics : MetricsStore, optional
+        Collects the metrics of all attempts.
+    on_close : callable, optional
+        Called when everything has ended.
+    console : ConsoleReporter, optional
+        Shows the output of all attempts.
 
     Attributes
     ----------
@@ -60,10 +69,19 @@ class ClusterAttempt:
         What bounded the last training of which that is certain.
     """
 
-    def __init__(self, backend: Backend, config: ClusterConfig) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        config: ClusterConfig,
+        metrics: MetricsStore | None = None,
+        on_close: Callable[[], None] = lambda: None,
+        console: ConsoleReporter | None = None,
+    ) -> None:
         self.backend = backend
+        self._metrics = metrics or MetricsStore()
+        self._on_close = on_close
         self.credentials = transport.Credentials("")  # made by `start`
-        self.console = ConsoleReporter(show=config.show, log_dir=config.log_dir)
+        self.console = console or ConsoleReporter()
         self._config = config
         self.cluster_id = uuid.uuid4().hex
         self.monitor = Monitor(
@@ -73,6 +91,7 @@ class ClusterAttempt:
             config.heartbeat_timeout,
             self._cancel_job,
             restarts_nodes=config.restarts_nodes,
+            metrics=self._metrics,
         )
         self._replacements = Replacements(backend, config, self.monitor, self._plan) if config.restarts_nodes else None
         self.address: tuple[str, int] = ("", 0)
@@ -145,11 +164,14 @@ class ClusterAttempt:
                 "raise the hard limit (ulimit -Hn), or take fewer nodes"
             )
         had = nodes if self._config.attempt else 0  # the cluster manager replaces an executor that was lost
-        self.backend.find_slots(nodes, nodes, self._config.start_timeout, had)
+        self.backend.reserve_slots(self.slots_wanted(nodes, had))
         tls = self.backend.wants_tls() if self._config.tls is None else self._config.tls
         self.credentials = transport.new_credentials(tls=tls)
         self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve)
         self._server.expect(_PEERS_PER_NODE * nodes)
+        monitor = self.monitor
+        restarts = self._config.attempt
+        self._metrics.begin_attempt(self.cluster_id, monitor.nodes, monitor.chief.number, restarts, self._find_advice)
         atexit.register(self.abort)  # a program that ends without shutting down leaves nothing running
         Thread(target=self._watch_heartbeats, daemon=True).start()
         try:
@@ -160,6 +182,22 @@ class ClusterAttempt:
         except BaseException:
             self.abort()
             raise
+        if not self._config.hold:
+            self.backend.release_slots()  # the tasks have returned
+        self._metrics.note("started", f"all nodes are up: {self._config.spec}")
+
+    def slots_wanted(self, needed: int, had: int) -> SlotsWanted:
+        """Return what is asked for to have slots for so many nodes at least; a wait for other clusters can be ended."""
+
+        def check() -> None:
+            self.monitor.wait(lambda: False, 0)  # raises if the cluster is ended or cancelled
+
+        spec = self._config.spec
+        name = f"cluster {self._metrics.name!r} ({spec})"
+        return SlotsWanted(name, needed, len(spec.roles), self._config.start_timeout, had, check)
+
+    def _find_advice(self) -> str | None:
+        return self.advice or self.monitor.present_advice()
 
     def _plan(self) -> LaunchPlan:
         return LaunchPlan(
@@ -171,7 +209,13 @@ class ClusterAttempt:
             echo=not self.backend.shares_terminal,  # else each line would appear twice
             feed=self._feed,
             python=sys.version_info[:2],
+            program=self._metrics.name,
+            label=self.cluster_id,
         )
+
+    def describe_job(self, what: str) -> str:
+        """Return the description of a job of this cluster, for Spark's UI."""
+        return describe_job(self._metrics.name, self.cluster_id, what)
 
     def _is_up(self) -> bool:
         assert self._stage is not None
@@ -252,6 +296,12 @@ class ClusterAttempt:
 
     def _release(self, late: list[Node]) -> None:
         """End the stage and the server, now that the nodes have ended, apart from some that are late."""
+        try:
+            self._end_stage_and_server(late)
+        finally:
+            self._on_close()
+
+    def _end_stage_and_server(self, late: list[Node]) -> None:
         if late:
             names = ", ".join(f"{node.role} on {node.host}" for node in late)
             text = "%s did not confirm its end; it ends when it notices that the driver has closed the connection"

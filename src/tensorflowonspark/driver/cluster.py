@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorflowonspark.columns import require_frame
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy, check_seconds
-from tensorflowonspark.driver.attempt import GRACE_SECONDS, ClusterAttempt
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability, RestartPolicy, check_seconds
+from tensorflowonspark.driver.attempt import GRACE_SECONDS
+from tensorflowonspark.driver.cluster_view import ClusterView
 from tensorflowonspark.driver.console import parse_level, parse_show
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import (
@@ -23,25 +24,27 @@ from tensorflowonspark.driver.feed.job import (
     starts_early,
 )
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
-from tensorflowonspark.driver.monitor import Monitor
-from tensorflowonspark.driver.nodes import Node, NodeInfo
-from tensorflowonspark.driver.notebook import cluster_html, describe_state
+from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.program import (
     Function,
     Program,
     deserialize_result,
     node_variables,
     parse_workers,
+    program_name,
     serialize_program,
 )
 from tensorflowonspark.driver.restart import RestartController
-from tensorflowonspark.driver.spark.backend import Backend, SparkBackend
+from tensorflowonspark.driver.spark.backend import Backend, SparkBackend, is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.progress import ProgressJobs
+from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode
 from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -51,7 +54,7 @@ HEARTBEAT_TIMEOUT = 30.0
 START_TIMEOUT = 600.0  # for Spark to find slots and start the tasks
 
 
-class Cluster:
+class Cluster(ClusterView):
     """A TensorFlow cluster on the executors of a Spark application.
 
     The user's function runs in a separate process on each node; TensorFlow finds its cluster in ``TF_CONFIG``. As a
@@ -114,10 +117,24 @@ class Cluster:
         Seconds that nodes have to end after SIGTERM, before they are killed, if the block raises or is interrupted. (At
         the end of a block that does not, they have two.)
     show : str
-        The nodes whose output is shown: ``"all"``, ``"chief"``, or one by its name, as ``"worker:1"``.
+        The node all of whose lines are shown: ``"chief"``, one by its name, as ``"worker:1"``, ``"all"`` or ``"none"``.
+        Of other nodes, warnings and errors are shown, each distinct one once. Epochs, failures and restarts are always
+        shown. See docs/logs.md.
     log_dir : str, optional
-        A directory of the driver's machine in which each node's output from `log_level` on is also written, as in
-        ``worker-1.log``; lines are added to a file that exists.
+        A directory in which each node's output from `log_level` on is also written, as in ``worker-1.log``, and what
+        happens to the cluster in ``driver.log``: a path of the driver's machine, or a URL of any file system. The last
+        50 MiB of each node are kept.
+    log_format : {"text", "json"}
+        The form of the nodes' lines in the console and in `log_dir`: as they were printed, or an object of JSON in each
+        line, with time, node, host, level and message; epochs, failures and restarts are such objects too.
+    dashboard : bool or int
+        Whether the driver serves a page that shows the training (`dashboard_url`), or the port of that page. See
+        docs/dashboard.md.
+    metrics_port : int, optional
+        The port at which the driver serves the metrics in Prometheus's text format (`metrics_url`); 0 takes any free
+        one. Needs the extra ``prometheus``.
+    tracking : {"auto", "none"}
+        Whether parameters, metrics and the report are logged to MLflow if a run is active in this process ("auto").
     gpus_per_node : int, optional
         The number of GPUs that Spark assigns to each node (`Context.gpus`), for these tasks alone: other tasks of the
         application keep their slots. By default nodes have the GPUs that Spark assigns to every task, or else the free
@@ -131,7 +148,7 @@ class Cluster:
     ------
     SpecError
         If an argument can't be right: counts, a function of other parameters, a program that does not pickle, GPUs that
-        the application's executors do not have.
+        the application's executors do not have, a `log_dir` that can't be written to.
 
     Examples
     --------
@@ -163,8 +180,12 @@ class Cluster:
         warm_nodes: bool = True,
         tls: bool | None = None,
         grace: float = 0.0,
-        show: str = "all",
+        show: str = "chief",
         log_dir: str | None = None,
+        log_format: Literal["text", "json"] = "text",
+        dashboard: bool | int = False,
+        metrics_port: int | None = None,
+        tracking: Literal["auto", "none"] = "auto",
         gpus_per_node: int | None = None,
         network_interface: str | None = None,
     ) -> None:
@@ -188,21 +209,31 @@ class Cluster:
             grace=grace,
             show=parse_show(show, spec),
             log_dir=log_dir,
+            log_format=log_format,
+            observability=Observability(dashboard, metrics_port, tracking),
             gpus_per_node=gpus_per_node,
             network_interface=network_interface,
         )
         own_nodes = config.spec.num_ps if ps_on_driver else 0
-        self._set_up(SparkBackend(spark, own_nodes, gpus_per_node), config)
+        name = program_name(function)
+        self._set_up(SparkBackend(spark, own_nodes, gpus_per_node, name), config, name, spark, args)
 
-    def _set_up(self, backend: Backend, config: ClusterConfig) -> None:
+    def _set_up(
+        self, backend: Backend, config: ClusterConfig, name: str, spark: "SparkSession | None" = None, args: Any = None
+    ) -> None:
         self._config = config
-        self._controller = RestartController(backend, config)
+        self._spark = spark  # of this process; None if the nodes run elsewhere than on one
+        self._args = args
+        self._controller = RestartController(backend, config, name)
+        reservation = backend.reservation()
+        if reservation is not None:
+            reservation.follow(self._controller)
 
     @classmethod
-    def _on_backend(cls, backend: Backend, config: ClusterConfig) -> "Cluster":
+    def _on_backend(cls, backend: Backend, config: ClusterConfig, name: str = "program") -> "Cluster":
         """Return a cluster whose nodes run elsewhere than on a Spark session of this process."""
         cluster = cls.__new__(cls)
-        cluster._set_up(backend, config)
+        cluster._set_up(backend, config, name)
         return cluster
 
     # ---- start and end
@@ -237,7 +268,16 @@ class Cluster:
 
     def _start(self, held: FeedRequest | None = None) -> None:
         """Start; tasks that hold the nodes feed them, if there is a feed for them."""
+        if self._spark is not None and not is_remote(self._spark) and not self._attempt.started:
+            self._show_progress(self._spark.sparkContext)
         self._controller.start(held)
+
+    def _show_progress(self, context: "SparkContext") -> None:
+        """Show the training in Spark's UI, and to MLflow."""
+        store = self._controller.metrics
+        store.subscribe(ProgressJobs(context, store))
+        if self._config.observability.tracking == "auto":
+            track(store, self._args, context.master, lambda: self.spec, self.save_report)
 
     def shutdown(self, timeout: float | None = None) -> dict[str, Any]:
         """Wait for the programs of all nodes that train, then end all nodes.
@@ -563,58 +603,7 @@ class Cluster:
         nodes = wait_until_served(self._monitor, check_seconds("timeout", timeout))
         return infer(data, schema, node_endpoints(nodes, self._address), self._credentials, keep)
 
-    # ---- state
-
-    @property
-    def id(self) -> str:
-        """The cluster's identifier: unique, and another one after each restart."""
-        return self._attempt.cluster_id
-
-    @property
-    def spec(self) -> ClusterSpec:
-        """The nodes by job; before the start, the most that there may be."""
-        return self._monitor.spec
-
-    @property
-    def nodes(self) -> tuple[NodeInfo, ...]:
-        """The nodes and their present states, by number; a snapshot.
-
-        Examples
-        --------
-        >>> with Cluster(spark, lambda: None) as cluster:
-        ...     [(str(node.role), node.host is not None) for node in cluster.nodes]
-        [('worker:0', True)]
-        """
-        return tuple(node.info for node in self._monitor.nodes)
-
-    @property
-    def tensorboard_url(self) -> str | None:
-        """The URL of TensorBoard; None if it was not asked for, or is not up yet."""
-        return self._monitor.tensorboard_url
-
-    @property
-    def advice(self) -> str | None:
-        """What bounded the last training, and the setting that would help: the line at its end (docs/tuning.md).
-
-        None if that is not certain, or the training took less than five seconds.
-
-        Examples
-        --------
-        >>> cluster.advice  # doctest: +SKIP
-        'computing bounded it: 1,888 steps took 30 s, each worker with 1.4 cores, and reading rows 1% of that time. Take
-        a larger batch_size, or compile(steps_per_execution=10): see docs/tuning.md'
-        """
-        return self._attempt.advice
-
     # ---- for the parts of the package that build on a cluster
-
-    @property
-    def _attempt(self) -> ClusterAttempt:
-        return self._controller.attempt
-
-    @property
-    def _monitor(self) -> Monitor:
-        return self._attempt.monitor
 
     @property
     def _address(self) -> tuple[str, int]:
@@ -639,13 +628,6 @@ class Cluster:
         except KeyboardInterrupt:
             self._attempt.abort()
             raise
-
-    def __repr__(self) -> str:
-        return f"<Cluster of {self.spec}, {describe_state(self._attempt)}>"
-
-    def _repr_html_(self) -> str:
-        """Return a table of the nodes, for notebooks."""
-        return cluster_html(self._attempt)
 
     def _check(self) -> None:
         """Raise the failure of a node, if one has failed."""

@@ -22,6 +22,7 @@ from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.feed.job import FeedRequest
+from tensorflowonspark.driver.spark.backend import SlotsWanted
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.gpus import gpu_profile_of_connect
 from tensorflowonspark.driver.spark.jobs import stage_error
@@ -133,6 +134,9 @@ class _StageBackend:
         self.ended = False
         self.on_end: Callable[[], None] = lambda: None
 
+    def reservation(self) -> None:
+        """Return None: the cluster has the slots of its own stage."""
+
     def hadoop_settings(self) -> dict[str, str]:
         """Return the settings by which the nodes reach file systems."""
         return self._hadoop
@@ -141,9 +145,20 @@ class _StageBackend:
         """Return the wanted number: all tasks run already."""
         return wanted
 
+    def reserve_slots(self, request: SlotsWanted) -> int:
+        """Return the wanted number: all tasks run already."""
+        return request.wanted
+
+    def release_slots(self) -> None:
+        """Do nothing: the tasks end with their nodes."""
+
     def wants_tls(self) -> bool:
         """Whether Spark's settings ask for encrypted connections."""
         return self._tls
+
+    def driver_host(self) -> tuple[str, str]:
+        """Return this executor's address."""
+        return self._host, self._host
 
     def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the server at this executor."""

@@ -1,30 +1,31 @@
-"""Console output of a running cluster: the nodes' lines, and a progress bar for each epoch."""
+"""What a running cluster shows in the driver: lines of its nodes, epochs, warnings, and a progress bar."""
 
 import logging
-import os
 import sys
-import warnings
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any, NoReturn
-
-from tqdm import TqdmWarning, tqdm
+from statistics import fmean
+from typing import IO, Any, Literal
 
 from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.log_entries import JsonFormatter, LogEntry, NewTexts, entry_of_epoch, entry_of_event
+from tensorflowonspark.driver.log_files import DRIVER, LogFiles
+from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
+from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.progress_bar import ProgressBar
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.messages import Progress
+from tensorflowonspark.messages import Failed, Progress
 from tensorflowonspark.supervisor.output import level_of
-from tensorflowonspark.terminal import CONSOLE, Console, Unblocked, in_notebook, outlets
+from tensorflowonspark.terminal import CONSOLE, Unblocked, in_notebook, outlets
 
-__all__ = ["ConsoleReporter", "parse_level", "parse_show", "writable_directory"]
+__all__ = ["ConsoleReporter", "parse_level", "parse_show"]
 
 _log = logging.getLogger(__name__)
-_FILES = Console()  # apart from the terminal, whose reader may have stopped
-os.register_at_fork(after_in_child=_FILES._reset)
+_RATE_SECONDS = 3.0  # of an epoch, from which on its rows per second are known from the samples of each second
+_PACKAGE = logging.getLogger("tensorflowonspark")
+_hinted: list[bool] = []  # whether this process has shown that it does not show all lines
 
 
 def parse_level(level: int | str) -> int:
@@ -49,7 +50,7 @@ def parse_level(level: int | str) -> int:
 
 
 def parse_show(show: str, spec: ClusterSpec) -> str | None:
-    """Return the name of the only node whose output is shown; None for all.
+    """Return the name of the node all of whose lines are shown; ``"none"`` for no node, None for every node.
 
     Raises
     ------
@@ -62,16 +63,16 @@ def parse_show(show: str, spec: ClusterSpec) -> str | None:
     ('worker:0', None)
     """
     names = [str(role) for role in spec.roles]
-    if show not in ("all", "chief", *names):
-        raise SpecError(f"show={show!r}: expected all, chief or one of {', '.join(names)}")
+    if show not in ("all", "chief", "none", *names):
+        raise SpecError(f"show={show!r}: expected all, chief, none or one of {', '.join(names)}")
     return {"all": None, "chief": str(spec.chief_role)}.get(show, show)
 
 
 class ConsoleReporter:
-    """Shows the nodes' lines as they arrive, above a progress bar on a terminal or in a notebook.
+    """Shows what arrives from the nodes as it arrives, above a progress bar on a terminal or in a notebook.
 
     Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. If the program
-    has not set up logging, lines go to standard error, after the node's name. The `Console` writes all of it.
+    has not set up logging, lines go to standard error. The `Console` writes all of it.
 
     Parameters
     ----------
@@ -80,9 +81,18 @@ class ConsoleReporter:
     stream : file, optional
         The stream of the bar, and of lines without logging; by default standard error.
     show : str, optional
-        The only node whose lines are shown; by default those of all.
+        The only node whose lines are all shown; by default those of all are. Of other nodes, only warnings are shown
+        that are new.
     log_dir : str, optional
         A directory in which the lines of each node are also written; it is made if there is none.
+    log_format : {"text", "json"}
+        The form of the lines.
+    log_level : int
+        Epochs are shown if it is INFO at most.
+    chief : str
+        The name of the node with the chief's duties.
+    hadoop : callable, optional
+        Returns the settings by which `log_dir` is reached.
 
     Raises
     ------
@@ -96,59 +106,62 @@ class ConsoleReporter:
         stream: IO[str] | None = None,
         show: str | None = None,
         log_dir: str | None = None,
+        *,
+        log_format: Literal["text", "json"] = "text",
+        log_level: int = logging.INFO,
+        chief: str = "",
+        hadoop: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self._stream: Any = Unblocked(stream or sys.stderr, CONSOLE)
-        self._draws = self._stream.isatty() or in_notebook() if bar is None else bar
+        self._json = log_format == "json"
+        self._draws = not self._json and (self._stream.isatty() or in_notebook()) if bar is None else bar
         self._logger = logging.getLogger("tensorflowonspark.nodes")
         self._next: Progress | None = None  # not drawn yet
-        self._bar: tqdm[NoReturn] | None = None
+        self._bar = ProgressBar(self._loss)
         self._leader = ""  # the node whose progress is shown: all take the same steps
-        self._epoch = -1
         self._broken = False  # output has failed
-        self._begun: set[Path] = set()  # files that this cluster has written to
-        self._files_broken = False
         self._show = show
-        self._log_dir = writable_directory(log_dir) if log_dir is not None else None
+        self._level = log_level
+        self._chief = chief
+        self._warnings = NewTexts()
+        self._metrics: MetricsStore | None = None
+        self._files = None if log_dir is None else LogFiles(log_dir, as_json=self._json, hadoop=hadoop)
 
-    def show(self, node: str, lines: tuple[str, ...]) -> None:
-        """Show lines of a node, and write them to its file."""
-        if self._log_dir is not None:
-            own_file = self._log_dir / f"{node.replace(':', '-')}.log"
-            size = sum(map(len, lines))
-            _FILES.put(partial(self._write_to, own_file, lines), lambda: iter(()), len(lines), size)
-        if self._show not in (None, node):
-            return
-        for line in lines:
-            CONSOLE.put(partial(self._write, node, line), self._streams, 1, len(line))
+    def start(self, metrics: MetricsStore) -> None:
+        """Show epochs from now on, and in JSON all that happens to the cluster."""
+        self._metrics = metrics
+        metrics.subscribe(self)
+        if self._json:
+            _DRIVER_RECORDS.use()
 
-    def note(self, text: str) -> None:
-        """Show a line about the training as a whole, whichever node's output is shown."""
-        CONSOLE.put(partial(self._write, "training", text), self._streams, 1, len(text))
-        CONSOLE.drain()  # before what the driver's program prints next
+    # ---- from nodes (each in its own thread)
 
-    def _write_to(self, own_file: Path, lines: tuple[str, ...]) -> None:
-        try:
-            with own_file.open("a", encoding="utf-8", errors="replace") as file:
-                if own_file not in self._begun and file.tell():
-                    file.write(f"---- {datetime.now():%Y-%m-%d %H:%M:%S}: a new start\n")
-                self._begun.add(own_file)
-                file.writelines(f"{line}\n" for line in lines)
-        except OSError as error:
-            if not self._files_broken:
-                self._files_broken = True
-                CONSOLE.log(_log, logging.WARNING, "the nodes' output can't be written to %s (%s)", own_file, error)
+    def show(self, node: str, lines: tuple[str, ...], host: str = "") -> None:
+        """Show lines of a node, or those of them that concern everybody, and write all to its file."""
+        now = time.time()
+        entries = [LogEntry(now, level_of(line), line, node, host or None) for line in lines]
+        if self._files is not None:
+            self._files.write(node, entries)
+        hidden = self._show not in (None, node)
+        for entry in entries:
+            is_warning = entry.level >= logging.WARNING
+            is_new = is_warning and self._warnings.add(entry.message)
+            if is_new or not hidden:
+                self._put(entry)
+            elif not (is_warning or _hinted) and self._show == self._chief:
+                _hinted.append(True)
+                self._put(LogEntry(now, logging.INFO, self._hint()))
 
-    def _write(self, node: str, line: str) -> None:
-        with self._harmless():
-            if self._logger.hasHandlers():
-                self._logger.log(level_of(line), "[%s] %s", node, line)
-            else:
-                tqdm.write(f"[{node}] {line}", file=self._stream)
+    def _hint(self) -> str:
+        kept = 'log_dir="logs" writes them to files' if self._files is None else f"they are in {self._files.directory}"
+        return f'only the lines of the chief are shown here: show="all" shows those of all nodes, {kept}'
 
-    def _streams(self) -> Iterator[Any]:
-        yield self._stream
-        if self._logger.hasHandlers():
-            yield from outlets(self._logger)
+    def failed(self, node: str, host: str, failure: Failed) -> None:
+        """Write the failure of a node to its file."""
+        if self._files is not None:
+            fields = {"event": "failure", **({"traceback": failure.traceback} if failure.traceback else {})}
+            text = f"failed: {failure.reason}"
+            self._files.write(node, [LogEntry(time.time(), logging.ERROR, text, node, host, fields)])
 
     def progress(self, node: str, now: Progress) -> None:
         """Show the progress of a node."""
@@ -159,35 +172,93 @@ class ConsoleReporter:
         if pending is None:  # else the writer is behind, and draws this one in its place
             CONSOLE.put(self._draw, self._streams)
 
-    def _draw(self) -> None:
-        now, self._next = self._next, None
-        if now is None:
-            return
-        with self._harmless():
-            if self._bar is None or now.epoch != self._epoch:
-                self._close()
-                self._epoch = now.epoch
-                self._bar = _bar_class()(
-                    total=now.steps or None,  # a stream has no known end
-                    desc=f"epoch {now.epoch + 1}" if now.steps else "stream",
-                    unit="step",
-                    file=self._stream,
-                    leave=False,
-                    dynamic_ncols=True,
-                )
-            self._bar.update(now.step - self._bar.n)
-            if now.step == now.steps:
-                self._bar.refresh()  # tqdm draws at intervals, and would omit the end of a short epoch
+    # ---- of the cluster
+
+    def note(self, text: str) -> None:
+        """Show a line about the training as a whole, whichever node's output is shown."""
+        entry = LogEntry(time.time(), logging.INFO, text, fields={"event": "advice"})
+        self._put(entry)
+        if self._files is not None:
+            self._files.write(DRIVER, [entry])
+        CONSOLE.drain()  # before what the driver's program prints next
+
+    def epoch_ended(self, epoch: EpochMetrics) -> None:
+        """Show the metrics of an epoch, unless Keras has printed them in a line that is shown."""
+        entry = entry_of_epoch(epoch, self._rows_per_second(epoch))
+        if self._files is not None:
+            self._files.write(DRIVER, [entry])
+        printed = epoch.shown and self._show in (None, self._chief)
+        if self._level <= logging.INFO and (self._json or not printed):
+            self._put(entry)
+
+    def _rows_per_second(self, epoch: EpochMetrics) -> float | None:
+        """Return the mean over an epoch; None for one that is too short."""
+        if self._metrics is None or epoch.seconds is None or epoch.seconds < _RATE_SECONDS:
+            return None
+        curves, began = self._metrics.series(), epoch.time - epoch.seconds
+        rates = zip(curves["time"], curves["rows_per_second"], strict=True)
+        known = [rate for when, rate in rates if rate is not None and when is not None and when > began]
+        return (fmean(known) or None) if known else None
+
+    def happened(self, event: ClusterEvent) -> None:
+        """Note what has happened to the cluster; as text, the driver's own log shows failures and restarts."""
+        entry = entry_of_event(event)
+        if self._files is not None:
+            self._files.write(DRIVER, [entry])
+            if event.kind in ("restart", "node_restart"):
+                self._files.begin(event.node)
+        if self._json and entry.level >= self._level:
+            self._put(entry)
 
     def close(self) -> None:
         """Remove the bar, after all earlier lines are shown."""
-        CONSOLE.put(self._close_harmlessly, self._streams)
+        self._leader = ""
+        CONSOLE.put(self._close, self._streams)
         CONSOLE.drain()
-        _FILES.drain()
+        if self._files is not None:
+            self._files.drain()
 
-    def _close_harmlessly(self) -> None:
+    def end(self) -> None:
+        """Show and write all that there is, at the end of the cluster."""
+        self.close()
+        if self._files is not None:
+            self._files.close()
+        if self._json and self._metrics is not None:
+            _DRIVER_RECORDS.release()
+        self._metrics = None
+
+    # ---- in the thread of the console
+
+    def _put(self, entry: LogEntry) -> None:
+        CONSOLE.put(partial(self._write, entry), self._streams, 1, len(entry.message))
+
+    def _write(self, entry: LogEntry) -> None:
+        with self._harmless(), CONSOLE.aside():
+            if _is_set_up(self._logger):
+                node = entry.node or "training"
+                self._logger.log(entry.level, "[%s] %s", node, entry.message, extra=entry.extra)
+            else:
+                self._stream.write(f"{entry.json if self._json else entry.text}\n")
+                self._stream.flush()
+
+    def _streams(self) -> Iterator[Any]:
+        yield self._stream
+        if self._logger.hasHandlers():
+            yield from outlets(self._logger)
+
+    def _draw(self) -> None:
+        now, self._next = self._next, None
+        if now is not None:
+            with self._harmless():
+                self._bar.draw(now, self._stream)
+
+    def _loss(self) -> float | None:
+        reports = self._metrics.reports()[-1:] if self._metrics is not None else []
+        return reports[0].values.get("loss") if reports else None
+
+    def _close(self) -> None:
         with self._harmless():
-            self._close()
+            self._bar.close()
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:
@@ -200,34 +271,36 @@ class ConsoleReporter:
                 with suppress(Exception):
                     _log.warning("the nodes' output and progress can't be shown", exc_info=True)
 
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
 
+class _DriverRecords:
+    """Has the driver's own log records shown as JSON while a cluster's output is, unless the program sets up logging.
 
-def _bar_class() -> Any:
-    """Return the bar of a notebook, a widget where there are widgets, or that of a terminal."""
-    if not in_notebook():
-        return tqdm
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TqdmWarning)  # without ipywidgets the bar is a text
-        from tqdm.auto import tqdm as automatic
-    return automatic
-
-
-def writable_directory(directory: str) -> Path:
-    """Return the absolute path of a directory, which is made if there is none.
-
-    Raises
-    ------
-    SpecError
-        If it can't be written to.
+    Otherwise Python shows them as text, from the level WARNING on.
     """
-    path = Path(directory).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        TemporaryFile(dir=path).close()
-    except OSError as error:
-        raise SpecError(f"log_dir={directory!r} can't be written to ({error})") from error
-    return path
+
+    def __init__(self) -> None:
+        self._users = 0
+        self.handler = logging.StreamHandler()
+        self.handler.setFormatter(JsonFormatter())
+
+    def use(self) -> None:
+        self._users += 1
+        if not _PACKAGE.hasHandlers():
+            stream: Any = Unblocked(sys.stderr, CONSOLE)
+            self.handler.setStream(stream)
+            _PACKAGE.addHandler(self.handler)
+
+    def release(self) -> None:
+        self._users -= 1
+        if not self._users:
+            _PACKAGE.removeHandler(self.handler)
+
+
+_DRIVER_RECORDS = _DriverRecords()
+
+
+def _is_set_up(logger: logging.Logger) -> bool:
+    """Return whether the program has set up logging: whether there is a handler that is not this module's."""
+    if not logger.hasHandlers():
+        return False
+    return _DRIVER_RECORDS.handler not in _PACKAGE.handlers

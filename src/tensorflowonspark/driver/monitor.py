@@ -17,6 +17,7 @@ from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
 from tensorflowonspark.driver.members import Membership
+from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.errors import ClusterError, NodeError
@@ -31,8 +32,10 @@ from tensorflowonspark.messages import (
     Idle,
     InferenceReady,
     Lines,
+    MetricsReported,
     NodeLost,
     NodeReady,
+    NodeUsage,
     ProbeReply,
     Progress,
     Register,
@@ -44,6 +47,7 @@ from tensorflowonspark.messages import (
     Serving,
     Stop,
     TensorBoardUp,
+    TrainingTotals,
 )
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel, ConnectionLost
@@ -51,6 +55,7 @@ from tensorflowonspark.transport import Channel, ConnectionLost
 __all__ = ["Monitor", "NodeListener"]
 
 _log = logging.getLogger(__name__)
+_FREQUENT = (Heartbeat, Lines, MetricsReported, NodeUsage, Progress, TrainingTotals)  # no thread waits for them
 _CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
 
 
@@ -81,6 +86,8 @@ class Monitor(Roster):
         Called once, when the root cause of a failure is certain.
     restarts_nodes : bool
         Whether nodes may be started again alone, which then need what was sent to all before.
+    metrics : MetricsStore, optional
+        Collects what the nodes measure and report.
     """
 
     def __init__(
@@ -92,8 +99,10 @@ class Monitor(Roster):
         on_failure: Callable[[], None] = lambda: None,
         *,
         restarts_nodes: bool = False,
+        metrics: MetricsStore | None = None,
     ) -> None:
         super().__init__(spec)
+        self.metrics = metrics or MetricsStore()
         self.tensorboard_url: str | None = None
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
         # The lock of all state is entered itself, not through the condition: a signal in Condition.__enter__, which is
@@ -118,6 +127,7 @@ class Monitor(Roster):
         self._failures = Failures(self, self.lock, self._conclude, self._rounds.can_lose)
         self._failed = False  # and the root cause is certain
         self._stopping = False
+        self._cancelled: Exception | None = None
 
     # ---- messages (each channel in its own thread)
 
@@ -166,7 +176,7 @@ class Monitor(Roster):
         return node
 
     def _on_message(self, node: Node, message: Any, channel: Channel | None = None) -> None:
-        if isinstance(message, (Heartbeat, Lines, Progress)):  # frequent, and no thread waits for them
+        if isinstance(message, _FREQUENT):
             self._handle(message, node)
             return
         with self.lock:
@@ -188,12 +198,25 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: Lines, node: Node) -> None:
-        self._console.show(str(node.role), message.lines)
+        self._console.show(str(node.role), message.lines, node.host)
+        self.metrics.take_lines(node, message.lines)
 
     @_handle.register
     def _(self, message: Progress, node: Node) -> None:
         node.progress = message
         self._console.progress(str(node.role), message)
+
+    @_handle.register
+    def _(self, message: NodeUsage, node: Node) -> None:
+        self.metrics.take_usage(node, message)
+
+    @_handle.register
+    def _(self, message: TrainingTotals, node: Node) -> None:
+        self.metrics.take_totals(node, message)
+
+    @_handle.register
+    def _(self, message: MetricsReported, node: Node) -> None:
+        self.metrics.take_report(node, message)
 
     @_handle.register
     def _(self, message: NodeReady, node: Node) -> None:
@@ -202,6 +225,8 @@ class Monitor(Roster):
         if node.restarts:
             text = "%s is up again on %s (restart %d of this node)"
             CONSOLE.log(_log, logging.INFO, text, node.role, node.host, node.restarts)
+            text = f"it is up again on {node.host} (restart {node.restarts} of this node)"
+            self.metrics.note("node_restart", text, str(node.role))
             for each in self.listeners:
                 each.node_replaced(node)
 
@@ -333,6 +358,7 @@ class Monitor(Roster):
 
     def _fail(self, node: Node, failure: Failed | None) -> None:
         if failure is not None and not self._stopping:
+            self._console.failed(str(node.role), node.host, failure)
             failure = self._restart(node, failure)
         if failure is not None:
             self.give_up(node, failure)
@@ -401,6 +427,9 @@ class Monitor(Roster):
         Thread(target=self._end_all, daemon=True).start()
 
     def _end_all(self) -> None:
+        error = self.failure()
+        if error is not None:
+            self.metrics.note("failure", str(error).partition("\n")[0], error.node)
         self.send_all(Stop(grace_seconds=0.0))
         self._on_failure()
 
@@ -444,11 +473,19 @@ class Monitor(Roster):
         with self.lock:
             self.members.end_feeds()
 
+    def present_advice(self) -> str | None:
+        """Return what bounds the training at present; None if that is not certain."""
+        with self.lock:
+            return self._paces.advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
+
+    @property
+    def _in_step(self) -> bool:
+        return not (self.spec.num_ps or self._restarts_nodes)
+
     def take_advice(self) -> str | None:
         """Return what bounded the training that has ended, once; None if that is not certain."""
         with self.lock:
-            in_step = not (self.spec.num_ps or self._restarts_nodes)
-            return self._paces.take_advice(self.fed(), in_step=in_step)
+            return self._paces.take_advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.
@@ -464,7 +501,7 @@ class Monitor(Roster):
         with self.lock:
             while self._failed or not until():
                 if self._stopping:
-                    raise self.failure() or ClusterError("the cluster has been shut down")
+                    raise self._cancelled or self.failure() or ClusterError("the cluster has been shut down")
                 rest = None if end is None else end - time.monotonic()
                 if rest is not None and rest <= 0:
                     return False
@@ -484,6 +521,14 @@ class Monitor(Roster):
                 lambda: self.count(*never, NodeState.GONE) == len(self.nodes) and not self._former, seconds
             )
             return [node for node in self.nodes if node.channel is not None]
+
+    def cancel(self, error: Exception) -> None:
+        """End all nodes on behalf of another thread; whoever waits for the cluster gets this error."""
+        with self.lock:
+            if not self._stopping:
+                self._cancelled = error
+                self.stop(0.0)
+                self.changed.notify_all()
 
     def stop(self, grace_seconds: float) -> None:
         """End all nodes; none of their later messages is a failure."""

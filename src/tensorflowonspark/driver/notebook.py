@@ -22,19 +22,21 @@ def describe_state(attempt: "ClusterAttempt") -> str:
     return "running" if attempt.running else "ended" if attempt.started else "not started"
 
 
-def cluster_html(attempt: "ClusterAttempt") -> str:
+def cluster_html(attempt: "ClusterAttempt", dashboard_url: str | None = None) -> str:
     """Return a table of the nodes, with the state and progress of each at this moment.
 
     Parameters
     ----------
     attempt : ClusterAttempt
         The current start of the cluster.
+    dashboard_url : str, optional
+        The URL of its page.
     """
     title = f"{attempt.monitor.spec}, {describe_state(attempt)}"
     lines = [f"<div><strong>TensorFlow cluster</strong>: {escape(title)}"]
-    if attempt.monitor.tensorboard_url and attempt.running:
-        url = escape(attempt.monitor.tensorboard_url)
-        lines.append(f', <a href="{url}">TensorBoard</a>')
+    for name, url in {"dashboard": dashboard_url, "TensorBoard": attempt.monitor.tensorboard_url}.items():
+        if url and attempt.running:
+            lines.append(f', <a href="{escape(url)}">{name}</a>')
     lines += ['<table style="border-collapse:collapse;background:none">', _row("th", map(escape, _HEAD))]
     lines += [_row("td", _cells(node)) for node in attempt.monitor.nodes]
     return "".join([*lines, "</table></div>"])

@@ -13,7 +13,15 @@ from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.node.script import Script, run_script
 
-__all__ = ["Function", "Program", "deserialize_result", "node_variables", "parse_workers", "serialize_program"]
+__all__ = [
+    "Function",
+    "Program",
+    "deserialize_result",
+    "node_variables",
+    "parse_workers",
+    "program_name",
+    "serialize_program",
+]
 
 Function = Callable[..., Any]
 Program = Function | str | os.PathLike[str] | Script
@@ -79,6 +87,19 @@ def node_variables(
     if network_interface is not None:
         passed.pop(_INTERFACES, None)
     return {**passed, **{str(name): str(value) for name, value in (requested or {}).items()}}
+
+
+def program_name(function: Program) -> str:
+    """Return the name of a program for people: its function's, or its script's.
+
+    Examples
+    --------
+    >>> program_name(program_name), program_name("jobs/train.py")
+    ('program_name', 'train.py')
+    """
+    if isinstance(function, (str, os.PathLike)):
+        return os.path.basename(function)  # noqa: PTH119 - a str too
+    return function.name if isinstance(function, Script) else str(getattr(function, "__name__", "program"))
 
 
 def serialize_program(function: Program, args: Any) -> bytes:

@@ -7,18 +7,22 @@ the driver repeats the action that the failure interrupted.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.advice import feeding_advice
 from tensorflowonspark.driver.attempt import ClusterAttempt
+from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.dashboard.service import Dashboard, require_packages
 from tensorflowonspark.driver.feed.held import EarlyHeldFeed, HeldFeed
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.recoverable import RecoverableFeed
 from tensorflowonspark.driver.feed.session import CachedFeed, FeedSession, FeedStrategy
 from tensorflowonspark.driver.feed.streamed import EarlyFeed, StreamedFeed
+from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
 from tensorflowonspark.task.feeder import FeedSpec
@@ -85,11 +89,34 @@ class RestartController:
         Where the nodes run.
     config : ClusterConfig
         The cluster's configuration.
+    name : str
+        The cluster's name.
+
+    Attributes
+    ----------
+    metrics : MetricsStore
+        The metrics of all attempts.
+    dashboard : Dashboard or None
+        The page and the metrics that are served, once the cluster is started.
     """
 
-    def __init__(self, backend: Backend, config: ClusterConfig) -> None:
+    def __init__(self, backend: Backend, config: ClusterConfig, name: str = "") -> None:
+        require_packages(config.observability)
         self._backend = backend
         self._config = config
+        self.metrics = MetricsStore(name)
+        self._console = ConsoleReporter(
+            bar=None if backend.reservation() is None else False,  # several clusters at the same time have none
+            show=config.show,
+            log_dir=config.log_dir,
+            log_format=config.log_format,
+            log_level=config.log_level,
+            chief=str(config.spec.chief_role),
+            hadoop=backend.hadoop_settings,
+        )
+        self.dashboard: Dashboard | None = None
+        self._restarting = False
+        self._cause: BaseException | None = None  # of the cluster's end, unless a node has failed
         self._budget = RestartBudget(config)
         self._history: list[FeedRequest | None] = []  # None: a stream, whose rows do not come again
         self._done = 0  # feeds that the programs of this attempt are done with, from the cluster's first one
@@ -113,13 +140,25 @@ class RestartController:
         if self._attempt.started:
             raise ClusterError("the cluster was started before: make a new one")
         self._held = held
+        self._console.start(self.metrics)
         if held is not None:
             self._history.append(held)
         try:
+            self._open_dashboard()
             self._retry(self._bring_up)
-        except BaseException:
+        except BaseException as error:
+            self._cause = error
             self._attempt.abort()
             raise
+
+    def _open_dashboard(self) -> None:
+        """Serve what the settings ask for, from before the first node until the cluster's end."""
+        self.dashboard = Dashboard(
+            self._backend, self._config, self.metrics, lambda: self._attempt.monitor.tensorboard_url
+        )
+        for name, url in {"dashboard": self.dashboard.url, "metrics": self.dashboard.metrics_url}.items():
+            if url is not None:
+                self._attempt.console.note(f"{name}: {url}")
 
     def run_feed(self, request: FeedRequest) -> None:
         """Feed, and return when the programs are done with it; after a restart, feed again what is needed."""
@@ -176,16 +215,34 @@ class RestartController:
             try:
                 return action()
             except (NodeError, StartError, SlotsError) as error:
-                self._restart(error, repeatable)
+                with self._ended_by_errors():
+                    self._restart(error, repeatable)
+            except BaseException:
+                with self._ended_by_errors():
+                    raise
+
+    @contextmanager
+    def _ended_by_errors(self) -> Iterator[None]:
+        """Note the end of the cluster if an error leaves the block, and the attempt was closed for another one."""
+        try:
+            yield
+        except BaseException as error:
+            self._restarting = False
+            if self._attempt.started and not self._attempt.running:
+                self._cause = error
+                self._on_close()
+            raise
 
     def _bring_up(self) -> None:
         """Start the attempt if it has not started, and feed what its programs have not seen."""
         if not self._attempt.started:
             self._fit()
+            self._restarting = True  # an attempt that fails to come up may be followed by another one
             if self._held is None:
                 self._attempt.start()
             else:
                 self._start_held(self._held)
+            self._restarting = False
         for request in self._history[self._done :]:
             assert request is not None
             self._feed(request)
@@ -211,8 +268,11 @@ class RestartController:
         if None in self._history[needed:] or (not repeatable and saved_in >= self._done):
             raise error  # streamed rows do not come again
         delay = self._budget.spend(error)
+        self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
         time.sleep(delay)
+        self._restarting = False
+        self.metrics.note("restart", f"all nodes are started again (restart {self._budget.used})")
         self._done = needed
         self._attempt = self._next_attempt(self._config)
 
@@ -224,13 +284,26 @@ class RestartController:
         nodes = len(spec.roles)
         fewest = nodes - spec.num_workers + least
         had = fewest if self._budget.used else 0
-        slots = self._backend.find_slots(fewest, nodes, self._config.start_timeout, had)
+        slots = self._backend.reserve_slots(self._attempt.slots_wanted(fewest, had))
         workers = spec.num_workers - (nodes - slots)
         CONSOLE.log(_log, logging.INFO, "there are slots for %d workers", workers)
         self._attempt = self._next_attempt(replace(self._config, spec=replace(spec, num_workers=workers)))
 
     def _next_attempt(self, config: ClusterConfig) -> ClusterAttempt:
-        return ClusterAttempt(self._backend, replace(config, attempt=self._budget.used, first_feed=self._done))
+        config = replace(config, attempt=self._budget.used, first_feed=self._done)
+        return ClusterAttempt(self._backend, config, self.metrics, self._on_close, self._console)
+
+    def _on_close(self) -> None:
+        """Give the slots back and note the end of the cluster, unless its nodes are started again."""
+        if not self._restarting:
+            self._backend.release_slots()
+            cause = self._cause if isinstance(self._cause, ClusterError) else None  # not an interrupt
+            error = self._attempt.monitor.failure() or cause
+            text = "the cluster has ended" if error is None else str(error).partition("\n")[0]
+            self.metrics.end(failed=error is not None, text=text)
+            if self.dashboard is not None:
+                self.dashboard.close()
+            self._console.end()
 
     # ---- feeds
 

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from tensorflowonspark.config import ClusterConfig, RestartPolicy
 from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT, Cluster
@@ -48,6 +48,10 @@ class RunSettings(TypedDict, total=False):
     grace: float
     show: str
     log_dir: str | None
+    log_format: Literal["text", "json"]
+    dashboard: bool | int
+    metrics_port: int | None
+    tracking: Literal["auto", "none"]
     gpus_per_node: int | None
     network_interface: str | None
 
@@ -74,8 +78,12 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     warm_nodes: bool = True,
     tls: bool | None = None,
     grace: float = 0.0,
-    show: str = "all",
+    show: str = "chief",
     log_dir: str | None = None,
+    log_format: Literal["text", "json"] = "text",
+    dashboard: bool | int = False,
+    metrics_port: int | None = None,
+    tracking: Literal["auto", "none"] = "auto",
     gpus_per_node: int | None = None,
     network_interface: str | None = None,
 ) -> dict[str, Any]:
@@ -106,7 +114,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         As for `Cluster`.
     heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls, grace, show, log_dir
         As for `Cluster`.
-    gpus_per_node, network_interface
+    log_format, dashboard, metrics_port, tracking, gpus_per_node, network_interface
         As for `Cluster`.
 
     Returns
@@ -132,10 +140,15 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     >>> run(spark, lambda args, ctx: args + ctx.index, 10, num_workers=2)
     {'worker:0': 10, 'worker:1': 11}
     """
-    if is_remote(spark) and (show, log_dir, grace) != ("all", None, 0.0):
+    if is_remote(spark) and (show, log_dir, grace) != ("chief", None, 0.0):
         raise SpecError(
             f"show={show!r}, log_dir={log_dir!r}, grace={grace!r}: over Spark Connect the nodes' output is in the "
             "executors' log, and they end with the job: leave these out"
+        )
+    if is_remote(spark) and (dashboard is not False or metrics_port is not None or log_format != "text"):
+        raise SpecError(
+            f"dashboard={dashboard!r}, metrics_port={metrics_port!r}, log_format={log_format!r}: over Spark Connect "
+            "the driver's part runs in a task, which serves no pages: leave these out"
         )
     # A task of a barrier stage can't be repeated alone, and neither can what it has fed.
     fed_by_job = data is not None and isinstance(restarts, RestartPolicy) and restarts.scope == "node"
@@ -160,6 +173,10 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         grace=grace,
         show=show,
         log_dir=log_dir,
+        log_format=log_format,
+        dashboard=dashboard,
+        metrics_port=metrics_port,
+        tracking=tracking,
         gpus_per_node=gpus_per_node,
         network_interface=network_interface,
     )

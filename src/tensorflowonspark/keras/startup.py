@@ -21,7 +21,7 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["explain_late_strategy", "start_with_collectives"]
+__all__ = ["explain_late_strategy", "names_strategy", "start_with_collectives"]
 
 _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # `Context.strategy` makes the strategy too. In a pickle its name is that of any attribute or variable; a program that
@@ -47,7 +47,7 @@ def start_with_collectives(context: ModuleType, program: bytes) -> None:
     def ensure_initialized(self: Any) -> None:
         if self is context._context and not self._initialized:
             context.Context.ensure_initialized = original  # once, since every operation calls it
-            if not _is_configured(self) and _names_strategy(program):
+            if not _is_configured(self) and names_strategy(program):
                 _configure(self)
         original(self)
 
@@ -59,13 +59,13 @@ def _is_configured(context: Any) -> bool:
     return any((context._collective_leader, context._collective_ops_server_def, context._server_def))
 
 
-def _names_strategy(program: bytes) -> bool:
+def names_strategy(program: bytes) -> bool:
     """Return whether the user's function, or one of their modules, contains the strategy's name or ``ctx.strategy``."""
     if any(name in program for name in _STRATEGIES) or (_METHOD in program and _MODULE not in program):
         return True
     # Not by getattr, which would import a lazy module.
     files = [getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values())]
-    return any(_file_names_strategy(file) for file in files if file and _is_users(file))
+    return any(_filenames_strategy(file) for file in files if file and _is_users(file))
 
 
 def _is_users(file: str) -> bool:
@@ -73,7 +73,7 @@ def _is_users(file: str) -> bool:
     return file.endswith(".py") and not file.startswith(_LIBRARIES) and not any(part in file for part in _PACKAGES)
 
 
-def _file_names_strategy(file: str) -> bool:
+def _filenames_strategy(file: str) -> bool:
     try:
         text = Path(file).read_bytes()
     except OSError:

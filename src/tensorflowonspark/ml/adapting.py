@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tensorflowonspark.columns import select
+from tensorflowonspark.driver.spark.naming import described
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.preprocessing import (
     Moments,
@@ -249,7 +250,8 @@ def _compute(layer: Any, df: "DataFrame", columns: list[str], by_column: Mapping
         If the layer can't take a value that a task found.
     """
     try:
-        return _state(layer, df, columns, by_column)
+        with described(df.sparkSession, f"adapt the layer {layer.name} to {', '.join(columns)}"):
+            return _state(layer, df, columns, by_column)
     except Exception as error:
         reason = _TASK_ERROR.search(str(error))
         if isinstance(error, SpecError) or reason is None:

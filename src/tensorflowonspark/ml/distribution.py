@@ -28,7 +28,7 @@ from tensorflowonspark.supervisor.host import local_directory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DistributedModel", "distribute", "loaded", "prepare_tensorflow"]
+__all__ = ["DistributedModel", "distribute", "load_call", "loaded", "prepare_tensorflow"]
 
 Call = Callable[[Any], dict[str, Any]]
 
@@ -75,10 +75,26 @@ def loaded(distributed: DistributedModel) -> Call:
 
 def _load(distributed: DistributedModel) -> Call:
     bundle = replace(distributed.bundle, data=_read_file(distributed.file))
+    if bundle.kind != "function":
+        prepare_tensorflow()
+    return load_call(bundle, distributed.layers, distributed.custom_objects)
+
+
+def load_call(bundle: ModelBundle, layers: Sequence[str] = (), custom_objects: Code | None = None) -> Call:
+    """Return a function from the features of some rows to a model's outputs by name, in this process.
+
+    Parameters
+    ----------
+    bundle : ModelBundle
+        The model.
+    layers : sequence of str
+        Layers whose outputs are computed; none for the model's own outputs.
+    custom_objects : Code, optional
+        The user's classes and functions, in addition to the bundle's code.
+    """
     if bundle.kind == "function":
         return _function(bundle)
-    prepare_tensorflow()
-    return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, distributed)
+    return _saved_model(bundle) if bundle.kind == "saved_model" else _keras_model(bundle, layers, custom_objects)
 
 
 def _read_file(name: str) -> bytes:
@@ -104,15 +120,15 @@ def prepare_tensorflow() -> None:
         pass  # TensorFlow has started, for another stage
 
 
-def _keras_model(bundle: ModelBundle, distributed: DistributedModel) -> Call:
+def _keras_model(bundle: ModelBundle, layers: Sequence[str], custom_objects: Code | None) -> Call:
     import tensorflow as tf
 
     serialized = Serialized(bundle.kind, file=bundle.data, code=bundle.code)
-    model = load_model(serialized, distributed.custom_objects.load(bundle.kind))
-    names = list(distributed.layers) or [output.tensor.name for output in bundle.outputs]
-    if distributed.layers:
+    model = load_model(serialized, (custom_objects or Code()).load(bundle.kind))
+    names = list(layers) or [output.tensor.name for output in bundle.outputs]
+    if layers:
         keras = import_module(bundle.kind)
-        model = keras.Model(model.inputs, [model.get_layer(name).output for name in distributed.layers])
+        model = keras.Model(model.inputs, [model.get_layer(name).output for name in layers])
 
     if bundle.kind == "keras" and keras_backend() != "tensorflow":  # as other code in this worker has imported it
         return _on_other_backend(model, bundle, names)

@@ -18,6 +18,7 @@ from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import Invalid, check_columns, checked_params
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.serialization import is_model, serialize
+from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.training import TrainingJob, train
 from tensorflowonspark.ml.training_params import (
     Backend,
@@ -219,9 +220,11 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         start = self._chosen_start
         _log.info("training begins with %s (start)", start)
         options = {"num_workers": self.getNumWorkers(), "start": start, **given}
-        results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
+        with tracked_fit(self, options) as fit:
+            results = run(dataset.sparkSession, train, job, data=frame, validation=validation, **options)
         trained = next(each for each in results.values() if each is not None)
         model: KerasModel = self._copyValues(KerasModel(trained.bundle, history=trained.history))
+        log_fitted(fit, model, frame)
         return model
 
     def _select_rows(self, dataset: "DataFrame") -> "tuple[DataFrame, DataFrame | str | None]":

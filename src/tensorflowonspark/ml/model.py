@@ -9,6 +9,7 @@ from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.ml.autolog import allow_in_autolog
 from tensorflowonspark.ml.code import WithCode, code_for
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_keras_model, fetch_saved_model, from_model
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 __all__ = ["KerasModel"]
+
+allow_in_autolog()
 
 
 class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):

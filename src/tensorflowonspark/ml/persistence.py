@@ -6,6 +6,7 @@ and ``code.pkl`` the user's own classes and functions in it, which ``metadata`` 
 JSON can't represent in ``objects/objects.pkl``.
 """
 
+import json
 import logging
 import pickle
 import tempfile
@@ -27,6 +28,7 @@ __all__ = ["StageReader", "StageWriter"]
 
 _log = logging.getLogger(__name__)
 _OBJECTS = "objects.pkl"
+_METADATA = "metadata"
 _LOAD_CODE = "spark.tensorflowonspark.loadCode"
 Stage = TypeVar("Stage", bound=ModelParams)
 
@@ -65,16 +67,32 @@ class StageWriter(MLWriter):
             If a param refers to this Spark session.
         """
         path = _hadoop_path(path, self)
-        bundle = self._bundle
-        extra = {**self._metadata, **({} if bundle is None else {"model": bundle.to_metadata()})}
-        params = self._stage._paramMap.items()
-        plain = {param.name: value for param, value in params if is_plain(value)}
-        objects = _pickled({each.name: value for each, value in params if each.name not in {*plain, *self._without}})
+        bundle, (extra, plain, objects) = self._bundle, self._contents()
         DefaultParamsWriter.saveMetadata(self._stage, path, _spark_of(self), extraMetadata=extra, paramMap=plain)
         if objects:
             storage.publish(f"{path}/objects", lambda local: _write_objects(local, objects))
         if bundle is not None:
             storage.publish(f"{path}/model", lambda local: write_saved(bundle, local))
+
+    def save_locally(self, directory: str) -> None:
+        """Save the stage to a new directory of this machine, without a Spark job; `load` reads it there, too."""
+        extra, plain, objects = self._contents()
+        text = DefaultParamsWriter._get_metadata_to_save(self._stage, _spark_of(self), extra, plain)
+        Path(directory, _METADATA).mkdir(parents=True)
+        Path(directory, _METADATA, "part-00000").write_text(f"{text}\n")
+        Path(directory, _METADATA, "_SUCCESS").touch()
+        if objects:
+            _write_objects(f"{directory}/objects", objects)
+        if self._bundle is not None:
+            write_saved(self._bundle, f"{directory}/model")
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+        """Return the further entries of the metadata, the params that JSON represents, and the others, pickled."""
+        bundle, params = self._bundle, self._stage._paramMap.items()
+        extra = {**self._metadata, **({} if bundle is None else {"model": bundle.to_metadata()})}
+        plain = {param.name: value for param, value in params if is_plain(value)}
+        objects = {each.name: value for each, value in params if each.name not in {*plain, *self._without}}
+        return extra, plain, _pickled(objects)
 
     def _handleOverwrite(self, path: str) -> None:  # noqa: N802 - Spark ML's name
         # Spark ML removes a directory through the JVM, and over Spark Connect not at all.
@@ -108,14 +126,34 @@ class StageReader(MLReader[Stage]):
         path = _hadoop_path(path, self)
         metadata = DefaultParamsReader.loadMetadata(path, _spark_of(self))
         bundle = self._load_bundle(path, metadata["model"]) if "model" in metadata else None
-        stage = self._make(bundle, metadata)
-        stage._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(stage, metadata)
+        stage = self._with_params(bundle, metadata)
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
             if storage.fetch(f"{path}/objects", scratch):
                 _check_code(path, self, [f"objects/{_OBJECTS}"])
-                for name, value in pickle.loads(Path(scratch, _OBJECTS).read_bytes()).items():
-                    stage._set(**{name: deserialize(value, stage.getCustomObjects())})
+                _set_objects(stage, scratch)
+        return stage
+
+    def load_locally(self, directory: str) -> Stage:
+        """Return the stage in a directory of this machine, without Spark.
+
+        Raises
+        ------
+        SpecError
+            If there is none.
+        """
+        parts = sorted(Path(directory, _METADATA).glob("part-*"))
+        if not parts:
+            raise SpecError(f"{directory}: there is no stage of this package")
+        metadata = json.loads(parts[0].read_text())
+        stage = self._with_params(read_saved(f"{directory}/model", metadata["model"]), metadata)
+        if Path(directory, "objects").exists():
+            _set_objects(stage, f"{directory}/objects")
+        return stage
+
+    def _with_params(self, bundle: ModelBundle | None, metadata: Mapping[str, Any]) -> Stage:
+        stage = self._make(bundle, metadata)
+        stage._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(stage, metadata)
         return stage
 
     def _load_bundle(self, path: str, metadata: Mapping[str, Any]) -> ModelBundle:
@@ -147,6 +185,11 @@ def _pickled(params: Mapping[str, Any]) -> bytes:
                 f"an estimator with {name} can't be saved: pass it to fit, as in fit(df, {{est.{name}: ...}})"
             )
     return cloudpickle.dumps({name: serialize(value) for name, value in params.items()}) if params else b""
+
+
+def _set_objects(stage: ModelParams, directory: str) -> None:
+    for name, value in pickle.loads(Path(directory, _OBJECTS).read_bytes()).items():
+        stage._set(**{name: deserialize(value, stage.getCustomObjects())})
 
 
 def _write_objects(directory: str, objects: bytes) -> None:

@@ -7,7 +7,7 @@ Spark 4.1 and newer, which has scalar functions on Arrow, sends only the feature
 receives only the results. Older versions send whole rows both ways.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["PredictPlan", "TakenColumns", "features_of", "predict", "this_partition", "with_results"]
+__all__ = [
+    "PredictPlan",
+    "TakenColumns",
+    "call_in_pieces",
+    "features_of",
+    "predict",
+    "this_partition",
+    "with_results",
+]
 
 _BATCH_BYTES = 4 << 20
 _MIN_ROWS, _MAX_ROWS = 32, 8192
@@ -142,17 +150,23 @@ def _is_valid(plan: PredictPlan, row: pa.RecordBatch) -> bool:
 
 def _results(plan: PredictPlan, schema: pa.Schema, batch: pa.RecordBatch, partition: int, row: int) -> pa.RecordBatch:
     features = features_of(plan.taken, batch, partition, row)
-    model = loaded(plan.model)
-    found: dict[str, list[Any]] = {}
-    step = plan.batch_rows or _rows_per_call(batch)
-    for start in range(0, batch.num_rows, step):
-        for name, values in model(_slice(features, start, start + step)).items():
-            found.setdefault(name, []).append(values)
-    values = {name: pieces[0] if len(pieces) == 1 else np.concatenate(pieces) for name, pieces in found.items()}
+    values = call_in_pieces(loaded(plan.model), features, batch, plan.batch_rows)
     results: dict[str, Any] = {} if plan.outputs else values
     for outputs, columns in plan.outputs:
         results.update(result_values(outputs, columns, values))
     return to_batch(results, schema, batch.num_rows)
+
+
+def call_in_pieces(
+    model: Callable[[Any], Mapping[str, Any]], features: Any, batch: pa.RecordBatch, batch_rows: int | None
+) -> dict[str, Any]:
+    """Return a model's outputs for the features of a batch, of which it takes some rows per call."""
+    found: dict[str, list[Any]] = {}
+    step = batch_rows or _rows_per_call(batch)
+    for start in range(0, batch.num_rows, step):
+        for name, values in model(_slice(features, start, start + step)).items():
+            found.setdefault(name, []).append(values)
+    return {name: pieces[0] if len(pieces) == 1 else np.concatenate(pieces) for name, pieces in found.items()}
 
 
 def _rows_per_call(batch: pa.RecordBatch) -> int:

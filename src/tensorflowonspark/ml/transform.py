@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-__all__ = ["holds_arrays", "plan_transform"]
+__all__ = ["holds_arrays", "output_groups", "plan_transform"]
 
 
 def plan_transform(  # noqa: PLR0913 - one for each property of a stage
@@ -63,7 +63,7 @@ def plan_transform(  # noqa: PLR0913 - one for each property of a stage
     """
     check_columns(frame, features)
     check_schema(type(frame.schema)([frame.schema[name] for name in features]))
-    outputs = _groups(bundle, results, layers)
+    outputs = output_groups(bundle, results, layers)
     types: dict[str, DataType] = {}
     for group, columns in outputs:
         types.update(result_types(group, columns))
@@ -83,7 +83,7 @@ def plan_transform(  # noqa: PLR0913 - one for each property of a stage
     )
 
 
-def _groups(
+def output_groups(
     bundle: ModelBundle, results: Columns, layers: tuple[str, ...]
 ) -> tuple[tuple[tuple[OutputInfo, ...], Columns], ...]:
     """Return the outputs in groups, each with its result columns."""

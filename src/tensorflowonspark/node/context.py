@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy.typing as npt
@@ -13,14 +12,13 @@ from tensorflowonspark import storage
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
 from tensorflowonspark.messages import InferenceReady, Member, Serving
-from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
-from tensorflowonspark.node.checkpoint.export import divided_layers, export
-from tensorflowonspark.node.checkpoint.position import ResumePosition
+from tensorflowonspark.node.checkpoint.export import divided_layers
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.inference import FunctionServer, InferenceServer
 from tensorflowonspark.node.feed.selection import FeatureOptions
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed_access import FeedAccess
+from tensorflowonspark.node.output_access import OutputAccess
 from tensorflowonspark.node.parallel import ParallelAccess
 
 __all__ = ["Context", "context", "keep_context"]
@@ -61,7 +59,7 @@ def keep_context(of_program: "Context") -> None:
     _current[:] = [of_program]
 
 
-class Context(FeedAccess, ParallelAccess):
+class Context(FeedAccess, ParallelAccess, OutputAccess):
     """The cluster as seen by the function that runs in one of its nodes.
 
     Attributes
@@ -126,11 +124,6 @@ class Context(FeedAccess, ParallelAccess):
     def num_workers(self) -> int:
         """Number of nodes of the job ``worker``; ``len(ctx.spec.trainers)`` includes a chief."""
         return self.spec.num_workers
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this node has the chief's duties: the chief, or worker 0 in a cluster without one."""
-        return self.role == self.spec.chief_role
 
     def serve(
         self,
@@ -260,117 +253,8 @@ class Context(FeedAccess, ParallelAccess):
         """
         self._link.release_port()
 
-    # ---- files
-
-    def export(self, model: Any, path: str) -> None:
-        """Write a trained model to a directory or file, on any file system; the chief writes, the others return.
-
-        Call it on all workers: to save a model that is not of Keras 3, TensorFlow reads some variables from all of
-        them together.
-
-        Parameters
-        ----------
-        model : keras.Model, tf_keras.Model or tf.Module
-            The model.
-        path : str
-            A path, or a URL of any file system that fsspec knows. With the ending ``.keras`` or ``.h5`` the model
-            becomes one file in Keras's own format, and otherwise a SavedModel's directory. An existing file or
-            directory is replaced, when the new model is complete.
-
-        Raises
-        ------
-        StorageError
-            If the path can't be written.
-
-        Examples
-        --------
-        >>> import keras
-        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        >>> ctx.export(model, f"{directory}/model.keras")
-        >>> keras.models.load_model(f"{directory}/model.keras").output_shape
-        (None, 1)
-        """
-        export(model, path, self.is_chief, self.scratch)
-
-    def checkpoint(self, directory: str, *, keep: int = 3) -> Checkpoints:
-        """Return the checkpoints of a training, in a directory on any file system.
-
-        Parameters
-        ----------
-        directory : str
-            A path that all nodes see, or a URL of any file system that fsspec knows. Each training has its own.
-        keep : int
-            Number of complete checkpoints to keep.
-
-        Returns
-        -------
-        Checkpoints
-            Has a `callback` for Keras's ``fit``, and `restore` and `save` for custom loops.
-
-        Raises
-        ------
-        SpecError
-            If `keep` is below 1.
-
-        Examples
-        --------
-        >>> ctx.checkpoint(f"{directory}/checkpoints", keep=2).latest() is None
-        True
-        """
-        position = ResumePosition(self._feeds, self._link, len(self.spec.trainers))
-        return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role), position)
-
-    def log_directory(self, path: str) -> str:
-        """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.
-
-        They are copied every few seconds, and when the program has ended. TensorFlow itself writes logs to this
-        machine only.
-
-        Parameters
-        ----------
-        path : str
-            A path, which is returned as it is, or a URL of any file system.
-
-        Returns
-        -------
-        str
-            A local path.
-
-        Examples
-        --------
-        >>> ctx.log_directory("/logs/run-1")
-        '/logs/run-1'
-        """
-        if storage.is_local(storage.file_system(path)[0]):
-            return path
-        local = self._logs.enter_context(TemporaryDirectory(prefix="tfos-", dir=self.scratch))
-        self._logs.callback(storage.DirectorySync(local, path).close)
-        return local
-
     def _close(self) -> None:
-        """Report the pace of the training, and copy the last logs, when the program has ended."""
+        """Report the pace and the metrics of the training, and copy the last logs, when the program has ended."""
         self._feeds.finish()
+        self._meter.flush()
         self._logs.close()
-
-    def absolute_path(self, path: str) -> str:
-        """Return a path as a URL of Hadoop's default file system, unless it has a scheme already.
-
-        A relative path begins at the user's home on HDFS, and otherwise in the executor's directory. No other function
-        of a node uses the default file system: a path without a scheme is one of this machine.
-
-        Parameters
-        ----------
-        path : str
-            As in ``"model"``, which becomes ``hdfs://name:8020/user/ann/model`` where HDFS is the default.
-
-        Returns
-        -------
-        str
-            A URL, or a path of this machine where that is the default.
-
-        Examples
-        --------
-        >>> ctx.absolute_path("s3a://bucket/model")
-        's3a://bucket/model'
-        """
-        return storage.absolute_path(path, self.working_dir, self.default_fs)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link, NodeSetup, report_seconds
 from tensorflowonspark.node.feed.epochs import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
@@ -14,6 +14,7 @@ from tensorflowonspark.node.feed.files import FileFeeds
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.tables import FilesToRead
 from tensorflowonspark.node.file_access import FileAccess
+from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ class FeedAccess(FileAccess):
         self._setup = setup
         self._link = link
         self._server = server
-        self._feeds = Feeds(setup, link, server)
+        self._meter = TrainingMeter(
+            link.send, alone=len(setup.spec.trainers) == 1, interval=report_seconds(1.0, len(setup.spec.roles))
+        )
+        self._feeds = Feeds(setup, link, server, self._meter)
         cache = server.cache if server is not None else None
         super().__init__(setup, link, FileFeeds(setup, cache, link, self._feeds))
         self._current: Feed | CoordinatedFeed | None = None

@@ -21,7 +21,7 @@ import wrapt
 from tensorflowonspark import storage
 from tensorflowonspark.config import Job, tf_config
 from tensorflowonspark.errors import FailureKind, error_text
-from tensorflowonspark.keras import adapting, hooks, rounds
+from tensorflowonspark.keras import adapting, hooks, rounds, training_events
 from tensorflowonspark.keras.jax import cluster as jax_cluster
 from tensorflowonspark.messages import Failed, Member, NodeReady, Returned, TensorFlowImported
 from tensorflowonspark.node.collectives import Collectives
@@ -29,6 +29,7 @@ from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
+from tensorflowonspark.node.oracle import share_oracle
 from tensorflowonspark.node.rounds.member import RoundMember
 from tensorflowonspark.transport import MESSAGE_BYTES
 from tensorflowonspark.transport.shared_file import allow_many_files
@@ -110,6 +111,7 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
         # A parameter server does not benefit from a GPU, but would allocate its memory.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpus)
     hooks.install(setup.config.program)
+    share_oracle(setup.role, setup.spec, members, setup.config.program)
     hooks.keep_sources(setup.local_directory)
 
 
@@ -122,6 +124,7 @@ def run_program(
             function, args = cloudpickle.loads(setup.config.program)
         context = Context(setup, members, link, feed_server)
         keep_context(context)
+        training_events.connect(context._meter)
         try:
             with children_end_here():
                 result = function(args, context)

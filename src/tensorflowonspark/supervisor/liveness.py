@@ -10,7 +10,7 @@ a stopped process is a failure by itself. A process that is active is never aske
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from pathlib import Path
 import psutil
 
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.messages import Active, Failed, Idle, NodeStatus
+from tensorflowonspark.messages import Active, Failed, Idle, NodeStatus, NodeUsage
+from tensorflowonspark.supervisor.usage import UsageMeter
 
 __all__ = ["LivenessMonitor"]
 
@@ -46,9 +47,18 @@ class LivenessMonitor:
         Seconds without activity after which it is reported.
     request : callable
         Requests the status of the node, which is passed to `receive`.
+    gpus : sequence of str
+        The node's GPUs.
+
+    Attributes
+    ----------
+    usage : NodeUsage or None
+        What the process and its descendants used at the last check.
     """
 
-    def __init__(self, pid: int, timeout: float, request: Callable[[], None]) -> None:
+    def __init__(self, pid: int, timeout: float, request: Callable[[], None], gpus: Sequence[str] = ()) -> None:
+        self.usage: NodeUsage | None = None
+        self._meter = UsageMeter(pid, gpus)
         self._pid = pid
         self._timeout = timeout
         self._request = request
@@ -82,7 +92,8 @@ class LivenessMonitor:
         if stopped is not None:
             return self._check_stopped(stopped, now)
         self._stopped_since = None
-        used, wakeups = self._processor_seconds(), self._count_wakeups()
+        self.usage = self._meter.measure()
+        used, wakeups = self.usage.processor, self._count_wakeups()
         allowed = _IDLE_SECONDS + _IDLE_SHARE * (now - self._idle_since)
         if wakeups != self._wakeups or not 0 <= used - self._used < allowed or self._has_active_thread(passed):
             self._used, self._wakeups = used, wakeups
@@ -119,18 +130,6 @@ class LivenessMonitor:
             return None
         reason = f"its process {self._pid} is stopped (SIGSTOP, or a debugger)"
         return Failed(FailureKind.STOPPED, reason, "see who stopped it; to allow more time, raise heartbeat_timeout")
-
-    def _processor_seconds(self) -> float:
-        """Return the processor time of the process and its descendants that have not ended, in seconds."""
-        total = 0.0
-        try:
-            leader = psutil.Process(self._pid)
-            for process in (leader, *leader.children(recursive=True)):
-                times = process.cpu_times()
-                total += times.user + times.system
-        except psutil.NoSuchProcess:
-            pass
-        return total
 
     def _count_wakeups(self) -> int:
         """Return the number of voluntary context switches of the main thread (on Linux; 0 elsewhere)."""

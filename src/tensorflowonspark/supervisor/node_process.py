@@ -12,6 +12,7 @@ from threading import Timer
 import psutil
 
 from tensorflowonspark import processes
+from tensorflowonspark.config import is_secret
 from tensorflowonspark.messages import StatusRequest, ToNode
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.client import NodeAssignment
@@ -84,7 +85,9 @@ class NodeProcess:
         os.close(writing)
         name = str(assignment.role)
         self._output = Output(reading, name=name, level=config.log_level, echo=assignment.echo, on_lines=on_lines)
-        self.liveness = LivenessMonitor(self.pid, config.heartbeat_timeout, lambda: self.send(StatusRequest()))
+        self.liveness = LivenessMonitor(
+            self.pid, config.heartbeat_timeout, lambda: self.send(StatusRequest()), assignment.gpus
+        )
         self.pipe.send(
             NodeSetup(
                 config=config,
@@ -168,6 +171,8 @@ def has_ended(pid: int) -> bool:
 def node_environment(inherited: Mapping[str, str], requested: Mapping[str, str], interface: str = "") -> dict[str, str]:
     """Return a node's environment: the executor's without Spark's secrets, defaults, and the user's variables.
 
+    What MLflow has there to log as the user is left out too: only the driver logs.
+
     Parameters
     ----------
     inherited, requested : mapping
@@ -176,6 +181,9 @@ def node_environment(inherited: Mapping[str, str], requested: Mapping[str, str],
         The network interface that the libraries for communication are to use; empty if they choose.
     """
     environment = {name: value for name, value in inherited.items() if "SECRET" not in name}
+    for name in [name for name in environment if name.startswith("MLFLOW_")]:
+        if is_secret(name) or name == "MLFLOW_RUN_ID":
+            del environment[name]
     environment["TF_GRPC_REUSE_PORT"] = "1"  # for `host.reserve_port`
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's native INFO and WARNING are for its developers
     if interface:

@@ -185,7 +185,7 @@ class Supervisor:
                 self._reply_to_probe()
             if time.monotonic() - sent > interval:
                 sent = time.monotonic()
-                self._send_driver(Heartbeat())
+                self._send_driver(self._node.liveness.usage or Heartbeat())
                 self._node.send(Heartbeat())
 
     def _check_liveness(self) -> None:

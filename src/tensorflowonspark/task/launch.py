@@ -52,6 +52,8 @@ class LaunchPlan:
     first_node: int = 0  # number of the node that task 0 launches
     count: int | None = None  # of the nodes from that one on; None: all
     address: tuple[str, int] | None = None  # host and port that the node must have; None: any
+    program: str = "program"  # its name, for Spark's UI
+    label: str = ""  # of the cluster there, whichever id a node has that is started again alone
 
     @property
     def numbers(self) -> range:

@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 
+from tests.support.pages import get
 from tests.support.paths import ROOT
 from tests.support.processes import has_ended, our_processes
 from tests.support.programs import wait_for
@@ -70,7 +71,8 @@ def test_a_script_that_knows_nothing_of_spark_trains_on_two_workers(master, tmp_
     """The same file, with the accuracy of all workers."""
     model = tmp_path / "model.keras"
     code, output = finished(
-        *master, "--workers", "2", ROOT / "examples/multi_worker.py", "--epochs", "8", "--model", model
+        *[*master, "--workers", "2", "--show", "all"],
+        *[ROOT / "examples/multi_worker.py", "--epochs", "8", "--model", model],
     )
     assert code == 0, output
     found = dict(re.findall(r"\[worker:(\d)\] worker \d: accuracy ([\d.]+)", output))
@@ -88,7 +90,7 @@ def test_data_of_a_file_is_fed(script, spark, tmp_path):
         "ctx = tfos.context()\n"
         "print('rows', sum(len(batch['id']) for batch in ctx.batches(10)))\n"
     )
-    code, output = finished("--workers", "2", "--data", tmp_path / "rows.parquet", path)
+    code, output = finished("--workers", "2", "--show", "all", "--data", tmp_path / "rows.parquet", path)
     assert code == 0, output
     assert sum(map(int, re.findall(r"rows (\d+)", output))) == 100
 
@@ -221,3 +223,21 @@ def test_a_second_signal_kills_at_once(script, tmp_path):
     assert process.returncode == 143, output
     assert time.monotonic() - begin < 25
     assert "ended in order" not in log.read_text()
+
+
+@pytest.mark.slow
+def test_the_dashboards_url_is_printed_in_one_line_and_ends_with_the_run(script):
+    path = script("import time; print('it runs', flush=True); time.sleep(6)")
+    process = tfos_run("--master", "local[1]", "--dashboard", str(path))
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "it runs" in line:
+            break
+    urls = [found[1] for line in lines if (found := re.fullmatch(r"\[training\] dashboard: (http\S+)\n", line))]
+    assert len(urls) == 1, lines
+    assert get(urls[0])[0] == 200
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    with pytest.raises(ConnectionRefusedError):
+        get(urls[0])

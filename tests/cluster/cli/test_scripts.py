@@ -215,7 +215,9 @@ def test_the_output_of_a_worker_that_a_restart_may_lack(spark, script, caplog):
     caplog.set_level("INFO")
     tfos.run_script(spark, script("print('begun')"), num_workers=(1, 8), show="worker:7")
     assert "begun" not in caplog.text
-    with pytest.raises(tfos.SpecError, match="show='worker:8': expected all, chief or one of worker:0, worker:1, wor"):
+    with pytest.raises(
+        tfos.SpecError, match="show='worker:8': expected all, chief, none or one of worker:0, worker:1, wor"
+    ):
         tfos.run_script(spark, script("pass"), num_workers=(1, 8), show="worker:8")
 
 

@@ -27,7 +27,7 @@ def tfos_run(kubernetes, *arguments, workers=2):
     """Start ``tfos run`` with a driver outside of the pods."""
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     return subprocess.Popen(
-        [*TFOS, "run", "--workers", str(workers), *conf(kubernetes), *map(str, arguments)],
+        [*TFOS, "run", "--workers", str(workers), "--show", "all", *conf(kubernetes), *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

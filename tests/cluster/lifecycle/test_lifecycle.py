@@ -35,7 +35,8 @@ def where(args, ctx):
 @pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
 def test_nodes_know_each_other(spark, hold, caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")
-    with tfos.Cluster(spark, where, {"a": 1}, num_workers=2, hold=hold, env={"A_VARIABLE": "7"}) as cluster:
+    settings = {"num_workers": 2, "hold": hold, "env": {"A_VARIABLE": "7"}, "show": "all"}
+    with tfos.Cluster(spark, where, {"a": 1}, **settings) as cluster:
         results = cluster.join()
     assert list(results) == ["worker:0", "worker:1"]
     first, second = results.values()

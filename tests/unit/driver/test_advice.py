@@ -170,11 +170,11 @@ def test_the_feed_that_took_the_most_time_counts_once(nodes):
         found.note(node, replace(PACE, feed=1, reading=1.0, seconds=100.0, between=90.0))  # validation
         found.note(node, replace(PACE, steps=500))
         found.note(node, PACE)
-    assert "1,000 steps took 58 s" in found.take_advice(nodes, in_step=True)
-    assert found.take_advice(nodes, in_step=True) is None
+    assert "1,000 steps took 58 s" in found.take_advice(nodes, {}, in_step=True)
+    assert found.take_advice(nodes, {}, in_step=True) is None
 
 
 def test_a_worker_without_a_pace_leaves_the_bound_uncertain(nodes):
     found = Paces()
     found.note(nodes[0], PACE)
-    assert found.take_advice(nodes, in_step=True) is None
+    assert found.take_advice(nodes, {}, in_step=True) is None

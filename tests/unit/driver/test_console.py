@@ -45,40 +45,13 @@ def test_with_logging_they_are_records_at_their_level(caplog):
     assert (record.levelno, record.getMessage()) == (logging.WARNING, "[ps:0] WARNING:root:careful")
 
 
-def test_each_node_has_a_file_to_which_later_runs_add(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "tensorflowonspark")
-    for run in ("one", "two"):
-        watcher = ConsoleReporter(stream=io.StringIO(), show="chief:0", log_dir=str(tmp_path / "logs"))
-        watcher.show("chief:0", (f"chief {run}",))
-        watcher.show("worker:1", (f"w\xf6rker {run}",))
-        watcher.show("worker:1", ("ends",))
-        watcher.close()
-    first, second, start, *later = (tmp_path / "logs/worker-1.log").read_text("utf-8").splitlines()
-    assert (first, second, later) == ("w\xf6rker one", "ends", ["w\xf6rker two", "ends"])
-    assert start.startswith("---- ")
-    assert [record.getMessage() for record in caplog.records] == ["[chief:0] chief one", "[chief:0] chief two"]
-
-
-def test_a_file_that_can_not_be_written_is_reported_once(tmp_path, caplog):
-    watcher = ConsoleReporter(stream=io.StringIO(), log_dir=str(tmp_path))
-    (tmp_path / "worker-0.log").mkdir()
-    watcher.show("worker:0", ("one",))
-    watcher.show("worker:0", ("two",))
-    watcher.close()
-    CONSOLE.drain()
-    assert caplog.text.count("worker-0.log (") == 1
-
-
-def test_a_directory_for_files_that_can_not_be_made_is_refused(tmp_path):
-    (tmp_path / "logs").write_text("")
-    with pytest.raises(SpecError, match="log_dir='.*logs' can't be written to"):
-        ConsoleReporter(log_dir=str(tmp_path / "logs"))
-
-
 def test_whose_output_is_shown():
     spec = ClusterSpec(num_workers=2, chief=True)
-    assert [parse_show(each, spec) for each in ("all", "chief", "worker:1")] == [None, "chief:0", "worker:1"]
-    with pytest.raises(SpecError, match="show='worker:2': expected all, chief or one of chief:0, worker:0, worker:1"):
+    assert [parse_show(each, spec) for each in ("all", "chief", "none")] == [None, "chief:0", "none"]
+    assert parse_show("worker:1", spec) == "worker:1"
+    with pytest.raises(
+        SpecError, match="show='worker:2': expected all, chief, none or one of chief:0, worker:0, worker:1"
+    ):
         parse_show("worker:2", spec)
 
 

@@ -81,3 +81,11 @@ def test_what_a_cluster_shows_is_no_markup(monkeypatch):
         cluster.join()
         monkeypatch.setattr(cluster._monitor, "tensorboard_url", 'http://h/"><script>')
         assert "<script>" not in cluster._repr_html_()
+
+
+def test_a_cluster_links_its_dashboard_while_it_runs():
+    with cluster_on(ScriptedBackend(returns(1)), dashboard=True) as cluster:
+        cluster.join()
+        link = f'<a href="{cluster.dashboard_url}">dashboard</a>'
+        assert link in cluster._repr_html_()
+    assert link not in cluster._repr_html_()

@@ -56,7 +56,9 @@ def test_an_importable_module_is_found_whatever_its_distribution_is_called(monke
     (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: tf-nightly-cpu\nVersion: 2.22.0.dev1\n")
     (wheel / "top_level.txt").write_text("tensorflow\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "meta_path", [PathFinder])
+    # The package importlib_metadata takes the search for distributions away from PathFinder.
+    metadata = [each for each in sys.meta_path if type(each).__module__.startswith("importlib_metadata")]
+    monkeypatch.setattr(sys, "meta_path", [PathFinder, *metadata])
     found = preflight.check_environment()
     assert (found["pyspark"], found["tensorflow"]) == ("4.0.7", "2.22.0.dev1")
 

@@ -2,6 +2,7 @@
 """Waiting for executors that an application's settings ask for; test_late_executors waits for real ones."""
 
 import logging
+import sys
 import time
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ from tensorflowonspark.driver.spark import resources
 from tensorflowonspark.driver.spark.dynamic import allow_barrier_stages
 from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.jobs import stage_error
-from tensorflowonspark.driver.spark.resources import find_slots
+from tensorflowonspark.driver.spark.resources import find_slots, most_slots
 from tensorflowonspark.errors import SlotsError, SpecError
 from tensorflowonspark.supervisor.host import advertised_address, configured_address
 
@@ -186,3 +187,15 @@ def test_a_node_has_the_host_that_spark_reports(monkeypatch):
     assert configured_address() == "10.1.0.7"
     monkeypatch.setenv("SPARK_EXECUTOR_POD_IP", "0.0.0.0")
     assert configured_address() == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"dynamicAllocation_maxExecutors": "4", "executor_cores": "2"}, 8),
+        ({"dynamicAllocation_maxExecutors": "1", "executor_cores": "1"}, 3),
+        ({}, sys.maxsize),
+    ],
+)
+def test_dynamic_allocation_gives_as_many_slots_as_it_may(settings, most):
+    assert most_slots(Application("yarn", {0: 3}, dynamic=True, **settings), None, 3) == most

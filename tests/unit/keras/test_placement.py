@@ -84,4 +84,4 @@ def test_replicas_reduce_with_the_options_of_their_strategy():
 )
 def test_a_program_that_makes_the_strategy_is_known_before(program, makes_one, monkeypatch):
     monkeypatch.setattr(startup, "sys", SimpleNamespace(modules={}))  # the tests' own modules contain the name
-    assert startup._names_strategy(cloudpickle.dumps(program)) == makes_one
+    assert startup.names_strategy(cloudpickle.dumps(program)) == makes_one

@@ -1,10 +1,13 @@
 """What a node measures of its passes, by a clock that the test turns."""
 
+from unittest.mock import create_autospec
+
 import pytest
 
 from tensorflowonspark.feed_messages import RowSource, TrainingPace
 from tensorflowonspark.node.feed import pace
 from tensorflowonspark.node.feed.pace import PaceMeter
+from tensorflowonspark.node.meter import TrainingMeter
 
 
 class Clock:
@@ -38,7 +41,8 @@ class Program:
     def __init__(self, clock):
         self.clock = clock
         self.sent = []
-        self.meter = PaceMeter(3, RowSource.FILES, self.sent.append)
+        self.counted = create_autospec(TrainingMeter, instance=True)
+        self.meter = PaceMeter(3, RowSource.FILES, self.sent.append, self.counted)
 
     def read(self, count, seconds):
         for number in range(count):

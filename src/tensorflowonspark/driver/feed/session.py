@@ -201,7 +201,9 @@ class FeedSession:
             nodes = [node for node in self.fed if not node.returned] or self.fed
         self._endpoints = node_endpoints(nodes, self._attempt.address)
         feeder = PartitionFeeder(self._endpoints, self._attempt.credentials, spec)
-        description = f"feed {spec.feed} ({spec.split.value}) of {len(nodes)} nodes"
+        rows = "" if spec.split is Split.TRAIN else f", {spec.split.value} rows,"
+        nodes_text = f"{len(nodes)} nodes" if len(nodes) > 1 else str(nodes[0].role)
+        description = self._attempt.describe_job(f"feed {spec.feed}{rows} to {nodes_text}")
         self._job = self._attempt.backend.submit(feeder, data, description, self.monitor.wake, chosen)
         self._attempt.hold_job(self._job)
         return self._job

@@ -4,7 +4,7 @@ It knows nothing of feeds. Tests replace it by a backend without Spark.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,11 +19,13 @@ from tensorflowonspark.driver.spark.jobs import (
     SparkJob,
     SparkStage,
     Stage,
-    collect_chosen,
+    collect_rows,
     run_in_task,
 )
+from tensorflowonspark.driver.spark.ledger import Lease
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
-from tensorflowonspark.driver.spark.resources import allocates_dynamically, find_slots, listen
+from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, listen
+from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.launch import LaunchPlan
@@ -32,7 +34,7 @@ from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Backend", "SparkBackend", "is_remote"]
+__all__ = ["Backend", "SlotsWanted", "SparkBackend", "is_remote"]
 
 _CANCEL_SECONDS = 30.0  # for the tasks that occupy slots to end
 
@@ -42,14 +44,44 @@ def is_remote(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+@dataclass(frozen=True)
+class SlotsWanted:
+    """The slots that a cluster needs for all its nodes.
+
+    Attributes
+    ----------
+    name : str
+        The cluster, for messages.
+    needed, wanted : int
+        The least and the most nodes.
+    timeout : float
+        Seconds to wait for executors that have not registered yet.
+    had : int
+        The number of nodes that had slots before an executor was lost.
+    check : callable
+        Called during the wait for other clusters; what it raises ends the wait.
+    """
+
+    name: str
+    needed: int
+    wanted: int
+    timeout: float
+    had: int = 0
+    check: Callable[[], object] = lambda: None
+
+
 class Backend(Protocol):
     """Where the nodes of a cluster run; `SparkBackend` documents the methods."""
 
     @property
     def shares_terminal(self) -> bool: ...  # noqa: D102
+    def reservation(self) -> Reservation | None: ...  # noqa: D102
     def hadoop_settings(self) -> dict[str, str]: ...  # noqa: D102
     def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int: ...  # noqa: D102
+    def reserve_slots(self, request: SlotsWanted) -> int: ...  # noqa: D102
+    def release_slots(self) -> None: ...  # noqa: D102
     def wants_tls(self) -> bool: ...  # noqa: D102
+    def driver_host(self) -> tuple[str, str]: ...  # noqa: D102
     def listen(  # noqa: D102
         self, credentials: Credentials, on_channel: ChannelHandler
     ) -> tuple[Server, tuple[str, int]]: ...
@@ -75,6 +107,8 @@ class SparkBackend:
         The number of nodes, from the first one on, that run on the driver's machine and need no slots.
     gpus_per_node : int, optional
         The number of GPUs that Spark assigns to each of the other nodes.
+    program : str
+        The program's name, for Spark's UI.
 
     Raises
     ------
@@ -82,12 +116,20 @@ class SparkBackend:
         If `spark` is no SparkSession, or its application has no such GPUs.
     """
 
-    def __init__(self, spark: "SparkSession", own_nodes: int = 0, gpus_per_node: int | None = None) -> None:
+    def __init__(
+        self,
+        spark: "SparkSession",
+        own_nodes: int = 0,
+        gpus_per_node: int | None = None,
+        program: str = "TensorFlow cluster",
+    ) -> None:
         if not (hasattr(spark, "sparkContext") or is_remote(spark)):
             raise SpecError(f"spark={spark!r}: expected a SparkSession, not {type(spark).__name__}")
         self._spark = spark
         self._own_nodes = own_nodes
+        self._program = program
         self._occupying: SparkJob | None = None
+        self._lease: Lease | None = None
         self._profile = None
         if gpus_per_node is not None and not is_remote(spark):
             self._profile = gpu_profile(spark.sparkContext, gpus_per_node)
@@ -97,6 +139,10 @@ class SparkBackend:
         """Whether the executors' log is the driver's own standard error."""
         return str(self._spark.sparkContext.master).startswith("local[")
 
+    def reservation(self) -> Reservation | None:
+        """Return the slots that are reserved for the clusters of this thread, if there are any."""
+        return None if is_remote(self._spark) else ApplicationSlots(self._spark.sparkContext).reservation()
+
     def hadoop_settings(self) -> dict[str, str]:
         """Return the settings by which the nodes reach file systems."""
         return hadoop_settings(self._spark)
@@ -104,6 +150,63 @@ class SparkBackend:
     def wants_tls(self) -> bool:
         """Whether Spark's settings ask for encrypted connections."""
         return spark_wants_tls(self._spark)
+
+    def reserve_slots(self, request: SlotsWanted) -> int:
+        """Wait until no other cluster holds the slots, and hold them until `release_slots`.
+
+        A cluster that holds some already, since its nodes are started again, does not go to the end of the queue.
+
+        Parameters
+        ----------
+        request : SlotsWanted
+            What the cluster needs.
+
+        Returns
+        -------
+        int
+            The number of nodes that have a slot.
+
+        Raises
+        ------
+        SlotsError
+            If the application has fewer than needed, or the wait could never end.
+        ClusterError
+            If the application ends meanwhile.
+        """
+        self._require_own_session()
+        own, slots = self._own_nodes, ApplicationSlots(self._spark.sparkContext, self._profile)
+        needed, found = request.needed - own, request.wanted
+        dynamic = allocates_dynamically(self._spark.sparkContext)
+        if not dynamic or needed > slots.capacity():
+            found = self.find_slots(request.needed, found, request.timeout, request.had)
+            self._free_slots()  # the tasks that occupy slots must not keep them from the cluster that is waited for
+        lease = self._lease
+        if lease is None:
+            lease = self._lease = slots.acquire(request.name, needed, found - own, request.check)
+        else:
+            lease.grow(found - own)
+        try:
+            if dynamic or lease.waited:  # executors may have been lost
+                had = max(request.had, lease.count + own)
+                found = self.find_slots(request.needed, lease.count + own, request.timeout, had)
+            lease.shrink(max(needed, min(found - own, lease.limit())))
+        except BaseException:
+            self.release_slots()
+            raise
+        return lease.count + own
+
+    def release_slots(self) -> None:
+        """Give the slots back that `reserve_slots` has taken, if there are any."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
+
+    def _require_own_session(self) -> None:
+        if is_remote(self._spark):
+            raise SpecError(
+                "a Cluster needs a driver that executors can reach, and a Spark Connect client is none: use "
+                "tensorflowonspark.run or a KerasEstimator, or a session of the application's own"
+            )
 
     def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int:
         """Wait for task slots; return the number of nodes that have one.
@@ -122,16 +225,12 @@ class SparkBackend:
         SlotsError
             If there are fewer than needed.
         """
-        if is_remote(self._spark):
-            raise SpecError(
-                "a Cluster needs a driver that executors can reach, and a Spark Connect client is none: use "
-                "tensorflowonspark.run or a KerasEstimator, or a session of the application's own"
-            )
+        self._require_own_session()
         own, context = self._own_nodes, self._spark.sparkContext
         found = partial(find_slots, context, needed - own, wanted - own, timeout, max(0, had - own), self._profile)
         if allocates_dynamically(context) and self._occupying is None:
             occupy = partial(occupy_slots, self._spark, wanted - own, self._profile, timeout)
-            self._occupying = SparkJob(self._spark, "TensorFlow cluster: request executors", occupy, lambda: None)
+            self._occupying = SparkJob(self._spark, f"{self._program}: request executors", occupy, lambda: None)
         try:
             return found() + own
         except BaseException:
@@ -144,6 +243,10 @@ class SparkBackend:
         if job is not None:
             job.cancel()
             job.wait(_CANCEL_SECONDS)
+
+    def driver_host(self) -> tuple[str, str]:
+        """Return the driver's address as others reach it, and the one that it listens at."""
+        return driver_host(self._spark.sparkContext)
 
     def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that executors call."""
@@ -192,5 +295,5 @@ class SparkBackend:
         """
         task = partial(run_in_task, function)
         rows: Any = data.map_in_arrow(task) if isinstance(data, BatchRDD) else map_in_arrow(data, task, function.schema)
-        action = rows.collect if chosen is None else partial(collect_chosen, rows, chosen)
-        return SparkJob(self._spark, description, action, on_end)
+        collect = partial(collect_rows, self._spark.sparkContext, rows, description, chosen)
+        return SparkJob(self._spark, description, collect, on_end)

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import map_in_arrow
+from tensorflowonspark.driver.spark.naming import name_stages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,21 +64,25 @@ def occupy_slots(spark: "SparkSession", count: int, profile: "ResourceProfile | 
         The time after which they end by themselves.
     """
     sleep = f"java_method('java.lang.Thread', 'sleep', {int(seconds * 1000)}L)"  # ends at once when it is cancelled
-    return collect_with(spark.range(0, count, 1, count).selectExpr(sleep), profile)
+    return collect_with(spark.range(0, count, 1, count).selectExpr(sleep), "request executors", profile)
 
 
 def collect_with(
-    frame: "DataFrame", profile: "ResourceProfile | None", keep: "Callable[[RDD[Any]], object] | None" = None
+    frame: "DataFrame",
+    description: str,
+    profile: "ResourceProfile | None",
+    keep: "Callable[[RDD[Any]], object] | None" = None,
 ) -> list[Any]:
     """Return the rows of a DataFrame whose last stage has a profile; pass its RDD to a function before it runs."""
+    context = frame.sparkSession.sparkContext
     if profile is None and keep is None:
-        return list(frame.collect())
+        return list(name_stages(context, frame, description).collect())
     rows: RDD[Any] = frame.rdd
     if profile is not None:
         rows = rows.withResources(profile)
     if keep is not None:
         keep(rows)
-    return list(rows.collect())
+    return list(name_stages(context, rows, description).collect())
 
 
 class Retention:
@@ -106,7 +111,7 @@ class Retention:
     def keep_slots(self, spark: "SparkSession", count: int, profile: "ResourceProfile | None") -> None:
         """Keep executors with so many slots, by a barrier stage: its tasks run at the same time."""
         frame = spark.range(0, count, 1, count)
-        collect_with(map_in_arrow(frame, _pass_on, "id long", barrier=True), profile, self.keep)
+        collect_with(map_in_arrow(frame, _pass_on, "id long", barrier=True), "keep slots", profile, self.keep)
 
     def release(self) -> None:
         """Leave the executors to dynamic allocation again."""

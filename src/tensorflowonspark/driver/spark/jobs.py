@@ -3,7 +3,6 @@
 import logging
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,12 +13,13 @@ import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.dynamic import Retention, allow_barrier_stages, collect_with
+from tensorflowonspark.driver.spark.naming import describe_job, job_group, name_stages
 from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION, allocates_dynamically
 from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    from pyspark import RDD, SparkContext
     from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
 
@@ -30,7 +30,7 @@ __all__ = [
     "SparkJob",
     "SparkStage",
     "Stage",
-    "collect_chosen",
+    "collect_rows",
     "first_cause",
     "not_computed",
     "run_in_task",
@@ -114,11 +114,19 @@ def first_cause(error: BaseException) -> str:
     return (text.strip().splitlines() or [type(error).__name__])[0]
 
 
-def collect_chosen(rows: "DataFrame | RDD[Any]", chosen: Callable[[int], bool]) -> list[Any]:
-    """Return the rows of some partitions, which alone are computed."""
+def collect_rows(
+    context: "SparkContext",
+    rows: "DataFrame | RDD[Any]",
+    description: str,
+    chosen: Callable[[int], bool] | None,
+) -> list[Any]:
+    """Return the rows of the chosen partitions, which alone are computed; by default of all."""
+    if chosen is None:
+        return list(name_stages(context, rows, description).collect())
     rdd: RDD[Any] = getattr(rows, "rdd", rows)
+    name_stages(context, None, description)
     numbers = [number for number in range(rdd.getNumPartitions()) if chosen(number)]
-    return list(rdd.context.runJob(rdd, list, numbers)) if numbers else []
+    return list(context.runJob(rdd, list, numbers)) if numbers else []
 
 
 class SparkJob:
@@ -129,7 +137,7 @@ class SparkJob:
     spark : SparkSession
         Where it runs.
     description : str
-        Its name in Spark's UI.
+        Its name in Spark's UI (`describe_job`).
     action : callable
         Starts the jobs and returns their result.
     on_end : callable
@@ -151,7 +159,7 @@ class SparkJob:
         from pyspark import InheritableThread
 
         self._context = spark.sparkContext
-        self._group = f"tensorflowonspark-{uuid.uuid4().hex}"
+        self._group = job_group(description)
         self._description = description
         self._action = action
         self._on_end = on_end
@@ -249,17 +257,19 @@ class SparkStage:
         self._retention = Retention(spark.sparkContext)
         self._on_submitted = on_submitted
         self._dynamic = allocates_dynamically(spark.sparkContext)
-        self._job = SparkJob(spark, f"TensorFlow cluster of {plan.config.spec}", partial(self._run, placed), on_end)
+        self._description = describe_job(plan.program, plan.label, _describe_launch(plan, self._feeds))
+        self._job = SparkJob(spark, self._description, partial(self._run, placed), on_end)
         if self._dynamic:
             Thread(target=self._await_submission, daemon=True).start()
 
     def _run(self, placed: "DataFrame") -> list[Any]:
         if not self._dynamic:
-            return collect_with(placed, self._profile)
+            return collect_with(placed, self._description, self._profile)
         with allow_barrier_stages(self._spark.sparkContext):
             if self._feeds:  # while Spark computes the rows, executors may be idle
                 self._retention.keep_slots(self._spark, self._size, self._profile)
-            return collect_with(placed, self._profile, None if self._plan.config.hold else self._retention.keep)
+            keep = None if self._plan.config.hold else self._retention.keep
+            return collect_with(placed, self._description, self._profile, keep)
 
     def _await_submission(self) -> None:
         while not (self._job.ended or self._job.tasks()[2]):
@@ -296,6 +306,16 @@ class SparkStage:
 
     def _rows(self) -> Iterator[Any]:
         return iter(self._job.result or ())
+
+
+def _describe_launch(plan: LaunchPlan, feeds: bool) -> str:
+    """Return what the stage of a plan does."""
+    config, numbers = plan.config, plan.numbers
+    nodes = str(config.spec)
+    if len(numbers) < len(config.spec.roles):
+        nodes = str(config.spec.roles[numbers[0]]) if len(numbers) == 1 else f"{len(numbers)} nodes"
+    verb = ("feed and run" if feeds else "run") if config.hold else "launch"
+    return f"{verb} {nodes}" + (f" (restart {config.attempt})" if config.attempt else "")
 
 
 class SeparateStages:

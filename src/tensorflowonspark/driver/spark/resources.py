@@ -8,6 +8,7 @@ If no more are expected, too few slots are an error some seconds after the last 
 import logging
 import math
 import os
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.resource import ResourceProfile
 
-__all__ = ["DYNAMIC_ALLOCATION", "allocates_dynamically", "count_slots", "find_slots", "is_local", "listen"]
+__all__ = [
+    "DYNAMIC_ALLOCATION",
+    "allocates_dynamically",
+    "count_slots",
+    "driver_host",
+    "find_slots",
+    "is_local",
+    "listen",
+    "most_slots",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +64,22 @@ def count_slots(context: "SparkContext", profile: "ResourceProfile | None" = Non
     scala = context._jsc.sc()  # no public API has this number; Spark's own check of barrier stages uses the same call
     resources = scala.resourceProfileManager().defaultResourceProfile() if profile is None else _java(profile)
     return int(scala.maxNumConcurrentTasks(resources))
+
+
+def most_slots(context: "SparkContext", profile: "ResourceProfile | None", present: int) -> int:
+    """Return how many slots dynamic allocation may give: at least the present ones.
+
+    Parameters
+    ----------
+    context : SparkContext
+        The application.
+    profile : ResourceProfile or None
+        The resources of a task; None for those of any task.
+    present : int
+        The slots of the present executors.
+    """
+    most = _Request.of(context, profile).slots
+    return max(present, sys.maxsize if most == math.inf else int(most))
 
 
 def find_slots(
@@ -251,17 +277,25 @@ def _most_cores(context: "SparkContext") -> int:
     return most
 
 
+def driver_host(context: "SparkContext") -> tuple[str, str]:
+    """Return the address at which executors reach the driver, and the one at which it listens.
+
+    They are Spark's own (``spark.driver.host``), at which executors reach the driver anyway; ``TFOS_SERVER_HOST``
+    overrides them.
+    """
+    conf, given = context.getConf(), os.environ.get("TFOS_SERVER_HOST")
+    advertised = given or conf.get("spark.driver.host") or "localhost"
+    return advertised, given or conf.get("spark.driver.bindAddress") or advertised
+
+
 def listen(
     context: "SparkContext", credentials: Credentials, on_channel: ChannelHandler
 ) -> tuple[Server, tuple[str, int]]:
     """Start the driver's server; return it with the address at which executors reach it.
 
-    The address is Spark's own (``spark.driver.host``), at which executors reach the driver anyway;
-    ``TFOS_SERVER_HOST`` and ``TFOS_SERVER_PORT`` (a port, or a range like ``4000-4010``) override it.
+    The address is that of `driver_host`; ``TFOS_SERVER_PORT`` sets the port, or a range like ``4000-4010``.
     """
-    conf = context.getConf()
-    advertised = os.environ.get("TFOS_SERVER_HOST") or conf.get("spark.driver.host") or "localhost"
-    bind = os.environ.get("TFOS_SERVER_HOST") or conf.get("spark.driver.bindAddress") or advertised
+    advertised, bind = driver_host(context)
     wanted = os.environ.get("TFOS_SERVER_PORT", "0")
     directory = str(getattr(context, "_temp_dir", None) or "")  # Spark removes it when the application ends
     for port in _ports(wanted):

@@ -21,7 +21,7 @@ from tensorflowonspark.feed_messages import (
     SplitManifest,
 )
 from tensorflowonspark.messages import Failed, FeedWanted, Progress
-from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.driver_link import Link, NodeSetup, report_seconds
 from tensorflowonspark.node.feed.arriving import ArrivingRows
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
@@ -30,6 +30,7 @@ from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.stream import Stream
+from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.transport import ConnectionLost, Credentials
 
 __all__ = ["Feeds"]
@@ -48,6 +49,8 @@ class Feeds:
         To the supervisor, and through it to the driver.
     server : FeedServer or None
         Receives the rows; None on a node that is not fed.
+    meter : TrainingMeter
+        Counts rows and waits.
 
     Attributes
     ----------
@@ -55,7 +58,8 @@ class Feeds:
         The node numbers of all workers that are fed, in their order.
     """
 
-    def __init__(self, setup: NodeSetup, link: Link, server: FeedServer | None) -> None:
+    def __init__(self, setup: NodeSetup, link: Link, server: FeedServer | None, meter: TrainingMeter) -> None:
+        self._meter = meter
         self._setup = setup
         self._link = link
         self._server = server
@@ -65,6 +69,7 @@ class Feeds:
         self._opened: Feed | None = None  # the program's last feed, if its rows are for several epochs
         self._paces: dict[int, PaceMeter] = {}  # by feed
         self._reported = 0.0
+        self._progress_seconds = report_seconds(_PROGRESS_SECONDS, len(setup.spec.roles))
         self._changed = Condition()
         self._rebalanced: set[int] = set()  # feeds of which this node has sent the rows for others
         if server is not None:
@@ -124,7 +129,7 @@ class Feeds:
             self._paces.pop(number).finish()
 
     def _measure(self, feed: int, source: RowSource) -> PaceMeter:
-        self._paces[feed] = PaceMeter(feed, source, self._link.send)
+        self._paces[feed] = PaceMeter(feed, source, self._link.send, self._meter)
         return self._paces[feed]
 
     @property
@@ -233,8 +238,9 @@ class Feeds:
 
     def _report(self, progress: Progress) -> None:
         self._link.in_epoch = progress.step < progress.steps
+        self._meter.rows_taken(progress)
         now = time.monotonic()
-        if now - self._reported > _PROGRESS_SECONDS or progress.step == progress.steps:
+        if now - self._reported > self._progress_seconds or progress.step == progress.steps:
             self._reported = now
             self._link.send(progress)
 

@@ -7,13 +7,14 @@ for rows, and where it takes little the steps take the rest.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tensorflowonspark.feed_messages import RowSource, TrainingPace
+from tensorflowonspark.node.meter import TrainingMeter
 
 __all__ = ["PaceMeter"]
 
@@ -51,9 +52,14 @@ class PaceMeter:
         Where the rows are before they are read.
     send : callable
         Sends a `TrainingPace` to the driver.
+    meter : TrainingMeter
+        Counts the rows and the waits for them.
     """
 
-    def __init__(self, feed: int, source: RowSource, send: Callable[[TrainingPace], None]) -> None:
+    def __init__(
+        self, feed: int, source: RowSource, send: Callable[[TrainingPace], None], meter: TrainingMeter
+    ) -> None:
+        self._meter = meter
         self._feed = feed
         self._source = source
         self._send = send
@@ -79,25 +85,31 @@ class PaceMeter:
             Returns the number of steps for which an element has rows.
         """
         clock, processor = time.monotonic, time.process_time
-        self._reads_ahead = threading.current_thread() is not threading.main_thread()  # one of tf.data's
-        current = self._begin()
+        self._reads_ahead = ahead = threading.current_thread() is not threading.main_thread()  # one of tf.data's
+        current, meter = self._begin(), self._meter
         asked = current.begin
+        meter.pass_began()
+        meter.rows_requested(ahead=ahead)
         for element in batches:
             now = clock()
             if current is not self._running:
                 self._overlapping = True
             current.reading += now - asked
             current.reads += 1
-            current.steps += steps_of(element)
+            steps = steps_of(element)
+            current.steps += steps
             current.end, current.processor_end = now, processor()
+            meter.rows_read(steps, _bytes_of(element), ahead=ahead)
             yield element
             asked = clock()
+            meter.rows_requested(ahead=ahead)
             if asked - now > current.pause:
                 current.pause, current.pause_processor = asked - now, processor() - current.processor_end
         now = clock()
         current.reading += now - asked
         current.end, current.processor_end = now, processor()
         if current is self._running:
+            meter.pass_ended()
             self._count(current, complete=True)
             if now - self._reported > _REPORT_SECONDS:
                 self._report(0.0)
@@ -161,6 +173,15 @@ class PaceMeter:
                 after,
             )
         )
+
+
+def _bytes_of(element: Any) -> int:
+    """Return the size of the arrays of an element of nested tuples and dicts; of strings that of their pointers."""
+    if isinstance(element, Mapping):
+        return sum(map(_bytes_of, element.values()))
+    if isinstance(element, (tuple, list)):
+        return sum(map(_bytes_of, element))
+    return int(getattr(element, "nbytes", 0))
 
 
 def _queued_seconds() -> float:

@@ -20,6 +20,7 @@ from tensorflowonspark.keras.rounds import (
     first_shared,
     outer_step,
 )
+from tensorflowonspark.keras.waiting import waiting_in_round
 from tensorflowonspark.messages import Peer, RoundPlan, RoundReached, RoundRefused, RoundResult
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.rounds.codec import decode, encode, pieces
@@ -131,7 +132,8 @@ class RoundMember:
     def _follow(self, settings: RoundSettings, weights: Vector) -> RoundResult | None:
         """Return the result of the next round that is completed; None if no worker can give its weights."""
         while True:
-            message = self._link.wait_for_round()
+            with waiting_in_round():
+                message = self._link.wait_for_round()
             if isinstance(message, RoundPlan):
                 self._begin(message, settings, weights)
             elif isinstance(message, RoundRefused):

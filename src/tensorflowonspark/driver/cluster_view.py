@@ -1,0 +1,139 @@
+"""What can be seen of a cluster: its nodes, metrics and advice, the pages that show them, and a report."""
+
+from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.attempt import ClusterAttempt
+from tensorflowonspark.driver.dashboard.page import save_report
+from tensorflowonspark.driver.metrics.records import ClusterMetrics
+from tensorflowonspark.driver.monitor import Monitor
+from tensorflowonspark.driver.nodes import NodeInfo
+from tensorflowonspark.driver.notebook import cluster_html, describe_state
+from tensorflowonspark.driver.restart import RestartController
+
+__all__ = ["ClusterView"]
+
+
+class ClusterView:
+    """The members of a `Cluster` that change nothing."""
+
+    _controller: RestartController
+
+    @property
+    def id(self) -> str:
+        """The cluster's identifier: unique, and another one after each restart."""
+        return self._attempt.cluster_id
+
+    @property
+    def spec(self) -> ClusterSpec:
+        """The nodes by job; before the start, the most that there may be."""
+        return self._monitor.spec
+
+    @property
+    def nodes(self) -> tuple[NodeInfo, ...]:
+        """The nodes and their present states, by number; a snapshot.
+
+        Examples
+        --------
+        >>> with Cluster(spark, lambda: None) as cluster:
+        ...     [(str(node.role), node.host is not None) for node in cluster.nodes]
+        [('worker:0', True)]
+        """
+        return tuple(node.info for node in self._monitor.nodes)
+
+    @property
+    def tensorboard_url(self) -> str | None:
+        """The URL of TensorBoard; None if it was not asked for, or is not up yet."""
+        return self._monitor.tensorboard_url
+
+    @property
+    def dashboard_url(self) -> str | None:
+        """The URL of the page that shows the training (docs/dashboard.md); None unless `dashboard` asks for it.
+
+        It is set from `start` on, stays the same over restarts, and has the token without which nobody reads the page.
+        """
+        dashboard = self._controller.dashboard
+        return dashboard.url if dashboard is not None else None
+
+    @property
+    def metrics_url(self) -> str | None:
+        """The URL at which Prometheus reads the metrics; None unless `metrics_port` asks for it."""
+        dashboard = self._controller.dashboard
+        return dashboard.metrics_url if dashboard is not None else None
+
+    def save_report(self, path: str) -> None:
+        """Write the dashboard's page, with the metrics so far in it, to a file that needs no server and no network.
+
+        It can be called at any time, also after the end, and without `dashboard`. The report has the last state of each
+        node, and of at most 64 nodes (those with problems first) the curves and the last lines of output.
+
+        Parameters
+        ----------
+        path : str
+            The file to create or replace: a local path or a URL, as in ``"s3://bucket/run.html"``.
+
+        Raises
+        ------
+        SpecError
+            If the path is a directory, or empty.
+        StorageError
+            If the file system is not available, or refuses the file.
+
+        Examples
+        --------
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "run.html")
+        >>> with Cluster(spark, lambda ctx: ctx.report(loss=0.5)) as cluster:
+        ...     _ = cluster.join()
+        >>> cluster.save_report(path)
+        >>> os.path.getsize(path) > 50_000
+        True
+        """
+        save_report(path, self._controller.metrics)
+
+    def metrics(self) -> ClusterMetrics:
+        """Return the metrics of the cluster and its nodes at this moment, and the epochs and events so far.
+
+        It can be called at any time, also after the end; ``dataclasses.asdict`` makes a dict of the result.
+
+        Returns
+        -------
+        ClusterMetrics
+            A snapshot, with the rates of the last seconds. Once a node has returned its rates are those of its whole
+            training.
+
+        Examples
+        --------
+        >>> with Cluster(spark, lambda ctx: ctx.report(loss=0.5)) as cluster:
+        ...     _ = cluster.join()
+        ...     cluster.metrics().epochs[0].values
+        {'loss': 0.5}
+        """
+        return self._controller.metrics.snapshot()
+
+    @property
+    def advice(self) -> str | None:
+        """What bounded the last training, and the setting that would help: the line at its end (docs/tuning.md).
+
+        None if that is not certain, or the training took less than five seconds.
+
+        Examples
+        --------
+        >>> cluster.advice  # doctest: +SKIP
+        'computing bounded it: 1,888 steps took 30 s, each worker with 1.4 cores, and reading rows 1% of that time. Take
+        a larger batch_size, or compile(steps_per_execution=10): see docs/tuning.md'
+        """
+        return self._attempt.advice
+
+    def __repr__(self) -> str:
+        return f"<Cluster of {self.spec}, {describe_state(self._attempt)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the nodes, for notebooks."""
+        return cluster_html(self._attempt, self.dashboard_url)
+
+    @property
+    def _attempt(self) -> ClusterAttempt:
+        return self._controller.attempt
+
+    @property
+    def _monitor(self) -> Monitor:
+        return self._attempt.monitor

@@ -1,0 +1,1 @@
+"""The page that shows a training while it runs, as a report afterwards, and the metrics for Prometheus."""

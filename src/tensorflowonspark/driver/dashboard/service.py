@@ -1,0 +1,163 @@
+"""The dashboard of one cluster: its servers, from the cluster's start to its end, over all restarts."""
+
+import atexit
+import os
+import secrets
+from collections.abc import Callable
+from http import HTTPStatus
+from importlib.util import find_spec
+
+from tensorflowonspark.config import ClusterConfig, Observability
+from tensorflowonspark.driver.dashboard.page import page_headers, page_html, report_html
+from tensorflowonspark.driver.dashboard.prometheus import exposition
+from tensorflowonspark.driver.dashboard.server import Request, Response, Route, Server
+from tensorflowonspark.driver.dashboard.state import PageState, node_details
+from tensorflowonspark.driver.dashboard.stream import Broadcast, to_json
+from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.spark.backend import Backend
+from tensorflowonspark.errors import SpecError, StartError
+from tensorflowonspark.transport import new_credentials
+
+__all__ = ["Dashboard", "require_packages"]
+
+_TOKEN_BYTES = 24
+_LEAST_TOKEN = 16  # characters of one that the user sets
+_INSTALL = 'pip install "tensorflowonspark[prometheus]"'
+
+
+def require_packages(wanted: Observability) -> None:
+    """Raise `SpecError` if a package is missing that the settings need.
+
+    Examples
+    --------
+    >>> require_packages(Observability(metrics_port=9090))
+    """
+    if wanted.metrics_port is not None and find_spec("prometheus_client") is None:
+        raise SpecError(
+            f"metrics_port={wanted.metrics_port} needs the package prometheus-client where the driver runs: {_INSTALL}"
+        )
+
+
+class Dashboard:
+    """Serves the page, and the metrics for Prometheus, as far as the settings ask for them.
+
+    Parameters
+    ----------
+    backend : Backend
+        Where the nodes run; it knows the driver's address.
+    config : ClusterConfig
+        The cluster's settings.
+    store : MetricsStore
+        The cluster's metrics.
+    tensorboard : callable
+        Returns the URL of TensorBoard, or None.
+
+    Attributes
+    ----------
+    url : str or None
+        The URL of the page.
+    metrics_url : str or None
+        The URL of the metrics.
+
+    Raises
+    ------
+    StartError
+        If a port is taken, or the token of TFOS_DASHBOARD_TOKEN can't be one.
+    """
+
+    def __init__(
+        self, backend: Backend, config: ClusterConfig, store: MetricsStore, tensorboard: Callable[[], str | None]
+    ) -> None:
+        self.url: str | None = None
+        self.metrics_url: str | None = None
+        self._servers: list[Server] = []
+        self._store = store
+        self._broadcast = Broadcast(PageState(store, tensorboard))
+        self._owner = os.getpid()
+        wanted = config.observability
+        page_port = None if wanted.dashboard is False else int(wanted.dashboard) if wanted.dashboard is not True else 0
+        if page_port is None and wanted.metrics_port is None:
+            return
+        advertised, host = backend.driver_host()
+        token = _token()
+        tls = backend.wants_tls() if config.tls is None else config.tls
+        credentials = new_credentials(tls=True) if tls else None  # its certificate: that of the nodes changes
+        page: dict[str, Route] = {"/": self._page, "/events": self._events, "/node": self._node}
+        page |= {"/report": self._report, "/metrics": self._metrics}
+        metrics: dict[str, Route] = {"/metrics": self._metrics}
+
+        def serve(port: int, routes: dict[str, Route], setting: str) -> str:
+            server = Server(host, port, token, routes, setting=setting, credentials=credentials)
+            self._servers.append(server)
+            name = f"[{advertised}]" if ":" in advertised else advertised
+            return f"{'https' if tls else 'http'}://{name}:{server.port}"
+
+        atexit.register(self.close)  # a cluster that its program never ends
+        try:
+            at = None
+            if page_port is not None:
+                at = serve(page_port, page, "dashboard")
+                self.url = f"{at}/?token={token}"
+            if wanted.metrics_port is not None:
+                if at is None or wanted.metrics_port != page_port:
+                    at = serve(wanted.metrics_port, metrics, "metrics_port")
+                self.metrics_url = f"{at}/metrics?token={token}"
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Tell the open pages that the cluster has ended, and stop; a forked child of the driver does nothing."""
+        if os.getpid() != self._owner:
+            return
+        atexit.unregister(self.close)
+        if self._servers:
+            self._broadcast.close()
+        for server in self._servers:
+            server.close()
+        self._servers = []
+
+    # ---- what the servers answer
+
+    def _page(self, _request: Request) -> Response:
+        nonce = secrets.token_urlsafe(_TOKEN_BYTES)
+        return Response(page_html(nonce), "text/html; charset=utf-8", headers=page_headers(nonce))
+
+    def _events(self, _request: Request) -> Response:
+        events = self._broadcast.subscribe()
+        if events is None:
+            text = "Too many pages of this cluster are open: close one\n"
+            return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Response(events, "text/event-stream; charset=utf-8")
+
+    def _node(self, request: Request) -> Response:
+        number = request.query.get("number", "")
+        if not number.isdecimal() or int(number) >= len(self._store.snapshot().nodes):
+            return Response(f"There is no node number {number!r}\n", status=HTTPStatus.NOT_FOUND)
+        return Response(to_json(node_details(self._store, int(number))), "application/json")
+
+    def _report(self, _request: Request) -> Response:
+        name = "".join(each if each.isalnum() else "-" for each in self._store.name or "cluster")
+        headers = {"Content-Disposition": f'attachment; filename="{name.encode("ascii", "replace").decode()}.html"'}
+        headers["Content-Disposition"] = headers["Content-Disposition"].replace("?", "-")
+        return Response(report_html(self._store), "text/html; charset=utf-8", headers=headers)
+
+    def _metrics(self, request: Request) -> Response:
+        if find_spec("prometheus_client") is None:
+            text = f"The metrics need the package prometheus-client where the driver runs: {_INSTALL}\n"
+            return Response(text, status=HTTPStatus.NOT_FOUND)
+        body, content_type = exposition(self._store.snapshot(), request.accept)
+        return Response(body, content_type)
+
+
+def _token() -> str:
+    """Return the token: a new one, unless the user sets it, as for Prometheus."""
+    given = os.environ.get("TFOS_DASHBOARD_TOKEN")
+    if given is None:
+        return secrets.token_urlsafe(_TOKEN_BYTES)
+    if len(given) < _LEAST_TOKEN or not all(each.isalnum() or each in "-._~" for each in given) or not given.isascii():
+        raise StartError(
+            f"TFOS_DASHBOARD_TOKEN has {len(given)} characters: expected at least {_LEAST_TOKEN} letters, digits, or "
+            "-._~ that nobody can guess"
+        )
+    return given

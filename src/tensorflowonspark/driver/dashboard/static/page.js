@@ -1,0 +1,206 @@
+"use strict";
+// The page as a whole: totals, notices, events, and the connection to the driver.
+
+const SHOWN_EVENTS = 100;
+const SHOWN_NAMES = 5;
+const AGAIN_MILLISECONDS = 5000;
+
+function token() {
+  return new URLSearchParams(location.search).get("token") || "";
+}
+
+function drawTotals() {
+  const now = model.summary;
+  const states = model.nodes.state || [];
+  const up = states.filter((state) => state === "running").length;
+  const step = now.step === null || now.step === undefined ? NONE : now.steps ? `${now.step} / ${now.steps}` : String(now.step);
+  const totals = {
+    elapsed: duration(now.time - now.begun),
+    epoch: now.epoch === null || now.epoch === undefined ? NONE : String(now.epoch + 1),
+    step,
+    rows: number(now.rows),
+    "rows/s": number(now.rows_per_second),
+    "time per step": seconds(now.seconds_per_step),
+    "running nodes": `${up} / ${model.count}`,
+    restarts: String(now.restarts),
+  };
+  const place = byId("totals");
+  for (const [name, text] of Object.entries(totals)) {
+    let tile = place.querySelector(`[data-name="${name}"]`);
+    if (!tile) {
+      tile = element("dl");
+      tile.dataset.name = name;
+      tile.append(element("dt", name), element("dd"));
+      place.append(tile);
+    }
+    setText(tile.lastChild, text);
+  }
+}
+
+function drawHeader() {
+  const { name, state, tensorboard } = model.summary;
+  setText(byId("name"), name || "TensorFlow cluster");
+  setText(byId("state"), state || "");
+  byId("state").className = `badge ${["new", "running", "ended", "failed"].includes(state) ? state : ""}`;
+  document.title = `${state || ""} · ${name || "TensorFlow cluster"}`;
+  const link = byId("tensorboard");
+  link.hidden = !/^https?:\/\//.test(tensorboard || "") || model.isOver; // a node has sent it
+  if (!link.hidden && link.href !== tensorboard) link.href = tensorboard;
+}
+
+function named(numbers) {
+  const shown = numbers.slice(0, SHOWN_NAMES).map((each) => `${model.nodes.name[each]}${model.nodes.host[each] ? ` on ${model.nodes.host[each]}` : ""}`);
+  return shown.join(", ") + (numbers.length > SHOWN_NAMES ? ` and ${numbers.length - SHOWN_NAMES} more` : "");
+}
+
+function notices() {
+  const found = [];
+  const all = [...model.nodes.name.keys()];
+  const failed = all.filter((each) => model.nodes.state[each] === "failed");
+  const last = model.events[model.events.length - 1];
+  if (model.summary.state === "failed" && last) found.push(["error", `The cluster has failed: ${last[2]}`]);
+  else if (failed.length) found.push(["error", `Failed: ${named(failed)}`]);
+  const slow = all.filter((each) => model.nodes.straggler[each]);
+  if (slow.length) found.push(["warning", `Straggler: the other workers wait for ${named(slow)}`]);
+  for (const [name, { times, first, epoch, value }] of [...model.notNumbers].slice(0, SHOWN_NAMES)) {
+    const when = first === epoch ? `in epoch ${epoch + 1}` : `from epoch ${first + 1} to ${epoch + 1}`;
+    found.push(["warning", `${name} was no number (${value}) ${when}, in ${times} report${times > 1 ? "s" : ""}: its curve has gaps`]);
+  }
+  if (model.summary.advice) found.push(["", `Advice: ${model.summary.advice}`]);
+  return found;
+}
+
+function drawNotices() {
+  const place = byId("notices");
+  const found = notices();
+  found.forEach(([kind, text], number) => {
+    const line = place.children[number] || place.appendChild(element("p"));
+    line.className = kind;
+    setText(line, text);
+  });
+  while (place.children.length > found.length) place.lastChild.remove();
+}
+
+function drawEvents() {
+  const shown = model.events.slice(-SHOWN_EVENTS).reverse();
+  const body = byId("events").tBodies[0];
+  const newest = shown.length ? `${model.events.length} ${shown[0][0]} ${shown[0][2]}` : "none";
+  if (body.dataset.newest === newest) return;
+  body.dataset.newest = newest;
+  body.replaceChildren(...shown.map(([time, kind, text, node]) => {
+    const row = element("tr");
+    const what = eventOf(kind);
+    const cell = element("td", `${what.mark} ${what.text}`);
+    cell.style.color = `var(${what.color})`;
+    const when = element("td", clock(time));
+    when.title = moment(time);
+    row.append(when, cell, element("td", node || ""), element("td", text));
+    return row;
+  }));
+  if (!shown.length) {
+    const cell = element("td", "Nothing so far.");
+    cell.colSpan = 4;
+    body.appendChild(element("tr")).append(cell);
+  }
+  const kinds = new Set(model.events.map((each) => each[1]));
+  const key = byId("marks");
+  key.replaceChildren();
+  for (const kind of ["failure", "restart"]) {
+    if (!kinds.has(kind) && !(kind === "restart" && kinds.has("node_restart"))) continue;
+    key.append(element("b", eventOf(kind).mark, kind), ` ${eventOf(kind).text}  `);
+  }
+}
+
+function draw() {
+  drawHeader();
+  drawTotals();
+  drawNotices();
+  drawNodes();
+  drawCharts();
+  drawEvents();
+}
+
+// At most one drawing for each frame, and none while nobody sees the page.
+let isPending = false;
+function drawSoon() {
+  if (isPending) return;
+  isPending = true;
+  requestAnimationFrame(() => {
+    isPending = false;
+    draw();
+  });
+}
+
+function showConnection(text, isLost = false) {
+  setText(byId("connection"), text);
+  byId("connection").className = isLost ? "lost" : "";
+}
+
+function follow() {
+  const source = new EventSource(`events?token=${encodeURIComponent(token())}`);
+  source.addEventListener("snapshot", (event) => {
+    model.summary = {};
+    model.apply(JSON.parse(event.data));
+    showConnection("live");
+    drawSoon();
+  });
+  source.addEventListener("update", (event) => {
+    model.apply(JSON.parse(event.data));
+    drawSoon();
+  });
+  source.addEventListener("ended", () => {
+    source.close();
+    clearInterval(table.timer);
+    byId("report").hidden = true;
+    showConnection(`The cluster has ended (${clock(Date.now() / 1000)}). This page keeps its last state.`);
+    drawSoon();
+  });
+  source.addEventListener("error", () => {
+    const since = clock(model.summary.time || Date.now() / 1000);
+    if (source.readyState === EventSource.CLOSED) { // refused, and the browser does not try again
+      source.close();
+      showConnection("The driver refuses this page: it may belong to an earlier cluster, or too many pages are open.", true);
+      setTimeout(follow, AGAIN_MILLISECONDS);
+    } else showConnection(`No connection to the driver since ${since}: trying again. The page shows the last state.`, true);
+  });
+}
+
+const THEMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
+
+function setTheme(name) {
+  if (name === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  setText(byId("theme"), THEMES[name]);
+  byId("theme").dataset.name = name;
+  try { localStorage.setItem("theme", name); } catch { /* a browser that keeps nothing */ }
+  redrawCharts();
+}
+
+function savedTheme() {
+  try { return localStorage.getItem("theme"); } catch { return null; }
+}
+
+function begin() {
+  prepareNodes();
+  setTheme(Object.hasOwn(THEMES, savedTheme()) ? savedTheme() : "auto");
+  byId("theme").addEventListener("click", () => {
+    const names = Object.keys(THEMES);
+    setTheme(names[(names.indexOf(byId("theme").dataset.name) + 1) % names.length]);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
+  byId("unzoom").addEventListener("click", () => setZoom(null));
+  const data = JSON.parse(byId("data").textContent);
+  if (data === null) {
+    byId("report").href = `report?token=${encodeURIComponent(token())}`;
+    byId("report").hidden = false;
+    showConnection("connecting");
+    follow();
+  } else {
+    model.live = false;
+    model.apply(data);
+    showConnection(`Report of ${moment(model.summary.time)}`);
+    draw();
+  }
+}
+
+begin();

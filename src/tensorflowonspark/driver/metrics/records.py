@@ -1,0 +1,169 @@
+"""What `Cluster.metrics` returns: the present state of a cluster and its nodes, and what has happened so far."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tensorflowonspark.messages import GpuUsage
+
+__all__ = ["ClusterEvent", "ClusterMetrics", "EpochMetrics", "NodeMetrics"]
+
+EventKind = Literal["started", "failure", "restart", "node_restart", "ended"]
+
+
+@dataclass(frozen=True)
+class NodeMetrics:
+    """The metrics of a node at one moment. What is not known, or does not apply, is None.
+
+    Attributes
+    ----------
+    number : int
+        The node's number in the cluster, from 0.
+    name : str
+        Its role, as in ``worker:0``.
+    host : str or None
+        The address of its host.
+    state : str
+        Its `NodeState` in lower case, as in ``running``.
+    restarts : int
+        How often it was started again while the others continued.
+    epoch, step, steps : int or None
+        The current epoch and the steps taken in it (both from 0), and the number of steps of an epoch.
+    rows, bytes : int
+        The rows that its program has taken in this attempt, and the size of their values.
+    total_steps : int
+        The steps that it has taken in this attempt.
+    rows_per_second, seconds_per_step : float or None
+        Of the last seconds.
+    waiting_for_rows, waiting_for_workers, computing : float or None
+        Shares of the last seconds, from 0 to 1. The time in which gradients are sent counts as waiting for workers.
+    cores : float or None
+        The number of processor cores that it uses.
+    memory : int or None
+        The bytes of memory that its processes use.
+    gpus : tuple of GpuUsage
+        The use of its GPUs.
+    values : mapping of str to float
+        The metrics of its program that it reported last, as ``loss``; they may be NaN.
+    straggler : bool
+        Whether the other workers wait for this one.
+    """
+
+    number: int
+    name: str
+    host: str | None
+    state: str
+    restarts: int = 0
+    epoch: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    rows: int = 0
+    bytes: int = 0
+    total_steps: int = 0
+    rows_per_second: float | None = None
+    seconds_per_step: float | None = None
+    waiting_for_rows: float | None = None
+    waiting_for_workers: float | None = None
+    computing: float | None = None
+    cores: float | None = None
+    memory: int | None = None
+    gpus: tuple[GpuUsage, ...] = ()
+    values: Mapping[str, float] = field(default_factory=dict)
+    straggler: bool = False
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """An epoch that has ended, as the chief reported it.
+
+    Attributes
+    ----------
+    epoch : int
+        Its number, from 0. An epoch that is repeated after a restart has a record for each time.
+    time : float
+        When it ended, in seconds since 1970.
+    seconds : float or None
+        How long it took, with its validation.
+    values : mapping of str to float
+        The metrics at its end, as ``loss`` and ``val_loss``; they may be NaN.
+    attempt : int
+        The number of restarts before it.
+    shown : bool
+        Whether Keras prints them on the chief.
+    """
+
+    epoch: int
+    time: float
+    seconds: float | None
+    values: Mapping[str, float]
+    attempt: int = 0
+    shown: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterEvent:
+    """Something that happened to the cluster.
+
+    Attributes
+    ----------
+    time : float
+        When, in seconds since 1970.
+    kind : {"started", "failure", "restart", "node_restart", "ended"}
+        What: all nodes are up, a node failed, all nodes or one node are started again, the cluster has ended.
+    text : str
+        A description in one line.
+    node : str or None
+        The node that it is about.
+    """
+
+    time: float
+    kind: EventKind
+    text: str
+    node: str | None = None
+
+
+@dataclass(frozen=True)
+class ClusterMetrics:
+    """The metrics of a cluster at one moment (`Cluster.metrics`).
+
+    Attributes
+    ----------
+    cluster : str
+        The identifier of the present attempt.
+    name : str
+        The cluster's name, as Spark's UI shows it.
+    state : {"new", "running", "ended", "failed"}
+        Of the cluster as a whole.
+    time : float
+        The moment, in seconds since 1970.
+    restarts : int
+        How often all nodes were started again.
+    rows, bytes : int
+        The rows that the programs of all nodes have taken in this attempt, and their size.
+    rows_per_second : float or None
+        Of all nodes, in the last seconds.
+    seconds_per_step : float or None
+        The median of the nodes that train.
+    nodes : tuple of NodeMetrics
+        Each node, by number.
+    epochs : tuple of EpochMetrics
+        The epochs that have ended, of all attempts.
+    events : tuple of ClusterEvent
+        Starts, failures and restarts.
+    advice : str or None
+        What bounds the training, and the setting that would help.
+    """
+
+    cluster: str
+    name: str
+    state: Literal["new", "running", "ended", "failed"]
+    time: float
+    restarts: int
+    rows: int
+    bytes: int
+    rows_per_second: float | None
+    seconds_per_step: float | None
+    nodes: tuple[NodeMetrics, ...]
+    epochs: tuple[EpochMetrics, ...]
+    events: tuple[ClusterEvent, ...]
+    advice: str | None = None

@@ -1,0 +1,276 @@
+"""The metrics of one cluster, over all its attempts: collected from its nodes' messages, sampled once a second.
+
+Messages are handled in the thread of each node's channel, and change only what belongs to that node. One thread samples
+all nodes for the curves, and another one calls the listeners, which may take their time.
+"""
+
+import logging
+import queue
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from threading import Event, Lock, Thread
+from typing import Literal, Protocol
+
+from tensorflowonspark.driver.metrics.history import History
+from tensorflowonspark.driver.metrics.node_record import SERIES, NodeRecord, stragglers
+from tensorflowonspark.driver.metrics.records import ClusterEvent, ClusterMetrics, EpochMetrics, EventKind, NodeMetrics
+from tensorflowonspark.driver.nodes import Node, NodeState
+from tensorflowonspark.messages import MetricsReported, NodeUsage, TrainingTotals
+from tensorflowonspark.terminal import CONSOLE
+
+__all__ = ["SERIES", "MetricsListener", "MetricsStore", "Report"]
+
+_log = logging.getLogger(__name__)
+
+_SUMS = ("rows_per_second", "cores", "memory", "gpu_memory")
+_SAMPLE_SECONDS = 1.0
+_REPORTS = 2000  # of values within epochs
+_FLUSH_SECONDS = 10.0  # for the listeners to handle what has happened, at the cluster's end
+
+
+@dataclass(frozen=True)
+class Report:
+    """Values that the chief reported: those of an epoch's end, or within an epoch.
+
+    Attributes
+    ----------
+    time : float
+        When, in seconds since 1970.
+    epoch : int
+        The epoch, from 0.
+    values : mapping of str to float
+        The metrics.
+    ended : bool
+        Whether they are those of the epoch's end.
+    """
+
+    time: float
+    epoch: int
+    values: Mapping[str, float]
+    ended: bool
+
+
+class MetricsListener(Protocol):
+    """What follows a cluster. Its methods are called one after another, in a thread of the store."""
+
+    def epoch_ended(self, epoch: EpochMetrics) -> None:
+        """Note that an epoch has ended."""
+
+    def happened(self, event: ClusterEvent) -> None:
+        """Note a start, failure, restart or end."""
+
+
+class MetricsStore:
+    """Collects the metrics of one cluster.
+
+    Parameters
+    ----------
+    name : str
+        The cluster's name.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.state: Literal["new", "running", "ended", "failed"] = "new"
+        self.cluster = ""
+        self.restarts = 0
+        self._advice: Callable[[], str | None] = lambda: None
+        self._nodes: Sequence[Node] = ()
+        self._chief = 0
+        self._records: defaultdict[int, NodeRecord] = defaultdict(NodeRecord)  # by node
+        self._lock = Lock()  # of the lists below
+        self._epochs: list[EpochMetrics] = []
+        self._events: list[ClusterEvent] = []
+        self._reports: list[Report] = []
+        self._history = History(SERIES)
+        self._listeners: list[MetricsListener] = []
+        self._queue: queue.SimpleQueue[Callable[[MetricsListener], None] | Event] = queue.SimpleQueue()
+        self._closed = Event()
+        self._sampler: Thread | None = None
+
+    # ---- from the driver's other parts
+
+    def begin_attempt(
+        self, cluster: str, nodes: Sequence[Node], chief: int, restarts: int, advice: Callable[[], str | None]
+    ) -> None:
+        """Collect from the nodes of a new attempt.
+
+        Parameters
+        ----------
+        cluster : str
+            The attempt's id.
+        nodes : sequence of Node
+            Its nodes, by number.
+        chief : int
+            The number of the node that has the chief's duties.
+        restarts : int
+            How often all nodes were started again before.
+        advice : callable
+            Returns what bounds the training at present, if that is certain.
+        """
+        records: defaultdict[int, NodeRecord] = defaultdict(NodeRecord)
+        for node in nodes:
+            before = self._records[node.number]
+            records[node.number] = NodeRecord(history=before.history, lines=before.lines)
+        self.cluster, self._nodes, self._chief, self.restarts = cluster, nodes, chief, restarts
+        self._records, self._advice = records, advice
+        self.state = "running"
+        if self._sampler is None:
+            self._sampler = Thread(target=self._sample, daemon=True, name="metrics")
+            self._sampler.start()
+
+    def take_usage(self, node: Node, usage: NodeUsage) -> None:
+        """Note what the processes of a node use."""
+        self._records[node.number].take_usage(usage)
+
+    def take_totals(self, node: Node, totals: TrainingTotals) -> None:
+        """Note what a node's program has done so far."""
+        self._records[node.number].take_totals(totals, time.monotonic())
+
+    def take_lines(self, node: Node, lines: Sequence[str]) -> None:
+        """Keep the last lines of a node's output."""
+        self._records[node.number].lines.extend(lines)
+
+    def take_report(self, node: Node, message: MetricsReported) -> None:
+        """Note the metrics that a node's program has reported; those of the chief are the cluster's."""
+        record = self._records[node.number]
+        record.values = {**record.values, **message.values}
+        if node.number != self._chief:
+            return
+        now = time.time()
+        with self._lock:
+            self._reports.append(Report(now, message.epoch, message.values, message.ended))
+            if len(self._reports) > _REPORTS:
+                kept = [each for each in self._reports if each.ended] if not message.ended else self._reports
+                self._reports = self._reports[::2] if len(kept) > _REPORTS // 2 else kept
+            if not message.ended:
+                return
+            epoch = EpochMetrics(
+                message.epoch, now, message.seconds, dict(message.values), self.restarts, message.shown
+            )
+            self._epochs.append(epoch)
+        self._call(lambda each: each.epoch_ended(epoch))
+
+    def note(self, kind: EventKind, text: str, node: str | None = None) -> None:
+        """Note an event."""
+        event = ClusterEvent(time.time(), kind, text, node)
+        with self._lock:
+            self._events.append(event)
+        self._call(lambda each: each.happened(event))
+
+    def subscribe(self, listener: MetricsListener) -> None:
+        """Call a listener for what happens from now on."""
+        with self._lock:
+            self._listeners.append(listener)
+            first = len(self._listeners) == 1
+        if first:
+            Thread(target=self._call_listeners, daemon=True, name="metrics-listeners").start()
+
+    def end(self, *, failed: bool, text: str) -> None:
+        """Note the end of the cluster; return when the listeners have handled it, or after ten seconds."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self.state = "failed" if failed else "ended"
+        if self._nodes:
+            self._add_sample()
+        self.note("ended", text)
+        if self._listeners:
+            handled = Event()
+            self._queue.put(handled)
+            handled.wait(_FLUSH_SECONDS)
+
+    # ---- reading
+
+    def snapshot(self) -> ClusterMetrics:
+        """Return the present state."""
+        nodes = self._node_metrics()
+        with self._lock:
+            epochs, events = tuple(self._epochs), tuple(self._events)
+        rates = [each.rows_per_second for each in nodes if each.rows_per_second is not None]
+        steps = [each.seconds_per_step for each in nodes if each.seconds_per_step is not None]
+        return ClusterMetrics(
+            cluster=self.cluster,
+            name=self.name,
+            state=self.state,
+            time=time.time(),
+            restarts=self.restarts,
+            rows=sum(each.rows for each in nodes),
+            bytes=sum(each.bytes for each in nodes),
+            rows_per_second=sum(rates) if rates else None,
+            seconds_per_step=median(steps) if steps else None,
+            nodes=nodes,
+            epochs=epochs,
+            events=events,
+            advice=self._advice(),
+        )
+
+    def series(self, number: int | None = None, first: int = 0) -> dict[str, list[float | None]]:
+        """Return the curves of a node, or of the cluster, from a point on: ``time`` and each of `SERIES`."""
+        return (self._history if number is None else self._records[number].history).columns(first)
+
+    def reports(self) -> list[Report]:
+        """Return the values that the chief has reported, by time; of very many only some."""
+        with self._lock:
+            return list(self._reports)
+
+    def lines(self, number: int) -> list[str]:
+        """Return the last lines of a node's output."""
+        return list(self._records[number].lines)
+
+    def waiting_shares(self) -> dict[int, float]:
+        """Return the share of its training for which each node has waited for other workers, where that is known."""
+        totals = {number: record.totals for number, record in list(self._records.items())}
+        return {
+            number: min(1.0, each.waiting_for_workers / each.training)
+            for number, each in totals.items()
+            if each is not None and each.waiting_for_workers is not None and each.training > 0
+        }
+
+    def _node_metrics(self) -> tuple[NodeMetrics, ...]:
+        now = time.monotonic()
+        nodes = [self._records[node.number].metrics(node, now) for node in self._nodes]
+        behind = stragglers(nodes)
+        return tuple(replace(each, straggler=True) if each.number in behind else each for each in nodes)
+
+    # ---- threads
+
+    def _sample(self) -> None:
+        while not self._closed.wait(_SAMPLE_SECONDS):
+            self._add_sample()
+
+    def _add_sample(self) -> None:
+        now, monotonic = time.time(), time.monotonic()
+        of_nodes = []
+        for node in self._nodes:
+            record = self._records[node.number]
+            if node.state in (NodeState.GONE, NodeState.FAILED):
+                continue
+            sample = record.sample(monotonic)
+            record.history.add(now, sample)
+            of_nodes.append(sample)
+        total: dict[str, float | None] = {}
+        for name in SERIES:
+            known = [value for each in of_nodes if (value := each.get(name)) is not None]
+            total[name] = (sum(known) if name in _SUMS else fmean(known)) if known else None
+        self._history.add(now, total)
+
+    def _call(self, act: Callable[[MetricsListener], None]) -> None:
+        if self._listeners:
+            self._queue.put(act)
+
+    def _call_listeners(self) -> None:
+        while True:
+            act = self._queue.get()
+            if isinstance(act, Event):
+                act.set()
+                return
+            for each in list(self._listeners):
+                try:
+                    act(each)
+                except Exception as error:  # the training goes on
+                    text = "%s could not handle a metric of the cluster: %s"
+                    CONSOLE.log(_log, logging.WARNING, text, type(each).__name__, error)

@@ -1,0 +1,96 @@
+"""Tracking of `KerasEstimator.fit`: its params, and the fitted model with its signature, in the active MLflow run."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from tensorflowonspark.config import is_secret
+from tensorflowonspark.driver.tracking import Fit, fit_parameters, open_log, scalars
+from tensorflowonspark.ml.autolog import autolog_takes_models
+from tensorflowonspark.ml.model import KerasModel
+from tensorflowonspark.ml.params import ModelParams, is_plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["log_fitted", "parameters_of", "tracked_fit"]
+
+_MODEL_SECONDS = 30.0  # to log a model, and
+_BYTES_PER_SECOND = 2e6  # of its data
+_NOT_LOGGED = ("callbacks", "clusterOptions", "customObjects", "initialModel", "model", "trainFn", "validationData")
+
+
+def parameters_of(stage: ModelParams) -> dict[str, Any]:
+    """Return what is logged of an estimator's params: numbers, texts, lists and mappings of them; names of objects.
+
+    Optimizers and losses that are objects are logged by the names of their classes, with the numbers and texts of
+    their configurations. Functions, callbacks and DataFrames are left out.
+    """
+    found: dict[str, Any] = {}
+    for param in stage.params:
+        if not stage.isDefined(param) or param.name in _NOT_LOGGED or is_secret(param.name):
+            continue
+        value = stage.getOrDefault(param)
+        if is_plain(value):
+            if value not in ({}, [], None):
+                found[param.name] = value
+        elif isinstance(value, (list, tuple)):
+            found[param.name] = [each if is_plain(each) else type(each).__name__ for each in value]
+        elif not isinstance(value, Mapping) and hasattr(value, "get_config"):
+            found[param.name] = type(value).__name__
+            with suppress(Exception):  # a class of the user's
+                options = {name: _number(each) for name, each in value.get_config().items() if name != "name"}
+                found |= {f"{param.name}.{name}": each for name, each in scalars(options).items()}
+    return found
+
+
+def _number(value: Any) -> Any:
+    """Return a NumPy scalar as a number of Python, rounded as it is shown there; another value as it is."""
+    return float(str(value)) if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
+
+
+@contextmanager
+def tracked_fit(stage: ModelParams, options: Mapping[str, Any]) -> Iterator[Fit | None]:
+    """Have the cluster that is started in the block log the params of an estimator; None if it logs nothing."""
+    if options.get("tracking", "auto") != "auto":
+        yield None
+        return
+    with fit_parameters(parameters_of(stage)) as fit:
+        yield fit
+
+
+def log_fitted(fit: Fit | None, model: KerasModel, frame: "DataFrame") -> None:
+    """Log the fitted model to the run that its cluster has logged to.
+
+    Over Spark Connect the cluster's driver is a task, which logs nothing: then the params, and the metrics of each
+    epoch from the model's history, are logged here.
+
+    Parameters
+    ----------
+    fit : Fit or None
+        What the cluster has logged.
+    model : KerasModel
+        The model.
+    frame : DataFrame
+        The rows that it was trained on.
+    """
+    if fit is None:
+        return
+    log = fit.log
+    if log is None:
+        if (log := open_log()) is None:
+            return
+        log.log_parameters(fit.parameters)
+    if not fit.epochs and model.history:
+        log.log_history(model.history)
+    if not log.close() or autolog_takes_models():
+        return
+    name = f"{log.prefix}model".replace("/", "_")
+    run_id, size = log.run_id, len(model._bundle.data)
+
+    def send() -> None:
+        from tensorflowonspark.ml.mlflow import log_stage, signature_of
+
+        log_stage(model, run_id, name, signature_of(model, frame.schema, model._feature_columns))
+
+    log.call("the model", _MODEL_SECONDS + size / _BYTES_PER_SECOND, send)

@@ -1,0 +1,173 @@
+"""What a node's program writes: exports, checkpoints, logs and metrics."""
+
+from contextlib import ExitStack
+from numbers import Integral
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tensorflowonspark import storage
+from tensorflowonspark.config import ClusterSpec, Role
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
+from tensorflowonspark.node.checkpoint.export import export
+from tensorflowonspark.node.checkpoint.position import ResumePosition
+from tensorflowonspark.node.driver_link import Link
+from tensorflowonspark.node.feed.feeds import Feeds
+from tensorflowonspark.node.meter import TrainingMeter, check_metrics
+
+__all__ = ["OutputAccess"]
+
+
+class OutputAccess:
+    """The methods of a `Context` that write; it has the attributes below."""
+
+    role: Role
+    spec: ClusterSpec
+    scratch: str
+    working_dir: str
+    default_fs: str
+    _feeds: Feeds
+    _link: Link
+    _logs: ExitStack
+    _meter: TrainingMeter
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this node has the chief's duties: the chief, or worker 0 in a cluster without one."""
+        return self.role == self.spec.chief_role
+
+    def report(self, *, epoch: int | None = None, **metrics: Any) -> None:
+        """Report metrics of a loop of one's own, as its loss; ``fit`` needs no such call.
+
+        The driver shows the chief's metrics as those of the training (`Cluster.metrics`, the dashboard, MLflow), and
+        each node's with the node. Of more than a hundred reports within ten seconds, some that do not name their epoch
+        are left out, but never the last one.
+
+        Parameters
+        ----------
+        epoch : int, optional
+            The number of the epoch that has ended, from 0; by default one more than that of the last report.
+        **metrics : float
+            The metrics by name: numbers, NumPy scalars, or tensors without dimensions. They may be NaN.
+
+        Raises
+        ------
+        SpecError
+            If a metric is not a number, or there is none.
+
+        Examples
+        --------
+        >>> ctx.report(loss=0.5, accuracy=0.9)
+        >>> ctx.report(epoch=7, loss=0.4)
+        """
+        if epoch is not None and (not isinstance(epoch, Integral) or isinstance(epoch, bool) or epoch < 0):
+            raise SpecError(f"ctx.report: epoch={epoch!r}: expected a number from 0 on")
+        self._meter.report(check_metrics(metrics), None if epoch is None else int(epoch))
+
+    def export(self, model: Any, path: str) -> None:
+        """Write a trained model to a directory or file, on any file system; the chief writes, the others return.
+
+        Call it on all workers: to save a model that is not of Keras 3, TensorFlow reads some variables from all of
+        them together.
+
+        Parameters
+        ----------
+        model : keras.Model, tf_keras.Model or tf.Module
+            The model.
+        path : str
+            A path, or a URL of any file system that fsspec knows. With the ending ``.keras`` or ``.h5`` the model
+            becomes one file in Keras's own format, and otherwise a SavedModel's directory. An existing file or
+            directory is replaced, when the new model is complete.
+
+        Raises
+        ------
+        StorageError
+            If the path can't be written.
+
+        Examples
+        --------
+        >>> import keras
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> ctx.export(model, f"{directory}/model.keras")
+        >>> keras.models.load_model(f"{directory}/model.keras").output_shape
+        (None, 1)
+        """
+        export(model, path, self.is_chief, self.scratch)
+
+    def checkpoint(self, directory: str, *, keep: int = 3) -> Checkpoints:
+        """Return the checkpoints of a training, in a directory on any file system.
+
+        Parameters
+        ----------
+        directory : str
+            A path that all nodes see, or a URL of any file system that fsspec knows. Each training has its own.
+        keep : int
+            Number of complete checkpoints to keep.
+
+        Returns
+        -------
+        Checkpoints
+            Has a `callback` for Keras's ``fit``, and `restore` and `save` for custom loops.
+
+        Raises
+        ------
+        SpecError
+            If `keep` is below 1.
+
+        Examples
+        --------
+        >>> ctx.checkpoint(f"{directory}/checkpoints", keep=2).latest() is None
+        True
+        """
+        position = ResumePosition(self._feeds, self._link, len(self.spec.trainers))
+        return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role), position)
+
+    def log_directory(self, path: str) -> str:
+        """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.
+
+        They are copied every few seconds, and when the program has ended. TensorFlow itself writes logs to this
+        machine only.
+
+        Parameters
+        ----------
+        path : str
+            A path, which is returned as it is, or a URL of any file system.
+
+        Returns
+        -------
+        str
+            A local path.
+
+        Examples
+        --------
+        >>> ctx.log_directory("/logs/run-1")
+        '/logs/run-1'
+        """
+        if storage.is_local(storage.file_system(path)[0]):
+            return path
+        local = self._logs.enter_context(TemporaryDirectory(prefix="tfos-", dir=self.scratch))
+        self._logs.callback(storage.DirectorySync(local, path).close)
+        return local
+
+    def absolute_path(self, path: str) -> str:
+        """Return a path as a URL of Hadoop's default file system, unless it has a scheme already.
+
+        A relative path begins at the user's home on HDFS, and otherwise in the executor's directory. No other function
+        of a node uses the default file system: a path without a scheme is one of this machine.
+
+        Parameters
+        ----------
+        path : str
+            As in ``"model"``, which becomes ``hdfs://name:8020/user/ann/model`` where HDFS is the default.
+
+        Returns
+        -------
+        str
+            A URL, or a path of this machine where that is the default.
+
+        Examples
+        --------
+        >>> ctx.absolute_path("s3a://bucket/model")
+        's3a://bucket/model'
+        """
+        return storage.absolute_path(path, self.working_dir, self.default_fs)

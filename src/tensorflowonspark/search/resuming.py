@@ -1,0 +1,85 @@
+"""Trials that a driver has left behind: marked with its process while they run, ended by the next search."""
+
+import logging
+import os
+import platform
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from tensorflowonspark.terminal import CONSOLE
+
+if TYPE_CHECKING:
+    from optuna import Study, Trial
+    from optuna.trial import FrozenTrial
+
+__all__ = ["DRIVER", "ERROR", "RETRY_OF", "end_leftovers", "mark"]
+
+_log = logging.getLogger(__name__)
+DRIVER = "tfos:driver"  # attribute of a trial: the process that runs it
+ERROR = "error"  # attribute of a trial that has failed
+RETRY_OF = "tfos:retry_of"  # attribute of a trial: the number of the one that it repeats
+
+
+def mark(trial: "Trial") -> None:
+    """Note in the storage that this process runs a trial."""
+    trial.set_user_attr(DRIVER, _own_process())
+
+
+def end_leftovers(study: "Study") -> int:
+    """Tell the trials as failed whose driver has ended while they ran, and queue their parameters again, once.
+
+    Those of drivers on other hosts are left to Optuna's heartbeat, if the storage has one: whether these drivers run is
+    unknown here.
+
+    Parameters
+    ----------
+    study : optuna.Study
+        The study.
+
+    Returns
+    -------
+    int
+        How many there were.
+    """
+    import warnings
+
+    import optuna
+    from optuna.trial import TrialState
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        optuna.storages.fail_stale_trials(study)  # does nothing without a heartbeat
+    found = [each for each in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)) if _is_left(each)]
+    for each in found:
+        study._storage.set_trial_user_attr(each._trial_id, ERROR, "the driver's process ended while it ran")
+        study.tell(each.number, state=TrialState.FAIL, skip_if_finished=True)
+        if each.params and RETRY_OF not in each.user_attrs:
+            study.enqueue_trial(each.params, user_attrs={RETRY_OF: each.number})
+    if found:
+        numbers = ", ".join(str(each.number) for each in found)
+        text = "trials %s of study %r were left by a driver that has ended: told as failed, and their parameters queued"
+        CONSOLE.log(_log, logging.WARNING, text, numbers, study.study_name)
+    return len(found)
+
+
+def _is_left(trial: "FrozenTrial") -> bool:
+    """Whether a search of this package has started a trial, in a process of this host that has ended."""
+    driver = trial.user_attrs.get(DRIVER)
+    if not isinstance(driver, dict) or driver.get("host") != platform.node():
+        return False
+    try:
+        return bool(_process(int(driver["pid"])) != driver)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False
+
+
+def _own_process() -> dict[str, Any]:
+    return _process(os.getpid())
+
+
+def _process(pid: int) -> dict[str, Any]:
+    """Return what identifies a process of this host; a later process with the same number has another start."""
+    return {"host": platform.node(), "pid": pid, "started": round(psutil.Process(pid).create_time(), 1)}

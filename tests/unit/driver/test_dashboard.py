@@ -1,0 +1,360 @@
+"""The dashboard's servers: who may read, what they send, and when they end."""
+
+import http.client
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from threading import Thread
+from urllib.parse import urlsplit
+
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability
+from tensorflowonspark.driver.attempt import ClusterAttempt
+from tensorflowonspark.driver.dashboard import server as server_module
+from tensorflowonspark.driver.dashboard import service
+from tests.support.backend import cluster_on
+from tests.support.pages import events, get
+from tests.support.paths import ROOT
+from tests.support.played_training import PlayedTraining, with_failure
+from tests.support.scripted import ScriptedBackend, returns
+
+
+@pytest.fixture
+def training():
+    return PlayedTraining(2)
+
+
+@pytest.fixture
+def served(training):
+    """A training and its dashboard."""
+    dashboard = training.serve(dashboard=True, metrics_port=0)
+    yield training, dashboard
+    dashboard.close()
+
+
+# ---- who may read
+
+
+def test_the_url_has_a_token_of_its_own(served):
+    training, dashboard = served
+    other = training.serve()
+    assert len(urlsplit(dashboard.url).query) > len("token=") + 30
+    assert urlsplit(other.url).query != urlsplit(dashboard.url).query
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/events", "/node?number=0", "/metrics", "/report", "/other", "/?token=wrong", "/?token="]
+)
+def test_without_the_token_nothing_is_shown(served, path):
+    _, dashboard = served
+    status, headers, body = get(dashboard.url, path)
+    assert status == 403
+    assert b"dashboard_url" in body
+    assert b"worker" not in body
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_the_token_may_be_a_header(served):
+    _, dashboard = served
+    token = urlsplit(dashboard.url).query.partition("=")[2]
+    assert get(dashboard.url, "/", Authorization=f"Bearer {token}")[0] == 200
+    assert get(dashboard.url, "/", Authorization=f"Bearer {token}x")[0] == 403
+    assert get(dashboard.url, "/", Authorization=f"Basic {token}")[0] == 403
+    assert get(dashboard.url, "/", Authorization="Bearer \xff")[0] == 403
+
+
+def test_the_token_is_none_of_the_clusters_secrets():
+    backend = ScriptedBackend(returns(1))
+    with cluster_on(backend, dashboard=True) as cluster:
+        assert cluster._credentials.token not in cluster.dashboard_url
+        assert get(cluster.dashboard_url, f"/?token={cluster._credentials.token}")[0] == 403
+
+
+def test_the_environment_may_fix_the_token(training, monkeypatch):
+    monkeypatch.setenv("TFOS_DASHBOARD_TOKEN", "a-token-for-prometheus")
+    with closing(training.serve()) as dashboard:
+        assert dashboard.url.endswith("/?token=a-token-for-prometheus")
+        assert get(dashboard.url)[0] == 200
+
+
+@pytest.mark.parametrize("token", ["", "short", "a token with spaces in it", "länger-als-sechzehn"])
+def test_a_token_that_can_be_guessed_or_is_no_part_of_a_url_is_refused(training, monkeypatch, token):
+    monkeypatch.setenv("TFOS_DASHBOARD_TOKEN", token)
+    with pytest.raises(tfos.StartError, match="TFOS_DASHBOARD_TOKEN has .* expected at least 16"):
+        training.serve()
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "NONSENSE"])
+def test_only_get_is_answered(served, method):
+    _, dashboard = served
+    status, headers, _ = get(dashboard.url, method=method)
+    assert status == 405
+    assert headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_the_headers_forbid_other_sites_and_caches(served):
+    _, dashboard = served
+    for path in (None, "/wrong"):
+        _, headers, _ = get(dashboard.url, path)
+        policy = headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "frame-ancestors 'none'" in policy
+        assert "http" not in policy
+        assert "unsafe" not in policy
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert "Access-Control-Allow-Origin" not in headers
+        assert "Python" not in headers["Server"]
+
+
+def test_each_page_has_scripts_of_its_own(served):
+    _, dashboard = served
+    policies = [get(dashboard.url)[1]["Content-Security-Policy"] for _ in range(2)]
+    assert policies[0] != policies[1]
+
+
+def test_no_request_is_logged(served, capfd):
+    _, dashboard = served
+    get(dashboard.url)
+    get(dashboard.url, "/wrong")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"nonsense\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01" * 99 + b"\n", b"GET /" + b"x" * 70000]
+)
+def test_what_is_no_request_harms_nothing(served, sent):
+    _, dashboard = served
+    parts = urlsplit(dashboard.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=5) as peer:
+        peer.sendall(sent)
+        peer.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):  # the server leaves some of it unread
+            while peer.recv(4096):
+                pass
+    assert get(dashboard.url)[0] == 200
+
+
+def test_strangers_that_send_nothing_keep_nobody_out(served):
+    _, dashboard = served
+    parts = urlsplit(dashboard.url)
+    with events(dashboard.url) as seen:
+        next(seen)
+        strangers = [
+            socket.create_connection((parts.hostname, parts.port)) for _ in range(server_module._CONNECTIONS + 20)
+        ]
+        assert get(dashboard.url)[0] == 200
+        served[0].play(1)
+        assert next(seen)[0] == "update"
+        for each in strangers:
+            each.close()
+
+
+# ---- start and end
+
+
+@pytest.mark.parametrize("setting", ["dashboard", "metrics_port"])
+def test_a_port_that_is_taken_is_an_error_before_a_node_starts(setting):
+    backend = ScriptedBackend(returns(1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        cluster = cluster_on(backend, **{"dashboard": True, setting: port})
+        text = f"{setting}={port}: the driver can't listen at port {port} of 127.0.0.1 .*pass another port"
+        with pytest.raises(tfos.StartError, match=text):
+            cluster.start()
+    assert backend.nodes == []
+    assert cluster.metrics().state == "failed"
+
+
+def test_a_host_that_is_not_this_one_is_named():
+    with pytest.raises(tfos.StartError, match="set TFOS_SERVER_HOST to an address of this machine"):
+        server_module.Server("192.0.2.1", 0, "token", {}, setting="dashboard")
+
+
+def test_the_page_lives_from_before_the_start_to_the_end_of_the_cluster(caplog):
+    backend = ScriptedBackend(lambda node: node.feeding.wait() and returns(7)(node))
+    cluster = cluster_on(backend, dashboard=True)
+    assert cluster.dashboard_url is None
+    with caplog.at_level(logging.INFO, "tensorflowonspark.nodes"), cluster:
+        url = cluster.dashboard_url
+        assert [each.getMessage() for each in caplog.records] == [f"[training] dashboard: {url}"]
+        assert cluster.metrics_url is None
+        with events(url) as seen:
+            next(seen)
+            backend.nodes[0].feeding.set()
+            cluster.shutdown()
+            rest = list(seen)
+    assert rest[-1] == ("ended", {})
+    assert rest[-2][1]["summary"]["state"] == "ended"
+    assert rest[-2][1]["events"][-1][1] == "ended"
+    with pytest.raises(ConnectionRefusedError):
+        get(url)
+    assert cluster.dashboard_url == url
+
+
+def test_a_cluster_without_a_page_serves_none():
+    with cluster_on(ScriptedBackend(returns(1))) as cluster:
+        assert (cluster.dashboard_url, cluster.metrics_url) == (None, None)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_the_page_ends_with_a_block_that_raises(error):
+    with pytest.raises(error):
+        with cluster_on(ScriptedBackend(lambda node: None), dashboard=True) as cluster:
+            url = cluster.dashboard_url
+            raise error
+    with pytest.raises(ConnectionRefusedError):
+        get(url)
+
+
+def test_the_page_ends_with_a_start_that_fails():
+    backend = ScriptedBackend(lambda node: None)
+    backend.slots = 0
+
+    def no_slots(*_):
+        raise tfos.SlotsError(1, 0, "none")
+
+    backend.find_slots = no_slots
+    cluster = cluster_on(backend, dashboard=True)
+    with pytest.raises(tfos.SlotsError):
+        cluster.start()
+    with pytest.raises(ConnectionRefusedError):
+        get(cluster.dashboard_url)
+
+
+def test_the_page_stays_while_a_start_that_failed_is_repeated():
+    attempts = []
+
+    def script(node):
+        attempts.append(node)
+        if len(attempts) == 1:
+            node.disconnect()
+        returns(len(attempts))(node)
+
+    backend = ScriptedBackend(script)
+    find = ClusterAttempt._is_up
+
+    def up_once_it_has_failed(attempt):
+        """See to it that the first start sees the failure of its node."""
+        if len(attempts) < 2 and not attempt._config.attempt:
+            attempt.monitor.wait(lambda: False, 20)
+        return find(attempt)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterAttempt, "_is_up", up_once_it_has_failed)
+        with cluster_on(backend, dashboard=True, restarts=tfos.RestartPolicy(1, backoff=0)) as cluster:
+            assert get(cluster.dashboard_url)[0] == 200
+            assert cluster.join() == {"worker:0": 2}
+    kinds = [each.kind for each in cluster.metrics().events]
+    assert kinds == ["failure", "restart", "started", "ended"]
+
+
+def test_the_page_ends_with_an_interrupt_between_two_attempts(monkeypatch):
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    backend = ScriptedBackend(lambda node: node.disconnect())
+    cluster = cluster_on(backend, dashboard=True, restarts=tfos.RestartPolicy(1, backoff=9))
+    monkeypatch.setattr("tensorflowonspark.driver.restart.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.start()
+        cluster.join()
+    with pytest.raises(ConnectionRefusedError):
+        get(cluster.dashboard_url)
+
+
+_DRIVER = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from tests.support.played_training import PlayedTraining
+dashboard = PlayedTraining(2).serve()
+print(dashboard.url, flush=True)
+child = os.fork()
+if not child:
+    sys.stdin.readline()  # it outlives its parent's dashboard
+    os._exit(0)
+sys.stdin.readline()
+dashboard.close()
+print("closed", flush=True)
+os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_of_the_driver_does_not_serve():
+    driver = subprocess.Popen(
+        [sys.executable, "-c", _DRIVER.format(root=str(ROOT))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    try:
+        url = driver.stdout.readline().strip()
+        assert get(url)[0] == 200
+        children = subprocess.run(
+            ["pgrep", "-P", str(driver.pid)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        sockets = [os.readlink(f"/proc/{children[0]}/fd/{fd}") for fd in os.listdir(f"/proc/{children[0]}/fd")]
+        assert not [each for each in sockets if each.startswith("socket:")]
+    finally:
+        driver.communicate("\n\n", timeout=20)
+    assert driver.returncode == 0
+
+
+def test_many_pages_do_not_delay_the_end(served):
+    _, dashboard = served
+    stacks = [events(dashboard.url) for _ in range(20)]
+    seen = [each.__enter__() for each in stacks]
+    for each in seen:
+        next(each)
+    ended = []
+    threads = [Thread(target=lambda each=each: ended.append(list(each)[-1][0])) for each in seen]
+    for thread in threads:
+        thread.start()
+    begin = time.monotonic()
+    dashboard.close()
+    assert time.monotonic() - begin < server_module._FLUSH_SECONDS
+    for thread in threads:
+        thread.join(5)
+    assert ended == ["ended"] * 20
+    for each in stacks:
+        each.__exit__(None, None, None)
+
+
+def test_tls_has_a_certificate_of_its_own():
+    import ssl
+
+    pytest.importorskip("cryptography")
+    training = PlayedTraining(1)
+    config = ClusterConfig(ClusterSpec(num_workers=1), b"", tls=True, observability=Observability(True))
+    from tests.support.backend import LoopbackBackend
+
+    with closing(service.Dashboard(LoopbackBackend(None), config, training.store, lambda: None)) as dashboard:
+        parts = urlsplit(dashboard.url)
+        assert parts.scheme == "https"
+        context = ssl._create_unverified_context()
+        with closing(http.client.HTTPSConnection(parts.hostname, parts.port, context=context, timeout=10)) as made:
+            made.request("GET", f"/?{parts.query}")
+            assert made.getresponse().status == 200
+        with pytest.raises((http.client.BadStatusLine, ConnectionError)):
+            get(dashboard.url)  # without TLS
+        with socket.create_connection((parts.hostname, parts.port)):  # a stranger that sends nothing
+            with closing(http.client.HTTPSConnection(parts.hostname, parts.port, context=context, timeout=5)) as made:
+                made.request("GET", f"/?{parts.query}")
+                assert made.getresponse().status == 200
+
+
+def test_a_restart_keeps_the_url():
+    training = with_failure(PlayedTraining(2), 5)
+    with closing(training.serve()) as dashboard, events(dashboard.url) as seen:
+        full = next(seen)[1]
+        assert [each[1] for each in full["events_all"]] == ["started", "failure", "restart", "started"]
+        assert full["summary"]["restarts"] == 1

@@ -1,0 +1,196 @@
+"""The metrics of a cluster: rates of what nodes send, curves, stragglers, and listeners."""
+
+import math
+import time
+from threading import Event
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.metrics.history import History
+from tensorflowonspark.driver.metrics.store import MetricsStore
+from tensorflowonspark.driver.nodes import NodeState, Roster
+from tensorflowonspark.messages import GpuUsage, Member, MetricsReported, NodeUsage, TrainingTotals
+
+
+def totals(at, steps=0, rows=0, waiting_for_rows=0.0, waiting_for_workers=0.0, training=None):
+    return TrainingTotals(
+        at,
+        0,
+        steps,
+        100,
+        steps,
+        rows,
+        8 * rows,
+        waiting_for_rows,
+        waiting_for_workers,
+        at if training is None else training,
+    )
+
+
+@pytest.fixture
+def nodes():
+    roster = Roster(ClusterSpec(num_workers=3))
+    for node in roster.nodes:
+        node.member = Member(node.number, node.role, f"h{node.number}", 1)
+        roster.move(node, NodeState.RUNNING)
+    return roster.nodes
+
+
+@pytest.fixture
+def store(nodes):
+    made = MetricsStore("train")
+    made.begin_attempt("id", nodes, 0, 0, lambda: "take a larger batch_size")
+    yield made
+    made.end(failed=False, text="the cluster has ended")
+
+
+def test_rates_are_those_of_the_last_seconds(store, nodes):
+    store.take_totals(nodes[0], totals(10.0, steps=5, rows=100))
+    store.take_totals(nodes[0], totals(12.0, steps=15, rows=1100, waiting_for_rows=0.5, waiting_for_workers=1.0))
+    found = store.snapshot().nodes[0]
+    assert (found.rows_per_second, found.seconds_per_step) == (500.0, 0.2)
+    assert (found.waiting_for_rows, found.waiting_for_workers, found.computing) == (0.25, 0.5, 0.25)
+    assert (found.rows, found.bytes, found.total_steps) == (1100, 8800, 15)
+
+
+def test_a_node_that_does_not_train_has_no_rates(store, nodes):
+    store.take_totals(nodes[0], totals(10.0, steps=5))
+    store.take_totals(nodes[0], totals(12.0, steps=5, training=10.0))
+    assert store.snapshot().nodes[0].computing is None
+
+
+def test_unknown_waits_leave_computing_unknown(store, nodes):
+    store.take_totals(nodes[0], totals(10.0, waiting_for_rows=None))
+    store.take_totals(nodes[0], totals(12.0, steps=1, waiting_for_rows=None))
+    found = store.snapshot().nodes[0]
+    assert (found.waiting_for_rows, found.waiting_for_workers, found.computing) == (None, 0.0, None)
+
+
+def test_a_node_that_has_returned_has_the_rates_of_its_whole_training(store, nodes):
+    store.take_totals(nodes[0], totals(10.0, steps=20, rows=1000, waiting_for_workers=2.5))
+    nodes[0].state = NodeState.RETURNED
+    found = store.snapshot().nodes[0]
+    assert (found.rows_per_second, found.seconds_per_step, found.waiting_for_workers) == (100.0, 0.5, 0.25)
+
+
+def test_the_worker_that_waits_the_least_is_the_straggler_if_the_others_wait_for_it(store, nodes):
+    for node, waited in zip(nodes, (8.0, 1.0, 9.0), strict=True):
+        store.take_totals(node, totals(0.0))
+        store.take_totals(node, totals(10.0, steps=10, waiting_for_workers=waited))
+    assert [each.straggler for each in store.snapshot().nodes] == [False, True, False]
+    assert store.waiting_shares() == {0: 0.8, 1: 0.1, 2: 0.9}
+
+
+def test_workers_that_all_exchange_for_as_long_are_no_stragglers(store, nodes):
+    for node, waited in zip(nodes, (6.0, 4.0, 5.0), strict=True):
+        store.take_totals(node, totals(0.0))
+        store.take_totals(node, totals(10.0, steps=10, waiting_for_workers=waited))
+    assert not any(each.straggler for each in store.snapshot().nodes)
+
+
+def test_a_worker_of_asynchronous_training_is_a_straggler_by_its_seconds_per_step(store, nodes):
+    for node, steps in zip(nodes, (10, 10, 5), strict=True):
+        store.take_totals(node, totals(0.0, waiting_for_workers=None))
+        store.take_totals(node, totals(10.0, steps=steps, waiting_for_workers=None))
+    assert [each.straggler for each in store.snapshot().nodes] == [False, False, True]
+
+
+def test_cores_are_the_processor_time_between_two_measurements(store, nodes):
+    gpu = GpuUsage("0", 0.5, 1 << 30, 4 << 30)
+    store.take_usage(nodes[1], NodeUsage(10.0, 3.0, 1 << 20, (gpu,)))
+    assert store.snapshot().nodes[1].cores is None
+    store.take_usage(nodes[1], NodeUsage(12.0, 6.0, 1 << 20, (gpu,)))
+    found = store.snapshot().nodes[1]
+    assert (found.cores, found.memory, found.gpus) == (1.5, 1 << 20, (gpu,))
+    store.take_usage(nodes[1], NodeUsage(13.0, 0.5, 1 << 20))  # the node was started again
+    assert store.snapshot().nodes[1].cores is None
+
+
+def test_the_chief_reports_the_epochs_of_the_cluster(store, nodes):
+    store.take_report(nodes[0], MetricsReported(0, {"loss": 1.0}, ended=False))
+    store.take_report(nodes[1], MetricsReported(0, {"loss": 7.0}, ended=True))
+    store.take_report(nodes[0], MetricsReported(0, {"loss": math.nan, "val_loss": 2.0}, ended=True, seconds=3.0))
+    found = store.snapshot()
+    (epoch,) = found.epochs
+    assert math.isnan(epoch.values["loss"])
+    assert (epoch.values["val_loss"], epoch.seconds) == (2.0, 3.0)
+    assert found.nodes[1].values == {"loss": 7.0}
+    assert [each.ended for each in store.reports()] == [False, True]
+    assert found.advice == "take a larger batch_size"
+
+
+def test_reports_within_epochs_are_thinned_and_those_of_their_ends_kept(store, nodes):
+    for number in range(3000):
+        store.take_report(nodes[0], MetricsReported(number // 100, {"loss": number}, ended=number % 100 == 99))
+    found = store.reports()
+    assert len(found) <= 2001
+    assert sum(each.ended for each in found) == 30
+    assert len(store.snapshot().epochs) == 30
+
+
+def test_a_listener_is_called_for_epochs_and_events_in_order_and_may_fail(store, nodes, caplog):
+    called, done = [], Event()
+
+    class Failing:
+        def epoch_ended(self, epoch):
+            raise ConnectionError("no server")
+
+        def happened(self, event):
+            pass
+
+    class Listener:
+        def epoch_ended(self, epoch):
+            called.append(epoch.epoch)
+
+        def happened(self, event):
+            called.append(event.kind)
+            done.set()
+
+    store.subscribe(Failing())
+    store.subscribe(Listener())
+    for number in range(3):
+        store.take_report(nodes[0], MetricsReported(number, {"loss": 1.0}, ended=True))
+    store.note("failure", "worker:1 failed", "worker:1")
+    assert done.wait(10)
+    assert called == [0, 1, 2, "failure"]
+
+
+def test_the_end_waits_for_the_listeners(nodes):
+    store, called = MetricsStore(), []
+
+    class Slow:
+        def happened(self, event):
+            time.sleep(0.3)
+            called.append(event.kind)
+
+    store.begin_attempt("id", nodes, 0, 0, lambda: None)
+    store.subscribe(Slow())
+    store.end(failed=True, text="worker:0 failed")
+    store.end(failed=True, text="again")
+    assert called == ["ended"]
+    assert store.snapshot().state == "failed"
+
+
+def test_a_further_attempt_keeps_the_curves_and_starts_counting_anew(store, nodes):
+    store.take_totals(nodes[0], totals(10.0, rows=100))
+    store._add_sample()
+    store.begin_attempt("id2", nodes, 0, 1, lambda: None)
+    assert store.snapshot().rows == 0
+    assert store.snapshot().restarts == 1
+    assert len(store.series(0)["time"]) == 1
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), max_size=300), st.sampled_from([2, 4, 16]))
+def test_a_history_is_bounded_and_keeps_the_mean(values, points):
+    history = History(["a"], points=points)
+    for at, value in enumerate(values):
+        history.add(float(at), {"a": value})
+    found = history.columns()
+    assert len(found["time"]) == len(found["a"]) <= points
+    assert found["time"] == sorted(found["time"])
+    known = [value for value in values if value is not None]
+    if known:
+        assert all(each is None or min(known) - 1 <= each <= max(known) + 1 for each in found["a"])

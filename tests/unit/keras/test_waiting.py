@@ -1,0 +1,105 @@
+"""The time in collectives, noted by TensorFlow's graph."""
+
+import time
+
+import pytest
+import tensorflow as tf
+
+from tensorflowonspark.keras.waiting import _Collectives
+
+
+def sleep(seconds):
+    """Return a function that builds an operation which takes some time, as a collective does."""
+
+    def slow(value):
+        time.sleep(seconds)
+        return value
+
+    def build(value):
+        return lambda: tf.reshape(tf.numpy_function(slow, [value], tf.float32), value.shape)
+
+    return build
+
+
+@pytest.fixture
+def collectives():
+    tf.raw_ops.DestroyResourceOp(
+        resource=tf.raw_ops.VarHandleOp(dtype=tf.float64, shape=[3], shared_name="tensorflowonspark_waits"),
+        ignore_lookup_error=True,
+    )
+    return _Collectives()
+
+
+def test_a_collective_begins_with_its_inputs_and_ends_with_its_outputs(collectives):
+    compute, exchange = sleep(0.2), sleep(0.3)
+
+    @tf.function
+    def step(value):
+        gradient = compute(value)()
+        return collectives.measured("/device:CPU:0", [gradient], exchange(gradient)) + 1.0
+
+    assert collectives.read() is None
+    step(tf.constant(1.0))  # traces
+    before = collectives.read()
+    for _ in range(2):
+        assert step(tf.constant(1.0)).numpy() == 2.0
+    assert collectives.read() - before == pytest.approx(0.6, abs=0.15)
+
+
+def test_the_time_of_collectives_that_wait_for_each_other_counts_once(collectives):
+    exchange = sleep(0.3)
+
+    @tf.function
+    def step(value):
+        first = collectives.measured("/device:CPU:0", [value], exchange(value))
+        with tf.control_dependencies([first]):  # as by TensorFlow's ordering token: the inputs are ready before
+            return collectives.measured("/device:CPU:0", [value], exchange(value))
+
+    step(tf.constant(1.0))
+    before = collectives.read()
+    step(tf.constant(1.0))
+    assert collectives.read() - before == pytest.approx(0.6, abs=0.15)
+
+
+def test_a_collective_that_has_not_ended_counts_so_far(collectives):
+    counted = []
+
+    def look(value):
+        time.sleep(0.3)
+        counted.append(collectives.read())
+        return value
+
+    @tf.function
+    def step(value):
+        build = lambda: tf.numpy_function(look, [value], tf.float32)  # noqa: E731
+        return collectives.measured("/device:CPU:0", [value], build)
+
+    step(tf.constant(1.0))
+    assert counted[0] == pytest.approx(0.3, abs=0.15)
+
+
+def test_collectives_of_a_batch_count_as_one(collectives):
+    exchange = sleep(0.2)
+
+    def batch(value):
+        return lambda: [collectives.measured("/device:CPU:0", [value], exchange(value)) for _ in range(2)]
+
+    @tf.function
+    def step(value):
+        return collectives.measured("/device:CPU:0", [value], batch(value))
+
+    step(tf.constant(1.0))
+    assert 0.2 <= collectives.read() < 0.8
+
+
+def test_eager_collectives_are_measured_too(collectives):
+    value = tf.constant(1.0)
+    collectives.measured("/device:CPU:0", [value], sleep(0.2)(value))
+    assert collectives.read() == pytest.approx(0.2, abs=0.1)
+
+
+def test_the_time_in_collectives_of_gpus_is_unknown(collectives):
+    value = tf.constant(1.0)
+    collectives.measured("/device:CPU:0", [value], lambda: value)
+    assert collectives.measured("/device:GPU:0", [value], lambda: value) is value
+    assert collectives.read() is None

@@ -1,0 +1,200 @@
+"""What a node counts of its training, by a clock that the test turns."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.messages import MetricsReported, Progress, TrainingTotals
+from tensorflowonspark.node import meter as module
+from tensorflowonspark.node.meter import TrainingMeter, check_metrics
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, _seconds):
+        raise SystemExit  # no thread reports here
+
+
+class Program:
+    """A program that trains with `fit` or in a loop of its own, and the meter of its node."""
+
+    def __init__(self, clock, alone=True):
+        self.clock = clock
+        self.sent = []
+        self.meter = TrainingMeter(self.sent.append, alone=alone)
+        self.meter._thread = object()
+
+    @property
+    def totals(self):
+        self.meter.flush()
+        return next(each for each in reversed(self.sent) if isinstance(each, TrainingTotals))
+
+    @property
+    def reports(self):
+        return [each for each in self.sent if isinstance(each, MetricsReported)]
+
+    def block(self, epoch, last_step, steps, rows, seconds, ahead=True):
+        """Read the rows of some steps, which takes `seconds`."""
+        self.meter.rows_requested(ahead=ahead)
+        self.clock.now += seconds
+        self.meter.rows_taken(Progress(epoch, last_step, steps, rows))
+        self.meter.rows_read(4, 400, ahead=ahead)
+
+    def step(self, number, seconds, loss=0.5):
+        self.clock.now += seconds
+        self.meter.step_ended(number, {"loss": loss})
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def test_steps_of_fit_wait_for_rows_while_all_that_were_read_are_taken(clock):
+    program = Program(clock)
+    program.meter.epoch_began(0, 8)
+    program.meter.pass_began()
+    program.block(0, 4, 8, 16, seconds=3.0)  # nothing to train on yet
+    for number in range(4):
+        program.step(number, 1.0)
+    program.block(0, 8, 8, 32, seconds=2.0)  # the fourth step has ended before
+    for number in range(4, 8):
+        program.step(number, 1.0)
+    program.meter.pass_ended()
+    totals = program.totals
+    assert (totals.waiting_for_rows, totals.training) == (5.0, 13.0)
+    assert (totals.total_steps, totals.rows, totals.bytes) == (8, 32, 800)
+    assert (totals.epoch, totals.step, totals.steps) == (0, 8, 8)
+
+
+def test_rows_that_are_read_ahead_are_no_wait_and_count_when_their_steps_are_taken(clock):
+    program = Program(clock)
+    program.meter.epoch_began(0, 8)
+    program.meter.pass_began()
+    program.block(0, 4, 8, 16, seconds=0.0)
+    program.block(0, 8, 8, 32, seconds=2.0)  # beside the first two steps
+    program.step(0, 0.0)
+    program.step(1, 0.0)
+    totals = program.totals
+    assert totals.waiting_for_rows == 0.0
+    assert totals.rows == 8
+
+
+def test_validation_and_the_time_between_epochs_are_no_training(clock):
+    program = Program(clock)
+    for epoch in range(2):
+        program.meter.epoch_began(epoch, 4)
+        program.meter.pass_began()
+        program.block(epoch, 4, 4, 16, seconds=0.0)
+        for number in range(4):
+            program.step(number, 1.0)
+        program.meter.pass_ended()
+        program.meter.pause()
+        clock.now += 50.0
+        program.meter.epoch_ended(epoch, {"loss": np.float32(0.25), "val_loss": 0.5, "name": "x"}, shown=True)
+        clock.now += 7.0
+    totals = program.totals
+    assert (totals.training, totals.total_steps, totals.rows) == (8.0, 8, 32)
+    values = {"loss": 0.25, "val_loss": 0.5}
+    assert program.reports == [MetricsReported(epoch, values, True, 54.0, True) for epoch in range(2)]
+
+
+def test_a_dataset_of_the_program_that_has_more_steps_than_the_feed_leaves_the_wait_unknown(clock):
+    program = Program(clock)
+    program.meter.epoch_began(0, 8)
+    program.meter.pass_began()
+    program.block(0, 4, 8, 16, seconds=0.0)
+    for number in range(8):  # it repeats each batch
+        program.step(number, 1.0)
+    assert program.totals.waiting_for_rows is None
+
+
+def test_a_loop_that_reads_batches_itself_waits_while_they_are_read(clock):
+    program = Program(clock)
+    program.meter.pass_began()
+    for number in range(2):
+        program.block(0, 4 * number + 4, 8, 16 * number + 16, seconds=3.0, ahead=False)
+        clock.now += 1.0
+    program.meter.pass_ended()
+    totals = program.totals
+    assert (totals.waiting_for_rows, totals.training, totals.total_steps, totals.rows) == (6.0, 8.0, 8, 32)
+
+
+def test_a_loop_over_a_dataset_that_reads_ahead_has_an_unknown_wait(clock):
+    program = Program(clock)
+    program.meter.pass_began()
+    program.block(0, 4, 8, 16, seconds=3.0)
+    assert program.totals.waiting_for_rows is None
+
+
+def test_a_worker_among_others_has_an_unknown_wait_for_them_unless_it_is_measured(clock):
+    program = Program(clock, alone=False)
+    program.meter.pass_began()
+    assert program.totals.waiting_for_workers is None
+
+
+def test_metrics_within_an_epoch_are_those_of_the_last_step(clock):
+    program = Program(clock)
+    program.meter.epoch_began(3, 8)
+    program.step(0, 1.0, loss=1.0)
+    program.step(1, 1.0, loss=math.nan)
+    program.meter.flush()
+    (report,) = program.reports
+    assert (report.epoch, report.ended) == (3, False)
+    assert math.isnan(report.values["loss"])
+
+
+def test_of_very_many_reports_some_are_left_out_and_never_the_last_one(clock):
+    program = Program(clock)
+    for number in range(1000):
+        program.meter.report({"loss": number / 10}, None)
+        clock.now += 0.01
+    program.meter.flush()
+    sent = [each.epoch for each in program.reports]
+    assert sent[:100] == list(range(100))
+    assert 190 < len(sent) < 220
+    assert sent[-1] == 999
+
+
+def test_reports_that_name_their_epoch_are_all_sent(clock):
+    program = Program(clock)
+    for number in (5, 6):
+        program.meter.report({"loss": 0.5}, number)
+    program.meter.report({"loss": 0.5}, None)
+    program.meter.flush()
+    assert [each.epoch for each in program.reports] == [5, 6, 7]
+
+
+def test_metrics_are_numbers_of_any_kind():
+    found = check_metrics({"a": 1, "b": np.float16(0.5), "c": np.array(2), "d": True, "e": ml_dtypes.bfloat16(0.25)})
+    assert found == {"a": 1.0, "b": 0.5, "c": 2.0, "d": 1.0, "e": 0.25}
+    assert math.isnan(check_metrics({"loss": math.nan})["loss"])
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("0.5", "a str: expected a number"),
+        (None, "a NoneType"),
+        (np.zeros(3), r"of shape \(3,\): report a number of it"),
+        (1j, "a complex"),
+    ],
+)
+def test_a_metric_that_is_no_number_is_refused_by_name(value, why):
+    with pytest.raises(SpecError, match=f"the metric 'loss' is {why}"):
+        check_metrics({"loss": value})
+
+
+def test_a_report_without_metrics_is_refused():
+    with pytest.raises(SpecError, match="has no metric"):
+        check_metrics({})
