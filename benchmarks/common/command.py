@@ -9,7 +9,17 @@ from pathlib import Path
 from benchmarks.common.report import put_into
 from benchmarks.common.rounds import ROOT
 
-_SHOWN = ("rounds", "parts", "scale", "nodes", "seeds", "epochs", "base", "models")  # what a figure depends on
+_SHOWN = (
+    "rounds",
+    "parts",
+    "scale",
+    "nodes",
+    "seeds",
+    "epochs",
+    "base",
+    "models",
+    "trials",
+)  # what a figure depends on
 
 
 def command(name, description, *, rounds=5, parts=(), scaled=False, beside_2x=False):

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 from threading import Event, Thread
 
+from tensorflowonspark.node.driver_link import report_seconds
 from tests.support.backend import LoopbackBackend, PlayedStage
 
 _NODES = Path(__file__).parent / "nodes.py"
 _NODES_PER_PROCESS = 50
 _BEATS = 6  # in the time that a supervisor may be silent, as real ones
+_TOTALS_SECONDS = 1.0  # between two reports of a training's totals, of real nodes too
 
 
 class Player:
@@ -59,11 +61,14 @@ class PlayedBackend(LoopbackBackend):
         How many nodes.
     returns : bool
         Whether their programs return when no feed comes.
+    trains : bool
+        Whether they send every second what a training sends, in place of heartbeats.
     """
 
-    def __init__(self, count, returns):
+    def __init__(self, count, returns, trains=False):
         super().__init__(self._start_nodes)
         self._returns = returns
+        self._trains = trains
         firsts = range(0, count - 1, _NODES_PER_PROCESS)
         self._shares = [range(first, min(first + _NODES_PER_PROCESS, count - 1)) for first in firsts]
         self._shares.append(range(count - 1, count))
@@ -78,7 +83,12 @@ class PlayedBackend(LoopbackBackend):
             "cluster": plan.cluster_id,
             "roles": plan.config.spec.roles,
         }
-        order |= {"returns": self._returns, "beat": plan.config.heartbeat_timeout / _BEATS}
+        beat = (
+            report_seconds(_TOTALS_SECONDS, len(plan.config.spec.roles))
+            if self._trains
+            else plan.config.heartbeat_timeout / _BEATS
+        )
+        order |= {"returns": self._returns, "trains": self._trains, "beat": beat}
         for player, numbers in zip(self.players, self._shares, strict=True):
             player.play({**order, "numbers": numbers}, on_end)
         return PlayedStage([player.placed for player in self.players])

@@ -11,7 +11,7 @@ import psutil
 import tensorflowonspark as tfos
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.scale.backend import PlayedBackend
-from tensorflowonspark.config import ClusterConfig, ClusterSpec
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability
 
 _SILENCE = 30.0  # Cluster's default
 _UP_SECONDS = 600
@@ -47,7 +47,7 @@ def _processor_seconds():
 
 
 @contextmanager
-def cluster_of(count, *, returns):
+def cluster_of(count, *, returns, trains=False, observability=None):
     """Yield a cluster with this number of workers that is not started yet, and its backend."""
     settings = ClusterConfig(
         spec=ClusterSpec(num_workers=count),
@@ -55,8 +55,9 @@ def cluster_of(count, *, returns):
         heartbeat_timeout=_SILENCE,
         start_timeout=_UP_SECONDS,
         warm_nodes=False,
+        observability=observability or Observability(),
     )
-    backend = PlayedBackend(count, returns)
+    backend = PlayedBackend(count, returns, trains)
     try:
         yield tfos.Cluster._on_backend(backend, settings), backend
     finally:

@@ -6,6 +6,7 @@ The process receives its nodes as a pickle on its standard input, and reports wh
 import gc
 import os
 import pickle
+import random
 import sys
 import time
 from contextlib import suppress
@@ -15,14 +16,20 @@ from tensorflowonspark import transport
 from tensorflowonspark.messages import (
     FeedWanted,
     Heartbeat,
+    Lines,
     Member,
     Members,
     NodeReady,
+    NodeUsage,
     NoMoreFeeds,
     Register,
     Returned,
     Stop,
+    TrainingTotals,
 )
+
+_STEPS, _BATCH = 100, 64  # of an epoch that is played, and the rows of a step
+_USAGE_SECONDS = 5.0  # between two reports of the use of processor and memory
 
 
 class PlayedNode:
@@ -32,7 +39,7 @@ class PlayedNode:
     ----------
     order : dict
         Address, credentials, cluster and roles from the driver's plan; ``returns``: whether the program returns when no
-        feed comes.
+        feed comes; ``trains``: whether it sends what a training sends.
     number : int
         The node's number.
     """
@@ -42,6 +49,8 @@ class PlayedNode:
         self._number = number
         self._channel = None
         self.gone = False
+        self._seconds = 0.0
+        self._sent = 0
 
     def run(self, on_welcome):
         """Exchange messages with the driver, from the first to the last."""
@@ -72,7 +81,25 @@ class PlayedNode:
         """Send a heartbeat unless the node has ended."""
         if self._channel is not None and not self.gone:
             with suppress(transport.ConnectionLost):  # its own thread notices
-                self._channel.send(Heartbeat())
+                if self._order["trains"]:
+                    self._train()
+                else:
+                    self._channel.send(Heartbeat())
+
+    def _train(self):
+        """Send what a node has measured: totals, and every five seconds a line and the use of its host."""
+        self._seconds += self._order["beat"]
+        now, steps = self._seconds, int(self._seconds * random.uniform(9.8, 10.2))
+        waits = now * random.uniform(0.01, 0.03), now * random.uniform(0.1, 0.2)
+        rows = steps * _BATCH
+        totals = TrainingTotals(now, steps // _STEPS, steps % _STEPS, _STEPS, steps, rows, 260 * rows, *waits, now)
+        self._channel.send(totals)
+        self._sent += 1
+        if self._sent % max(1, round(_USAGE_SECONDS / self._order["beat"])) == 0:
+            self._channel.send(Lines((f"step {steps}",)))
+            self._channel.send(
+                NodeUsage(now, now * random.uniform(0.9, 1.0), random.randrange(600_000_000, 700_000_000))
+            )
 
 
 def main():
