@@ -145,6 +145,10 @@ class NodeProcess:
         """Return the last lines that the node printed."""
         return self._output.tail()
 
+    def forward_output(self) -> None:
+        """Wait until the lines that the node has written so far are forwarded."""
+        self._output.settle(_OUTPUT_SECONDS)
+
     def read_output(self) -> None:
         """Wait until the output of a process that has ended is read."""
         self._output.tail(_OUTPUT_SECONDS)

@@ -1,13 +1,17 @@
 """Capture of a node's output: lines are forwarded, and the last ones are kept."""
 
+import fcntl
 import logging
 import os
 import re
+import select
 import sys
+import termios
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 from tensorflowonspark.terminal import CONSOLE
@@ -17,6 +21,7 @@ __all__ = ["Output", "level_of"]
 _READ_BYTES = 64 * 1024
 _LINE_BYTES = 64 * 1024  # a longer line is forwarded in chunks
 _TAIL_LINES = 100
+_SETTLE_SECONDS = 0.01  # between two looks at the pipe
 # The level of a line of native code ("2026-01-01 12:00:00.1: W tensorflow/...", or newer "W0101 12:00:00.1 2905
 # port.cc:1] ...") or of Python's logging ("WARNING:root:...").
 _LEVEL = re.compile(r"^(?:[\d-]+ [\d:.]+: ([IWEF]) |([IWEF])\d{4} |(DEBUG|INFO|WARNING|ERROR|CRITICAL):)")
@@ -40,6 +45,11 @@ def level_of(line: str) -> int:
         return logging.DEBUG
     old, new, name = match.groups()
     return int(getattr(logging, name)) if name else _LETTERS[old or new]
+
+
+def _unread_bytes(descriptor: int) -> int:
+    """Return how many bytes a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _log_file() -> Iterator[Any]:
@@ -72,6 +82,7 @@ class Output:
         self._echo = echo
         self._on_lines = on_lines
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._reading = Lock()  # held from a read until its lines are forwarded
         self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -80,13 +91,30 @@ class Output:
         self._thread.join(wait_seconds)
         return "\n".join(self._tail)
 
+    def settle(self, seconds: float) -> None:
+        """Wait at most so long until all whole lines that the node has written so far are forwarded."""
+        end = time.monotonic() + seconds
+        while self._thread.is_alive() and time.monotonic() < end:
+            if self._reading.acquire(timeout=seconds):
+                unread = _unread_bytes(self._descriptor)
+                self._reading.release()
+                if not unread:
+                    return
+            time.sleep(_SETTLE_SECONDS)
+
     def _read(self) -> None:
         rest = b""
-        while chunk := os.read(self._descriptor, _READ_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > _LINE_BYTES:
-                lines, rest = [*lines, rest], b""
-            self._deliver(lines)
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        while poll.poll():
+            with self._reading:
+                chunk = os.read(self._descriptor, _READ_BYTES)
+                if not chunk:
+                    break
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > _LINE_BYTES:
+                    lines, rest = [*lines, rest], b""
+                self._deliver(lines)
         if rest:
             self._deliver([rest])
 

@@ -270,6 +270,7 @@ class Supervisor:
         self._on_outcome()
 
     def _on_outcome(self) -> None:
+        self._node.forward_output()  # the driver gets what the program wrote before it gets its outcome
         self._outcome_sent = True
         if self._stopping:  # the program has ended itself on SIGTERM; its process waits for this
             self._node.send(Stop(grace_seconds=0.0))

@@ -4,9 +4,9 @@ import math
 import os
 import signal
 import time
-from functools import partial
 
 import pytest
+from pyspark import TaskContext
 
 import tensorflowonspark as tfos
 from tests.support.programs import small_frame, small_model
@@ -30,15 +30,17 @@ def fit(args, ctx):
     )
 
 
-def slow(rows, seconds):
-    """Return rows of which each batch takes some time."""
+def slow(rows, seconds, begun):
+    """Return rows of which each partition but the first four takes some time, once the steps have begun."""
 
-    def compute(batches, seconds):
+    def compute(batches):
+        while TaskContext.get().partitionId() >= 4 and not os.path.exists(begun):
+            time.sleep(0.05)
         for batch in batches:
-            time.sleep(seconds)
+            time.sleep(seconds if TaskContext.get().partitionId() >= 4 else 0.0)
             yield batch
 
-    return rows.mapInArrow(partial(compute, seconds=seconds), rows.schema)
+    return rows.mapInArrow(compute, rows.schema)
 
 
 @pytest.mark.smoke
@@ -76,12 +78,20 @@ def test_one_worker_that_the_others_wait_for_is_named_by_the_advice(spark, monke
 
 
 @pytest.mark.masters("local")
-def test_steps_that_wait_for_slow_rows(spark):
-    def program(ctx):
-        model = small_model()
-        model.fit(ctx.dataset(10, features="features", label="label"), verbose=0)
+def test_steps_that_wait_for_slow_rows(spark, tmp_path):
+    begun = tmp_path / "begun"
 
-    rows = slow(small_frame(spark, [20] * 16), 0.3)
+    def program(ctx):
+        import keras
+
+        class Begun(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):  # the first step, which compiles, does not wait
+                begun.touch()
+
+        model = small_model()
+        model.fit(ctx.dataset(10, features="features", label="label"), verbose=0, callbacks=[Begun()])
+
+    rows = slow(small_frame(spark, [20] * 16), 0.8, begun)
     with tfos.Cluster(spark, program, num_workers=1) as cluster:
         cluster.train(rows, cache=None)
         cluster.join()

@@ -170,7 +170,11 @@ def test_autolog_logs_a_pipeline_with_a_stage_of_ours_once(spark, mlflow, autolo
     assert params["cluster.num_workers"] == "1"
     assert len(history(mlflow, run, "loss")) == 2
     client = mlflow.MlflowClient()
-    assert sorted(each.path for each in client.list_artifacts(run.info.run_id)) == ["estimator_info.json", "model"]
+    assert sorted(each.path for each in client.list_artifacts(run.info.run_id)) == [
+        "estimator_info.json",
+        "model",
+        "tensorflowonspark",  # the report of its cluster
+    ]
     ours = client.search_logged_models([run.info.experiment_id])
     assert run.info.run_id not in [each.source_run_id for each in ours]
     loaded = mlflow.spark.load_model(f"runs:/{run.info.run_id}/model")

@@ -23,6 +23,7 @@ class Sent:
         assert number not in self.ended
         self.steps[number] += [rows for count, rows in message.steps for _ in range(count)]
         if message.end:
+            assert number in self.counts  # who has ended the pass knows all counts
             self.ended.add(number)
 
 

@@ -1,5 +1,6 @@
 import logging
 import os
+import time
 from contextlib import suppress
 
 import pytest
@@ -81,3 +82,25 @@ def test_a_log_that_nobody_reads_stops_nothing(monkeypatch):
         while not CONSOLE.drain():
             with suppress(BlockingIOError):
                 os.read(unread, 1 << 20)
+
+
+def test_settling_waits_for_a_slow_receiver_of_lines():
+    reading, writing = os.pipe()
+    passed = []
+
+    def receive(lines):
+        time.sleep(0.3)
+        passed.extend(lines)
+
+    output = Output(reading, name="worker:0", level=logging.INFO, echo=False, on_lines=receive)
+    os.write(writing, b"one\ntwo\n")
+    output.settle(10.0)
+    assert passed == ["one", "two"]
+    os.write(writing, b"three\n")
+    began = time.monotonic()
+    output.settle(0.05)  # no longer than asked for
+    assert time.monotonic() - began < 0.29
+    os.close(writing)
+    output.tail(5)
+    output.settle(10.0)  # after the end
+    assert passed == ["one", "two", "three"]

@@ -64,9 +64,9 @@ class FileStream:
         if not self._finished and self._scheduler.all_received:
             self._finished = True
             self._scheduler.finish()
-        for number, grant in self._scheduler.grants().items():
-            self._send(number, grant)
         if not self._completed and not self._uncounted:
-            self._completed = True
+            self._completed = True  # sent before the last steps: the counts are known when a pass ends
             for number in self._readers:
                 self._send(number, FeedComplete(self._feed, SplitManifest(dict(self._counts)), starts_early=True))
+        for number, grant in self._scheduler.grants().items():
+            self._send(number, grant)
