@@ -2,7 +2,7 @@
 
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
 ``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others; of those
-marked `slow` CI runs one half with a commit, and the other with the next (``TFOS_TEST_TURN``).
+marked `slow` CI runs a third with each commit (``TFOS_TEST_TURN``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others: so the tests of a master stay in one process, one file after another. Those on `local`, which are most, are
@@ -28,7 +28,7 @@ _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
-    "slow: not run by `make test`, nor by CI's `make matrix`; CI runs half of them with each commit",
+    "slow: not run by `make test`, nor by CI's `make matrix`; CI runs a third of them with each commit",
     "quick: run by `make test`; set by folder and marks",
 ]
 
@@ -46,7 +46,7 @@ class Ladder:
                 item.add_marker(pytest.mark.quick)
         if turn := os.environ.get("TFOS_TEST_TURN"):
             slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
-            others = halves(slow)[1 - int(turn) % 2]
+            others = set(slow) - thirds(slow)[int(turn) % 3]
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
             items[:] = [item for item in items if item.nodeid not in others]
 
@@ -127,11 +127,11 @@ def skip(reason):
     (pytest.fail if os.environ.get("TFOS_TEST_NO_SKIP") == "1" else pytest.skip)(reason)
 
 
-def halves(names):
-    """Return two sets of tests that take about equally long."""
+def thirds(names):
+    """Return three sets of tests that take about equally long."""
     known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
     ordered = sorted(names, key=lambda name: (-known.get(_short(name), _UNKNOWN_SECONDS), name))
-    return set(ordered[::2]), set(ordered[1::2])
+    return [set(ordered[first::3]) for first in range(3)]
 
 
 def groups_of(names, processes):

@@ -25,10 +25,9 @@ def test_every_chunk_has_a_process_and_none_has_much_more_than_the_others(length
 
 @given(st.sets(st.text("abc", min_size=1, max_size=3)))
 def test_every_slow_test_has_one_turn(names):
-    one, other = ladder.halves(names)
-    assert one | other == names
-    assert not one & other
-    assert abs(len(one) - len(other)) <= 1
+    turns = ladder.thirds(names)
+    assert sorted(name for turn in turns for name in turn) == sorted(names)
+    assert max(map(len, turns)) - min(map(len, turns)) <= 1
 
 
 def test_tests_of_a_file_that_build_on_each_other_stay_in_one_process():
