@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs notebooks clean
+.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs notebooks dist clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -48,6 +48,11 @@ docs: $(STAMP)
 # The notebooks of examples/notebooks, executed and rewritten with their output.
 notebooks: $(STAMP)
 	PYSPARK_PYTHON=$(abspath $(BIN)/python) $(BIN)/python tools/notebooks.py
+
+# The wheel and the source distribution in dist/, checked. ARGS="--url https://HOST/OWNER/NAME/blob/v3.0.0" makes the links
+# of the README absolute, for a package index.
+dist: $(STAMP)
+	$(BIN)/python tools/dist.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
