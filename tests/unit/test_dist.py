@@ -3,9 +3,11 @@
 import doctest
 import importlib.util
 import io
+import re
 import tarfile
 import zipfile
 
+import tensorflowonspark
 from tests.support.paths import ROOT
 
 _SPEC = importlib.util.spec_from_file_location("dist", ROOT / "tools" / "dist.py")
@@ -83,6 +85,13 @@ def test_the_readme_without_relative_links():
         assert not dist._LINK.search(text)
         assert text.count("```") == readme.count("```")
         assert ("(https://example.org/o/n/blob/v3/docs/images/digits.png?raw=true)" in text) == bool(url)
+
+
+def test_the_version_is_the_same_wherever_it_stands():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(r"^## (\S+)", changelog, re.MULTILINE)[1] == tensorflowonspark.__version__
+    page = (ROOT / "docs/deploy/databricks.md").read_text()
+    assert set(re.findall(r"tensorflowonspark-(.+?)-py3", page)) == {tensorflowonspark.__version__}
 
 
 def test_examples():
