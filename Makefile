@@ -4,10 +4,14 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs notebooks clean
+.PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs notebooks dist clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
+
+# The environment in which all tests and checks run.
+dev: $(STAMP)
+	@echo "Ready. Next: make lint, and $(BIN)/python -m pytest -n 0 tests/unit/test_config.py"
 
 # The first rung: what needs no cluster, and a test of every feature on real nodes. Two processes, each with its own
 # Spark sessions.
@@ -49,6 +53,11 @@ docs: $(STAMP)
 notebooks: $(STAMP)
 	PYSPARK_PYTHON=$(abspath $(BIN)/python) $(BIN)/python tools/notebooks.py
 
+# The wheel and the source distribution in dist/, checked. ARGS="--url https://HOST/OWNER/NAME/blob/v3.0.0" makes the links
+# of the README absolute, for a package index.
+dist: $(STAMP)
+	$(BIN)/python tools/dist.py $(ARGS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -82,15 +91,17 @@ $(OLDEST)/.installed: pyproject.toml
 benchmark-%: $(STAMP)
 	$(BIN)/python -m benchmarks.$* $(ARGS)
 
+# uv takes a fraction of pip's time. It does not read pip's settings: where these name another index, pip installs.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "$$($(PYTHON) --version) is too old: use Python 3.10 to 3.13, as in: make PYTHON=python3.12"; exit 1; }
 	@command -v java >/dev/null || test -n "$$JAVA_HOME" || \
 	  { echo "Spark needs Java 17 or newer, and there is none: install it (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --upgrade pip uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test,lint]' || \
+	  $(BIN)/python -m pip install --quiet --editable '.[test,lint]'
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .venvs demo-output build
+	rm -rf $(VENV) .venvs demo-output build dist

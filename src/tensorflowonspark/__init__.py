@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.tfrecords.functions import register_tfrecord as register_tfrecord
     from tensorflowonspark.tfrecords.functions import write_tfrecord as write_tfrecord
 
-__version__ = "3.0.0.dev0"
+__version__ = "3.0.0rc1"
 
 # The modules of TensorFlowOnSpark 2.x are found in this folder, under the names that programs import.
 __path__.append(f"{__path__[0]}/v2/names")

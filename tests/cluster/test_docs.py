@@ -100,6 +100,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         "logs.md",
         "metrics.md",
         "migrating.md",
+        "migrating-reference.md",
         "mlflow.md",
         "model-parallel.md",
         "spark-ml.md",

@@ -110,6 +110,7 @@ def test_wrong_usage_is_named(script, capsys, arguments, message):
         (["--master", "sprk://host:7077", "train.py"], "--master sprk://host:7077: expected local[N], spark://HOST"),
         (["--master", "localhost:7077", "train.py"], "--master localhost:7077: expected local[N]"),
         (["--log-dir", "train.py/logs", "train.py"], "log_dir='train.py/logs' can't be written to"),
+        (["--report", ".", "train.py"], "report='.' is a directory: name a file in it, as in ./run.html"),
         (["--workers", "0", "train.py"], "num_workers=0 without a chief"),
         (["--properties-file", "missing.conf", "train.py"], "--properties-file missing.conf: No such file"),
         (["--deploy-mode", "cluster", "train.py"], "--deploy-mode cluster needs --master yarn or k8s://URL"),
@@ -121,6 +122,10 @@ def test_wrong_usage_is_named(script, capsys, arguments, message):
         (
             ["--deploy-mode", "cluster", "--master", "yarn", "--log-dir", "logs", "train.py"],
             "--log-dir logs is on the driver's machine, which --deploy-mode cluster chooses: name a URL",
+        ),
+        (
+            ["--deploy-mode", "cluster", "--master", "yarn", "--report", "run.html", "train.py"],
+            "--report run.html is on the driver's machine, which --deploy-mode cluster chooses: name a URL",
         ),
         (["--no-wait", "train.py"], "--no-wait needs --deploy-mode cluster"),
         (["--staging-dir", "/tmp", "train.py"], "--staging-dir needs --deploy-mode cluster"),

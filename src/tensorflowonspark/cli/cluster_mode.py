@@ -55,10 +55,11 @@ def check_cluster_mode(options: argparse.Namespace) -> None:
         raise SpecError(f"--master {master}: a standalone cluster runs no Python driver: use --deploy-mode client")
     if master.startswith("local"):
         raise SpecError(f"--master {master}: one machine has no cluster mode: use --deploy-mode client")
-    if options.log_dir is not None and not is_remote_directory(options.log_dir):
-        raise SpecError(
-            f"--log-dir {options.log_dir} is on the driver's machine, which --deploy-mode cluster chooses: name a URL"
-        )
+    for name, place in (("--log-dir", options.log_dir), ("--report", options.report)):
+        if place is not None and not is_remote_directory(place):
+            raise SpecError(
+                f"{name} {place} is on the driver's machine, which --deploy-mode cluster chooses: name a URL"
+            )
     if not master:
         raise SpecError("--deploy-mode cluster needs --master yarn or k8s://URL")
 

@@ -16,6 +16,7 @@ from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_ses
 from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability, RestartPolicy
 from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT
 from tensorflowonspark.driver.console import parse_level, parse_show
+from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.dashboard.service import require_packages
 from tensorflowonspark.driver.log_files import check_log_dir
 from tensorflowonspark.driver.program import parse_workers
@@ -92,6 +93,9 @@ def _add_cluster_options(group: Any) -> None:
         metavar="PORT",
         help="serve a page that shows the training, and print its URL; --dashboard=8080 chooses the port",
     )
+    group.add_argument(
+        "--report", metavar="FILE|URL", help="at the end write that page to a file, as run.html, with the data inside"
+    )
     group.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics for Prometheus at this port")
     group.add_argument(
         "--tracking", default="auto", choices=["auto", "none"], help="whether an active run of MLflow is logged to"
@@ -165,6 +169,8 @@ def _run(options: argparse.Namespace) -> int:
         use_hadoop_settings(submit)
         if options.log_dir is not None and not options.dry_run:
             check_log_dir(options.log_dir)
+        if options.report is not None:
+            check_report_path(options.report, "report")
         folder = staging_folder(options.staging_dir) if options.deploy_mode == "cluster" else ""
         environment = find_environment(options, submit)
         submit += environment.arguments(submit) if environment else []
@@ -224,6 +230,7 @@ def _run_on(spark: "SparkSession", script: Script, options: argparse.Namespace) 
         log_dir=options.log_dir,
         log_format=options.log_format,
         dashboard=options.dashboard,
+        report=options.report,
         metrics_port=options.metrics_port,
         tracking=options.tracking,
         gpus_per_node=options.gpus_per_node,

@@ -1,27 +1,32 @@
 """A cluster for one function or script, which runs until it has returned on all nodes."""
 
+import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from tensorflowonspark.config import ClusterConfig, RestartPolicy
 from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT, Cluster
 from tensorflowonspark.driver.connect import run_remotely
+from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame, starts_early
 from tensorflowonspark.driver.program import Program
 from tensorflowonspark.driver.restart import RestartBudget
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
-from tensorflowonspark.errors import NodeError, SpecError
+from tensorflowonspark.errors import ClusterError, NodeError, SpecError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
 __all__ = ["RunSettings", "run", "run_script"]
+
+logger = logging.getLogger(__name__)
 
 _PARTITIONS_PER_WORKER = 4
 
@@ -50,6 +55,7 @@ class RunSettings(TypedDict, total=False):
     log_dir: str | None
     log_format: Literal["text", "json"]
     dashboard: bool | int
+    report: str | None
     metrics_port: int | None
     tracking: Literal["auto", "none"]
     gpus_per_node: int | None
@@ -82,6 +88,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     log_dir: str | None = None,
     log_format: Literal["text", "json"] = "text",
     dashboard: bool | int = False,
+    report: str | None = None,
     metrics_port: int | None = None,
     tracking: Literal["auto", "none"] = "auto",
     gpus_per_node: int | None = None,
@@ -114,6 +121,9 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         As for `Cluster`.
     heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls, grace, show, log_dir
         As for `Cluster`.
+    report : str, optional
+        The file of a report, which is written at the end, also after a failure: a local path or a URL, as for
+        `Cluster.save_report`.
     log_format, dashboard, metrics_port, tracking, gpus_per_node, network_interface
         As for `Cluster`.
 
@@ -145,11 +155,13 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
             f"show={show!r}, log_dir={log_dir!r}, grace={grace!r}: over Spark Connect the nodes' output is in the "
             "executors' log, and they end with the job: leave these out"
         )
-    if is_remote(spark) and (dashboard is not False or metrics_port is not None or log_format != "text"):
+    if is_remote(spark) and (dashboard, report, metrics_port, log_format) != (False, None, None, "text"):
         raise SpecError(
-            f"dashboard={dashboard!r}, metrics_port={metrics_port!r}, log_format={log_format!r}: over Spark Connect "
-            "the driver's part runs in a task, which serves no pages: leave these out"
+            f"dashboard={dashboard!r}, report={report!r}, metrics_port={metrics_port!r}, log_format={log_format!r}: "
+            "over Spark Connect the driver's part runs in a task, which serves no pages: leave these out"
         )
+    if report is not None:
+        check_report_path(report, "report")
     # A task of a barrier stage can't be repeated alone, and neither can what it has fed.
     fed_by_job = data is not None and isinstance(restarts, RestartPolicy) and restarts.scope == "node"
     cluster = Cluster(
@@ -192,11 +204,29 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
                 "Spark repeats no task alone: leave out scope, or use a session of the application's own"
             )
         return _with_restarts(cluster._config, lambda config: run_remotely(spark, config, request))
-    if fed_by_job:
-        assert request is not None
-        return _run_fed(cluster, request)
-    cluster._start(request)
-    return cluster.shutdown()
+    with _reported(cluster, report):
+        if fed_by_job:
+            assert request is not None
+            return _run_fed(cluster, request)
+        cluster._start(request)
+        return cluster.shutdown()
+
+
+@contextmanager
+def _reported(cluster: Cluster, path: str | None) -> Iterator[None]:
+    """Write the report at the end; after a failure, that failure stays the error that the caller gets."""
+    if path is None:
+        yield
+        return
+    try:
+        yield
+    except BaseException:
+        try:
+            cluster.save_report(path)
+        except (ClusterError, OSError) as error:
+            logger.warning("the report %s was not written: %s", path, error)
+        raise
+    cluster.save_report(path)
 
 
 def _run_fed(cluster: Cluster, request: FeedRequest) -> dict[str, Any]:

@@ -68,6 +68,23 @@ def test_a_restart_is_on_the_page_that_stays_at_its_url(spark):
     assert [each for each in kinds if each != "started"] == ["failure", "restart", "ended"]
 
 
+@local
+def test_a_run_writes_its_report_also_when_it_fails(spark, tmp_path):
+    def fails(ctx):
+        print("a line before the failure", flush=True)
+        raise ValueError("no such column")
+
+    with pytest.raises(tfos.SpecError, match="report='.*' is a directory"):
+        tfos.run(spark, fails, report=str(tmp_path))
+    tfos.run(spark, lambda ctx: print("the only line", flush=True), report=str(tmp_path / "good.html"))
+    assert "the only line" in (tmp_path / "good.html").read_text()
+    with pytest.raises(tfos.NodeError, match="no such column"):
+        tfos.run(spark, fails, report=str(tmp_path / "bad.html"))
+    report = (tmp_path / "bad.html").read_text()
+    assert "a line before the failure" in report
+    assert "no such column" in report
+
+
 def slowed(args, ctx):
     """Train in step with the others; worker 1 computes something else in each step."""
     import keras

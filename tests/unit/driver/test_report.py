@@ -8,6 +8,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.dashboard.page import report_html, save_report
+from tensorflowonspark.driver.run import _reported
 from tests.support.backend import cluster_on
 from tests.support.played_training import PlayedTraining, with_failure
 from tests.support.scripted import ScriptedBackend, returns
@@ -88,3 +89,13 @@ def test_a_path_that_is_no_file_is_refused(tmp_path, path):
     with pytest.raises(tfos.SpecError, match="path='.*'.*(is a directory: name a file in it|expected a file)"):
         save_report(path.format(tmp_path=tmp_path), PlayedTraining(1).store)
     assert os.listdir(tmp_path) == ["kept"]
+
+
+@pytest.mark.parametrize("error", [tfos.FeedError("no rows"), KeyboardInterrupt()])
+def test_a_run_that_fails_leaves_its_report_and_raises_its_own_error(tmp_path, caplog, error):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "run.html", tmp_path / "file/run.html"):
+        with pytest.raises(type(error)), _reported(cluster_on(ScriptedBackend(returns(1))), str(path)):
+            raise error
+    assert data_of((tmp_path / "run.html").read_text())["summary"]["state"] == "new"
+    assert f"the report {tmp_path}/file/run.html was not written" in caplog.text

@@ -13,7 +13,7 @@ from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import file_system, publish, use_session
 
-__all__ = ["page_headers", "page_html", "report_html", "save_report"]
+__all__ = ["check_report_path", "page_headers", "page_html", "report_html", "save_report"]
 
 _STYLES = ("uPlot.min.css", "page.css")
 _SCRIPTS = ("uPlot.iife.min.js", "format.js", "model.js", "charts.js", "nodes.js", "page.js")
@@ -87,15 +87,35 @@ def _thinned(values: list[Any]) -> list[Any]:
     return values[:: -(-len(values) // _POINTS)] if len(values) > _POINTS else values
 
 
-def save_report(path: str, store: MetricsStore) -> None:
-    """Write the report to a file; `Cluster.save_report` documents it."""
+def check_report_path(path: str, setting: str = "path") -> None:
+    """Refuse a path that is no file.
+
+    Parameters
+    ----------
+    path : str
+        A local path or a URL.
+    setting : str
+        The parameter that has it, for the error.
+
+    Raises
+    ------
+    SpecError
+        If the path is a directory, or empty.
+    StorageError
+        If its file system is not available.
+    """
     if not path:
-        raise SpecError("path='': expected a file or a URL, as in 'run.html'")
+        raise SpecError(f"{setting}='': expected a file or a URL, as in 'run.html'")
     if "://" in path:
         use_session()
     system, target = file_system(path)
     if path.endswith("/") or system.isdir(target):
-        raise SpecError(f"path={path!r} is a directory: name a file in it, as in {path.rstrip('/')}/run.html")
+        raise SpecError(f"{setting}={path!r} is a directory: name a file in it, as in {path.rstrip('/')}/run.html")
+
+
+def save_report(path: str, store: MetricsStore) -> None:
+    """Write the report to a file; `Cluster.save_report` documents it."""
+    check_report_path(path)
     text = report_html(store)
 
     def write(local: str) -> None:
