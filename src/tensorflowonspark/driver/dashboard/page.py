@@ -1,5 +1,6 @@
 """The page as one HTML document that loads nothing: as the driver serves it, and as a report with the data inside."""
 
+import os
 import re
 import secrets
 from functools import cache
@@ -87,10 +88,11 @@ def _thinned(values: list[Any]) -> list[Any]:
     return values[:: -(-len(values) // _POINTS)] if len(values) > _POINTS else values
 
 
-def save_report(path: str, store: MetricsStore) -> None:
+def save_report(path: str | os.PathLike[str], store: MetricsStore) -> None:
     """Write the report to a file; `Cluster.save_report` documents it."""
-    if not path:
-        raise SpecError("path='': expected a file or a URL, as in 'run.html'")
+    if not path or not isinstance(path, (str, os.PathLike)):
+        raise SpecError(f"path={path!r}: expected a file or a URL, as in 'run.html'")
+    path = os.fspath(path)
     if "://" in path:
         use_session()
     system, target = file_system(path)
