@@ -181,7 +181,7 @@ class RunLog:
         return not failed and not thread.is_alive()
 
     def warn(self, reason: object) -> None:
-        """Say, once, that MLflow did not take something."""
+        """Warn, once, that MLflow did not take something."""
         if not self._warned:
             self._warned = True
             text = "MLflow at %s does not take what is logged to run %s: %s. The training goes on without"

@@ -6,12 +6,12 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.progress_bar import bar_class
+from tensorflowonspark.driver.progress_bar import bar_class, keep_bars_below
 from tensorflowonspark.driver.spark.jobs import first_cause
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation, reserved
 from tensorflowonspark.errors import ClusterError, SlotsError, SpecError, error_text
@@ -57,7 +57,7 @@ class Search:
     Parameters
     ----------
     study : optuna.Study
-        Asked for trials, and told their outcome.
+        Gives the trials, and takes their outcomes.
     objective : callable
         From a trial to its value.
     spark : SparkSession
@@ -83,6 +83,7 @@ class Search:
         self._failed = 0
         self._succeeded = 0
         self._error: BaseException | None = None  # that ends the search
+        self._stream: Any = Unblocked(sys.stderr, CONSOLE)
         self._bar: Any = None
 
     def run(self) -> None:
@@ -143,7 +144,7 @@ class Search:
             self._running.append(watch)
 
     def _cancel(self, error: Exception) -> None:
-        """End all trials; tell those as failed whose objectives do not end in time."""
+        """End all trials; mark those as failed whose objectives do not end in time."""
         from optuna.trial import TrialState
 
         end = time.monotonic() + _END_SECONDS
@@ -172,7 +173,7 @@ class Search:
                 name = f"a trial of study {self._study.study_name!r}"
                 nodes = self._settings.nodes
                 lease = self._slots.acquire(name, nodes, nodes, watch.check)
-                stack.enter_context(reserved(self._spark.sparkContext, Reservation(lease, watch.follow)))
+                stack.enter_context(reserved(self._spark.sparkContext, Reservation(lease, watch.follow, watch.about)))
                 self._evaluate(watch)
         except BaseException as error:  # raised where the search is waited for
             with self._lock:
@@ -205,8 +206,8 @@ class Search:
         else:
             state = TrialState.FAIL
             trial.set_user_attr(ERROR, f"{type(error).__name__}: {error_text(error)}" if error is not None else "")
-        told = self._study.tell(trial, values, state=state, skip_if_finished=True)
-        self._note(told, error if watch.error is None else None, time.monotonic() - begin)
+        ended = self._study.tell(trial, values, state=state, skip_if_finished=True)
+        self._note(ended, error if watch.error is None else None, time.monotonic() - begin)
 
     def _note(self, trial: "FrozenTrial", error: BaseException | None, seconds: float) -> None:
         """Count and show a trial that has ended; end the search if no further one makes sense."""
@@ -237,21 +238,38 @@ class Search:
         elif len(self._study.directions) == 1 and trial.state.name == "COMPLETE":
             found = self._study.best_trial
             best = f"; the best is {_short(found.value)} (trial {found.number})"
-        text = "trial %d (%s): %s in %.1f s%s"
-        CONSOLE.log(_log, level, text, trial.number, parameters, outcome, seconds, best)
+        name = f"trial {trial.number}" + (f" ({parameters})" if parameters else "")
+        text = f"{name}: {outcome} in {seconds:.1f} s{best}"
+        if level == logging.INFO and not _log.hasHandlers():  # else Python shows warnings alone
+            self._write(text)
+        else:
+            CONSOLE.log(_log, level, "%s", text)
         if self._bar is not None:
-            CONSOLE.put(lambda: self._bar.update(1), lambda: iter([self._bar.fp]))
+            CONSOLE.put(lambda: self._bar.update(1), lambda: iter([self._stream]))
+
+    def _write(self, text: str) -> None:
+        from optuna.logging import INFO, get_verbosity
+
+        if get_verbosity() > INFO:  # of Optuna's own lines, whose place these take
+            return
+
+        def write() -> None:
+            with CONSOLE.aside(), suppress(Exception):  # as after ``| head``
+                self._stream.write(f"{text}\n")
+                self._stream.flush()
+
+        CONSOLE.put(write, lambda: iter([self._stream]), 1, len(text))
 
     def _draw(self) -> None:
         if self._settings.bar:
-            file = Unblocked(sys.stderr, CONSOLE)
-            options = {"desc": "trials", "unit": "trial", "file": file, "dynamic_ncols": True}
+            options = {"desc": "trials", "unit": "trial", "file": self._stream, "dynamic_ncols": True}
             self._bar = bar_class()(total=self._settings.trials, **options)
+            keep_bars_below(self._stream)
 
     def _close_bar(self) -> None:
         if self._bar is not None:
-            CONSOLE.put(self._bar.close, lambda: iter([self._bar.fp]))
-            CONSOLE.drain()
+            CONSOLE.put(self._bar.close, lambda: iter([self._stream]))
+        CONSOLE.drain()  # before what the driver's program prints next
 
 
 def _checked(found: Any, count: int) -> list[float]:

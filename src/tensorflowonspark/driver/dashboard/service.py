@@ -107,7 +107,7 @@ class Dashboard:
             raise
 
     def close(self) -> None:
-        """Tell the open pages that the cluster has ended, and stop; a forked child of the driver does nothing."""
+        """Send the end of the cluster to the open pages, and stop; a forked child of the driver does nothing."""
         if os.getpid() != self._owner:
             return
         atexit.unregister(self.close)
