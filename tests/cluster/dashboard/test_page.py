@@ -279,6 +279,17 @@ def test_a_lost_connection_is_shown_and_made_again(browser, training, monkeypatc
     first.close()
 
 
+def test_a_connection_that_is_silent_is_made_again(page, training):
+    """As after a computer has slept: the browser itself would wait for ever."""
+    pages = page.dashboard._broadcast._pages
+    (before,) = pages
+    page.execute_script("received -= 60000")
+    wait(page, lambda: pages - {before})
+    training.play(10)
+    wait(page, lambda: "epoch\n8" in text(page, "totals"))
+    assert text(page, "connection") == "live"
+
+
 def test_a_thousand_nodes_are_usable(browser):
     training = with_failure(PlayedTraining(1000, slow=777, gpus=1, begin=time.time() - 63), 30)
     training.nodes[500].state = NodeState.FAILED

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import threading
 import time
 from collections import deque
 from threading import Event
@@ -189,6 +190,24 @@ def test_a_listener_is_called_for_epochs_and_events_in_order_and_may_fail(store,
     store.note("failure", "worker:1 failed", "worker:1")
     assert done.wait(10)
     assert called == [0, 1, 2, "failure"]
+
+
+def test_the_threads_are_as_many_for_a_hundred_nodes_as_for_one():
+    class Listener:
+        def happened(self, event):
+            pass
+
+    before = threading.active_count()
+    roster = Roster(ClusterSpec(num_workers=100))
+    store = MetricsStore("train")
+    store.subscribe(Listener())
+    store.begin_attempt("id", roster.nodes, 0, 0, lambda: None)
+    for node in roster.nodes:
+        store.take_totals(node, totals(1.0, steps=1, rows=8))
+        store.take_usage(node, NodeUsage(1.0, 0.5, 1 << 20))
+        store.take_report(node, MetricsReported(0, {"loss": 1.0}, ended=True))
+    assert threading.active_count() - before <= 2
+    store.end(failed=False, text="the cluster has ended")
 
 
 def test_the_end_waits_for_the_listeners(nodes):
