@@ -260,6 +260,15 @@ def test_an_end_keeps_the_last_state(page, training):
     assert text(page, "connection").startswith("The cluster has ended")
 
 
+def test_the_failure_of_the_cluster_is_named(page, training):
+    training.play(10)
+    failure = "worker:1 on 10.0.0.12 failed: it ran out of memory"
+    training.store.end(failed=True, text=failure)
+    page.dashboard.close()
+    wait(page, lambda: text(page, "state") == "failed")
+    assert text(page, "notices").startswith(f"The cluster has failed: {failure}")
+
+
 def test_a_lost_connection_is_shown_and_made_again(browser, training, monkeypatch):
     monkeypatch.setenv("TFOS_DASHBOARD_TOKEN", "a-token-of-sixteen-or-more")
     first = training.serve()
