@@ -300,6 +300,13 @@ class Observability:
         if self.tracking not in ("auto", "none"):
             raise SpecError(f"tracking={self.tracking!r}: expected 'auto' or 'none'")
 
+    @property
+    def page_port(self) -> int | None:
+        """The port of the page, 0 for any free one; None if there is no page."""
+        if isinstance(self.dashboard, bool):
+            return 0 if self.dashboard else None
+        return self.dashboard
+
 
 def _check_port(name: str, port: object, expected: str) -> None:
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _LAST_PORT:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tensorflowonspark.config import ClusterSpec, is_secret
@@ -34,7 +34,7 @@ class Fit:
 
     parameters: Mapping[str, Any]
     log: RunLog | None = None
-    epochs: int = field(default=0)
+    epochs: int = 0
 
 
 _fit: ContextVar[Fit | None] = ContextVar("tensorflowonspark_fit", default=None)

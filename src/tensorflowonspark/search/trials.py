@@ -3,21 +3,19 @@
 import contextvars
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.progress_bar import bar_class, keep_bars_below
-from tensorflowonspark.driver.spark.jobs import first_cause
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation, reserved
 from tensorflowonspark.errors import ClusterError, SlotsError, SpecError, error_text
+from tensorflowonspark.search.reporting import MOST_CHARACTERS, TrialReporter
 from tensorflowonspark.search.resuming import ERROR, mark
 from tensorflowonspark.search.watching import Pruning, TrialWatch
-from tensorflowonspark.terminal import CONSOLE, Unblocked
+from tensorflowonspark.terminal import CONSOLE
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -30,7 +28,6 @@ _log = logging.getLogger(__name__)
 _WAKE_SECONDS = 0.2
 _CAPACITY_SECONDS = 5.0  # between two looks at whether there are more executors
 _END_SECONDS = 30.0  # for cancelled trials to end their clusters
-_SHOWN = 300  # characters of an error in one line
 
 Objective = Callable[["Trial"], "float | Sequence[float]"]
 Callback = Callable[["Study", "FrozenTrial"], None]
@@ -83,8 +80,7 @@ class Search:
         self._failed = 0
         self._succeeded = 0
         self._error: BaseException | None = None  # that ends the search
-        self._stream: Any = Unblocked(sys.stderr, CONSOLE)
-        self._bar: Any = None
+        self._reporter = TrialReporter(study)
 
     def run(self) -> None:
         """Run the trials; return when all have ended.
@@ -97,7 +93,8 @@ class Search:
         begin = looked = time.monotonic()
         limit = self._limit()
         self._study._stop_flag = False
-        self._draw()
+        if self._settings.bar:
+            self._reporter.draw(self._settings.trials)
         try:
             while True:
                 now = time.monotonic()
@@ -117,7 +114,7 @@ class Search:
             self._cancel(ClusterError("the search was interrupted"))
             raise
         finally:
-            self._close_bar()
+            self._reporter.close()
         if self._error is not None:
             self._cancel(ClusterError("the search has ended"))
             raise self._error
@@ -221,55 +218,9 @@ class Search:
                     self._error = self._error or error
             else:
                 self._succeeded += 1
-            self._show(trial, error, seconds)
+            self._reporter.show(trial, error, seconds)
             for each in self._settings.callbacks:
                 each(self._study, trial)
-
-    # ---- console
-
-    def _show(self, trial: "FrozenTrial", error: BaseException | None, seconds: float) -> None:
-        parameters = ", ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
-        outcome = trial.state.name.lower()
-        if trial.values is not None and trial.state.name != "PRUNED":
-            outcome = ", ".join(map(_short, trial.values))
-        level, best = logging.INFO, ""
-        if error is not None:
-            level, outcome = logging.WARNING, f"failed: {type(error).__name__}: {_first_line(error)}"
-        elif len(self._study.directions) == 1 and trial.state.name == "COMPLETE":
-            found = self._study.best_trial
-            best = f"; the best is {_short(found.value)} (trial {found.number})"
-        name = f"trial {trial.number}" + (f" ({parameters})" if parameters else "")
-        text = f"{name}: {outcome} in {seconds:.1f} s{best}"
-        if level == logging.INFO and not _log.hasHandlers():  # else Python shows warnings alone
-            self._write(text)
-        else:
-            CONSOLE.log(_log, level, "%s", text)
-        if self._bar is not None:
-            CONSOLE.put(lambda: self._bar.update(1), lambda: iter([self._stream]))
-
-    def _write(self, text: str) -> None:
-        from optuna.logging import INFO, get_verbosity
-
-        if get_verbosity() > INFO:  # of Optuna's own lines, whose place these take
-            return
-
-        def write() -> None:
-            with CONSOLE.aside(), suppress(Exception):  # as after ``| head``
-                self._stream.write(f"{text}\n")
-                self._stream.flush()
-
-        CONSOLE.put(write, lambda: iter([self._stream]), 1, len(text))
-
-    def _draw(self) -> None:
-        if self._settings.bar:
-            options = {"desc": "trials", "unit": "trial", "file": self._stream, "dynamic_ncols": True}
-            self._bar = bar_class()(total=self._settings.trials, **options)
-            keep_bars_below(self._stream)
-
-    def _close_bar(self) -> None:
-        if self._bar is not None:
-            CONSOLE.put(self._bar.close, lambda: iter([self._stream]))
-        CONSOLE.drain()  # before what the driver's program prints next
 
 
 def _checked(found: Any, count: int) -> list[float]:
@@ -287,14 +238,7 @@ def _checked(found: Any, count: int) -> list[float]:
     except (TypeError, ValueError):
         numbers = []
     if len(numbers) != count or any(map(math.isnan, numbers)):
-        raise ValueError(f"the objective returned {error_text(Exception(repr(found)), _SHOWN)}: expected {expected}")
+        raise ValueError(
+            f"the objective returned {error_text(Exception(repr(found)), MOST_CHARACTERS)}: expected {expected}"
+        )
     return numbers
-
-
-def _first_line(error: BaseException) -> str:
-    text = error_text(error, _SHOWN)
-    return first_cause(error)[:_SHOWN] if "\n" in text and "Caused by" in text else text.partition("\n")[0]
-
-
-def _short(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -151,6 +151,15 @@ Search(study, lambda trial: trial.suggest_int("x", 5, 5), application, applicati
     assert all(re.fullmatch(r"trial \d \(x=5\): 5 in 0\.\d s; the best is 5 \(trial \d\)", line) for line in shown)
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_study_none_of_whose_trials_meets_the_constraints_goes_on():
+    sampler = optuna.samplers.TPESampler(constraints_func=lambda trial: (1.0,))
+    study = search(Application(1), lambda trial: 1.0, optuna.create_study(sampler=sampler), trials=3)
+    assert states(study) == ["COMPLETE"] * 3
+    with pytest.raises(ValueError, match="feasible"):
+        _ = study.best_trial
+
+
 def test_lines_of_a_trials_cluster_have_its_number():
     application, found = Application(1), []
 
