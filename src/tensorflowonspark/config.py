@@ -294,16 +294,23 @@ class Observability:
 
     def __post_init__(self) -> None:
         if not isinstance(self.dashboard, bool):
-            _check_port("dashboard", self.dashboard)
+            _check_port("dashboard", self.dashboard, "True, False or a port")
         if self.metrics_port is not None:
-            _check_port("metrics_port", self.metrics_port)
+            _check_port("metrics_port", self.metrics_port, "None or a port")
         if self.tracking not in ("auto", "none"):
             raise SpecError(f"tracking={self.tracking!r}: expected 'auto' or 'none'")
 
+    @property
+    def page_port(self) -> int | None:
+        """The port of the page, 0 for any free one; None if there is no page."""
+        if isinstance(self.dashboard, bool):
+            return 0 if self.dashboard else None
+        return self.dashboard
 
-def _check_port(name: str, port: object) -> None:
+
+def _check_port(name: str, port: object, expected: str) -> None:
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _LAST_PORT:
-        raise SpecError(f"{name}={port!r}: expected a port from 0 (any free one) to {_LAST_PORT}")
+        raise SpecError(f"{name}={port!r}: expected {expected} from 0 (any free one) to {_LAST_PORT}")
 
 
 @dataclass(frozen=True)

@@ -293,6 +293,6 @@ def test_nobody_waits_by_the_wall_clock():
         "transport/credentials.py",  # since when a certificate is valid
         "driver/console.py",  # when lines and failures came
         "driver/metrics/store.py",  # when epochs ended, and the times of curves
-        "driver/tracking.py",  # as MLflow does
+        "driver/run_log.py",  # as MLflow does
         "keras/waiting.py",  # as TensorFlow's graph does; a clock that is set falsifies one share of waiting
     }

@@ -1,5 +1,7 @@
 """What can be seen of a cluster: its nodes, metrics and advice, the pages that show them, and a report."""
 
+import os
+
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.dashboard.page import save_report
@@ -59,7 +61,7 @@ class ClusterView:
         dashboard = self._controller.dashboard
         return dashboard.metrics_url if dashboard is not None else None
 
-    def save_report(self, path: str) -> None:
+    def save_report(self, path: str | os.PathLike[str]) -> None:
         """Write the dashboard's page, with the metrics so far in it, to a file that needs no server and no network.
 
         It can be called at any time, also after the end, and without `dashboard`. The report has the last state of each
@@ -67,13 +69,13 @@ class ClusterView:
 
         Parameters
         ----------
-        path : str
+        path : str or path
             The file to create or replace: a local path or a URL, as in ``"s3://bucket/run.html"``.
 
         Raises
         ------
         SpecError
-            If the path is a directory, or empty.
+            If the path is a directory, or no path.
         StorageError
             If the file system is not available, or refuses the file.
 

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import IO, Any, Literal
@@ -93,6 +94,8 @@ class ConsoleReporter:
         The name of the node with the chief's duties.
     hadoop : callable, optional
         Returns the settings by which `log_dir` is reached.
+    about : mapping, optional
+        What identifies the cluster among others that run at the same time, as ``{"trial": 3}``.
 
     Raises
     ------
@@ -100,7 +103,7 @@ class ConsoleReporter:
         If the directory can't be written to.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings that are named at the call
         self,
         bar: bool | None = None,
         stream: IO[str] | None = None,
@@ -111,7 +114,9 @@ class ConsoleReporter:
         log_level: int = logging.INFO,
         chief: str = "",
         hadoop: Callable[[], Mapping[str, str]] | None = None,
+        about: Mapping[str, object] | None = None,
     ) -> None:
+        self._about = about or {}
         self._stream: Any = Unblocked(stream or sys.stderr, CONSOLE)
         self._json = log_format == "json"
         self._draws = not self._json and (self._stream.isatty() or in_notebook()) if bar is None else bar
@@ -230,16 +235,22 @@ class ConsoleReporter:
     # ---- in the thread of the console
 
     def _put(self, entry: LogEntry) -> None:
+        entry = replace(entry, fields={**self._about, **entry.fields})
         CONSOLE.put(partial(self._write, entry), self._streams, 1, len(entry.message))
 
     def _write(self, entry: LogEntry) -> None:
         with self._harmless(), CONSOLE.aside():
+            source = self._source(entry)
             if _is_set_up(self._logger):
-                node = entry.node or "training"
-                self._logger.log(entry.level, "[%s] %s", node, entry.message, extra=entry.extra)
+                self._logger.log(entry.level, "[%s] %s", source, entry.message, extra=entry.extra)
             else:
-                self._stream.write(f"{entry.json if self._json else entry.text}\n")
+                self._stream.write(f"{entry.json if self._json else f'[{source}] {entry.message}'}\n")
                 self._stream.flush()
+
+    def _source(self, entry: LogEntry) -> str:
+        """Return where an entry comes from, as in ``worker:1``, ``training``, ``trial 3`` or ``trial 3, worker:1``."""
+        names = [*(f"{name} {value}" for name, value in self._about.items()), *filter(None, [entry.node])]
+        return ", ".join(names) or "training"
 
     def _streams(self) -> Iterator[Any]:
         yield self._stream

@@ -26,7 +26,7 @@ class LogEntry:
     Attributes
     ----------
     time : float
-        When the driver learned of it, in seconds since 1970.
+        When it reached the driver, in seconds since 1970.
     level : int
         Its logging level.
     message : str
@@ -38,8 +38,8 @@ class LogEntry:
 
     Examples
     --------
-    >>> LogEntry(0.0, logging.INFO, "hello", "worker:1", "h7").text
-    '[worker:1] hello'
+    >>> LogEntry(0.0, logging.INFO, "hello", "worker:1", "h7", {"trial": 3}).extra
+    {'node': 'worker:1', 'host': 'h7', 'trial': 3}
     """
 
     time: float
@@ -48,11 +48,6 @@ class LogEntry:
     node: str | None = None
     host: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        """The message after the node's name."""
-        return f"[{self.node or 'training'}] {self.message}"
 
     @property
     def moment(self) -> str:
@@ -148,7 +143,7 @@ def entry_of_event(event: ClusterEvent) -> LogEntry:
 
 
 class NewTexts:
-    """Tells texts that are new from those that differ from an earlier one in numbers and addresses only.
+    """Finds texts that are new: those that differ from every earlier one in more than numbers and addresses.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from tqdm import TqdmWarning, tqdm
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.terminal import CONSOLE, in_notebook
 
-__all__ = ["ProgressBar", "bar_class"]
+__all__ = ["ProgressBar", "bar_class", "keep_bars_below"]
 
 
 class ProgressBar:
@@ -42,7 +42,7 @@ class ProgressBar:
             self.close()
         name = f"epoch {now.epoch + 1}" if now.steps else "stream"
         if self._bar is None:
-            CONSOLE.aside = partial(tqdm.external_write_mode, file=stream)  # removes bars, and draws them again
+            keep_bars_below(stream)
             options = {"unit": "step", "leave": False, "dynamic_ncols": True}
             self._bar = bar_class()(total=now.steps or None, desc=name, file=stream, **options)
         elif now.epoch != self._epoch:
@@ -61,6 +61,11 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
+
+
+def keep_bars_below(stream: Any) -> None:
+    """Have bars removed from a stream before a line is written, and drawn again below it."""
+    CONSOLE.aside = partial(tqdm.external_write_mode, file=stream)
 
 
 def bar_class() -> Any:

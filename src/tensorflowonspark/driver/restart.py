@@ -105,14 +105,16 @@ class RestartController:
         self._backend = backend
         self._config = config
         self.metrics = MetricsStore(name)
+        reservation = backend.reservation()
         self._console = ConsoleReporter(
-            bar=None if backend.reservation() is None else False,  # several clusters at the same time have none
+            bar=None if reservation is None else False,  # several clusters at the same time have none
             show=config.show,
             log_dir=config.log_dir,
             log_format=config.log_format,
             log_level=config.log_level,
             chief=str(config.spec.chief_role),
             hadoop=backend.hadoop_settings,
+            about=None if reservation is None else reservation.about(),
         )
         self.dashboard: Dashboard | None = None
         self._restarting = False

@@ -19,6 +19,7 @@ from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.errors import ClusterError, NodeError, SpecError
+from tensorflowonspark.terminal import CONSOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunSettings", "run", "run_script"]
 
-logger = logging.getLogger(__name__)
-
+_log = logging.getLogger(__name__)
 _PARTITIONS_PER_WORKER = 4
 
 
@@ -55,7 +55,7 @@ class RunSettings(TypedDict, total=False):
     log_dir: str | None
     log_format: Literal["text", "json"]
     dashboard: bool | int
-    report: str | None
+    report: str | os.PathLike[str] | None
     metrics_port: int | None
     tracking: Literal["auto", "none"]
     gpus_per_node: int | None
@@ -88,7 +88,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     log_dir: str | None = None,
     log_format: Literal["text", "json"] = "text",
     dashboard: bool | int = False,
-    report: str | None = None,
+    report: str | os.PathLike[str] | None = None,
     metrics_port: int | None = None,
     tracking: Literal["auto", "none"] = "auto",
     gpus_per_node: int | None = None,
@@ -121,7 +121,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
         As for `Cluster`.
     heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls, grace, show, log_dir
         As for `Cluster`.
-    report : str, optional
+    report : str or path, optional
         The file of a report, which is written at the end, also after a failure: a local path or a URL, as for
         `Cluster.save_report`.
     log_format, dashboard, metrics_port, tracking, gpus_per_node, network_interface
@@ -213,7 +213,7 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
 
 
 @contextmanager
-def _reported(cluster: Cluster, path: str | None) -> Iterator[None]:
+def _reported(cluster: Cluster, path: str | os.PathLike[str] | None) -> Iterator[None]:
     """Write the report at the end; after a failure, that failure stays the error that the caller gets."""
     if path is None:
         yield
@@ -224,7 +224,7 @@ def _reported(cluster: Cluster, path: str | None) -> Iterator[None]:
         try:
             cluster.save_report(path)
         except (ClusterError, OSError) as error:
-            logger.warning("the report %s was not written: %s", path, error)
+            CONSOLE.log(_log, logging.WARNING, "the report %s was not written: %s", path, error)
         raise
     cluster.save_report(path)
 

@@ -65,7 +65,7 @@ def names_strategy(program: bytes) -> bool:
         return True
     # Not by getattr, which would import a lazy module.
     files = [getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values())]
-    return any(_filenames_strategy(file) for file in files if file and _is_users(file))
+    return any(_file_names_strategy(file) for file in files if file and _is_users(file))
 
 
 def _is_users(file: str) -> bool:
@@ -73,7 +73,7 @@ def _is_users(file: str) -> bool:
     return file.endswith(".py") and not file.startswith(_LIBRARIES) and not any(part in file for part in _PACKAGES)
 
 
-def _filenames_strategy(file: str) -> bool:
+def _file_names_strategy(file: str) -> bool:
     try:
         text = Path(file).read_bytes()
     except OSError:

@@ -5,7 +5,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.config import is_secret
-from tensorflowonspark.driver.tracking import Fit, fit_parameters, open_log, scalars
+from tensorflowonspark.driver.run_log import open_log
+from tensorflowonspark.driver.tracking import Fit, fit_parameters, scalars
 from tensorflowonspark.ml.autolog import autolog_takes_models
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import ModelParams, is_plain

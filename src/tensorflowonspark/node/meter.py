@@ -1,7 +1,7 @@
 """The meter of a node's training: steps, rows, waits and metrics, reported to the driver about once a second.
 
-It is told of rows where they leave a feed, of steps and epochs by ``fit`` (`keras.training_events`), and of waits for
-other workers by `keras.waiting`. A thread sends the totals while there is something new.
+Rows are counted where they leave a feed; steps and epochs come from ``fit`` (`keras.training_events`), waits for other
+workers from `keras.waiting`. A thread sends the totals while there is something new.
 
 Steps wait for rows while all steps whose rows have left the feed have been taken, and the next rows have not. In a loop
 without ``fit``, a program that reads batches itself waits while they are read; where TensorFlow reads ahead, that is

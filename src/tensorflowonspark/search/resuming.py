@@ -27,7 +27,7 @@ def mark(trial: "Trial") -> None:
 
 
 def end_leftovers(study: "Study") -> int:
-    """Tell the trials as failed whose driver has ended while they ran, and queue their parameters again, once.
+    """Mark trials as failed whose driver ended while they ran, and queue their parameters again, once.
 
     Those of drivers on other hosts are left to Optuna's heartbeat, if the storage has one: whether these drivers run is
     unknown here.
@@ -58,7 +58,7 @@ def end_leftovers(study: "Study") -> int:
             study.enqueue_trial(each.params, user_attrs={RETRY_OF: each.number})
     if found:
         numbers = ", ".join(str(each.number) for each in found)
-        text = "trials %s of study %r were left by a driver that has ended: told as failed, and their parameters queued"
+        text = "trials %s of study %r were left by a driver that has ended: marked as failed, their parameters queued"
         CONSOLE.log(_log, logging.WARNING, text, numbers, study.study_name)
     return len(found)
 

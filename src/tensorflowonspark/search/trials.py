@@ -3,7 +3,6 @@
 import contextvars
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,13 +10,12 @@ from dataclasses import dataclass
 from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.progress_bar import bar_class
-from tensorflowonspark.driver.spark.jobs import first_cause
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation, reserved
 from tensorflowonspark.errors import ClusterError, SlotsError, SpecError, error_text
+from tensorflowonspark.search.reporting import MOST_CHARACTERS, TrialReporter
 from tensorflowonspark.search.resuming import ERROR, mark
 from tensorflowonspark.search.watching import Pruning, TrialWatch
-from tensorflowonspark.terminal import CONSOLE, Unblocked
+from tensorflowonspark.terminal import CONSOLE
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -30,7 +28,6 @@ _log = logging.getLogger(__name__)
 _WAKE_SECONDS = 0.2
 _CAPACITY_SECONDS = 5.0  # between two looks at whether there are more executors
 _END_SECONDS = 30.0  # for cancelled trials to end their clusters
-_SHOWN = 300  # characters of an error in one line
 
 Objective = Callable[["Trial"], "float | Sequence[float]"]
 Callback = Callable[["Study", "FrozenTrial"], None]
@@ -57,7 +54,7 @@ class Search:
     Parameters
     ----------
     study : optuna.Study
-        Asked for trials, and told their outcome.
+        Gives the trials, and takes their outcomes.
     objective : callable
         From a trial to its value.
     spark : SparkSession
@@ -83,7 +80,7 @@ class Search:
         self._failed = 0
         self._succeeded = 0
         self._error: BaseException | None = None  # that ends the search
-        self._bar: Any = None
+        self._reporter = TrialReporter(study)
 
     def run(self) -> None:
         """Run the trials; return when all have ended.
@@ -96,7 +93,8 @@ class Search:
         begin = looked = time.monotonic()
         limit = self._limit()
         self._study._stop_flag = False
-        self._draw()
+        if self._settings.bar:
+            self._reporter.draw(self._settings.trials)
         try:
             while True:
                 now = time.monotonic()
@@ -116,7 +114,7 @@ class Search:
             self._cancel(ClusterError("the search was interrupted"))
             raise
         finally:
-            self._close_bar()
+            self._reporter.close()
         if self._error is not None:
             self._cancel(ClusterError("the search has ended"))
             raise self._error
@@ -143,7 +141,7 @@ class Search:
             self._running.append(watch)
 
     def _cancel(self, error: Exception) -> None:
-        """End all trials; tell those as failed whose objectives do not end in time."""
+        """End all trials; mark those as failed whose objectives do not end in time."""
         from optuna.trial import TrialState
 
         end = time.monotonic() + _END_SECONDS
@@ -172,7 +170,7 @@ class Search:
                 name = f"a trial of study {self._study.study_name!r}"
                 nodes = self._settings.nodes
                 lease = self._slots.acquire(name, nodes, nodes, watch.check)
-                stack.enter_context(reserved(self._spark.sparkContext, Reservation(lease, watch.follow)))
+                stack.enter_context(reserved(self._spark.sparkContext, Reservation(lease, watch.follow, watch.about)))
                 self._evaluate(watch)
         except BaseException as error:  # raised where the search is waited for
             with self._lock:
@@ -205,8 +203,8 @@ class Search:
         else:
             state = TrialState.FAIL
             trial.set_user_attr(ERROR, f"{type(error).__name__}: {error_text(error)}" if error is not None else "")
-        told = self._study.tell(trial, values, state=state, skip_if_finished=True)
-        self._note(told, error if watch.error is None else None, time.monotonic() - begin)
+        ended = self._study.tell(trial, values, state=state, skip_if_finished=True)
+        self._note(ended, error if watch.error is None else None, time.monotonic() - begin)
 
     def _note(self, trial: "FrozenTrial", error: BaseException | None, seconds: float) -> None:
         """Count and show a trial that has ended; end the search if no further one makes sense."""
@@ -220,38 +218,9 @@ class Search:
                     self._error = self._error or error
             else:
                 self._succeeded += 1
-            self._show(trial, error, seconds)
+            self._reporter.show(trial, error, seconds)
             for each in self._settings.callbacks:
                 each(self._study, trial)
-
-    # ---- console
-
-    def _show(self, trial: "FrozenTrial", error: BaseException | None, seconds: float) -> None:
-        parameters = ", ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
-        outcome = trial.state.name.lower()
-        if trial.values is not None and trial.state.name != "PRUNED":
-            outcome = ", ".join(map(_short, trial.values))
-        level, best = logging.INFO, ""
-        if error is not None:
-            level, outcome = logging.WARNING, f"failed: {type(error).__name__}: {_first_line(error)}"
-        elif len(self._study.directions) == 1 and trial.state.name == "COMPLETE":
-            found = self._study.best_trial
-            best = f"; the best is {_short(found.value)} (trial {found.number})"
-        text = "trial %d (%s): %s in %.1f s%s"
-        CONSOLE.log(_log, level, text, trial.number, parameters, outcome, seconds, best)
-        if self._bar is not None:
-            CONSOLE.put(lambda: self._bar.update(1), lambda: iter([self._bar.fp]))
-
-    def _draw(self) -> None:
-        if self._settings.bar:
-            file = Unblocked(sys.stderr, CONSOLE)
-            options = {"desc": "trials", "unit": "trial", "file": file, "dynamic_ncols": True}
-            self._bar = bar_class()(total=self._settings.trials, **options)
-
-    def _close_bar(self) -> None:
-        if self._bar is not None:
-            CONSOLE.put(self._bar.close, lambda: iter([self._bar.fp]))
-            CONSOLE.drain()
 
 
 def _checked(found: Any, count: int) -> list[float]:
@@ -269,14 +238,7 @@ def _checked(found: Any, count: int) -> list[float]:
     except (TypeError, ValueError):
         numbers = []
     if len(numbers) != count or any(map(math.isnan, numbers)):
-        raise ValueError(f"the objective returned {error_text(Exception(repr(found)), _SHOWN)}: expected {expected}")
+        raise ValueError(
+            f"the objective returned {error_text(Exception(repr(found)), MOST_CHARACTERS)}: expected {expected}"
+        )
     return numbers
-
-
-def _first_line(error: BaseException) -> str:
-    text = error_text(error, _SHOWN)
-    return first_cause(error)[:_SHOWN] if "\n" in text and "Caused by" in text else text.partition("\n")[0]
-
-
-def _short(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -45,7 +45,7 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
 
     Each trial runs in a thread of the driver and has task slots of its own: the clusters that its objective starts take
     these, and others wait. At the end of each epoch their metrics are reported to Optuna, and a trial that its pruner
-    gives up is ended. A trial that fails is told as failed, with its error in the attribute ``error``, and the others
+    gives up is ended. A trial that fails is marked as failed, with its error in the attribute ``error``, and the others
     go on.
 
     Needs the extra ``tune``.
@@ -54,7 +54,7 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
     ----------
     study : optuna.Study
         The study, with sampler, pruner and storage. Trials that a driver of this host has left behind, because its
-        process ended, are told as failed first, and their parameters are tried again.
+        process ended, are marked as failed first, and their parameters are tried again.
     objective : callable
         As for ``Study.optimize``: takes an ``optuna.Trial`` and returns its value, or a value for each direction of the
         study. It may fit a `KerasEstimator`, or use `run` and `Cluster`.

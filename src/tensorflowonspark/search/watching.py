@@ -90,6 +90,10 @@ class TrialWatch:
         if own and self._pruning.active:
             cluster.metrics.subscribe(_EpochReports(self))
 
+    def about(self) -> dict[str, object]:
+        """Return what identifies the trial's clusters in the lines of the console."""
+        return {} if self.trial is None else {"trial": self.trial.number}
+
     def check(self) -> None:
         """Raise the reason if the trial is cancelled."""
         if self.error is not None:
@@ -154,4 +158,4 @@ class _EpochReports:
         self._first_step = self._watch.report(self._first_step, epoch)
 
     def happened(self, event: ClusterEvent) -> None:
-        """Do nothing: who waits for the cluster learns of its failures."""
+        """Do nothing: failures are raised where the cluster is waited for."""

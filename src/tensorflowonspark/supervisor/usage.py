@@ -40,13 +40,15 @@ class UsageMeter:
     def measure(self) -> NodeUsage:
         """Return the present use; zeros for a process that has ended."""
         processor, memory = 0.0, 0
+        processes: list[psutil.Process] = []
         with suppress(psutil.NoSuchProcess):
             leader = psutil.Process(self._pid)
-            for process in (leader, *leader.children(recursive=True)):
-                with process.oneshot():
-                    times = process.cpu_times()
-                    processor += times.user + times.system
-                    memory += process.memory_info().rss
+            processes = [leader, *leader.children(recursive=True)]
+        for process in processes:
+            with suppress(psutil.Error), process.oneshot():  # one that has ended meanwhile
+                times = process.cpu_times()
+                processor += times.user + times.system
+                memory += process.memory_info().rss
         return NodeUsage(time.monotonic(), processor, memory, tuple(self._gpu_usage()))
 
     def _gpu_usage(self) -> list[GpuUsage]:

@@ -260,6 +260,15 @@ def test_an_end_keeps_the_last_state(page, training):
     assert text(page, "connection").startswith("The cluster has ended")
 
 
+def test_the_failure_of_the_cluster_is_named(page, training):
+    training.play(10)
+    failure = "worker:1 on 10.0.0.12 failed: it ran out of memory"
+    training.store.end(failed=True, text=failure)
+    page.dashboard.close()
+    wait(page, lambda: text(page, "state") == "failed")
+    assert text(page, "notices").startswith(f"The cluster has failed: {failure}")
+
+
 def test_a_lost_connection_is_shown_and_made_again(browser, training, monkeypatch):
     monkeypatch.setenv("TFOS_DASHBOARD_TOKEN", "a-token-of-sixteen-or-more")
     first = training.serve()
@@ -277,6 +286,17 @@ def test_a_lost_connection_is_shown_and_made_again(browser, training, monkeypatc
         assert "epoch\n8" in text(browser, "totals")
     browser.get_log("browser")  # Chromium logs each attempt
     first.close()
+
+
+def test_a_connection_that_is_silent_is_made_again(page, training):
+    """As after a computer has slept: the browser itself would wait for ever."""
+    pages = page.dashboard._broadcast._pages
+    (before,) = pages
+    page.execute_script("received -= 60000")
+    wait(page, lambda: pages - {before})
+    training.play(10)
+    wait(page, lambda: "epoch\n8" in text(page, "totals"))
+    assert text(page, "connection") == "live"
 
 
 def test_a_thousand_nodes_are_usable(browser):

@@ -108,6 +108,17 @@ def test_each_line_is_an_object_of_json():
     assert stream.getvalue().isascii()
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_lines_of_a_trial_have_its_number(log_format):
+    found = reporter(stream := io.StringIO(), log_format=log_format, about={"trial": 3})
+    found.show("worker:0", ("hello",), "h7")
+    found.epoch_ended(EpochMetrics(0, 0.0, None, {"loss": 0.5}))
+    if log_format == "text":
+        assert shown(stream) == ["[trial 3, worker:0] hello", "[trial 3] epoch 1: loss 0.5"]
+    else:
+        assert [json.loads(line)["trial"] for line in shown(stream)] == [3, 3]
+
+
 def test_there_is_no_bar_beside_json():
     class Terminal(io.StringIO):
         def isatty(self):

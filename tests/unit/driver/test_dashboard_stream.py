@@ -77,7 +77,7 @@ def test_nothing_is_sent_while_nothing_changes(served, monkeypatch):
         while not answer.readline().startswith(b"data"):
             pass
         assert answer.readline() == b"\n"
-        assert answer.readline().startswith(b": ")
+        assert answer.readline() == b"event: heartbeat\n"
 
 
 def test_all_pages_together_add_up_to_the_state(served):
@@ -233,6 +233,8 @@ def test_the_metrics_alone_have_a_server_without_a_page(training):
         assert dashboard.url is None
         assert get(dashboard.metrics_url)[0] == 200
         assert get(dashboard.metrics_url, with_token(dashboard.metrics_url, "/"))[0] == 404
+        for path in ("/metrics", "/metrics?token=wrong"):
+            assert get(dashboard.metrics_url, path)[0] == 403
 
 
 def test_the_same_port_for_both_is_one_server(training):

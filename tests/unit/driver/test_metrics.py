@@ -1,7 +1,10 @@
 """The metrics of a cluster: rates of what nodes send, curves, stragglers, and listeners."""
 
+import itertools
 import math
+import threading
 import time
+from collections import deque
 from threading import Event
 
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.metrics.history import History
+from tensorflowonspark.driver.metrics.reports import Report, Reports
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import NodeState, Roster
 from tensorflowonspark.messages import GpuUsage, Member, MetricsReported, NodeUsage, TrainingTotals
@@ -126,9 +130,39 @@ def test_reports_within_epochs_are_thinned_and_those_of_their_ends_kept(store, n
     for number in range(3000):
         store.take_report(nodes[0], MetricsReported(number // 100, {"loss": number}, ended=number % 100 == 99))
     found = store.reports()
-    assert len(found) <= 2001
+    assert len(found) <= 2000
     assert sum(each.ended for each in found) == 30
     assert len(store.snapshot().epochs) == 30
+
+
+def test_the_reports_of_a_long_epoch_cover_all_of_it():
+    reports = Reports()
+    for second in range(86_400):
+        reports.add(Report(float(second), 0, {"loss": 1.0}, ended=False))
+    times = [each.time for each in reports.all()]
+    assert (times[0], times[-1]) == (0.0, 86_399.0)
+    assert len(times) <= 2000
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 86_400 / 100
+
+
+def test_the_ends_of_many_epochs_are_thinned_too():
+    reports = Reports()
+    for second in range(86_400):
+        reports.add(Report(float(second), second // 2, {"loss": 1.0}, ended=second % 2 == 1))
+    found = reports.all()
+    assert len(found) <= 2000
+    assert found[-1].time == 86_399.0
+    times = [each.time for each in found if each.ended]
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 86_400 / 100
+
+
+def test_the_epochs_of_a_program_that_reports_for_days_are_bounded(store, nodes, monkeypatch):
+    monkeypatch.setattr(store, "_epochs", deque(maxlen=10))
+    for number in range(25):
+        store.take_report(nodes[0], MetricsReported(number, {"loss": 1.0}, ended=True))
+    found = store.snapshot()
+    assert [each.epoch for each in found.epochs] == list(range(15, 25))
+    assert found.total_epochs == 25
 
 
 def test_a_listener_is_called_for_epochs_and_events_in_order_and_may_fail(store, nodes, caplog):
@@ -156,6 +190,24 @@ def test_a_listener_is_called_for_epochs_and_events_in_order_and_may_fail(store,
     store.note("failure", "worker:1 failed", "worker:1")
     assert done.wait(10)
     assert called == [0, 1, 2, "failure"]
+
+
+def test_the_threads_are_as_many_for_a_hundred_nodes_as_for_one():
+    class Listener:
+        def happened(self, event):
+            pass
+
+    before = threading.active_count()
+    roster = Roster(ClusterSpec(num_workers=100))
+    store = MetricsStore("train")
+    store.subscribe(Listener())
+    store.begin_attempt("id", roster.nodes, 0, 0, lambda: None)
+    for node in roster.nodes:
+        store.take_totals(node, totals(1.0, steps=1, rows=8))
+        store.take_usage(node, NodeUsage(1.0, 0.5, 1 << 20))
+        store.take_report(node, MetricsReported(0, {"loss": 1.0}, ended=True))
+    assert threading.active_count() - before <= 2
+    store.end(failed=False, text="the cluster has ended")
 
 
 def test_the_end_waits_for_the_listeners(nodes):

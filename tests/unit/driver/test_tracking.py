@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver import tracking
+from tensorflowonspark.driver import run_log, tracking
 from tensorflowonspark.driver.metrics.records import EpochMetrics
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Roster
@@ -81,8 +81,8 @@ def end(store):
 
 def warnings(caplog):
     CONSOLE.drain()
-    assert all(each.levelno == logging.WARNING for each in caplog.records if each.name == tracking.__name__)
-    return [each.getMessage() for each in caplog.records if each.name == tracking.__name__]
+    assert all(each.levelno == logging.WARNING for each in caplog.records if each.name == run_log.__name__)
+    return [each.getMessage() for each in caplog.records if each.name == run_log.__name__]
 
 
 def test_epochs_parameters_and_the_report_are_logged(monkeypatch, store):
@@ -177,7 +177,7 @@ def test_with_the_real_client_a_server_that_is_down_or_silent_is_left_alone(monk
 
 def test_a_large_model_is_left_to_a_thread_after_its_time(monkeypatch, caplog):
     play(monkeypatch, Client())
-    log = tracking.open_log()
+    log = run_log.open_log()
     assert not log.call("the model", 0.2, lambda: time.sleep(1))
     assert "the model is not sent after 0 s, and is left to a thread" in warnings(caplog)[0]
     assert log.call("the model", 5.0, lambda: None)
@@ -186,7 +186,7 @@ def test_a_large_model_is_left_to_a_thread_after_its_time(monkeypatch, caplog):
 
 def test_the_second_cluster_of_a_run_has_names_of_its_own(monkeypatch):
     play(monkeypatch, Client())
-    logs = [tracking.open_log() for _ in range(3)]
+    logs = [run_log.open_log() for _ in range(3)]
     assert [log.prefix for log in logs] == ["", "cluster_2/", "cluster_3/"]
     for log in logs:
         log.close()
@@ -194,11 +194,11 @@ def test_the_second_cluster_of_a_run_has_names_of_its_own(monkeypatch):
 
 def test_without_mlflow_or_a_run_nothing_is_opened(monkeypatch):
     monkeypatch.delitem(sys.modules, "mlflow", raising=False)
-    assert tracking.open_log() is None
+    assert run_log.open_log() is None
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(active_run=lambda: None))
-    assert tracking.open_log() is None
+    assert run_log.open_log() is None
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace())  # half imported
-    assert tracking.open_log() is None
+    assert run_log.open_log() is None
 
 
 def test_a_program_without_mlflow_does_not_import_it():

@@ -2,6 +2,8 @@
 
 import logging
 import math
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from tensorflowonspark.search.trials import Search, Settings
 from tensorflowonspark.search.tune import _pruning, tune
 from tests.support.backend import cluster_on
 from tests.support.ledger import Application, wait_until
+from tests.support.paths import ROOT
 from tests.support.scripted import returns
 
 pytestmark = pytest.mark.timeout(60)
@@ -104,7 +107,7 @@ def test_a_cluster_larger_than_a_trials_share_ends_the_search_with_the_remedy():
         search(application, lambda trial: run_cluster(application, *[returns(1)] * 2))
 
 
-def test_a_trial_that_fails_is_told_with_its_error_and_the_others_go_on(caplog):
+def test_a_trial_that_fails_is_recorded_with_its_error_and_the_others_go_on(caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")
 
     def objective(trial):
@@ -120,6 +123,54 @@ def test_a_trial_that_fails_is_told_with_its_error_and_the_others_go_on(caplog):
     line = next(each for each in caplog.messages if each.startswith("trial 1 "))
     assert "failed: NodeError: worker:0 on h7 failed: it ran out of memory in 0.0 s" in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(("verbosity", "lines"), [("INFO", 2), ("WARNING", 0)])
+def test_without_logging_trials_are_shown_as_optuna_shows_them(verbosity, lines, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""
+import optuna
+from tensorflowonspark.search.trials import Search, Settings
+from tensorflowonspark.search.watching import Pruning
+from tests.support.ledger import Application
+
+study = optuna.create_study()
+optuna.logging.set_verbosity(optuna.logging.{verbosity})
+application, pruning = Application(1), Pruning(None, active=False)
+settings = Settings(1, 2, None, None, pruning, (Exception,), 3)
+Search(study, lambda trial: trial.suggest_int("x", 5, 5), application, application.slots, settings).run()
+"""
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    shown = [line for line in found.stderr.splitlines() if line.startswith("trial ")]
+    assert len(shown) == lines, found.stderr
+    assert all(re.fullmatch(r"trial \d \(x=5\): 5 in 0\.\d s; the best is 5 \(trial \d\)", line) for line in shown)
+
+
+@pytest.mark.filterwarnings("ignore")  # constraints_func: experimental in Optuna 4, deprecated in 5
+def test_a_study_none_of_whose_trials_meets_the_constraints_goes_on():
+    sampler = optuna.samplers.TPESampler(constraints_func=lambda trial: (1.0,))
+    study = search(Application(1), lambda trial: 1.0, optuna.create_study(sampler=sampler), trials=3)
+    assert states(study) == ["COMPLETE"] * 3
+    with pytest.raises(ValueError, match="feasible"):
+        _ = study.best_trial
+
+
+def test_lines_of_a_trials_cluster_have_its_number():
+    application, found = Application(1), []
+
+    def objective(trial):
+        cluster = cluster_on(application.backend(returns(1)), hold=True)
+        found.append((trial.number, cluster._controller._console._about))
+        with cluster:
+            return 1.0
+
+    search(application, objective, trials=2)
+    assert found == [(0, {"trial": 0}), (1, {"trial": 1})]
 
 
 @pytest.mark.parametrize("value", [None, math.nan, "much", (1.0, 2.0)])
@@ -174,7 +225,7 @@ def test_an_application_that_ends_ends_the_search():
     assert len(study.trials) == 2
 
 
-def test_an_interrupt_ends_the_clusters_and_tells_their_trials_as_failed():
+def test_an_interrupt_ends_the_clusters_and_marks_their_trials_as_failed():
     application, study, started = Application(2), optuna.create_study(), []
 
     def objective(trial):
@@ -303,7 +354,7 @@ os._exit(9)
 """
 
 
-def test_trials_of_a_killed_driver_are_told_as_failed_and_tried_again(tmp_path):
+def test_trials_of_a_killed_driver_are_marked_as_failed_and_tried_again(tmp_path):
     storage = f"sqlite:///{tmp_path}/study.db"
     for _ in range(2):
         killed = subprocess.run([sys.executable, "-c", _KILLED, storage], check=False, capture_output=True)

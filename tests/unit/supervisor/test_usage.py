@@ -1,9 +1,11 @@
 """What a node's processes and GPUs use."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tensorflowonspark.messages import GpuUsage
@@ -26,6 +28,15 @@ def test_the_memory_of_descendants_counts():
     finally:
         parent.communicate(b"\n", timeout=30)
     assert UsageMeter(parent.pid).measure().memory == 0
+
+
+def test_a_descendant_that_ends_meanwhile_hides_no_other(monkeypatch):
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ended = psutil.Process(child.pid)
+    child.communicate(b"\n", timeout=30)
+    own = psutil.Process()
+    monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: [ended, own])
+    assert UsageMeter(os.getpid()).measure().memory > 1.5 * own.memory_info().rss
 
 
 class FakeNvml:

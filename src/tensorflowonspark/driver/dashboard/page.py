@@ -1,5 +1,6 @@
 """The page as one HTML document that loads nothing: as the driver serves it, and as a report with the data inside."""
 
+import os
 import re
 import secrets
 from functools import cache
@@ -87,12 +88,12 @@ def _thinned(values: list[Any]) -> list[Any]:
     return values[:: -(-len(values) // _POINTS)] if len(values) > _POINTS else values
 
 
-def check_report_path(path: str, setting: str = "path") -> None:
-    """Refuse a path that is no file.
+def check_report_path(path: str | os.PathLike[str], setting: str = "path") -> str:
+    """Return the path of a report as a string; refuse one that is no file.
 
     Parameters
     ----------
-    path : str
+    path : str or path
         A local path or a URL.
     setting : str
         The parameter that has it, for the error.
@@ -100,22 +101,24 @@ def check_report_path(path: str, setting: str = "path") -> None:
     Raises
     ------
     SpecError
-        If the path is a directory, or empty.
+        If the path is a directory, or no path.
     StorageError
         If its file system is not available.
     """
-    if not path:
-        raise SpecError(f"{setting}='': expected a file or a URL, as in 'run.html'")
+    if not path or not isinstance(path, (str, os.PathLike)):
+        raise SpecError(f"{setting}={path!r}: expected a file or a URL, as in 'run.html'")
+    path = os.fspath(path)
     if "://" in path:
         use_session()
     system, target = file_system(path)
     if path.endswith("/") or system.isdir(target):
         raise SpecError(f"{setting}={path!r} is a directory: name a file in it, as in {path.rstrip('/')}/run.html")
+    return path
 
 
-def save_report(path: str, store: MetricsStore) -> None:
+def save_report(path: str | os.PathLike[str], store: MetricsStore) -> None:
     """Write the report to a file; `Cluster.save_report` documents it."""
-    check_report_path(path)
+    path = check_report_path(path)
     text = report_html(store)
 
     def write(local: str) -> None:

@@ -35,7 +35,7 @@ _NODE_METRICS: dict[str, tuple[str, Callable[[NodeMetrics], float | None]]] = {
 _CLUSTER_METRICS: dict[str, tuple[str, Callable[[ClusterMetrics], float | None]]] = {
     "cluster_running": ("Whether the cluster runs.", lambda now: now.state == "running"),
     "cluster_restarts_total": ("Restarts of all nodes.", lambda now: now.restarts),
-    "cluster_epochs_total": ("Epochs that have ended, of all attempts.", lambda now: len(now.epochs)),
+    "cluster_epochs_total": ("Epochs that have ended, of all attempts.", lambda now: now.total_epochs),
     "cluster_rows_per_second": ("Rows per second of all nodes, of the last seconds.", lambda now: now.rows_per_second),
     "cluster_step_seconds": ("Seconds per step, the median of the nodes.", lambda now: now.seconds_per_step),
 }

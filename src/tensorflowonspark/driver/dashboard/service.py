@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import secrets
 from collections.abc import Callable
 from http import HTTPStatus
@@ -22,6 +23,7 @@ __all__ = ["Dashboard", "require_packages"]
 
 _TOKEN_BYTES = 24
 _LEAST_TOKEN = 16  # characters of one that the user sets
+_NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9]")
 _INSTALL = 'pip install "tensorflowonspark[prometheus]"'
 
 
@@ -74,9 +76,8 @@ class Dashboard:
         self._store = store
         self._broadcast = Broadcast(PageState(store, tensorboard))
         self._owner = os.getpid()
-        wanted = config.observability
-        page_port = None if wanted.dashboard is False else int(wanted.dashboard) if wanted.dashboard is not True else 0
-        if page_port is None and wanted.metrics_port is None:
+        page_port, metrics_port = config.observability.page_port, config.observability.metrics_port
+        if page_port is None and metrics_port is None:
             return
         advertised, host = backend.driver_host()
         token = _token()
@@ -98,16 +99,16 @@ class Dashboard:
             if page_port is not None:
                 at = serve(page_port, page, "dashboard")
                 self.url = f"{at}/?token={token}"
-            if wanted.metrics_port is not None:
-                if at is None or wanted.metrics_port != page_port:
-                    at = serve(wanted.metrics_port, metrics, "metrics_port")
+            if metrics_port is not None:
+                if at is None or metrics_port != page_port:
+                    at = serve(metrics_port, metrics, "metrics_port")
                 self.metrics_url = f"{at}/metrics?token={token}"
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Tell the open pages that the cluster has ended, and stop; a forked child of the driver does nothing."""
+        """Send the end of the cluster to the open pages, and stop; a forked child of the driver does nothing."""
         if os.getpid() != self._owner:
             return
         atexit.unregister(self.close)
@@ -137,9 +138,8 @@ class Dashboard:
         return Response(to_json(node_details(self._store, int(number))), "application/json")
 
     def _report(self, _request: Request) -> Response:
-        name = "".join(each if each.isalnum() else "-" for each in self._store.name or "cluster")
-        headers = {"Content-Disposition": f'attachment; filename="{name.encode("ascii", "replace").decode()}.html"'}
-        headers["Content-Disposition"] = headers["Content-Disposition"].replace("?", "-")
+        name = _NOT_IN_FILE_NAMES.sub("-", self._store.name or "cluster")
+        headers = {"Content-Disposition": f'attachment; filename="{name}.html"'}
         return Response(report_html(self._store), "text/html; charset=utf-8", headers=headers)
 
     def _metrics(self, request: Request) -> Response:

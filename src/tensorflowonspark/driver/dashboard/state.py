@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorflowonspark.driver.metrics.records import ClusterMetrics, NodeMetrics
-from tensorflowonspark.driver.metrics.store import MetricsStore, Report
+from tensorflowonspark.driver.metrics.reports import Report
+from tensorflowonspark.driver.metrics.store import MetricsStore
 
 __all__ = ["PageState", "node_details"]
 

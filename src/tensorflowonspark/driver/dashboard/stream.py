@@ -19,10 +19,10 @@ __all__ = ["Broadcast", "to_json"]
 _log = logging.getLogger(__name__)
 _PAGES = 32  # that are open at the same time
 _WAITING = 8  # messages for a page that is slow to read
-_HEARTBEAT_SECONDS = 15.0  # without a message, after which a comment keeps the connection alive
+_HEARTBEAT_SECONDS = 15.0  # without a message, after which a heartbeat is sent; page.js allows three times as long
 _LEAST_SECONDS, _MOST_SECONDS = 1.0, 10.0  # between two messages
 _NODES_PER_SECOND = 200
-_HEARTBEAT = b": the cluster is there\n\n"
+_HEARTBEAT = b"event: heartbeat\ndata: 1\n\n"
 _RETRY = b"retry: 2000\n\n"  # milliseconds until a page connects again
 
 

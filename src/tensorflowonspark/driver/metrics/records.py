@@ -147,11 +147,13 @@ class ClusterMetrics:
     nodes : tuple of NodeMetrics
         Each node, by number.
     epochs : tuple of EpochMetrics
-        The epochs that have ended, of all attempts.
+        The epochs that have ended, of all attempts; of more than 20,000 the last ones.
     events : tuple of ClusterEvent
         Starts, failures and restarts.
     advice : str or None
         What bounds the training, and the setting that would help.
+    total_epochs : int
+        The number of epochs that have ended, of all attempts.
     """
 
     cluster: str
@@ -167,3 +169,4 @@ class ClusterMetrics:
     epochs: tuple[EpochMetrics, ...]
     events: tuple[ClusterEvent, ...]
     advice: str | None = None
+    total_epochs: int = 0

@@ -7,9 +7,9 @@ all nodes for the curves, and another one calls the listeners, which may take th
 import logging
 import queue
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean, median
 from threading import Event, Lock, Thread
 from typing import Literal, Protocol
@@ -17,40 +17,19 @@ from typing import Literal, Protocol
 from tensorflowonspark.driver.metrics.history import History
 from tensorflowonspark.driver.metrics.node_record import SERIES, NodeRecord, stragglers
 from tensorflowonspark.driver.metrics.records import ClusterEvent, ClusterMetrics, EpochMetrics, EventKind, NodeMetrics
+from tensorflowonspark.driver.metrics.reports import Report, Reports
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import MetricsReported, NodeUsage, TrainingTotals
 from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["SERIES", "MetricsListener", "MetricsStore", "Report"]
+__all__ = ["SERIES", "MetricsListener", "MetricsStore"]
 
 _log = logging.getLogger(__name__)
 
 _SUMS = ("rows_per_second", "cores", "memory", "gpu_memory")
 _SAMPLE_SECONDS = 1.0
-_REPORTS = 2000  # of values within epochs
+_EPOCHS = 20_000  # that are kept: the program may report ten in a second
 _FLUSH_SECONDS = 10.0  # for the listeners to handle what has happened, at the cluster's end
-
-
-@dataclass(frozen=True)
-class Report:
-    """Values that the chief reported: those of an epoch's end, or within an epoch.
-
-    Attributes
-    ----------
-    time : float
-        When, in seconds since 1970.
-    epoch : int
-        The epoch, from 0.
-    values : mapping of str to float
-        The metrics.
-    ended : bool
-        Whether they are those of the epoch's end.
-    """
-
-    time: float
-    epoch: int
-    values: Mapping[str, float]
-    ended: bool
 
 
 class MetricsListener(Protocol):
@@ -82,9 +61,10 @@ class MetricsStore:
         self._chief = 0
         self._records: defaultdict[int, NodeRecord] = defaultdict(NodeRecord)  # by node
         self._lock = Lock()  # of the lists below
-        self._epochs: list[EpochMetrics] = []
+        self._epochs: deque[EpochMetrics] = deque(maxlen=_EPOCHS)
+        self._total_epochs = 0
         self._events: list[ClusterEvent] = []
-        self._reports: list[Report] = []
+        self._reports = Reports()
         self._history = History(SERIES)
         self._listeners: list[MetricsListener] = []
         self._queue: queue.SimpleQueue[Callable[[MetricsListener], None] | Event] = queue.SimpleQueue()
@@ -142,16 +122,14 @@ class MetricsStore:
             return
         now = time.time()
         with self._lock:
-            self._reports.append(Report(now, message.epoch, message.values, message.ended))
-            if len(self._reports) > _REPORTS:
-                kept = [each for each in self._reports if each.ended] if not message.ended else self._reports
-                self._reports = self._reports[::2] if len(kept) > _REPORTS // 2 else kept
+            self._reports.add(Report(now, message.epoch, message.values, message.ended))
             if not message.ended:
                 return
             epoch = EpochMetrics(
                 message.epoch, now, message.seconds, dict(message.values), self.restarts, message.shown
             )
             self._epochs.append(epoch)
+            self._total_epochs += 1
         self._call(lambda each: each.epoch_ended(epoch))
 
     def note(self, kind: EventKind, text: str, node: str | None = None) -> None:
@@ -189,7 +167,7 @@ class MetricsStore:
         """Return the present state."""
         nodes = self._node_metrics()
         with self._lock:
-            epochs, events = tuple(self._epochs), tuple(self._events)
+            epochs, events, total_epochs = tuple(self._epochs), tuple(self._events), self._total_epochs
         rates = [each.rows_per_second for each in nodes if each.rows_per_second is not None]
         steps = [each.seconds_per_step for each in nodes if each.seconds_per_step is not None]
         return ClusterMetrics(
@@ -206,6 +184,7 @@ class MetricsStore:
             epochs=epochs,
             events=events,
             advice=self._advice(),
+            total_epochs=total_epochs,
         )
 
     def series(self, number: int | None = None, first: int = 0) -> dict[str, list[float | None]]:
@@ -215,7 +194,7 @@ class MetricsStore:
     def reports(self) -> list[Report]:
         """Return the values that the chief has reported, by time; of very many only some."""
         with self._lock:
-            return list(self._reports)
+            return self._reports.all()
 
     def lines(self, number: int) -> list[str]:
         """Return the last lines of a node's output."""

@@ -7,7 +7,7 @@ of Spark, which they inherit.
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -39,11 +39,19 @@ class Reservation:
         The slots.
     follow : callable, optional
         Called with the `RestartController` of each cluster that draws from them, when it is made.
+    about : callable, optional
+        Returns what identifies these clusters in the lines of the console, as ``{"trial": 3}``.
     """
 
-    def __init__(self, lease: Lease, follow: Callable[[Any], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        follow: Callable[[Any], None] = lambda _: None,
+        about: Callable[[], Mapping[str, object]] = dict,
+    ) -> None:
         self._lease = lease
         self.follow = follow
+        self.about = about
         self.name = lease.request.name
         self.count = lease.count
         self.ledger = SlotLedger(self.name)

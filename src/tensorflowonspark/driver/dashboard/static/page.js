@@ -4,6 +4,9 @@
 const SHOWN_EVENTS = 100;
 const SHOWN_NAMES = 5;
 const AGAIN_MILLISECONDS = 5000;
+const SILENT_MILLISECONDS = 45000; // the driver sends something every 15 s at least
+
+let received = 0; // the time of the driver's last message
 
 function token() {
   return new URLSearchParams(location.search).get("token") || "";
@@ -138,31 +141,48 @@ function showConnection(text, isLost = false) {
 
 function follow() {
   const source = new EventSource(`events?token=${encodeURIComponent(token())}`);
+  const note = () => { received = Date.now(); };
+  // A computer that has slept, or changed its network, may wait for ever for a connection that is gone.
+  const watch = setInterval(() => {
+    if (Date.now() - received < SILENT_MILLISECONDS) return;
+    end();
+    showLost();
+    follow();
+  }, AGAIN_MILLISECONDS);
+  const end = () => { source.close(); clearInterval(watch); };
+  note();
+  source.addEventListener("heartbeat", note);
   source.addEventListener("snapshot", (event) => {
+    note();
     model.summary = {};
     model.apply(JSON.parse(event.data));
     showConnection("live");
     drawSoon();
   });
   source.addEventListener("update", (event) => {
+    note();
     model.apply(JSON.parse(event.data));
     drawSoon();
   });
   source.addEventListener("ended", () => {
-    source.close();
+    end();
     clearInterval(table.timer);
     byId("report").hidden = true;
     showConnection(`The cluster has ended (${clock(Date.now() / 1000)}). This page keeps its last state.`);
     drawSoon();
   });
   source.addEventListener("error", () => {
-    const since = clock(model.summary.time || Date.now() / 1000);
     if (source.readyState === EventSource.CLOSED) { // refused, and the browser does not try again
-      source.close();
+      end();
       showConnection("The driver refuses this page: it may belong to an earlier cluster, or too many pages are open.", true);
       setTimeout(follow, AGAIN_MILLISECONDS);
-    } else showConnection(`No connection to the driver since ${since}: trying again. The page shows the last state.`, true);
+    } else showLost();
   });
+}
+
+function showLost() {
+  const since = clock(model.summary.time || Date.now() / 1000);
+  showConnection(`No connection to the driver since ${since}: trying again. The page shows the last state.`, true);
 }
 
 const THEMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
