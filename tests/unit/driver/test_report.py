@@ -9,6 +9,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.dashboard.page import report_html, save_report
 from tensorflowonspark.driver.run import _reported
+from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
 from tests.support.played_training import PlayedTraining, with_failure
 from tests.support.scripted import ScriptedBackend, returns
@@ -109,4 +110,5 @@ def test_a_run_that_fails_leaves_its_report_and_raises_its_own_error(tmp_path, c
         with pytest.raises(type(error)), _reported(cluster_on(ScriptedBackend(returns(1))), str(path)):
             raise error
     assert data_of((tmp_path / "run.html").read_text())["summary"]["state"] == "new"
+    CONSOLE.drain()
     assert f"the report {tmp_path}/file/run.html was not written" in caplog.text
