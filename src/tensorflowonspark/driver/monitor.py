@@ -371,6 +371,7 @@ class Monitor(Roster):
             self.move(node, NodeState.FAILED)
             self._failures.note(node, failure)
             if node.lost:
+                self._note_failure(node, failure)
                 self._report_passes()  # the others may all have ended theirs
                 self._file_feeds.lose(node)
                 self._rounds.node_lost(node)
@@ -397,6 +398,7 @@ class Monitor(Roster):
 
     def retire(self, node: Node, failure: Failed) -> Channel | None:
         """End a node's process, in whose place another one is started (under the lock); return its channel."""
+        self._note_failure(node, failure)
         channel = node.channel
         if channel is not None:
             self._former.add(channel)
@@ -409,6 +411,11 @@ class Monitor(Roster):
             self._on_feed_message(node, failure)
         self.changed.notify_all()
         return channel
+
+    def _note_failure(self, node: Node, failure: Failed) -> None:
+        """Note the failure of a node without which the cluster goes on; `_end_all` notes that of a cluster."""
+        text = f"{node.role} on {node.host} failed: {failure.reason}".partition("\n")[0]
+        self.metrics.note("failure", text, str(node.role))
 
     def has_ended(self, channel: Channel | None) -> bool:
         """Return whether a process that is retired has closed its channel."""

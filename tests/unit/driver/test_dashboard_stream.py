@@ -139,6 +139,17 @@ def test_metrics_that_are_no_numbers_have_names(served):
     assert node["values"]["loss"] == "NaN"
 
 
+def test_the_epoch_of_a_program_with_data_of_its_own_is_the_last_that_it_has_reported(monkeypatch):
+    monkeypatch.setattr(PlayedTraining, "_play_node", lambda *_: None)
+    training = PlayedTraining(2)
+    state = service.PageState(training.store)
+    state.refresh()
+    assert state.full()["summary"]["epoch"] is None
+    training.play(30)
+    state.refresh()
+    assert state.full()["summary"]["epoch"] == 2
+
+
 def test_a_node_has_curves_lines_values_and_gpus():
     training = PlayedTraining(2, gpus=1)
     training.play(10)

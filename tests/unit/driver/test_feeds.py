@@ -125,6 +125,8 @@ def test_a_worker_lost_before_its_report_keeps_no_one_waiting():
     with cluster_on(backend, num_workers=2, num_ps=1, chief=True) as cluster:
         cluster.train("frame")
         assert cluster.join() == {"chief:0": {3: 3}}
+    (failure,) = [each for each in cluster.metrics().events if each.kind == "failure"]
+    assert (failure.node, failure.text.partition(" failed: ")[2]) == ("worker:0", "killed")
 
 
 @pytest.mark.parametrize("killed_first", [True, False])

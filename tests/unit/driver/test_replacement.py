@@ -51,6 +51,9 @@ def test_the_plan_of_a_restart_is_of_one_node_with_the_number_of_its_restart():
         first = backend.nodes[0]
         assert cluster.join() == {"worker:0": "first", "worker:1": "done", "worker:2": "third"}
         assert [node.restarts for node in cluster.nodes] == [0, 2, 0]
+        events = [(each.kind, each.node, each.text) for each in cluster.metrics().events if each.node is not None]
+    assert [each[:2] for each in events] == [("failure", "worker:1"), ("node_restart", "worker:1")] * 2
+    assert events[0][2].endswith(" failed: failure 0")
     assert backend.nodes[0] is first
     assert [list(plan.numbers) for plan in backend.plans] == [[0, 1, 2], [1], [1]]
     assert [plan.config.attempt for plan in backend.plans] == [0, 1, 2]

@@ -122,6 +122,7 @@ class PageState:
 
     def _summarize(self, now: ClusterMetrics) -> dict[str, Any]:
         leader = next((each for each in now.nodes if each.epoch is not None), None)
+        reported = now.epochs[-1].epoch if now.epochs else None  # by a program with data of its own
         begun = [each[0] for each in (self._events[:1] or [[now.time]])] + self._curves["time"][:1]
         return {
             "time": round(now.time, 1),
@@ -134,7 +135,7 @@ class PageState:
             "bytes": _rounded(now.bytes),
             "rows_per_second": _rounded(now.rows_per_second),
             "seconds_per_step": _rounded(now.seconds_per_step),
-            "epoch": leader.epoch if leader else None,
+            "epoch": leader.epoch if leader else reported,
             "step": leader.step if leader else None,
             "steps": leader.steps if leader else None,
             "advice": now.advice,
