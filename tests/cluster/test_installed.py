@@ -88,9 +88,12 @@ def test_the_command_and_its_check(installed):
 @pytest.mark.timeout(600)
 def test_a_script_on_two_workers(installed):
     (installed.folder / "train.py").write_text(SCRIPT)
-    printed = installed("tfos", "run", "--workers", "2", "--show", "all", "train.py")
+    printed = installed("tfos", "run", "--workers", "2", "--show", "all", "--report", "run.html", "train.py")
     for index in (0, 1):
         assert f"[worker:{index}] trained by {index} {installed.folder / 'venv'}" in printed
+    report = (installed.folder / "run.html").read_text()  # made of files of the package
+    assert "uPlot" in report
+    assert "trained by 1" in report
 
 
 @pytest.mark.slow
