@@ -94,6 +94,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         "dataframe.md",
         "embeddings.md",
         "failures.md",
+        "first-half-hour.md",
         "jax.md",
         "keras-model.md",
         "local-sgd.md",
