@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from importlib import import_module
 
 from docutils import nodes
-from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -22,7 +21,6 @@ class _Options(SphinxDirective):
     """The options of a subcommand of ``tfos``, by the groups of its parser."""
 
     required_arguments = 1
-    option_spec = {"prog": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         from tensorflowonspark import cli

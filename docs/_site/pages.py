@@ -1,43 +1,12 @@
-"""Pages of the site from files of the repository: their names, the navigation, and the gallery of examples.
+"""The pages of the site by the names that `navigation` gives them, with the navigation and the gallery added."""
 
-A page keeps the name of its file without ``docs/``; a ``README.md`` is the first page of its folder. The navigation is
-made from the links in the tables of `INDEXES`, so that each page is listed once, in a table that code hosts show too.
-"""
-
-import posixpath
-import re
 from pathlib import Path
 
+from navigation import INDEXES, cards, children, index_of, page_name
 from sphinx.application import Sphinx
 from sphinx.project import Project
 
-__all__ = ["INDEXES", "cards", "children", "page_name", "setup"]
-
-# The pages whose tables list the pages of a folder; the first page of the site lists the others.
-INDEXES = {
-    "architecture/": "architecture",
-    "benchmarks/": "benchmarks/index",
-    "deploy/": "deploy/index",
-    "examples/": "examples/index",
-    "reference/": "reference/index",
-    "troubleshooting/": "troubleshooting/index",
-}
-_LINK = re.compile(r"\]\(([^)#\s]+\.md)(?:#[^)\s]*)?\)")
-_PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s]+\.(?:png|svg))\)")
-
-
-def page_name(name: str) -> str:
-    """Return the site's name of a page, from that of its file without the suffix.
-
-    Examples
-    --------
-    >>> [page_name(name) for name in ("docs/README", "docs/tune", "examples/mnist/README", "README", "CHANGELOG")]
-    ['index', 'tune', 'examples/mnist/index', 'readme', 'changelog']
-    """
-    if "/" not in name:
-        return name.lower()
-    name = name.removeprefix("docs/")
-    return re.sub(r"(^|/)README$", r"\1index", name)
+__all__ = ["setup"]
 
 
 class _Pages(Project):
@@ -46,55 +15,6 @@ class _Pages(Project):
     def path2doc(self, filename):
         name = super().path2doc(filename)
         return name if name is None else page_name(name)
-
-
-def children(name: str, file: str, text: str) -> list[tuple[str, list[str]]]:
-    """Return the sections of an index page, each with the pages that its tables list first.
-
-    Parameters
-    ----------
-    name, file, text : str
-        The page's name, its path within the repository, and its Markdown.
-    """
-    found: list[tuple[str, list[str]]] = []
-    listed = {name}
-    for part in re.split(r"^## ", text, flags=re.MULTILINE):
-        heading, _, body = part.partition("\n")
-        rows = "\n".join(line for line in body.splitlines() if line.startswith("|"))
-        pages = []
-        for target in _LINK.findall(rows):
-            path = posixpath.normpath(posixpath.join(posixpath.dirname(file), target))
-            page = page_name(path.removesuffix(".md"))
-            if page not in listed and _index_of(page) == name:
-                listed.add(page)
-                pages.append(page)
-        if pages:
-            found.append((heading.strip(), pages))
-    return found
-
-
-def _index_of(page: str) -> str:
-    folders = [folder for folder, index in INDEXES.items() if page.startswith(folder) and page != index]
-    return INDEXES[folders[0]] if folders else "index"
-
-
-def cards(folder: Path) -> str:
-    """Return a grid of cards in MyST: an example's title, first sentence and picture, for each that has a README."""
-    made = [_card(readme) for readme in sorted(folder.glob("*/README.md"))]
-    return "\n".join([":::::{grid} 1 2 2 3", ":gutter: 3", "", *made, ":::::", ""]) if made else ""
-
-
-def _card(readme: Path) -> str:
-    heading, _, text = readme.read_text().partition("\n")
-    paragraphs = [" ".join(each.split()) for each in text.split("\n\n") if re.match(r"\s*[\w`*\[]", each)]
-    sentence = re.split(r"(?<=[.:])\s", paragraphs[0])[0] if paragraphs else ""
-    sentence = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)
-    name = readme.parent.name
-    lines = [f"::::{{grid-item-card}} {heading.lstrip('# ')}", f":link: {name}/index", ":link-type: doc"]
-    picture = _PICTURE.search(text)
-    if picture:
-        lines.append(f":img-top: {posixpath.normpath(posixpath.join(name, picture[1]))}")
-    return "\n".join([*lines, "", sentence.rstrip(":"), "::::", ""])
 
 
 def _name_pages(app: Sphinx) -> None:
@@ -109,13 +29,13 @@ def _read(app: Sphinx, name: str, source: list[str]) -> None:
     sections = children(name, file, source[0])
     if name == "examples/index":
         listed = {page for _, pages in sections for page in pages}
-        rest = [page for page in app.project.docnames if _index_of(page) == name and page not in listed]
+        rest = [page for page in app.project.docnames if index_of(page) == name and page not in listed]
         sections.append(("", sorted(rest)))
         before, table, after = source[0].partition("\n|")
         source[0] = f"{before}\n{cards(Path(app.srcdir) / 'examples')}{table}{after}"
     for heading, pages in sections:
         caption = f":caption: {heading}\n" if name == "index" else ""
-        entries = "\n".join(f"/{page}" for page in pages)
+        entries = "\n".join("Overview </readme>" if page == "readme" else f"/{page}" for page in pages)
         source[0] += f"\n\n```{{toctree}}\n:hidden:\n{caption}\n{entries}\n```\n"
 
 
