@@ -58,8 +58,16 @@ html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {
     "navigation_with_keys": True,
-    "light_css_variables": {"color-brand-primary": "#b3420b", "color-brand-content": "#0f5e9c"},
-    "dark_css_variables": {"color-brand-primary": "#ff9557", "color-brand-content": "#78b7f0"},
+    "light_css_variables": {
+        "color-brand-primary": "#b3420b",
+        "color-brand-content": "#0f5e9c",
+        "color-sidebar-link-text--top-level": "var(--color-foreground-primary)",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#ff9557",
+        "color-brand-content": "#78b7f0",
+        "color-sidebar-link-text--top-level": "var(--color-foreground-primary)",
+    },
 }
 pygments_style = "friendly"
 pygments_dark_style = "monokai"

@@ -1,6 +1,7 @@
 """The reference: options of the command ``tfos``, and a check that each public name is described once."""
 
 import argparse
+import re
 from collections.abc import Iterator
 from importlib import import_module
 
@@ -14,6 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 __all__ = ["PACKAGES", "setup"]
 
 PACKAGES = [f"tensorflowonspark{name}" for name in ("", ".frames", ".keras", ".ml", ".storage")]
+_ACCESSOR = re.compile(r"copy|read|write|(get|set(?!Params))[A-Z]\w*")
 _LOG = logging.getLogger(__name__)
 
 
@@ -58,6 +60,11 @@ def _missing(app: Sphinx, env: BuildEnvironment, node: nodes.Element, content: n
     return None
 
 
+def _skip(app: Sphinx, what: str, name: str, item: object, skip: bool, options: object) -> bool | None:
+    """Leave out the accessors of Spark ML's params, which the parameters of a stage describe."""
+    return True if _ACCESSOR.fullmatch(name) and "ml" in str(getattr(item, "__module__", "")).split(".") else None
+
+
 def _check(app: Sphinx, env: BuildEnvironment) -> None:
     described = set(env.get_domain("py").objects)
     for package in PACKAGES:
@@ -68,6 +75,7 @@ def _check(app: Sphinx, env: BuildEnvironment) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("tfos-options", _Options)
+    app.connect("autodoc-skip-member", _skip)
     app.connect("missing-reference", _missing)
     app.connect("env-check-consistency", _check)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -20,7 +20,7 @@ INDEXES = {
     "troubleshooting/": "troubleshooting/index",
 }
 _LINK = re.compile(r"\]\(([^)#\s]+\.md)(?:#[^)\s]*)?\)")
-_PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s]+\.(?:png|svg))\)")
+_PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.(?:png|svg))\)")
 
 
 def page_name(name: str) -> str:
@@ -83,5 +83,6 @@ def _card(readme: Path) -> str:
     lines = [f"::::{{grid-item-card}} {heading.lstrip('# ')}", f":link: {name}/index", ":link-type: doc"]
     picture = _PICTURE.search(text)
     if picture:
-        lines.append(f":img-top: {posixpath.normpath(posixpath.join(name, picture[1]))}")
+        lines.append(f":img-top: {posixpath.normpath(posixpath.join(name, picture[2]))}")
+        lines.append(f":img-alt: {' '.join(picture[1].split())}")
     return "\n".join([*lines, "", sentence.rstrip(":"), "::::", ""])

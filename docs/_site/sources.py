@@ -64,12 +64,9 @@ def _collect(app: Sphinx) -> Iterator[tuple[str, dict[str, object], str]]:
         todo |= set(_entries(folder))
     for path in sorted(todo):
         title = str(path.relative_to(app.srcdir))
-        body = _listing(path, app) if path.is_dir() else _text(path, app)
-        yield (
-            _page(path, app),
-            {"title": title, "parents": [], "body": f"<h1>{html.escape(title)}</h1>{body}"},
-            "page.html",
-        )
+        heading = "" if path.suffix == ".ipynb" else f"<h1>{html.escape(title)}</h1>"  # notebooks begin with theirs
+        body = heading + (_listing(path, app) if path.is_dir() else _text(path, app))
+        yield _page(path, app), {"title": title, "parents": [], "body": body}, "page.html"
 
 
 def _entries(folder: Path) -> list[Path]:
