@@ -49,6 +49,7 @@ keras-suite: $(STAMP)
 # others. Needs Python 3.11, and npm once, for the library that draws diagrams.
 SPHINX = $(BIN)/python -m sphinx -q -W --keep-going -c docs/_site
 docs: module-map
+	@$(BIN)/python -c 'import sphinx' || { echo "make docs needs Sphinx 9, and so a $(VENV) with Python 3.11 or newer"; exit 1; }
 	$(BIN)/python tools/diagrams.py
 	$(BIN)/python tools/mermaid.py
 	rm -rf build/site build/site-doctrees

@@ -85,7 +85,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize(
     "page",
     [
