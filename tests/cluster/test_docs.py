@@ -80,7 +80,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
     )
     assert not done.returncode, done.stderr
     assert (tmp_path / "models/digits-stage/model/model.keras").exists()
-    assert (tmp_path / "models/digits/checkpoints").is_dir()
+    assert (tmp_path / "models/checkpoints").is_dir()
     assert list((tmp_path / "logs/run-1").iterdir())
 
 
