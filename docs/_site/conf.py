@@ -35,7 +35,7 @@ include_patterns = ["*.md", "docs/**.md", "examples/**.md"]
 exclude_patterns = [".*", "artifacts", "build", "dist", "demo-output", "src", "tests", "benchmarks", "docs/_site"]
 
 # Markdown. The anchors of headings are those that code hosts make.
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "html_image"]
 myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4
 

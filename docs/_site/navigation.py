@@ -20,6 +20,7 @@ INDEXES = {
     "troubleshooting/": "troubleshooting/index",
 }
 _LINK = re.compile(r"\]\(([^)#\s]+\.md)(?:#[^)\s]*)?\)")
+_EXAMPLE = re.compile(r"\[[^\]]+\]\(([\w-]+/README\.md)\)")
 _PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.(?:png|svg))\)")
 
 
@@ -68,21 +69,37 @@ def index_of(page: str) -> str:
     return INDEXES[folders[0]] if folders else "index"
 
 
-def cards(folder: Path) -> str:
-    """Return a grid of cards in MyST: an example's title, first sentence and picture, for each that has a README."""
-    made = [_card(readme) for readme in sorted(folder.glob("*/README.md"))]
-    return "\n".join([":::::{grid} 1 2 2 3", ":gutter: 3", "", *made, ":::::", ""]) if made else ""
+def cards(text: str, folder: Path) -> str:
+    """Return Markdown in which each table of examples is a grid of cards in MyST; other tables stay.
+
+    A row of such a table begins with a link to an example's README. Its card has the README's title and first picture,
+    and the row's second cell.
+
+    Parameters
+    ----------
+    text : str
+        The index of the examples.
+    folder : pathlib.Path
+        Its folder.
+    """
+    return re.sub(r"(?:^\|.*\n)+", lambda found: _grid(found[0], folder), text, flags=re.MULTILINE)
 
 
-def _card(readme: Path) -> str:
+def _grid(table: str, folder: Path) -> str:
+    rows = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in table.splitlines()[2:]]
+    links = [_EXAMPLE.match(row[0]) for row in rows]
+    if not all(link and (folder / link[1]).exists() for link in links):
+        return table
+    made = [_card(folder / link[1], row[1]) for link, row in zip(links, rows, strict=True)]
+    return "\n".join([":::::{grid} 1 2 2 3", ":gutter: 3", "", *made, ":::::", ""])
+
+
+def _card(readme: Path, description: str) -> str:
     heading, _, text = readme.read_text().partition("\n")
-    paragraphs = [" ".join(each.split()) for each in text.split("\n\n") if re.match(r"\s*[\w`*\[]", each)]
-    sentence = re.split(r"(?<=[.:])\s", paragraphs[0])[0] if paragraphs else ""
-    sentence = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)
     name = readme.parent.name
     lines = [f"::::{{grid-item-card}} {heading.lstrip('# ')}", f":link: {name}/index", ":link-type: doc"]
     picture = _PICTURE.search(text)
     if picture:
         lines.append(f":img-top: {posixpath.normpath(posixpath.join(name, picture[2]))}")
         lines.append(f":img-alt: {' '.join(picture[1].split())}")
-    return "\n".join([*lines, "", sentence.rstrip(":"), "::::", ""])
+    return "\n".join([*lines, "", description, "::::", ""])

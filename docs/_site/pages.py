@@ -31,8 +31,7 @@ def _read(app: Sphinx, name: str, source: list[str]) -> None:
         listed = {page for _, pages in sections for page in pages}
         rest = [page for page in app.project.docnames if index_of(page) == name and page not in listed]
         sections.append(("", sorted(rest)))
-        before, table, after = source[0].partition("\n|")
-        source[0] = f"{before}\n{cards(Path(app.srcdir) / 'examples')}{table}{after}"
+        source[0] = cards(source[0], Path(app.srcdir) / "examples")
     for heading, pages in sections:
         caption = f":caption: {heading}\n" if name == "index" else ""
         entries = "\n".join("Overview </readme>" if page == "readme" else f"/{page}" for page in pages)

@@ -49,16 +49,17 @@ def test_every_page_is_in_the_navigation():
     assert set(names) - set(listed) == {"index"}
 
 
-def test_an_example_is_a_card_with_its_title_sentence_and_picture(tmp_path):
+def test_a_table_of_examples_is_a_grid_of_cards(tmp_path):
     (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / "README.md").write_text(
-        "# Digits\n\nTrain on [digits](x.md)\nin ways. More.\n\n![them](out.png)\n"
-    )
-    card = navigation.cards(tmp_path)
-    assert "{grid-item-card} Digits\n:link: mnist/index\n:link-type: doc\n:img-top: mnist/out.png" in card
-    assert "Train on digits in ways.\n" in card
-    assert "More" not in card
-    assert not navigation.cards(tmp_path / "mnist")
+    (tmp_path / "mnist" / "README.md").write_text("# Digits\n\nTrain.\n\n![them](out.png)\n")
+    text = "# E\n\n| a | b | |\n|---|---|---|\n| [mnist](mnist/README.md) | four ways | <img src='x.png'> |\n\nEnd.\n"
+    found = navigation.cards(text, tmp_path)
+    assert "{grid-item-card} Digits\n:link: mnist/index\n:link-type: doc\n:img-top: mnist/out.png" in found
+    assert "\n\nfour ways\n::::" in found
+    assert "|" not in found
+    assert found.endswith("End.\n")
+    other = text.replace("mnist/README.md", "recommender.py")
+    assert navigation.cards(other, tmp_path) == other
 
 
 def test_the_drawings_are_those_of_their_program():
