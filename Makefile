@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs notebooks dist clean
+.PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs docs-links module-map notebooks dist clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -45,8 +45,24 @@ chaos: $(STAMP)
 keras-suite: $(STAMP)
 	$(BIN)/python -m tests.support.keras_suite --page docs/benchmarks/keras-suite.md $(ARGS)
 
+# The documentation site, in build/site, with its links checked: files and anchors of internal ones, the form of
+# others. Needs Python 3.11, and npm once, for the library that draws diagrams.
+SPHINX = $(BIN)/python -m sphinx -q -W --keep-going -c docs/_site
+docs: module-map
+	@$(BIN)/python -c 'import sphinx' || { echo "make docs needs Sphinx 9, and so a $(VENV) with Python 3.11 or newer"; exit 1; }
+	$(BIN)/python tools/diagrams.py
+	$(BIN)/python tools/mermaid.py
+	rm -rf build/site build/site-doctrees
+	$(SPHINX) -j 2 -d build/site-doctrees . build/site
+	$(BIN)/python tools/site_links.py build/site
+
+# Links to other hosts: each is opened, which takes minutes and a network.
+docs-links: module-map
+	$(BIN)/python tools/mermaid.py
+	$(SPHINX) -b linkcheck -d build/site-linkcheck . build/linkcheck
+
 # The map of modules, from their docstrings; writes docs/architecture/modules.md.
-docs: $(STAMP)
+module-map: $(STAMP)
 	$(BIN)/python tools/module_map.py
 
 # The notebooks of examples/notebooks, executed and rewritten with their output.
@@ -99,8 +115,8 @@ $(STAMP): pyproject.toml
 	  { echo "Spark needs Java 17 or newer, and there is none: install it (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test,lint]' || \
-	  $(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test,lint,docs]' || \
+	  $(BIN)/python -m pip install --quiet --editable '.[test,lint,docs]'
 	touch $(STAMP)
 
 clean:

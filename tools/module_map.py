@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "architecture" / "modules.md"
 _HEAD = """# Modules
 
 Every module of `src/tensorflowonspark` with the first sentence of its docstring, by folder. This page is generated:
-change the docstrings and run `make docs`. [Architecture](../architecture.md) describes the layers and the processes.
+change the docstrings and run `make module-map`. [Architecture](../architecture.md) describes layers and processes.
 """
 
 

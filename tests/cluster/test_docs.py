@@ -80,12 +80,12 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
     )
     assert not done.returncode, done.stderr
     assert (tmp_path / "models/digits-stage/model/model.keras").exists()
-    assert (tmp_path / "models/digits/checkpoints").is_dir()
+    assert (tmp_path / "models/checkpoints").is_dir()
     assert list((tmp_path / "logs/run-1").iterdir())
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize(
     "page",
     [
@@ -94,6 +94,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
         "dataframe.md",
         "embeddings.md",
         "failures.md",
+        "first-half-hour.md",
         "jax.md",
         "keras-model.md",
         "local-sgd.md",

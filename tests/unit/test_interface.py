@@ -113,7 +113,7 @@ def _programs():
 @pytest.mark.timeout(600)
 def test_the_programs_of_the_readme_pass_mypy_strict(tmp_path):
     programs = _programs()
-    assert len(programs) >= 5
+    assert len(programs) >= 2
     for number, program in enumerate(programs):
         # A block that a function contains shows a part of it; a user's own functions may have no types.
         text = f"{PRELUDE}\n\ndef program_{number}() -> None:\n{textwrap.indent(program, '    ')}"

@@ -12,7 +12,7 @@ _SPEC.loader.exec_module(module_map)
 
 
 def test_the_page_matches_the_docstrings():
-    assert module_map.PAGE.read_text() == module_map.page(), "run `make docs`"
+    assert module_map.PAGE.read_text() == module_map.page(), "run `make module-map`"
 
 
 def test_modules_are_grouped_by_folder(tmp_path):

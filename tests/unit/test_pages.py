@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-ARCHITECTURE = [page for page in PAGES if "architecture" in str(page.relative_to(ROOT))]
+ARCHITECTURE = [page for page in PAGES if re.search("architecture|glossary", str(page.relative_to(ROOT)))]
 PACKAGE = ROOT / "src" / "tensorflowonspark"
 _CODE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
