@@ -48,7 +48,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 1 if a cell has failed, or if none could run."""
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # the tests of a cell end with this process
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.corners is not None:
@@ -162,4 +161,5 @@ def _version(environment: Path) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # the tests of a cell end with this process
     sys.exit(main())
