@@ -1,6 +1,7 @@
 """The matrix of versions: its cells, the resolver's reasons, outcomes of tests, and the page."""
 
 import doctest
+import sys
 
 import pytest
 
@@ -62,8 +63,42 @@ def test_the_reason_is_the_resolvers():
 def test_an_outcome_counts_what_passed_and_names_what_failed():
     outcome = cell_tests.outcome_of(_REPORT)
     assert outcome.passed == 1
-    assert outcome.failed == {"test_b::test_two": "Timeout (>120.0s)"}
+    assert outcome.failed == {"tests/a/test_b.py::test_two": "Timeout (>120.0s)"}
     assert outcome.timed_out
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Return a function that makes an interpreter: a script that stands for pytest, and has its options."""
+
+    def make(script):
+        path = tmp_path / "python"
+        path.write_text(f"#!{sys.executable}\nimport sys\n{script}")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def test_what_has_timed_out_runs_once_more_alone(python, tmp_path):
+    again = python(f"""
+report = next(each for each in sys.argv if each.startswith("--junitxml=")).partition("=")[2]
+open({str(tmp_path / "calls")!r}, "a").write(" ".join(sys.argv[-2:]) + chr(10))
+twice = sys.argv[-1] == "tests/a/test_b.py::test_two"
+open(report, "w").write("<testsuite><testcase classname='tests.a.test_b' name='test_two'/></testsuite>"
+                        if twice else {_REPORT!r})
+sys.exit(0 if twice else 1)
+""")
+    outcome = cell_tests.run_tests(again, ["tests/a", "tests/b"], tmp_path / "log")
+    assert (outcome.passed, outcome.failed) == (2, {})
+    first, second = (tmp_path / "calls").read_text().splitlines()
+    assert first == "tests/a tests/b"
+    assert second.endswith("tests tests/a/test_b.py::test_two")
+
+
+def test_a_pytest_that_runs_nothing_is_a_failure(python, tmp_path):
+    outcome = cell_tests.run_tests(python("print('not found: tests/a'); sys.exit(4)"), ["tests/a"], tmp_path / "log")
+    assert (outcome.passed, outcome.failed) == (0, {"pytest": "it ended with exit code 4: not found: tests/a"})
 
 
 def test_a_result_is_kept_until_the_code_changes(tmp_path, monkeypatch, capsys):

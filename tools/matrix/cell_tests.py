@@ -33,12 +33,12 @@ _TESTS = [
     f"{_CLUSTER}/training/test_training.py::test_a_worker_with_ten_times_the_rows_of_the_other[local-True]",
     f"{_CLUSTER}/training/test_training.py::test_export_is_whole_and_runs_without_us",
     f"{_CLUSTER}/training/test_training.py::test_asynchronous_training_with_a_parameter_server",
-    f"{_CLUSTER}/keras/test_fitting.py::test_tf_keras_works_too",
     f"{_CLUSTER}/ml/test_estimator.py::test_number_columns_become_one_input_and_class_weights_count",
     f"{_CLUSTER}/v2/test_pipeline.py::test_a_program_of_2x_trains_and_applies",
     f"{_CLUSTER}/cli/test_run.py::test_a_script_that_knows_nothing_of_spark_trains_on_two_workers[local]",
 ]
 _OF_SPARK_4 = [f"{_SPARK}/tfrecords/test_source.py::test_both_ways"]  # data sources in Python
+_HAVE_RUN = (0, 1)  # exit codes of pytest: all tests have passed, or some have failed
 _running: "set[subprocess.Popen[bytes]]" = set()
 _SECONDS = 3600  # for the tests of a cell, on a machine that does other work too
 _TEST_SECONDS = 600  # for a test that sets no limit of its own
@@ -53,7 +53,7 @@ class Outcome:
     passed : int
         How many have passed.
     failed : dict of str to str
-        The error of each failed test, in one line, by its name.
+        The error of each failed test, in one line, by pytest's name of it; of pytest itself by another one.
     """
 
     passed: int = 0
@@ -84,22 +84,21 @@ def run_tests(python: Path, tests: list[str], log: Path) -> Outcome:
     log : pathlib.Path
         The file to which the output is appended.
     """
-    with tempfile.TemporaryDirectory() as cache:
-        options = ["-o", f"cache_dir={cache}", "-o", f"timeout={_TEST_SECONDS}"]
-        outcome = _pytest(python, [*options, *tests], log)
-        if outcome.timed_out:
-            again = _pytest(python, [*options, "--last-failed", *tests], log)
-            outcome = Outcome(outcome.passed + again.passed, again.failed)
+    outcome = _pytest(python, tests, log)
+    if outcome.timed_out and all("::" in name for name in outcome.failed):
+        again = _pytest(python, list(outcome.failed), log)
+        outcome = Outcome(outcome.passed + again.passed, again.failed)
     return outcome
 
 
-def _pytest(python: Path, arguments: list[str], log: Path) -> Outcome:
+def _pytest(python: Path, tests: list[str], log: Path) -> Outcome:
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     environment |= {"TFOS_TEST_MASTERS": "local", "TFOS_TEST_JAVA_ARCHIVE": "0"}
     environment |= {"PATH": f"{python.parent}{os.pathsep}{environment['PATH']}"}
     scratch = Path(tempfile.mkdtemp(prefix="tfos-matrix-"))
     report = scratch / "report.xml"
-    command = [python, "-m", "pytest", "-q", f"--junitxml={report}", f"--basetemp={scratch / 'tests'}", *arguments]
+    options = ["-q", "-p", "no:cacheprovider", "-o", f"timeout={_TEST_SECONDS}", f"--junitxml={report}"]
+    command = [python, "-m", "pytest", *options, f"--basetemp={scratch / 'tests'}", *tests]
     try:
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -109,13 +108,13 @@ def _pytest(python: Path, arguments: list[str], log: Path) -> Outcome:
             try:
                 process.wait(_SECONDS)
             except subprocess.TimeoutExpired:
-                return Outcome(failed={"all": f"not finished after {_SECONDS} s (time-out)"})
+                return Outcome(failed={"pytest": f"not finished after {_SECONDS} s (time-out)"})
             finally:
                 _end(process)
                 _running.discard(process)
-        if not report.exists():
+        if process.returncode not in _HAVE_RUN or not report.exists():
             last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1]
-            return Outcome(failed={"all": f"pytest ended with exit code {process.returncode}: {last}"})
+            return Outcome(failed={"pytest": f"it ended with exit code {process.returncode}: {last}"})
         return outcome_of(report.read_text())
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -139,7 +138,7 @@ def outcome_of(report: str) -> Outcome:
     outcome = Outcome()
     for case in ElementTree.fromstring(report).iter("testcase"):  # noqa: S314 - written by our own pytest
         errors = [*case.findall("failure"), *case.findall("error")]
-        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}".removeprefix("::")
+        name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
         if errors:
             outcome.failed[name] = (errors[0].get("message") or "").strip().partition("\n")[0]
         elif case.find("skipped") is None:
