@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs docs-links module-map notebooks dist clean
+.PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map notebooks dist clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
@@ -80,25 +80,27 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 
-# The oldest versions that are supported, in a .venv of their own, on one master. (TensorFlow 2.16 and 2.17 need NumPy 1,
-# which pyarrow 26 refuses without telling pip.)
+# The same short set of tests with each combination of Python, Spark and TensorFlow; writes docs/compatibility.md.
+# ARGS="--corners" runs three of them, ARGS="--help" lists the options.
+matrix:
+	$(PYTHON) -m tools.matrix $(ARGS)
+
+# A long list of tests with the oldest versions that are supported, on one master. (Their environment stays.)
 OLDEST = .venvs/oldest
-MATRIX = tests/unit/keras tests/cluster/keras tests/cluster/training tests/cluster/lifecycle/test_lifecycle.py tests/spark/frames \
+OLDEST_TESTS = tests/unit/keras tests/cluster/keras tests/cluster/training tests/cluster/lifecycle/test_lifecycle.py tests/spark/frames \
   tests/spark/ml/test_model.py tests/unit/ml/test_summary.py tests/spark/tfrecords/test_functions.py tests/unit/tfrecords/test_framing.py \
   tests/unit/v2/test_pipeline.py tests/spark/v2/test_pipeline.py tests/cluster/v2/test_pipeline.py tests/unit/v2/test_dfutil.py \
   tests/spark/v2/test_dfutil.py tests/cluster/v2/test_programs.py::test_a_program_on_one_machine \
   --ignore=tests/cluster/keras/test_jax.py
-matrix: $(OLDEST)/.installed
-	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest -n 2 $(MATRIX) $(ARGS)
+matrix-oldest: $(OLDEST)/.installed
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest -n 2 $(OLDEST_TESTS) $(ARGS)
 
 # All programs of TensorFlowOnSpark 2.x with these versions: too long for CI beside the rest.
 matrix-programs: $(OLDEST)/.installed
 	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/cluster/v2/test_programs.py $(ARGS)
 
 $(OLDEST)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
-	$(OLDEST)/bin/python -m pip install --quiet --editable '.[test-oldest]' 'pyspark==3.5.*' 'tensorflow==2.16.*' 'tf_keras==2.16.*' 'pyarrow==15.*'
+	$(PYTHON) -m tools.matrix --corners oldest --install $(OLDEST) --extra test-oldest --with 'pyarrow==15.*'
 	touch $@
 
 # A folder of benchmarks/: lifecycle, feed, feed_start, files, first_rows, inference, peers, tfrecord (needs Maven), scale,

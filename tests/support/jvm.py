@@ -32,7 +32,8 @@ def use_options():
     """Have all of Spark's processes that descend from this one start sooner; write the archive if there is none."""
     archive = _archive()
     options = SOONER
-    if archive.exists() or _write(archive):
+    wanted = os.environ.get("TFOS_TEST_JAVA_ARCHIVE") != "0"  # not for an environment that is used once
+    if wanted and (archive.exists() or _write(archive)):
         # Where the classes differ, as with more jars in front, Java reads them as ever, and need not mention it.
         options += f" -XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=error:stderr"
     for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):  # of drivers; of masters and workers

@@ -28,7 +28,7 @@ _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
-    "slow: not run by `make test`, nor by CI's `make matrix`; CI runs a third of them with each commit",
+    "slow: not run by `make test`, nor by CI's `make matrix-oldest`; CI runs a third of them with each commit",
     "quick: run by `make test`; set by folder and marks",
 ]
 

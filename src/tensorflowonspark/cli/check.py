@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorflowonspark.cli.signals import ended_by_signals
 from tensorflowonspark.driver.preflight import examine_environment, wheels_of
+from tensorflowonspark.driver.spark.private_names import python_problems
 from tensorflowonspark.errors import EnvironmentNotReady
 from tensorflowonspark.task.environment import Environment, own_environment
 from tensorflowonspark.task.fabric import Fabric, NcclChoice, find_fabric
@@ -96,15 +97,26 @@ def check(options: argparse.Namespace) -> Report:
     with_cluster = _names_spark(options) and {"pyspark", "java"} <= set(found)
     lines = [f"{name:20}{version}" for name, version in found.items()] if with_cluster or not problems else []
     report = Report(lines, problems)
+    if "pyspark" in found:
+        report.problems += python_problems()
     if with_cluster:
         _check_cluster(options, report)
-    elif getattr(options, "gpu", False):
+        return report
+    if {"pyspark", "tensorflow"} <= set(found) and not problems:
+        report.problems += _own_problems(Environment.of(own_environment()))
+    if getattr(options, "gpu", False):
         from tensorflowonspark.driver.executor_checks import fabric_problems
 
         fabric = find_fabric()
         report.lines += _fabric_lines([("this machine", fabric)])
         report.problems += [f"this machine: {problem}" for problem in fabric_problems(fabric)]
     return report
+
+
+def _own_problems(own: Environment) -> list[str]:
+    """Return a line for each package that can't be imported here, and for each feature that lacks a private name."""
+    unfit = [f"this machine: {package} can't be imported: {error}" for package, error in own.errors.items()]
+    return unfit + [f"this machine: {problem}" for problem in own.missing]
 
 
 def _names_spark(options: argparse.Namespace) -> bool:
@@ -119,6 +131,7 @@ def _check_cluster(options: argparse.Namespace, report: Report) -> None:
     """Add the executors to a report."""
     from tensorflowonspark.cli.spark import start_session, stop_session, submit_arguments
     from tensorflowonspark.driver.executor_checks import examine_executors, problems_of
+    from tensorflowonspark.driver.spark.private_names import jvm_problems
     from tensorflowonspark.driver.spark.resources import allocates_dynamically
 
     with ThreadPoolExecutor(1) as background, ended_by_signals() as install:
@@ -133,6 +146,7 @@ def _check_cluster(options: argparse.Namespace, report: Report) -> None:
             report.lines.append(f"{'Spark':20}{spark.version} on {context.master}, {context.applicationId}")
             if allocates_dynamically(context):
                 report.lines.append(f"{'dynamic allocation':20}{_DYNAMIC}")
+            report.problems += jvm_problems(spark)
             executors = examine_executors(spark, fabric=getattr(options, "gpu", False))
         except EnvironmentNotReady as error:
             report.problems.append(str(error))
@@ -143,7 +157,7 @@ def _check_cluster(options: argparse.Namespace, report: Report) -> None:
     report.hosts = [name for each in executors for name in (each.host, each.address)]
     report.lines += _table(executors)
     report.lines += _fabric_lines([(each.host, each.fabric) for each in executors if each.fabric is not None])
-    report.problems += [f"this machine: {package} can't be imported: {error}" for package, error in own.errors.items()]
+    report.problems += _own_problems(own)
     report.problems += problems_of(own, executors)
 
 

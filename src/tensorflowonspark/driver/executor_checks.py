@@ -144,6 +144,7 @@ def _problems(own: Environment, executor: Environment) -> "Iterator[str]":
         yield clash
     for package, error in executor.errors.items():
         yield f"{package} can't be imported ({error}): {_INSTALL}"
+    yield from executor.missing
     yield from _different(own.versions, executor.versions)
     if executor.unreachable:
         yield (

@@ -23,6 +23,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.pass_steps import wrap_passes
+from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.shards import predicting
 from tensorflowonspark.keras.steps import refuse_custom_step
 
@@ -31,6 +32,7 @@ __all__ = [
     "multiply_class_weights_on_batch",
     "predict_alone",
     "refuse_parameter_servers",
+    "refuse_without_repairs",
     "wrap_trainer",
 ]
 
@@ -60,6 +62,18 @@ def wrap_trainer(trainer: ModuleType) -> None:
 
     wrapt.wrap_function_wrapper(trainer, "TensorFlowTrainer.fit", fit)
     wrap_passes(trainer, "TFEpochIterator")
+
+
+def refuse_without_repairs(trainer: ModuleType) -> None:
+    """Refuse to train on several replicas with a Keras that can't be repaired (called after its trainer's import)."""
+
+    def method(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if model.distribute_strategy.num_replicas_in_sync > 1:
+            refuse_replicas()
+        return wrapped(*args, **kwargs)
+
+    for name in ("fit", "evaluate", "train_on_batch"):
+        wrapt.wrap_function_wrapper(trainer, f"TensorFlowTrainer.{name}", method)
 
 
 def refuse_parameter_servers(trainer: ModuleType) -> None:

@@ -17,78 +17,12 @@ from typing import Any
 
 import wrapt
 
+from tensorflowonspark.keras.private_names import CONTEXT, JAX_REPAIRS, REPAIRS, Repair, is_whole, test_modules
+
 __all__ = ["install", "keep_sources", "keras_backend", "repairing_modules", "wrap"]
 
 _PACKAGE = __name__.rpartition(".")[0]
-_TRAINER = "keras.src.backend.tensorflow.trainer"
-_TF_KERAS = "tf_keras.src.engine.compile_utils"
 _SOURCES = "tensorflow.python.autograph.pyct.loader"
-_ADAPTERS = "keras.src.trainers.data_adapters"
-_LAYERS = "keras.src.layers.preprocessing"
-_REPAIRS = (  # in order: functions are replaced before they are wrapped
-    ("steps:compile_steps", _TRAINER),
-    ("steps:restore_divided_losses", _TRAINER),
-    ("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
-    ("fitting:multiply_class_weights_on_batch", _TRAINER),
-    ("losses:average_single_values", "keras.src.losses.loss"),
-    ("optimizers:sum_gradients_first", "keras.src.backend.tensorflow.optimizer"),
-    ("devices:place_slots", "keras.src.backend.tensorflow.optimizer"),
-    ("optimizers:agree_on_loss_scale", "keras.src.optimizers.loss_scale_optimizer"),
-    ("saving:save_outside_scope", "keras.src.saving.saving_lib"),
-    ("saving:save_hdf5_outside_scope", "keras.src.legacy.saving.legacy_h5_format"),
-    ("saving:export_for_inference", "keras.src.export.saved_model_export_archive"),
-    ("saving:export_for_inference", "tf_keras.src.export.export_lib"),
-    ("startup:explain_late_strategy", "tensorflow.python.distribute.collective_all_reduce_strategy"),
-    ("repair:repair_trainer", _TRAINER),
-    ("fitting:wrap_trainer", _TRAINER),
-    ("fitting:refuse_parameter_servers", _TRAINER),
-    ("fitting:predict_alone", _TRAINER),
-    ("exchange:refuse_torch", "keras.src.backend.torch.trainer"),
-    ("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger"),
-    ("training_events:follow_fit", "keras.src.callbacks.callback_list"),
-    ("training_events:follow_fit", "tf_keras.src.callbacks"),
-    ("waiting:measure_collectives", "tensorflow.python.distribute.cross_device_utils"),
-    ("shards:distribute_shards_whole", "tensorflow.python.distribute.distribute_lib"),
-    ("collectives:keep_remainders", "tensorflow.python.distribute.values_util"),
-    ("collectives:keep_options", "tensorflow.python.distribute.collective_all_reduce_strategy"),
-    ("iterators:destroy_garbage_in_threads", "tensorflow.python.data.ops.iterator_ops"),
-    ("iterators:destroy_in_threads", "tensorflow.python.data.ops.multi_device_iterator_ops"),
-    ("provenance:track_datasets", "tensorflow.python.data.ops.dataset_ops"),
-    ("provenance:track_adapters", f"{_ADAPTERS}.generator_data_adapter"),
-    ("provenance:track_adapters", f"{_ADAPTERS}.py_dataset_adapter"),
-    ("provenance:track_adapters", "tf_keras.src.engine.data_adapter"),
-    ("adapting:wrap_layers", f"{_LAYERS}.normalization"),
-    ("adapting:wrap_layers", f"{_LAYERS}.discretization"),
-    ("adapting:wrap_layers", f"{_LAYERS}.index_lookup"),
-    ("adapting:wrap_layers", f"{_LAYERS}.text_vectorization"),
-    ("adapting:wrap_layers", "tf_keras.src.engine.base_preprocessing_layer"),
-    ("metrics:skip_padding", _TRAINER),
-    ("metrics:skip_padding_in_tf_keras", _TF_KERAS),
-    ("losses:count_real_rows", _TRAINER),
-    ("losses:count_real_rows_in_tf_keras", _TF_KERAS),
-)
-_JAX = "keras.src.backend.jax"
-_JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
-    ("jax.cluster:leave_gpus_to_jax", "tensorflow"),
-    ("jax.cluster:share_seed", "keras.src.random.seed_generator"),
-    ("jax.cluster:note_distribution", "keras.src.distribution.distribution_lib"),
-    ("jax.cluster:distribute_by_default", f"{_JAX}.core"),
-    ("jax.placement:place_without_exchange", f"{_JAX}.distribution_lib"),
-    ("jax.placement:keep_shares", "keras.src.distribution.distribution_lib"),
-    ("jax.training:repair_trainer", f"{_JAX}.trainer"),
-    ("jax.batches:take_batches_of_feeds", _ADAPTERS),
-    ("jax.training:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter"),
-    ("jax.saving:save_alone", "keras.src.saving.saving_lib"),
-    ("jax.saving:save_alone", "keras.src.legacy.saving.legacy_h5_format"),
-    ("jax.saving:save_alone", "keras.src.export.saved_model"),
-    ("saving:export_for_inference", "keras.src.export.saved_model_export_archive"),
-    ("pass_steps:show_known_steps", "keras.src.callbacks.progbar_logger"),
-    ("training_events:follow_fit", "keras.src.callbacks.callback_list"),
-    ("adapting:wrap_layers", f"{_LAYERS}.normalization"),
-    ("adapting:wrap_layers", f"{_LAYERS}.discretization"),
-    ("adapting:wrap_layers", f"{_LAYERS}.index_lookup"),
-    ("adapting:wrap_layers", f"{_LAYERS}.text_vectorization"),
-)
 
 
 def install(program: bytes = b"") -> None:
@@ -103,17 +37,26 @@ def install(program: bytes = b"") -> None:
     def start(context: ModuleType) -> None:
         from tensorflowonspark.keras.startup import start_with_collectives
 
-        start_with_collectives(context, program)
+        if is_whole(CONTEXT, context):
+            start_with_collectives(context, program)
 
-    wrapt.register_post_import_hook(start, "tensorflow.python.eager.context")
+    wrapt.register_post_import_hook(start, CONTEXT.module)
     imports = _Imports()
-    for table in (_REPAIRS, _JAX_REPAIRS):
-        of_module: defaultdict[str, list[str]] = defaultdict(list)
-        for repair, module in table:
-            of_module[module].append(f"{_PACKAGE}.{repair}")
+    for table in (REPAIRS, JAX_REPAIRS):
+        of_module: defaultdict[str, list[Repair]] = defaultdict(list)
+        for repair in table:
+            of_module[repair.module].append(repair)
         for module, repairs in of_module.items():
-            hook = partial(imports.repair, repairs, on_jax=table is _JAX_REPAIRS)
+            hook = partial(imports.repair, repairs, on_jax=table is JAX_REPAIRS)
             wrapt.register_post_import_hook(hook, module)
+    for library in ("tensorflow", "keras", "tf_keras"):
+        wrapt.register_post_import_hook(partial(_test_modules, library), library)
+
+
+def _test_modules(library: str, _: ModuleType) -> None:
+    """Test that a library, which has been imported, has the modules to repair."""
+    table = JAX_REPAIRS if keras_backend() == "jax" else REPAIRS
+    test_modules([repair for repair in table if repair.library == library])
 
 
 def keras_backend() -> str:
@@ -132,14 +75,14 @@ class _Imports:
     def __init__(self) -> None:
         self._own_modules = [f"{_PACKAGE}.{each.name}" for each in pkgutil.iter_modules([str(Path(__file__).parent)])]
         self._complete: set[str] = set()
-        self._waiting: list[tuple[Sequence[str], ModuleType, bool]] = []
+        self._waiting: list[tuple[Sequence[Repair], ModuleType, bool]] = []
         for name in self._own_modules:
             wrapt.register_post_import_hook(self._on_import, name)
 
-    def repair(self, repairs: Sequence[str], module: ModuleType, on_jax: bool = False) -> None:
-        """Call functions, as ``"module:function"``, with a module that has been imported.
+    def repair(self, repairs: Sequence[Repair], module: ModuleType, on_jax: bool = False) -> None:
+        """Make repairs of a module that has been imported, if it has the names that they need.
 
-        Those for JAX are called if it is the backend of Keras 3, and the others for modules of Keras 3 if it is not.
+        Those for JAX are made if it is the backend of Keras 3, and the others for modules of Keras 3 if it is not.
         """
         if on_jax != (keras_backend() == "jax") and (on_jax or module.__name__.startswith("keras.")):
             return
@@ -147,8 +90,9 @@ class _Imports:
             if any(name in sys.modules and name not in self._complete for name in self._own_modules):
                 self._waiting.append((repairs[number:], module, on_jax))
                 return
-            own_module, function = repair.split(":")
-            getattr(importlib.import_module(own_module), function)(module)
+            if is_whole(repair, module):
+                own_module, function = repair.function.split(":")
+                getattr(importlib.import_module(f"{_PACKAGE}.{own_module}"), function)(module)
 
     def _on_import(self, imported: ModuleType) -> None:
         self._complete.add(imported.__name__)
@@ -159,7 +103,7 @@ class _Imports:
 
 def repairing_modules() -> list[str]:
     """Return the names of the modules that make the repairs; they import TensorFlow, but not Keras."""
-    return sorted({f"{_PACKAGE}.{repair.partition(':')[0]}" for repair, _ in _REPAIRS})
+    return sorted({f"{_PACKAGE}.{repair.function.partition(':')[0]}" for repair in REPAIRS})
 
 
 def keep_sources(directory: str) -> None:

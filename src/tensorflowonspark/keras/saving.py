@@ -64,7 +64,7 @@ def export_for_inference(archive: ModuleType) -> None:
     Parameters
     ----------
     archive : module
-        A module with the class ``SavedModelExportArchive`` (Keras 3) or ``ExportArchive`` (tf_keras).
+        A module with the class ``SavedModelExportArchive`` (Keras 3) or ``ExportArchive`` (before 3.14; tf_keras).
     """
     name = "SavedModelExportArchive" if hasattr(archive, "SavedModelExportArchive") else "ExportArchive"
 
@@ -81,7 +81,7 @@ def export_for_inference(archive: ModuleType) -> None:
             return wrapped(*args, **kwargs)
 
     wrap(archive, f"{name}.add_endpoint", add_endpoint)
-    if name == "SavedModelExportArchive":  # with tf_keras all workers save
+    if not archive.__name__.startswith("tf_keras."):  # with tf_keras all workers save
         _leave_scope(archive, f"{name}.write_out")
         wrap(archive, f"{name}.write_out", write_out)
 

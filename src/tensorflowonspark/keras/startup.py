@@ -20,6 +20,7 @@ from typing import Any
 import wrapt
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.private_names import refuse_replicas
 
 __all__ = ["explain_late_strategy", "names_strategy", "start_with_collectives"]
 
@@ -112,9 +113,13 @@ def _configure(context: Any) -> None:
 
 
 def explain_late_strategy(module: ModuleType) -> None:
-    """Explain the error of a strategy that is made too late (called after the import of its module)."""
+    """Explain the error of a strategy that is made too late (called after the import of its module).
+
+    A strategy that would train wrongly, since a name is missing that a repair needs, is refused too.
+    """
 
     def initialize(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        refuse_replicas()
         try:
             return wrapped(*args, **kwargs)
         except RuntimeError as error:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,9 +30,10 @@ _IMPORT_SECONDS = 180.0  # of TensorFlow on a busy host with a cold disk
 _CONNECT_SECONDS = 10.0
 _HOLD_SECONDS = 1.0  # for which a task keeps its slot, so that Spark gives the others to the other tasks
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - its size is read
-# Prints a line for each module: a crash in the import of one leaves those before it known.
+# Prints a line for each module: a crash in the import of one leaves those before it known. Then prints one for each
+# feature of nodes whose private names these modules lack.
 _IMPORTS = """
-import importlib, json, sys
+import importlib, json, os, sys
 for name in sys.argv[1:]:
     try:
         found = [str(getattr(importlib.import_module(name), "__version__", "?")), ""]
@@ -41,6 +42,12 @@ for name in sys.argv[1:]:
     except BaseException as error:
         found = ["", f"{type(error).__name__}: {error}".splitlines()[0]]
     print(json.dumps(["imported", name, *found]), flush=True)
+try:
+    from tensorflowonspark.keras.private_names import all_problems
+    for problem in all_problems(jax=os.environ.get("KERAS_BACKEND") == "jax"):
+        print(json.dumps(["missing", problem, "", ""]), flush=True)
+except ImportError:
+    pass
 """
 
 
@@ -68,6 +75,8 @@ class Environment:
         The number of task slots.
     fabric : Fabric or None
         What connects GPUs, if that was asked for.
+    missing : sequence of str
+        A line for each private name of TensorFlow and Keras that nodes need and these versions lack.
     """
 
     host: str
@@ -81,6 +90,7 @@ class Environment:
     unreachable: str
     slots: int = 0
     fabric: Fabric | None = None
+    missing: Sequence[str] = ()
 
     @classmethod
     def of(cls, fields: dict[str, Any], slots: int = 0) -> "Environment":
@@ -103,7 +113,7 @@ def own_environment(
     fabric : bool
         Whether to find what connects GPUs.
     """
-    versions, errors = _imported()
+    versions, errors, missing = _imported()
     address, unreachable = _connect(driver) if driver else ("", "")
     return {
         "host": socket.gethostname(),
@@ -116,6 +126,7 @@ def own_environment(
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "unreachable": unreachable,
         "fabric": asdict(find_fabric()) if fabric else None,
+        "missing": missing,
     }
 
 
@@ -153,8 +164,8 @@ def report_environment(
         time.sleep(max(0.0, begin + _HOLD_SECONDS - time.monotonic()))
 
 
-def _imported() -> tuple[dict[str, str], dict[str, str]]:
-    """Return the versions of packages, imported in a process of their own, and the errors of those that fail."""
+def _imported() -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Return the versions of packages, imported in another process, errors of those that fail, and missing names."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", _IMPORTS, *PACKAGES]
     output, end = "", "ended"
@@ -169,16 +180,19 @@ def _imported() -> tuple[dict[str, str], dict[str, str]]:
             end = f"ended with {signal.Signals(-process.returncode).name}"
     versions: dict[str, str] = {}
     errors: dict[str, str] = {}
+    missing: list[str] = []
     for line in output.splitlines():
         with suppress(ValueError, TypeError):
             mark, name, version, error = json.loads(line)
             if mark == "imported":
                 (versions if version else errors)[name] = version or error
+            elif mark == "missing":
+                missing.append(name)
     for name in PACKAGES:
         if name not in versions and name not in errors:
             errors[name] = f"the import {end}"
             break  # those after it were not tried
-    return versions, errors
+    return versions, errors, missing
 
 
 def _connect(driver: tuple[str, int]) -> tuple[str, str]:

@@ -206,12 +206,29 @@ def test_two_wheels_of_tensorflow_in_one_directory(monkeypatch):
     assert "-m pip uninstall tensorflow tensorflow-cpu`, then install one of them" in str(raised.value)
 
 
+@pytest.fixture
+def imported(monkeypatch):
+    """Take the imports of `tfos check`, which last for seconds, for done."""
+    facts = {"host": "h", "address": "", "python": "3", "versions": {}, "errors": {}, "gpus": 0, "fabric": None}
+    facts |= {"shared_memory": None, "open_files": 0, "unreachable": "", "missing": []}
+    monkeypatch.setattr("tensorflowonspark.cli.check.own_environment", lambda: facts)
+    return facts
+
+
+@pytest.mark.usefixtures("imported")
 def test_tensorflow_under_another_name_is_shown(monkeypatch, capsys):
     monkeypatch.setattr("tensorflowonspark.cli.check.wheels_of", lambda module: {"tensorflow-cpu": "2.21.0"})
     assert cli.main(["check"]) == 0
     assert re.search(r"^tensorflow +2\.\d+\.\d+ \(tensorflow-cpu\)$", capsys.readouterr().out, re.MULTILINE)
 
 
+def test_a_private_name_that_keras_lacks_is_a_problem(imported, capsys):
+    imported["missing"].append("Keras 3.99.0 has no keras.src.gone: fit on several workers needs it")
+    assert cli.main(["check"]) == 1
+    assert "this machine: Keras 3.99.0 has no keras.src.gone: fit on several" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("imported")
 def test_a_package_that_other_commands_lack_is_named(monkeypatch, capsys):
     monkeypatch.delattr(cli, "run", raising=False)
     monkeypatch.setitem(sys.modules, "tensorflowonspark.cli.run", None)

@@ -1,10 +1,13 @@
 """Models exported by a node's Keras, and scopes that are entered again."""
 
+import importlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tensorflowonspark.keras import saving
+from tensorflowonspark.keras.private_names import EXPORT, REPAIRS
 from tensorflowonspark.node.checkpoint.export import export
 
 
@@ -13,9 +16,10 @@ def keras(request, monkeypatch):
     """Return Keras 3 or 2, with the export of a node."""
     keras = pytest.importorskip(request.param)
     if request.param == "keras":
-        from keras.src.export import saved_model_export_archive as archive
-
-        kind = archive.SavedModelExportArchive
+        exports = [each for each in REPAIRS if each.feature == EXPORT and each.library == "keras"]
+        (repair,) = [each for each in exports if each.applies]
+        archive = importlib.import_module(repair.module)
+        kind = getattr(archive, repair.names[0].partition(".")[0])
     else:
         from tf_keras.src.export import export_lib as archive
 

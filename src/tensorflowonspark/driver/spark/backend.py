@@ -24,6 +24,7 @@ from tensorflowonspark.driver.spark.jobs import (
 )
 from tensorflowonspark.driver.spark.ledger import Lease
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
+from tensorflowonspark.driver.spark.private_names import HADOOP, explained
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, listen
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation
 from tensorflowonspark.errors import SpecError
@@ -145,7 +146,8 @@ class SparkBackend:
 
     def hadoop_settings(self) -> dict[str, str]:
         """Return the settings by which the nodes reach file systems."""
-        return hadoop_settings(self._spark)
+        with explained(HADOOP):
+            return hadoop_settings(self._spark)
 
     def wants_tls(self) -> bool:
         """Whether Spark's settings ask for encrypted connections."""

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.spark.jobs import first_cause
+from tensorflowonspark.driver.spark.private_names import GPUS, explained
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, is_local
 from tensorflowonspark.errors import SpecError
 
@@ -62,8 +63,9 @@ def gpu_profile(context: "SparkContext", gpus: int) -> "ResourceProfile":
             f"Kubernetes {_GPU}.vendor), or leave gpus_per_node out"
         )
     profile = builder.build
-    manager = context._jsc.sc().resourceProfileManager()
-    known = manager.getEquivalentProfile(profile._java_resource_profile)
+    with explained(GPUS):
+        manager = context._jsc.sc().resourceProfileManager()
+        known = manager.getEquivalentProfile(profile._java_resource_profile)
     if known.isDefined():  # executors that were started for it are used again
         return ResourceProfile(_java_resource_profile=known.get())
     try:

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.driver.spark.private_names import DYNAMIC, SLOTS, explained
 from tensorflowonspark.errors import SlotsError, StartError
 from tensorflowonspark.transport import ChannelHandler, ConnectionLost, Credentials, Server
 
@@ -48,7 +49,8 @@ DYNAMIC_ALLOCATION = (
 
 def allocates_dynamically(context: "SparkContext") -> bool:
     """Return whether Spark adds and removes executors by their use, whatever the setting is at this time."""
-    return bool(context._jsc.sc().executorAllocationManager().isDefined())
+    with explained(DYNAMIC):
+        return bool(context._jsc.sc().executorAllocationManager().isDefined())
 
 
 def count_slots(context: "SparkContext", profile: "ResourceProfile | None" = None) -> int:
@@ -61,9 +63,10 @@ def count_slots(context: "SparkContext", profile: "ResourceProfile | None" = Non
     profile : ResourceProfile, optional
         The resources of a task; by default those of any task.
     """
-    scala = context._jsc.sc()  # no public API has this number; Spark's own check of barrier stages uses the same call
-    resources = scala.resourceProfileManager().defaultResourceProfile() if profile is None else _java(profile)
-    return int(scala.maxNumConcurrentTasks(resources))
+    with explained(SLOTS):  # no public API has this number; Spark's own check of barrier stages uses the same call
+        scala = context._jsc.sc()
+        resources = scala.resourceProfileManager().defaultResourceProfile() if profile is None else _java(profile)
+        return int(scala.maxNumConcurrentTasks(resources))
 
 
 def most_slots(context: "SparkContext", profile: "ResourceProfile | None", present: int) -> int:
@@ -262,7 +265,8 @@ def _java(profile: "ResourceProfile") -> Any:
 
 def _most_cores(context: "SparkContext") -> int:
     """Return the most cores that the application's executors had at one time: a lost executor may be replaced."""
-    summaries = context._jsc.sc().statusStore().executorList(False)
+    with explained(SLOTS):
+        summaries = context._jsc.sc().statusStore().executorList(False)
     changes: list[tuple[int, int]] = []
     for number in range(summaries.size()):
         each = summaries.apply(number)

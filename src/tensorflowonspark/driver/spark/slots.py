@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from tensorflowonspark.driver.spark.ledger import Lease, SlotLedger, SlotRequest
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, count_slots, find_slots, most_slots
-from tensorflowonspark.errors import ClusterError, SlotsError
+from tensorflowonspark.errors import ClusterError, EnvironmentNotReady, SlotsError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -203,6 +203,8 @@ def _ended_applications(context: "SparkContext") -> Iterator[None]:
     """Raise `ClusterError` in place of what Spark raises when the application has ended."""
     try:
         yield
+    except EnvironmentNotReady:
+        raise
     except Exception as error:
         text = "the Spark application has ended while a cluster asked for its task slots"
         if getattr(context, "_jsc", None) is None:

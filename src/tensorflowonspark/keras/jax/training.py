@@ -25,6 +25,7 @@ from tensorflowonspark.keras.jax.cluster import ALONE, JaxCluster, current
 from tensorflowonspark.keras.jax.padding import skip_padding
 from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
 from tensorflowonspark.keras.pass_steps import wrap_passes
+from tensorflowonspark.keras.private_names import refuse_replicas
 
 __all__ = ["multiply_class_weights", "repair_trainer"]
 
@@ -52,6 +53,7 @@ def _together(trainer: Any, name: str) -> Callable[..., Any]:
         cluster = current()
         if cluster is None or trainer.distribution_lib.distribution() is None:
             return wrapped(*args, **kwargs)
+        refuse_replicas()
         bound = dict(inspect.signature(wrapped).bind(*args, **kwargs).arguments)
         extra = bound.pop("kwargs", {})
         if name == "fit":

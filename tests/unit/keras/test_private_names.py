@@ -1,0 +1,90 @@
+"""The private names of TensorFlow and Keras: all are there, and what a node does without one."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tensorflowonspark.errors import EnvironmentNotReady
+from tensorflowonspark.keras import private_names
+from tensorflowonspark.keras.private_names import JAX_REPAIRS, REPAIRS, Repair
+
+# A process with hooks, in which a name is missing when the module of it has been imported.
+_WITHOUT = """
+import logging, wrapt
+logging.basicConfig(format="%(message)s")
+def remove(module):
+    owner = module
+    *path, name = {name!r}.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    delattr(owner, name)
+wrapt.register_post_import_hook(remove, {module!r})
+from tensorflowonspark.keras import hooks; hooks.install()
+import keras, numpy as np, tensorflow as tf
+from tensorflowonspark.errors import EnvironmentNotReady
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+def fit():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0)
+fit()
+print("one replica trains")
+try:
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        fit()
+    print("two replicas train")
+except EnvironmentNotReady as error:
+    print("refused:", error)
+"""
+
+
+def _run_without(module, name):
+    program = _WITHOUT.format(module=module, name=name)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=110)
+    return done.stdout, done.stderr
+
+
+def test_the_installed_versions_have_all_names():
+    assert list(private_names.all_problems()) == []
+
+
+def test_every_repair_declares_names():
+    assert [repair.function for repair in (*REPAIRS, *JAX_REPAIRS) if not repair.names] == []
+
+
+def test_a_missing_name_that_results_depend_on_refuses_several_replicas():
+    shown, log = _run_without("keras.src.saving.saving_lib", "get_attr_skipset")
+    version = __import__("keras").__version__
+    problem = (
+        f"Keras {version} has no keras.src.saving.saving_lib.get_attr_skipset: saving a model on several workers needs "
+        'it; install "keras>=3.8,<3.16", or a release of TensorFlowOnSpark for this version'
+    )
+    assert shown.splitlines() == ["one replica trains", f"refused: {problem}"]
+    assert problem in log
+
+
+def test_without_any_other_name_training_goes_on_with_a_warning():
+    shown, log = _run_without("keras.src.callbacks.progbar_logger", "ProgbarLogger._update_progbar")
+    assert "two replicas train" in shown
+    assert "has no keras.src.callbacks.progbar_logger.ProgbarLogger._update_progbar: the length of a progress" in log
+
+
+def test_a_missing_module_is_named(monkeypatch, caplog):
+    monkeypatch.setattr(private_names, "_refused", [])
+    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__="3.99.0", __path__=[]))
+    lost = Repair("keras.src.gone", "fit on several workers", ("name",), "repair:repair_trainer")
+    private_names.test_modules([lost])
+    with pytest.raises(EnvironmentNotReady, match=r"^Keras 3\.99\.0 has no keras\.src\.gone: fit on several workers"):
+        private_names.refuse_replicas()
+    assert "Keras 3.99.0 has no keras.src.gone" in caplog.text
+
+
+@pytest.mark.parametrize(("version", "applies"), [("3.8.0", False), ("3.13.2", False), ("3.14.0", True), ("4.0", True)])
+def test_a_repair_is_for_some_versions(monkeypatch, version, applies):
+    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(__version__=version))
+    newer = Repair("keras.x", "f", ("n",), "saving:export_for_inference", versions=("3.14", ""))
+    older = Repair("keras.x", "f", ("n",), "saving:export_for_inference", versions=("", "3.14"))
+    assert (newer.applies, older.applies) == (applies, not applies)

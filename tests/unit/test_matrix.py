@@ -1,0 +1,142 @@
+"""The matrix of versions: its cells, the resolver's reasons, outcomes of tests, and the page."""
+
+import doctest
+import sys
+
+import pytest
+
+from tests.support.paths import ROOT
+from tools.matrix import __main__ as matrix
+from tools.matrix import cell_tests, cells, environments, page
+from tools.matrix.cells import CORNERS, PYTHONS, Cell, corner, selected
+from tools.matrix.results import FAILED, NO_RELEASE, PASSED, Result, Results
+
+_NO_SOLUTION = """error: No solution found when resolving dependencies
+  cause: Because tensorflow>=2.16.0rc0,<=2.16.2 has no wheels with a matching Python ABI tag
+         we can conclude that your requirements are unsatisfiable.
+
+hint: You require CPython 3.13 (`cp313`), but we only found wheels for
+      `tensorflow` (v2.16.2) with the following Python ABI tags: `cp39`
+"""
+_REPORT = """<testsuites><testsuite>
+<testcase classname="tests.a.test_b" name="test_one"/>
+<testcase classname="tests.a.test_b" name="test_two"><failure message="Timeout (&gt;120.0s)&#10;x"/>
+</testcase>
+<testcase classname="tests.a.test_b" name="test_three"><skipped/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize("module", [cells, environments])
+def test_its_examples(module):
+    assert not doctest.testmod(module).failed
+
+
+def test_the_pythons_are_those_of_the_package():
+    assert PYTHONS == ["3.10", "3.11", "3.12", "3.13"]
+    assert len(list(selected())) == 36
+
+
+def test_corners_take_the_nearest_python_that_there_is():
+    assert [corner(name, lambda _: True).name for name in CORNERS] == [
+        "3.10-3.5-2.16",
+        "3.12-4.0-2.18",
+        "3.13-newest-newest",
+    ]
+    assert [corner(name, lambda python: python == "3.11").python for name in CORNERS] == ["3.11"] * 3
+
+
+def test_the_tests_of_a_cell_exist():
+    for spark in ("3.5", "newest"):
+        for test in cell_tests.tests_of(Cell("3.12", spark, "newest")):
+            file, _, function = test.partition("::")
+            assert f"def {function.partition('[')[0] or 'test_'}" in (ROOT / file).read_text(), test
+
+
+def test_the_reason_is_the_resolvers():
+    assert environments.reason(_NO_SOLUTION) == (
+        "You require CPython 3.13 (`cp313`), but we only found wheels for `tensorflow` (v2.16.2) with the following "
+        "Python ABI tags: `cp39`"
+    )
+    assert environments.reason(_NO_SOLUTION.partition("hint")[0]).startswith("Because tensorflow>=2.16.0rc0")
+
+
+def test_an_outcome_counts_what_passed_and_names_what_failed():
+    outcome = cell_tests.outcome_of(_REPORT)
+    assert outcome.passed == 1
+    assert outcome.failed == {"tests/a/test_b.py::test_two": "Timeout (>120.0s)"}
+    assert outcome.timed_out
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Return a function that makes an interpreter: a script that stands for pytest, and has its options."""
+
+    def make(script):
+        path = tmp_path / "python"
+        path.write_text(f"#!{sys.executable}\nimport sys\n{script}")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def test_what_has_timed_out_runs_once_more_alone(python, tmp_path):
+    again = python(f"""
+report = next(each for each in sys.argv if each.startswith("--junitxml=")).partition("=")[2]
+open({str(tmp_path / "calls")!r}, "a").write(" ".join(sys.argv[-2:]) + chr(10))
+twice = sys.argv[-1] == "tests/a/test_b.py::test_two"
+open(report, "w").write("<testsuite><testcase classname='tests.a.test_b' name='test_two'/></testsuite>"
+                        if twice else {_REPORT!r})
+sys.exit(0 if twice else 1)
+""")
+    outcome = cell_tests.run_tests(again, ["tests/a", "tests/b"], tmp_path / "log")
+    assert (outcome.passed, outcome.failed) == (2, {})
+    first, second = (tmp_path / "calls").read_text().splitlines()
+    assert first == "tests/a tests/b"
+    assert second.endswith("tests tests/a/test_b.py::test_two")
+
+
+def test_a_pytest_that_runs_nothing_is_a_failure(python, tmp_path):
+    outcome = cell_tests.run_tests(python("print('not found: tests/a'); sys.exit(4)"), ["tests/a"], tmp_path / "log")
+    assert (outcome.passed, outcome.failed) == (0, {"pytest": "it ended with exit code 4: not found: tests/a"})
+
+
+def test_a_result_is_kept_until_the_code_changes(tmp_path, monkeypatch, capsys):
+    ran = []
+    monkeypatch.setattr(matrix, "_DIRECTORY", tmp_path)
+    monkeypatch.setattr(matrix, "_run", lambda cell, current: ran.append(current) or Result(PASSED, revision=current))
+    for revision in ("one", "one", "two", "", ""):  # the last two are not committed
+        monkeypatch.setattr(matrix, "revision", lambda revision=revision: revision)
+        assert matrix.main(["--python", "3.12", "--spark", "3.5", "--tensorflow", "2.18"]) == 0
+    assert ran == ["one", "two", "", ""]
+    assert Results(tmp_path / "results.json").by_cell["3.12-3.5-2.18"].revision == ""
+    assert "1 of 1 cells have a result of this revision" in capsys.readouterr().out
+
+
+def test_a_failed_cell_is_the_exit_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix, "_DIRECTORY", tmp_path)
+    monkeypatch.setattr(matrix, "_run", lambda cell, current: Result(FAILED, "test_a: no"))
+    assert matrix.main(["--python", "3.12", "--spark", "3.5", "--tensorflow", "2.18"]) == 1
+
+
+def test_the_page_has_a_grid_with_reasons_and_the_versions(tmp_path, monkeypatch):
+    results = {
+        cell.name: Result(PASSED, tests=31, versions={"pyspark": "4.3.0"}, date="2026-11-24") for cell in selected()
+    }
+    results["3.13-3.5-2.16"] = Result(NO_RELEASE, "no wheels", date="2026-11-25")
+    results["3.10-3.5-2.16"] = Result(FAILED, "test_a: no", date="2026-11-24")
+    del results["3.11-4.0-2.18"]
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(page, "ROOT", tmp_path)
+    page.PAGE.write_text(f"before\n\n{page.BEGIN}\nold\n{page.END}\n\nafter\n")
+    page.publish(results)
+    text = page.PAGE.read_text()
+    assert text.startswith("before\n\n")
+    assert text.endswith("\n\nafter\n")
+    assert "old" not in text
+    assert "Measured on 2026-11-24 to 2026-11-25" in text
+    assert "| 3.10 | 3.5 | **failed [1]** | 31 passed | 31 passed |" in text
+    assert "| 3.11 | 4.0 | 31 passed | not run | 31 passed |" in text
+    assert "| 3.13 | 3.5 | no release [2] | 31 passed | 31 passed |" in text
+    assert "| 3.13 | newest (4.3.0) |" in text
+    assert "1. test_a: no\n2. the resolver: no wheels" in text

@@ -1,0 +1,165 @@
+"""Command line of the matrix: select cells, run them, write the page."""
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+from tools.matrix.cell_tests import end_tests, run_tests, tests_of
+from tools.matrix.cells import CORNERS, PYTHONS, ROOT, SPARKS, TENSORFLOWS, Cell, corner, selected
+from tools.matrix.environments import NoPython, NoRelease, find_python, install, resolve, versions_of
+from tools.matrix.page import publish, table
+from tools.matrix.results import FAILED, NO_PYTHON, NO_RELEASE, PASSED, Result, Results, revision
+
+_DIRECTORY = ROOT / ".venvs" / "matrix"
+_EXTRA = "test-matrix"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="make matrix",
+        description="Run the same short set of tests with each combination of Python, Spark and TensorFlow. Without "
+        "options all cells run, and docs/compatibility.md is written. Results of this revision are kept.",
+    )
+    for name, known in (("python", PYTHONS), ("spark", SPARKS), ("tensorflow", TENSORFLOWS)):
+        parser.add_argument(f"--{name}", action="append", default=[], choices=known, help="repeat it for several")
+    parser.add_argument(
+        "--corners", nargs="*", choices=CORNERS, help="these corners of the matrix; all of them if none"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time (default: 1)")
+    parser.add_argument("--again", action="store_true", help="also run cells that have a result of this revision")
+    parser.add_argument("--list", action="store_true", help="only list the cells; exit code 1 if one can't run")
+    parser.add_argument("--publish", action="store_true", help="write the page even if some results are older")
+    parser.add_argument(
+        "--install", type=Path, metavar="DIRECTORY", help="only make the environment of one cell, there"
+    )
+    parser.add_argument("--extra", default=_EXTRA, help=f"with --install: the extra of this package ({_EXTRA})")
+    parser.add_argument(
+        "--with", action="append", default=[], metavar="REQUIREMENT", dest="more", help="with --install"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return the exit code: 1 if a cell has failed, or if none could run."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.corners is not None:
+        if options.python or options.spark or options.tensorflow:
+            parser.error("--corners names cells; so do --python, --spark and --tensorflow")
+        cells = [corner(name, _is_available) for name in options.corners or CORNERS]
+    else:
+        cells = list(selected(options.python, options.spark, options.tensorflow))
+    if options.list:
+        return max([_list(cell) for cell in cells])
+    if options.install:
+        if len(cells) != 1:
+            parser.error(f"--install makes one environment, and {len(cells)} cells are selected")
+        return _install(cells[0], options)
+    results = Results(_DIRECTORY / "results.json")
+    current = revision()
+    known = {name for name, result in results.by_cell.items() if current and result.revision == current}
+    todo = [cell for cell in cells if options.again or cell.name not in known]
+    if len(todo) < len(cells):
+        print(f"{len(cells) - len(todo)} of {len(cells)} cells have a result of this revision (--again runs them too)")
+    _run_all(todo, options.jobs, partial(_run_and_keep, results=results, current=current))
+    whole = [results.by_cell.get(cell.name) for cell in selected()]
+    if options.publish or (len(cells) == len(whole) and all(result and result.revision == current for result in whole)):
+        publish(results.by_cell)
+    else:
+        print(table(cells, results.by_cell))
+    statuses = [results.by_cell[cell.name].status for cell in cells]
+    return int(FAILED in statuses or PASSED not in statuses)
+
+
+def _run_all(cells: Sequence[Cell], jobs: int, run: Callable[[Cell], None]) -> None:
+    """Call a function with each cell; an interrupt ends the tests that run."""
+    with ThreadPoolExecutor(jobs) as executor:
+        try:
+            list(executor.map(run, cells))
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            end_tests()
+            raise
+
+
+def _is_available(python: str) -> bool:
+    try:
+        find_python(python)
+    except NoPython:
+        return False
+    return True
+
+
+def _list(cell: Cell) -> int:
+    try:
+        found = versions_of(resolve(cell, _EXTRA))
+    except (NoPython, NoRelease) as error:
+        print(f"{cell.name}: {error}")
+        return 1
+    print(f"{cell.name}: pyspark {found['pyspark']}, tensorflow {found['tensorflow']} with {find_python(cell.python)}")
+    return 0
+
+
+def _install(cell: Cell, options: argparse.Namespace) -> int:
+    try:
+        python = install(cell, resolve(cell, options.extra, options.more), options.install.absolute())
+    except (NoPython, NoRelease, RuntimeError) as error:
+        print(f"{cell.name}: {error}", file=sys.stderr)
+        return 1
+    print(f"{cell.name}: {python}")
+    return 0
+
+
+def _run_and_keep(cell: Cell, results: Results, current: str) -> None:
+    print(f"{cell.name}: begins", flush=True)
+    result = _run(cell, current)
+    results.add(cell.name, result)
+    print(f"{cell.name}: {result}", flush=True)
+
+
+def _run(cell: Cell, current: str) -> Result:
+    made = partial(Result, date=date.today().isoformat(), revision=current)
+    directory, log = _DIRECTORY / cell.name, _DIRECTORY / f"{cell.name}.log"
+    versions: dict[str, str] = {}
+    try:
+        resolved = resolve(cell, _EXTRA)
+        versions = versions_of(resolved)
+        python = install(cell, resolved, directory)
+        versions["python"] = _version(directory)
+        log.write_text(f"{resolved}\n")
+        started = time.monotonic()
+        outcome = run_tests(python, tests_of(cell), log)
+        seconds = round(time.monotonic() - started)
+    except NoPython as error:
+        return made(NO_PYTHON, str(error))
+    except NoRelease as error:
+        return made(NO_RELEASE, str(error))
+    except RuntimeError as error:
+        return made(FAILED, str(error), versions=versions)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    if outcome.failed:
+        first, error = next(iter(outcome.failed.items()))
+        detail = f"{first}: {error}" + (f" (and {len(outcome.failed) - 1} more)" if len(outcome.failed) > 1 else "")
+        return made(FAILED, detail, outcome.passed, seconds, versions)
+    return made(PASSED, "", outcome.passed, seconds, versions)
+
+
+def _version(environment: Path) -> str:
+    """Return the version of the Python of an environment."""
+    settings = dict(
+        line.split(" = ") for line in (environment / "pyvenv.cfg").read_text().splitlines() if " = " in line
+    )
+    return settings["version_info"]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # the tests of a cell end with this process
+    sys.exit(main())

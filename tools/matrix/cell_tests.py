@@ -1,0 +1,146 @@
+"""The tests of a cell: which they are, their run, and its outcome."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tools.matrix.cells import ROOT, Cell
+
+__all__ = ["Outcome", "end_tests", "outcome_of", "run_tests", "tests_of"]
+
+_CLUSTER, _SPARK = "tests/cluster", "tests/spark"
+_TESTS = [
+    "tests/unit/keras/test_private_names.py::test_the_installed_versions_have_all_names",
+    "tests/unit/tfrecords/test_framing.py",
+    "tests/unit/v2/test_names.py",
+    f"{_SPARK}/frames/test_frames.py::test_maps_add_columns[local-graph-map_blocks]",
+    f"{_SPARK}/frames/test_frames.py::test_reductions[local-2-graph]",
+    f"{_SPARK}/tfrecords/test_functions.py::test_all_types_both_ways",
+    f"{_SPARK}/tfrecords/test_functions.py::test_tensorflow_reads_what_was_written",
+    f"{_SPARK}/ml/test_model.py::test_logits_of_two_classes_and_of_more",
+    f"{_CLUSTER}/lifecycle/test_lifecycle.py::test_nodes_know_each_other[local-detached]",
+    f"{_CLUSTER}/lifecycle/test_lifecycle.py::test_the_block_raises_what_the_users_code_raised_and_ends_all_nodes",
+    f"{_CLUSTER}/feed/test_feeds.py::test_rows_reach_the_programs_whatever_keeps_them[local-disk]",
+    f"{_CLUSTER}/feed/test_feeds.py::test_rows_reach_the_programs_whatever_keeps_them[local-None]",
+    f"{_CLUSTER}/feed/test_feeds.py::test_every_type_of_spark_arrives",
+    f"{_CLUSTER}/feed/test_inference.py::test_a_keras_model_answers",
+    f"{_CLUSTER}/training/test_training.py::test_a_worker_with_ten_times_the_rows_of_the_other[local-True]",
+    f"{_CLUSTER}/training/test_training.py::test_export_is_whole_and_runs_without_us",
+    f"{_CLUSTER}/training/test_training.py::test_asynchronous_training_with_a_parameter_server",
+    f"{_CLUSTER}/ml/test_estimator.py::test_number_columns_become_one_input_and_class_weights_count",
+    f"{_CLUSTER}/v2/test_pipeline.py::test_a_program_of_2x_trains_and_applies",
+    f"{_CLUSTER}/cli/test_run.py::test_a_script_that_knows_nothing_of_spark_trains_on_two_workers[local]",
+]
+_OF_SPARK_4 = [f"{_SPARK}/tfrecords/test_source.py::test_both_ways"]  # data sources in Python
+_HAVE_RUN = (0, 1)  # exit codes of pytest: all tests have passed, or some have failed
+_running: "set[subprocess.Popen[bytes]]" = set()
+_SECONDS = 3600  # for the tests of a cell, on a machine that does other work too
+_TEST_SECONDS = 600  # for a test that sets no limit of its own
+
+
+@dataclass
+class Outcome:
+    """The outcome of some tests.
+
+    Attributes
+    ----------
+    passed : int
+        How many have passed.
+    failed : dict of str to str
+        The error of each failed test, in one line, by pytest's name of it; of pytest itself by another one.
+    """
+
+    passed: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether a test has failed by a time-out, as it may on a busy machine."""
+        return any(
+            re.search(r"time-?out|timed out|within|seconds", error, re.IGNORECASE) for error in self.failed.values()
+        )
+
+
+def tests_of(cell: Cell) -> list[str]:
+    """Return the tests of a cell, as pytest names them."""
+    return _TESTS if cell.spark.startswith("3.") else [*_TESTS, *_OF_SPARK_4]
+
+
+def run_tests(python: Path, tests: list[str], log: Path) -> Outcome:
+    """Run tests on the master `local`, and once more those that failed by a time-out.
+
+    Parameters
+    ----------
+    python : pathlib.Path
+        The interpreter of the cell's environment.
+    tests : list of str
+        As pytest names them.
+    log : pathlib.Path
+        The file to which the output is appended.
+    """
+    outcome = _pytest(python, tests, log)
+    if outcome.timed_out and all("::" in name for name in outcome.failed):
+        again = _pytest(python, list(outcome.failed), log)
+        outcome = Outcome(outcome.passed + again.passed, again.failed)
+    return outcome
+
+
+def _pytest(python: Path, tests: list[str], log: Path) -> Outcome:
+    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    environment |= {"TFOS_TEST_MASTERS": "local", "TFOS_TEST_JAVA_ARCHIVE": "0"}
+    environment |= {"PATH": f"{python.parent}{os.pathsep}{environment['PATH']}"}
+    scratch = Path(tempfile.mkdtemp(prefix="tfos-matrix-"))
+    report = scratch / "report.xml"
+    options = ["-q", "-p", "no:cacheprovider", "-o", f"timeout={_TEST_SECONDS}", f"--junitxml={report}"]
+    command = [python, "-m", "pytest", *options, f"--basetemp={scratch / 'tests'}", *tests]
+    try:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            _running.add(process)
+            try:
+                process.wait(_SECONDS)
+            except subprocess.TimeoutExpired:
+                return Outcome(failed={"pytest": f"not finished after {_SECONDS} s (time-out)"})
+            finally:
+                _end(process)
+                _running.discard(process)
+        if process.returncode not in _HAVE_RUN or not report.exists():
+            last = (log.read_text(errors="replace").strip().splitlines() or [""])[-1]
+            return Outcome(failed={"pytest": f"it ended with exit code {process.returncode}: {last}"})
+        return outcome_of(report.read_text())
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End pytest, if it runs, and the processes of its group."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def end_tests() -> None:
+    """End all tests that run."""
+    for process in list(_running):
+        _end(process)
+
+
+def outcome_of(report: str) -> Outcome:
+    """Return the outcome that a report of pytest in JUnit's XML states."""
+    outcome = Outcome()
+    for case in ElementTree.fromstring(report).iter("testcase"):  # noqa: S314 - written by our own pytest
+        errors = [*case.findall("failure"), *case.findall("error")]
+        name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+        if errors:
+            outcome.failed[name] = (errors[0].get("message") or "").strip().partition("\n")[0]
+        elif case.find("skipped") is None:
+            outcome.passed += 1
+    return outcome
