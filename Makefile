@@ -7,7 +7,7 @@ STAMP = $(VENV)/.installed
 .PHONY: demo test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-programs lint docs notebooks clean
 
 demo: $(STAMP)
-	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
+	$(BIN)/python examples/mnist/fed.py --master 'local[2]' $(ARGS)
 
 # The first rung: what needs no cluster, and a test of every feature on real nodes. Two processes, each with its own
 # Spark sessions.
