@@ -7,9 +7,6 @@ gradients; only the values that Keras's trackers of the loss receive are correct
 A loss that is one number for a whole batch (a function that returns a mean, or one over a model's output without a
 second axis) is averaged over the workers like every other mean. Keras does not divide it: the sum of all workers'
 gradients, and the reported loss, would be too large by the number of workers.
-
-A row may have several losses: one for each pixel or time step. Keras does not multiply them with the row's weight, which
-every fed row has: shapes such as (rows, 48, 48) and (rows,) don't fit, or fit by chance along another axis.
 """
 
 import copy
@@ -25,7 +22,7 @@ import wrapt
 
 from tensorflowonspark.keras.metrics import real_rows
 
-__all__ = ["average_single_values", "count_real_rows", "count_real_rows_in_tf_keras", "spread_weights"]
+__all__ = ["average_single_values", "count_real_rows", "count_real_rows_in_tf_keras"]
 
 _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
 
@@ -90,30 +87,6 @@ def average_single_values(losses: ModuleType) -> None:
         return losses.scale_loss_for_distribution(reduced) if single and averaged else reduced
 
     wrapt.wrap_function_wrapper(losses, "reduce_values", reduce_values)
-
-
-def spread_weights(losses: ModuleType) -> None:
-    """Have Keras 3 multiply all losses of a row with its weight (called after the import of its ``loss``).
-
-    Parameters
-    ----------
-    losses : module
-        ``keras.src.losses.loss``, with any backend of Keras.
-    """
-
-    def reduce_weighted(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        bound = inspect.signature(wrapped).bind(*args, **kwargs)
-        values, weights = bound.arguments["values"], bound.arguments.get("sample_weight")
-        if weights is not None:
-            axes = len(losses.ops.convert_to_tensor(values).shape)
-            weights = losses.ops.convert_to_tensor(weights)
-            while 0 < len(weights.shape) < axes:
-                weights = losses.ops.expand_dims(weights, -1)
-            bound.arguments["sample_weight"] = weights
-        return wrapped(*bound.args, **bound.kwargs)
-
-    if hasattr(losses, "reduce_weighted_values"):
-        wrapt.wrap_function_wrapper(losses, "reduce_weighted_values", reduce_weighted)
 
 
 def _trackers(model: Any) -> list[Any]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras import losses, metrics
+from tensorflowonspark.keras import losses, metrics, row_weights
 from tests.support.padded_batches import (
     BATCH,
     ROWS,
@@ -180,7 +180,7 @@ def test_all_losses_of_a_row_have_its_weight(shape, masked, monkeypatch):
     from keras.src.losses import loss
 
     monkeypatch.setattr(loss, "reduce_weighted_values", loss.reduce_weighted_values)
-    losses.spread_weights(loss)
+    row_weights.spread_weights(loss)
     rng = np.random.default_rng(0)
     truth, found = rng.random((2, BATCH, *shape, 1), "f4")
     weights = np.array([1, 2, 0, -0.0], "f4")
@@ -199,7 +199,7 @@ def test_padding_counts_in_no_loss_of_a_network_that_labels_each_step(size, inst
         from keras.src.losses import loss
 
         monkeypatch.setattr(loss, "reduce_weighted_values", loss.reduce_weighted_values)
-        losses.spread_weights(loss)
+        row_weights.spread_weights(loss)
     install()
     rng = np.random.default_rng(0)
     x, y = rng.random((ROWS, size, 3), "f4"), rng.integers(0, 2, (ROWS, size))
