@@ -100,7 +100,7 @@ def draw(rows, path):
     import matplotlib.pyplot as plt
     import numpy as np
 
-    figure, axes = plt.subplots(3, 10, figsize=(9, 3.2), layout="constrained")
+    figure, axes = plt.subplots(2, 10, figsize=(9, 2.2), layout="constrained")
     for each, row in zip(axes.flat, rows, strict=False):
         right = row.prediction == row.label
         each.imshow(np.frombuffer(row.image, "uint8").reshape(SIZE, SIZE, 3))
@@ -108,7 +108,7 @@ def draw(rows, path):
             f"{row.prediction:.0f}" if right else f"{row.prediction:.0f} ({row.label})", color="k" if right else "r"
         )
         each.set_axis_off()
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=72)
 
 
 def main():

@@ -116,7 +116,8 @@ def main():
     with tfos.Cluster(spark, train, args, num_workers=options.workers, restarts=2) as cluster:
         cluster.train(data.where("id % 10 <> 0").drop("id"))
         cluster.join()
-    for epoch in cluster.metrics().epochs[:: max(1, options.epochs // 5)]:
+    epochs = cluster.metrics().epochs  # of this run, as the chief has reported them
+    for epoch in epochs[:: max(1, len(epochs) - 1)]:
         print(f"epoch {epoch.epoch}: loss {epoch.values['loss']:.5f}")
 
     network = KerasModel.from_file(args["model"], featuresCol="place")
@@ -141,7 +142,7 @@ def draw(frame, path):
         each.imshow(picture)
         each.set_title(title)
         each.set_axis_off()
-    figure.savefig(path, dpi=72)
+    figure.savefig(path, dpi=68)
     print(f"picture: {path}")
     print(f"peak signal-to-noise ratio on the {len(held_out)} held-out pixels: {decibels:.1f} dB")
 
