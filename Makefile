@@ -7,7 +7,7 @@ STAMP = $(VENV)/.installed
 .PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map notebooks dist clean
 
 demo: $(STAMP)
-	$(BIN)/python examples/digits.py --master 'local[2]' $(ARGS)
+	$(BIN)/python examples/mnist/fed.py --master 'local[2]' $(ARGS)
 
 # The environment in which all tests and checks run.
 dev: $(STAMP)

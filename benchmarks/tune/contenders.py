@@ -7,7 +7,7 @@ import time
 import optuna
 
 from benchmarks.common.rounds import serve_rounds
-from examples.digits import build, digits
+from examples.mnist.fed import build, digits
 
 _EPOCHS, _BATCH = 5, 64
 

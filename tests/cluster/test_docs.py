@@ -65,7 +65,7 @@ def test_the_code_of_pages_that_show_parts_of_programs(tmp_path):
     last = [block for block in blocks if "storage.use(" in block]  # it is about another store
     text = "\n".join([_BEFORE, *(block for block in blocks if block not in last), _AFTER])
     for shown, here in [
-        ("examples/multi_worker.py", f"{ROOT}/examples/multi_worker.py"),
+        ("examples/mnist/script.py", f"{ROOT}/examples/mnist/script.py"),
         ("hdfs://nn", f"file://{tmp_path}"),
         ("hdfs://name:8020", f"file://{tmp_path}"),
         ("s3a://bucket/digits", f"file://{tmp_path}/copy"),

@@ -84,7 +84,7 @@ def check_nothing_staged(mini_cluster):
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mode", ["client", "cluster"])
 def test_an_unchanged_script(yarn, mini_cluster, hadoop_free, tmp_path, mode):
-    script = [ROOT / "examples/multi_worker.py", "--epochs", "8"]
+    script = [ROOT / "examples/mnist/script.py", "--epochs", "8"]
     logs = str(tmp_path / "logs") if mode == "client" else f"{mini_cluster.url}/user/ann/logs"
     process = tfos_run(yarn, mini_cluster.url, mode, "--workers", "2", "--log-dir", logs, *script)
     try:

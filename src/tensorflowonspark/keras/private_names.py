@@ -150,6 +150,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "TensorFlowTrainer.train_on_batch", "data_adapter_utils.class_weight_to_sample_weights", required=False),
     _repair("losses:average_single_values", "keras.src.losses.loss", "a loss that is one number, on several workers",
             "reduce_values", "scale_loss_for_distribution"),
+    _repair("row_weights:spread_weights", "keras.src.losses.loss", "a loss for each pixel or time step of a fed row",
+            "reduce_weighted_values"),
     _repair("optimizers:sum_gradients_first", _OPTIMIZER, OPTIMIZERS,
             "TFOptimizer._backend_apply_gradients", "TFOptimizer._all_reduce_sum_gradients",
             "TFOptimizer._backend_update_step", "TFOptimizer._backend_reset_gradient_accumulators",
@@ -242,8 +244,8 @@ JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
     _repair("jax.saving:save_alone", "keras.src.legacy.saving.legacy_h5_format", SAVING, "save_model_to_hdf5"),
     _repair("jax.saving:save_alone", "keras.src.export.saved_model", SAVING, "export_saved_model"),
     *(repair for repair in REPAIRS if repair.library == "keras" and repair.function in (
-        "saving:export_for_inference", "pass_steps:show_known_steps", "training_events:follow_fit",
-        "adapting:wrap_layers",
+        "row_weights:spread_weights", "saving:export_for_inference", "pass_steps:show_known_steps",
+        "training_events:follow_fit", "adapting:wrap_layers",
     )),
 )  # fmt: skip
 

@@ -72,7 +72,7 @@ def test_a_script_that_knows_nothing_of_spark_trains_on_two_workers(master, tmp_
     model = tmp_path / "model.keras"
     code, output = finished(
         *[*master, "--workers", "2", "--show", "all"],
-        *[ROOT / "examples/multi_worker.py", "--epochs", "8", "--model", model],
+        *[ROOT / "examples/mnist/script.py", "--epochs", "8", "--model", model],
     )
     assert code == 0, output
     found = dict(re.findall(r"\[worker:(\d)\] worker \d: accuracy ([\d.]+)", output))

@@ -51,7 +51,7 @@ def test_an_unchanged_script_trains_on_two_pods(kubernetes):
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
     }
     options = [word for name, value in late.items() for word in ("--conf", f"{name}={value}")]
-    script = [ROOT / "examples/multi_worker.py", "--epochs", "8"]
+    script = [ROOT / "examples/mnist/script.py", "--epochs", "8"]
     process = tfos_run(kubernetes, "--name", "script", *options, *script)
     output = output_of(process, 200)
     assert process.returncode == 0, output

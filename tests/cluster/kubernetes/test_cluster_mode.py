@@ -79,7 +79,7 @@ def exit_code(status):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_an_unchanged_script_trains_under_a_driver_in_a_pod(kubernetes, tmp_path):
-    script = [ROOT / "examples/multi_worker.py", "--epochs", "8"]
+    script = [ROOT / "examples/mnist/script.py", "--epochs", "8"]
     application = Application(kubernetes, "inside", tmp_path / "staging", "--workers", 2, "--show", "all", *script)
     output, log, status = application.end(200)
     assert application.process.returncode == 0, output

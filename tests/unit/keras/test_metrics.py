@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflowonspark.keras import losses, metrics
+from tensorflowonspark.keras import losses, metrics, row_weights
 from tests.support.padded_batches import (
     BATCH,
     ROWS,
@@ -170,3 +170,43 @@ def test_what_is_learned_stays_as_it_was(keras, install):
     install()
     for one, other in zip(learned(), expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape", [(BATCH,), (5, 7)])
+def test_all_losses_of_a_row_have_its_weight(shape, masked, monkeypatch):
+    """One loss for each time step or pixel; the first shape has as many steps as a batch has rows."""
+    keras = pytest.importorskip("keras")
+    from keras.src.losses import loss
+
+    monkeypatch.setattr(loss, "reduce_weighted_values", loss.reduce_weighted_values)
+    row_weights.spread_weights(loss)
+    rng = np.random.default_rng(0)
+    truth, found = rng.random((2, BATCH, *shape, 1), "f4")
+    weights = np.array([1, 2, 0, -0.0], "f4")
+    mask = rng.random((BATCH, *shape)) < (0.7 if masked else 1)
+    prediction = tf.constant(found)
+    if masked:
+        prediction._keras_mask = tf.constant(mask)
+    value = keras.losses.MeanAbsoluteError(reduction="sum")(truth, prediction, sample_weight=weights)
+    expected = np.abs(truth - found)[..., 0] * mask * weights.reshape(-1, *[1] * len(shape))
+    assert float(value) == pytest.approx(expected.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [BATCH, 6])
+def test_padding_counts_in_no_loss_of_a_network_that_labels_each_step(size, install, keras, monkeypatch):
+    if keras.__name__ == "keras":
+        from keras.src.losses import loss
+
+        monkeypatch.setattr(loss, "reduce_weighted_values", loss.reduce_weighted_values)
+        row_weights.spread_weights(loss)
+    install()
+    rng = np.random.default_rng(0)
+    x, y = rng.random((ROWS, size, 3), "f4"), rng.integers(0, 2, (ROWS, size))
+    model = keras.Sequential([keras.layers.Input((size, 3)), keras.layers.Dense(2, "softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    expected = model.evaluate(x, y, batch_size=BATCH, return_dict=True, verbose=0)
+    again = np.arange(6 * BATCH) % ROWS
+    weights = np.where(np.arange(len(again)) < ROWS, 1, np.float32(-0.0)).astype("f4")
+    rows = tf.data.Dataset.from_tensor_slices((x[again], y[again], weights)).batch(BATCH)
+    assert_same([model.evaluate(rows, return_dict=True, verbose=0)], [expected])

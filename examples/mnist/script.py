@@ -1,6 +1,6 @@
 """Handwritten digits on several workers, as TensorFlow's guides write it: no word of TensorFlowOnSpark.
 
-    tfos run --workers 2 examples/multi_worker.py --epochs 30
+    tfos run --workers 2 examples/mnist/script.py --epochs 30
 
 It runs with ``python`` too, as a cluster of one worker.
 """

@@ -1,0 +1,134 @@
+"""The programs of examples/, each run as a user runs it, with the smallest arguments."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+SUBMIT = ("spark-submit", "--master", "local[2]", "--conf", "spark.ui.enabled=false")
+TFOS_RUN = ("tfos", "run", "--master", "local[2]", "--workers", "2", "--show", "all")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A program of the gallery.
+
+    Parameters
+    ----------
+    program : str
+        Its file, below ``examples``.
+    arguments : str
+        Its arguments, for a short run.
+    last_lines : str
+        A pattern that its last lines match.
+    files : tuple of str
+        The files that it writes, in its working directory.
+    command : tuple of str
+        What runs it.
+    """
+
+    program: str
+    arguments: str
+    last_lines: str
+    files: tuple[str, ...] = ()
+    command: tuple[str, ...] = SUBMIT
+
+
+EXAMPLES = [
+    Example(
+        "mnist/function.py",
+        "--epochs 1",
+        r"worker:1 on \S+: \d+ of 360 .*\nmodel: .*\naccuracy on the 360 held-out scans: 0\.\d{3}$",
+        ("mnist-function/digits.keras",),
+    ),
+    Example(
+        "mnist/fed.py",
+        "--epochs 1",
+        r"accuracy on the 360 held-out scans: 0\.\d{3}\npicture: demo-output/digits.png$",
+        ("demo-output/digits.png", "demo-output/model/saved_model.pb"),
+    ),
+    Example(
+        "mnist/estimator.py",
+        "--epochs 1",
+        r"the saved pipeline: (\d+) of \1 predictions are the same\naccuracy on the \1 held-out scans: 0\.\d{3}$",
+        ("mnist-estimator/stages",),
+    ),
+    Example(
+        "mnist/script.py",
+        "--epochs 1 --model script.keras",
+        r"\[worker:(\d)\] worker \1: accuracy 0\.\d{3}",
+        ("script.keras",),
+        TFOS_RUN,
+    ),
+    Example(
+        "segmentation/unet.py",
+        "--epochs 1 --rows 64",
+        r"mean intersection over union on the 320 held-out scenes: 0\.\d{3}$",
+        ("segmentation/segmentation.png", "segmentation/unet.keras"),
+    ),
+    Example(
+        "cifar10_resnet/resnet.py",
+        "--epochs 1 --rows 128 --mixed-precision",
+        r"this run trained 1 of 1 epochs: .*\npicture: .*\naccuracy on the 720 held-out images: 0\.\d{3}$",
+        ("resnet/resnet.keras", "resnet/checkpoints", "resnet/digits.png"),
+    ),
+    *[
+        Example(
+            "imagenet_inception/train.py",
+            f"--network {network} --epochs 1 --rows 160",
+            rf"recognized: none \d+%, .*\naccuracy of {network} on the 800 held-out images: 0\.\d{{3}}$",
+            (f"inception/{network}.keras", "inception/tfrecords/train/_SUCCESS", "inception/damages.png"),
+        )
+        for network in ("inception", "vgg")
+    ],
+    Example(
+        "batch_inference/apply.py",
+        "--epochs 1",
+        r"the embedding, all ten digits, accuracy on held-out scans: 0\.\d{3}$",
+        ("batch-inference/neighbors.png", "batch-inference/predictions/_SUCCESS"),
+    ),
+    Example(
+        "custom_loop/loop.py",
+        "--epochs 1 --batch-size 4096 --accumulate 4",
+        r"epoch 0: loss 0\.\d+\npicture: .*\npeak signal-to-noise ratio on the 6848 held-out pixels: [\d.]+ dB$",
+        ("custom-loop/photograph.png", "custom-loop/photograph.keras", "custom-loop/checkpoints"),
+    ),
+    Example(
+        "gan/gan.py",
+        "--epochs 1",
+        r"has learned from 2000 drawn digits alone: 0\.\d{3}$",
+        ("gan/digits.png", "gan/generator.keras"),
+    ),
+]
+
+
+def name_of(example):
+    """Return the name of an example's test."""
+    return f"{example.program} {example.arguments}".replace(" --", ",").replace(" ", "=")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # more than a minute where nothing else runs, and a Spark application each
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_an_example(example, tmp_path):
+    program = ROOT / "examples" / example.program
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [*example.command, program, *example.arguments.split()],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert not done.returncode, done.stdout + done.stderr
+    lines = done.stderr if example.command is TFOS_RUN else done.stdout
+    assert re.search(example.last_lines, lines.strip()), lines
+    assert [each for each in example.files if not (tmp_path / each).exists()] == []
