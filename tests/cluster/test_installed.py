@@ -100,6 +100,6 @@ def test_a_script_on_two_workers(installed):
 @pytest.mark.timeout(600)
 def test_the_demo_without_its_checkout(installed):
     shutil.copy(ROOT / "examples/mnist/fed.py", installed.folder)
-    printed = installed("python", "digits.py", "--master", "local[2]", "--epochs", "2")
+    printed = installed("python", "fed.py", "--master", "local[2]", "--epochs", "2")
     assert "accuracy on the 360 held-out scans" in printed
     assert (installed.folder / "demo-output/digits.png").stat().st_size > 10_000
