@@ -1,7 +1,10 @@
 """ShardedEmbedding on several workers: it learns what one process learns, resumes on others, and never hangs."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 import tensorflowonspark as tfos
+from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(300)]
 ROWS = np.random.default_rng(5).normal(size=(50, 4)).astype("f4")
@@ -206,3 +210,20 @@ def wrong_id(args, ctx):
 def test_an_id_out_of_range_on_one_worker_is_an_error_that_names_it(spark):
     with pytest.raises(tfos.NodeError, match="worker:1 .* FeedError: .*'items': id 50 in row 0 of the batch"):
         tfos.run(spark, wrong_id, num_workers=2)
+
+
+@pytest.mark.slow
+def test_the_recommender_of_the_examples_comes_near_to_the_best_possible(tmp_path):
+    environment = {"PYSPARK_SUBMIT_ARGS": "--master local[2] pyspark-shell", "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/wide_deep/wide_deep.py"],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    popular, reached, best = (float(found) for found in re.findall(r"AUC.*: (0\.\d+)$", done.stdout, re.MULTILINE))
+    assert popular < best - 0.06 < reached < best
