@@ -142,8 +142,9 @@ def report(results):
             f"worker sends{' (a loopback of its own)' if private else ' (with all else on the loopback)'}; memory is "
             "what a worker, or a parameter server, has resident at the end.",
             table(["table", "ms a step", "kB a step and worker", "MB"], rows),
-            f"**AUC** of [the recommender](../../examples/recommender.py) on held-out rows after 5 epochs, mean and "
-            f"standard deviation over {len(found['auc']['plain'])} seeds; the best possible is {found['best']:.3f}.",
+            "**AUC** of [the recommender](../../benchmarks/parallel/recommender.py) on held-out rows after 5 epochs, "
+            f"mean and standard deviation over {len(found['auc']['plain'])} seeds; the best possible is "
+            f"{found['best']:.3f}.",
             table(["table", "AUC"], auc),
         ]
     )

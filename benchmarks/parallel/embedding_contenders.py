@@ -2,14 +2,14 @@
 
 import ctypes
 import fcntl
-import importlib.util
 import os
 import socket
 import struct
 import sys
 import time
 
-from benchmarks.common.rounds import ROOT, serve_rounds
+from benchmarks.common.rounds import serve_rounds
+from benchmarks.parallel import recommender
 
 _NEW_NETWORK, _GET_FLAGS, _SET_FLAGS, _UP = 0x40000000, 0x8913, 0x8914, 1
 
@@ -161,15 +161,6 @@ def on_servers(args, ctx):
     return seconds / args["steps"], sent / args["steps"] / 2, memory, resident()
 
 
-def recommender():
-    """Return the module of the example."""
-    spec = importlib.util.spec_from_file_location("recommender", ROOT / "examples/recommender.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["recommender"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def main():
     """Serve rounds of all kinds on one Spark session."""
     import tempfile
@@ -183,8 +174,7 @@ def main():
 
     import tensorflowonspark as tfos
 
-    example = recommender()
-    for module in (sys.modules[__name__], example):
+    for module in (sys.modules[__name__], recommender):
         cloudpickle.register_pickle_by_value(module)  # the nodes can't import them
     spark = SparkSession.builder.master("local[5]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
@@ -213,14 +203,14 @@ def main():
             seconds, sent, memory, _ = found
             of = {job: max(size for name, size in memory.items() if name.startswith(job)) for job in ("ps", "worker")}
             return {"seconds": seconds, "bytes": sent, "memory": of["ps"], "worker": of["worker"], "private": private}
-        user, item, click, probability = example.interactions(300, 100, request["interactions"], seed=7)
+        user, item, click, probability = recommender.interactions(300, 100, request["interactions"], seed=7)
         held = user % 5 == item % 5
         frame = spark.createDataFrame(pd.DataFrame({"user": user, "item": item, "click": click})).repartition(4)
-        args = {"users": 300, "items": 100, "learning_rate": 0.1, "batch_size": 500, "epochs": 5, "export": None}
+        args = {"users": 300, "items": 100, "learning_rate": 0.1, "batch_size": 500, "epochs": 5}
         parts = [frame.where(f"user % 5 {sign} item % 5") for sign in ("<>", "=")]
         given = {"data": parts[0], "validation": parts[1], "num_workers": workers}
-        found = tfos.run(spark, example.train, {**args, **request}, **given)["worker:0"]
-        return {"auc": found[-1], "best": example.auc(click[held], probability[held])}
+        found = tfos.run(spark, recommender.train, {**args, **request}, **given)["worker:0"]
+        return {"auc": found[-1], "best": recommender.auc(click[held], probability[held])}
 
     serve_rounds(run_round)
 

@@ -32,7 +32,7 @@ from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 __all__ = [
     "PredictPlan",
@@ -227,14 +227,25 @@ def with_results(plan: PredictPlan, frame: "DataFrame", keep: Sequence[str] | No
     if not hasattr(f, "arrow_udf"):
         whole = StructType([*[frame.schema.fields[place] for place in places], *types.fields])
         return map_in_arrow(frame, partial(_add_results, plan, places), whole)
-    # Spark calls a deterministic function again for each use of its result.
     plain, names = plainly_named(frame)
+    if _has_user_types([*frame.schema.fields, *types.fields]):
+        # Spark 4.2 and 4.3 can't convert vectors beside a function that takes the columnar batches of a scan. A filter
+        # takes rows; this one is always true, and Spark neither removes nor moves it.
+        plain = plain.where(f.spark_partition_id() >= 0)
+    # Spark calls a deterministic function again for each use of its result.
     taken = [names[frame.columns.index(name)] for name in plan.taken.columns]
     predicted = plain.withColumn(_RESULTS, _function(plan, types).asNondeterministic()(*taken))
     if plan.invalid == "skip":
         predicted = predicted.where(f.col(_RESULTS).isNotNull())
     results = [f.col(_RESULTS).getField(name).alias(name) for name in types.names]
     return predicted.select(*[names[place] for place in places], *results)
+
+
+def _has_user_types(fields: "Sequence[StructField]") -> bool:
+    """Return whether a column has a type of its own, as Spark ML's vectors have."""
+    from pyspark.sql.types import UserDefinedType
+
+    return any(isinstance(field.dataType, UserDefinedType) for field in fields)
 
 
 def _function(plan: PredictPlan, types: "StructType") -> Any:

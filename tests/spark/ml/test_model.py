@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
@@ -74,6 +75,14 @@ def spoilt(spark):
     rows = [[float(number), 1.0] for number in range(8)]
     rows[2], rows[4], rows[5] = None, [1.0, None], [1.0]
     return spark.createDataFrame(list(enumerate(rows)), "id long, features array<float>").coalesce(1)
+
+
+def test_vectors_in_a_file_that_spark_reads_in_columnar_batches(spark, tmp_path):
+    """Spark 4.2 and 4.3 give such batches to a Python function, and fail to convert the vectors beside it."""
+    pairs(spark).withColumn("features", array_to_vector("features")).write.parquet(str(tmp_path / "rows"))
+    stage = KerasModel.from_function(lambda rows: rows * 2, {"twice": ("float32", (2,))})
+    row = stage.transform(spark.read.parquet(str(tmp_path / "rows"))).where("id = 3").first()
+    assert (row.features.toArray().tolist(), row.prediction) == ([3.0, 1.0], [6.0, 2.0])
 
 
 def test_rows_that_dont_fit_are_named_left_out_or_null(spark):

@@ -1,0 +1,131 @@
+"""The programs of examples/ on text, tables, series and streams, and of further ways to train: each with few rows."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+SUBMIT = ("spark-submit", "--master", "local[2]", "--conf", "spark.ui.enabled=false")
+TFOS_RUN = ("tfos", "run", "--master", "local[2]", "--workers", "2", "--show", "all")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A program of the gallery.
+
+    Parameters
+    ----------
+    program : str
+        Its file, below ``examples``.
+    arguments : str
+        Its arguments, for a short run.
+    last_lines : str
+        A pattern that its last lines match.
+    files : tuple of str
+        The files that it writes, in its working directory.
+    command : tuple of str
+        What runs it.
+    """
+
+    program: str
+    arguments: str
+    last_lines: str
+    files: tuple[str, ...] = ()
+    command: tuple[str, ...] = SUBMIT
+
+
+EXAMPLES = [
+    Example(
+        "text/lstm.py",
+        "--epochs 1 --words 10",
+        r"accuracy on the \d+ held-out docstrings: 0\.\d+\nof naive Bayes .*: 0\.\d+; the largest class: 0\.\d+$",
+        ("lstm_model/model/model.keras",),
+    ),
+    Example(
+        "text/transformer.py",
+        "--epochs 1 --length 32 --batch-size 512",
+        r"the model writes: Return the .*\nbits per held-out character: \d\.\d+; of trigrams: \d\.\d+$",
+        ("transformer.keras",),
+    ),
+    Example(
+        "wide_deep/wide_deep.py",
+        "--epochs 1 --rows 5000",
+        r"popularity: 0\.\d+\nAUC of the model \(wide and deep\): 0\.\d+\nthe best possible AUC: 0\.\d+$",
+        ("wide_deep.keras",),
+    ),
+    Example(
+        "time_series/forecast.py",
+        "--epochs 1 --shops 2 --days 60",
+        r"a week before: [\d.]+ units\nmean absolute error of the forecast: [\d.]+ units\npicture: .*png$",
+        ("forecast/forecast.png", "forecast/model/model/model.keras"),
+    ),
+    Example(
+        "streaming/streaming.py",
+        "--files 2 --rows 100",
+        r"stopped after \d+ rows and (\d+) steps; \1 steps with those of earlier runs$",
+        ("stream/model", "stream/progress/commits/0"),
+    ),
+    Example(
+        "search/tune_digits.py",
+        "--trials 2 --epochs 1 --storage sqlite:///digits.db",
+        r"accuracy on the \d+ held-out scans after 3 epochs: 0\.\d+$",
+        ("search.png", "digits.db"),
+    ),
+    Example(
+        "search/kt_wine.py",
+        "--trials 2 --epochs 1",
+        r"\[worker:1\] accuracy on 54 held-out wines: [01]\.\d+",
+        ("kt_search/wine",),
+        TFOS_RUN,
+    ),
+    Example(
+        "parameter_servers/parameter_servers.py",
+        "--epochs 1",
+        r"logistic regression on \d+ held-out rows: 0\.\d+\naccuracy of the network on \d+ held-out rows: 0\.\d+$",
+        ("parameter_servers.keras",),
+    ),
+    Example(
+        "diloco/diloco.py",
+        "--epochs 1",
+        r"in step: \d+ exchanges, .*\nDiLoCo: \d+ exchanges, [\d.]+ MB sent by a worker, accuracy 0\.\d+\npicture: .*$",
+        ("diloco.png",),
+    ),
+    Example(
+        "jax/jax_backend.py",
+        "--epochs 1 --backends jax",
+        r"jax: loss [\d.]+, accuracy 0\.\d+ on held-out digits$",
+        ("digits_jax.keras",),
+    ),
+]
+
+
+def name_of(example):
+    """Return the name of an example's test."""
+    return f"{example.program} {example.arguments}".replace(" --", ",").replace(" ", "=")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # more than a minute where nothing else runs, and a Spark application each
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_an_example(example, tmp_path):
+    program = ROOT / "examples" / example.program
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [*example.command, program, *example.arguments.split()],
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert not done.returncode, done.stdout + done.stderr
+    lines = done.stderr if example.command is TFOS_RUN else done.stdout
+    assert re.search(example.last_lines, lines.strip()), lines
+    assert [each for each in example.files if not (tmp_path / each).exists()] == []
