@@ -18,9 +18,7 @@ _CLUSTER, _SPARK = "tests/cluster", "tests/spark"
 _TESTS = [
     "tests/unit/keras/test_private_names.py::test_the_installed_versions_have_all_names",
     "tests/unit/tfrecords/test_framing.py",
-    "tests/unit/v2/test_names.py",
     f"{_SPARK}/frames/test_frames.py::test_maps_add_columns[local-graph-map_blocks]",
-    f"{_SPARK}/frames/test_frames.py::test_reductions[local-2-graph]",
     f"{_SPARK}/tfrecords/test_functions.py::test_all_types_both_ways",
     f"{_SPARK}/tfrecords/test_functions.py::test_tensorflow_reads_what_was_written",
     f"{_SPARK}/ml/test_model.py::test_logits_of_two_classes_and_of_more",

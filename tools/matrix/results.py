@@ -11,7 +11,7 @@ from tools.matrix.cells import ROOT
 __all__ = ["FAILED", "NO_PYTHON", "NO_RELEASE", "PASSED", "Result", "Results", "revision"]
 
 PASSED, FAILED, NO_RELEASE, NO_PYTHON = "passed", "failed", "no release", "no Python"
-_WHAT_COUNTS = ("src", "tests", "examples", "pyproject.toml")
+_WHAT_COUNTS = ("src", "tests", "examples", "tools/matrix", "pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,16 @@ class Results:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = Lock()
-        known = json.loads(file.read_text()) if file.exists() else {}
-        self.by_cell = {name: Result(**of) for name, of in known.items()}
+        self.by_cell = self._read()
+
+    def _read(self) -> dict[str, Result]:
+        known = json.loads(self._file.read_text()) if self._file.exists() else {}
+        return {name: Result(**of) for name, of in known.items()}
 
     def add(self, name: str, result: Result) -> None:
         """Keep the result of a cell in place of an older one."""
         with self._lock:
-            self.by_cell[name] = result
+            self.by_cell = {**self._read(), name: result}  # another process may have added some
             self._file.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps({name: asdict(of) for name, of in sorted(self.by_cell.items())}, indent=1)
             self._file.write_text(f"{text}\n")
