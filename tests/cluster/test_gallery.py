@@ -105,6 +105,67 @@ EXAMPLES = [
         r"has learned from 2000 drawn digits alone: 0\.\d{3}$",
         ("gan/digits.png", "gan/generator.keras"),
     ),
+    Example(
+        "text/lstm.py",
+        "--epochs 1 --words 10",
+        r"accuracy on the \d+ held-out docstrings: 0\.\d+\nof naive Bayes .*: 0\.\d+; the largest class: 0\.\d+$",
+        ("lstm_model/model/model.keras",),
+    ),
+    Example(
+        "text/transformer.py",
+        "--epochs 1 --length 32 --batch-size 512",
+        r"the model writes: Return the .*\nbits per held-out character: \d\.\d+; of trigrams: \d\.\d+$",
+        ("transformer.keras",),
+    ),
+    Example(
+        "wide_deep/wide_deep.py",
+        "--epochs 1 --rows 5000",
+        r"popularity: 0\.\d+\nAUC of the model \(wide and deep\): 0\.\d+\nthe best possible AUC: 0\.\d+$",
+        ("wide_deep.keras",),
+    ),
+    Example(
+        "time_series/forecast.py",
+        "--epochs 1 --shops 2 --days 60",
+        r"a week before: [\d.]+ units\nmean absolute error of the forecast: [\d.]+ units\npicture: .*png$",
+        ("forecast/forecast.png", "forecast/model/model/model.keras"),
+    ),
+    Example(
+        "streaming/streaming.py",
+        "--files 2 --rows 100",
+        r"stopped after \d+ rows and (\d+) steps; \1 steps with those of earlier runs$",
+        ("stream/model", "stream/progress/commits/0"),
+    ),
+    Example(
+        "search/tune_digits.py",
+        "--trials 2 --epochs 1 --storage sqlite:///digits.db",
+        r"accuracy on the \d+ held-out scans after 3 epochs: 0\.\d+$",
+        ("search.png", "digits.db"),
+    ),
+    Example(
+        "search/kt_wine.py",
+        "--trials 2 --epochs 1",
+        r"\[worker:1\] accuracy on 54 held-out wines: [01]\.\d+",
+        ("kt_search/wine",),
+        TFOS_RUN,
+    ),
+    Example(
+        "parameter_servers/parameter_servers.py",
+        "--epochs 1",
+        r"logistic regression on \d+ held-out rows: 0\.\d+\naccuracy of the network on \d+ held-out rows: 0\.\d+$",
+        ("parameter_servers.keras",),
+    ),
+    Example(
+        "diloco/diloco.py",
+        "--epochs 1",
+        r"in step: \d+ exchanges, .*\nDiLoCo: \d+ exchanges, [\d.]+ MB sent by a worker, accuracy 0\.\d+\npicture: .*$",
+        ("diloco.png",),
+    ),
+    Example(
+        "jax/jax_backend.py",
+        "--epochs 1 --backends jax",
+        r"jax: loss [\d.]+, accuracy 0\.\d+ on held-out digits$",
+        ("digits_jax.keras",),
+    ),
 ]
 
 
