@@ -138,7 +138,8 @@ def outer_step(settings: RoundSettings, shared: Shared, mean: Vector, version: i
 
     This is stochastic gradient descent with Nesterov's momentum, whose gradient is the negative mean (DiLoCo, Douillard
     et al. 2023, arXiv 2311.08105, algorithm 1). With a learning rate of 1 and no momentum it is the mean of the weights
-    (SparkNet, Moritz et al. 2015, arXiv 1511.06051). Weights that are not trained are averaged.
+    (SparkNet, Moritz et al. 2015, arXiv 1511.06051). Weights that are not trained are averaged. A round without any
+    change of trained weights, as one that precedes a validation and follows another round at once, is no outer step.
 
     Parameters
     ----------
@@ -160,6 +161,8 @@ def outer_step(settings: RoundSettings, shared: Shared, mean: Vector, version: i
     """
     weights, momentum = shared.weights + mean, shared.momentum
     trained = slice(settings.trained)
+    if not mean[trained].any():
+        return Shared(version, weights, momentum)
     if settings.momentum:
         rate = np.float32(settings.momentum)
         momentum = rate * momentum + mean[trained]

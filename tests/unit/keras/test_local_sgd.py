@@ -123,3 +123,15 @@ def test_a_weight_that_is_not_finite_is_named(rows):
     model.compile(keras.optimizers.SGD(1e30), "mse")
     with pytest.raises(ClusterError, match=r"the weight '.+' on this worker is not finite after 2 steps"):
         model.fit(*rows, epochs=9, verbose=0, callbacks=[DiLoCo(every=2)])
+
+
+def test_a_round_without_a_step_before_it_moves_no_weight():
+    """A round before a validation may follow one that was due by its steps."""
+    settings = rounds.RoundSettings(((2,), (1,)), 2, 0.7, 0.9, half=False, min_workers=1, timeout=60.0)
+    shared = rounds.outer_step(
+        settings, rounds.first_shared(settings, np.zeros(3, np.float32), 0), np.ones(3, np.float32), 1
+    )
+    again = rounds.outer_step(settings, shared, np.zeros(3, np.float32), 2)
+    assert again.version == 2
+    np.testing.assert_array_equal(again.weights, shared.weights)
+    np.testing.assert_array_equal(again.momentum, shared.momentum)
