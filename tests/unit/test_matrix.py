@@ -2,10 +2,13 @@
 
 import doctest
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.programs import wait_for
 from tools.matrix import __main__ as matrix
 from tools.matrix import cell_tests, cells, environments, page
 from tools.matrix.cells import CORNERS, PYTHONS, Cell, corner, selected
@@ -99,6 +102,19 @@ sys.exit(0 if twice else 1)
 def test_a_pytest_that_runs_nothing_is_a_failure(python, tmp_path):
     outcome = cell_tests.run_tests(python("print('not found: tests/a'); sys.exit(4)"), ["tests/a"], tmp_path / "log")
     assert (outcome.passed, outcome.failed) == (0, {"pytest": "it ended with exit code 4: not found: tests/a"})
+
+
+def test_an_interrupt_ends_the_tests_and_begins_no_others(python, tmp_path, monkeypatch):
+    monkeypatch.setattr(cell_tests, "_ended", Event())
+    sleeping = python("import time; time.sleep(60)")
+    with ThreadPoolExecutor(1) as executor:
+        running = executor.submit(cell_tests.run_tests, sleeping, ["tests/a"], tmp_path / "log")
+        wait_for(lambda: cell_tests._running)
+        cell_tests.end_tests()
+        later = executor.submit(cell_tests.run_tests, sleeping, ["tests/a"], tmp_path / "log")
+        for each in (running, later):
+            with pytest.raises(KeyboardInterrupt):
+                each.result(20)
 
 
 def test_a_result_is_kept_until_the_code_changes(tmp_path, monkeypatch, capsys):
