@@ -135,6 +135,15 @@ def test_a_failed_cell_is_the_exit_code(tmp_path, monkeypatch):
     assert matrix.main(["--python", "3.12", "--spark", "3.5", "--tensorflow", "2.18"]) == 1
 
 
+def test_publish_runs_no_cell(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(matrix, "_DIRECTORY", tmp_path)
+    monkeypatch.setattr(matrix, "publish", written.append)
+    Results(tmp_path / "results.json").add("3.12-3.5-2.18", Result(PASSED))
+    assert matrix.main(["--publish"]) == 0
+    assert written == [{"3.12-3.5-2.18": Result(PASSED)}]
+
+
 def test_the_page_has_a_grid_with_reasons_and_the_versions(tmp_path, monkeypatch):
     results = {
         cell.name: Result(PASSED, tests=31, versions={"pyspark": "4.3.0"}, date="2026-11-24") for cell in selected()
