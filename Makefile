@@ -85,8 +85,9 @@ lint: $(STAMP)
 matrix:
 	$(PYTHON) -m tools.matrix $(ARGS)
 
-# A long list of tests with the oldest versions that are supported, on one master. (Their environment stays.)
+# A long list of tests with the oldest Spark and TensorFlow that are supported, on one master. (Their environment stays.)
 OLDEST = .venvs/oldest
+OLDEST_PYTHON ?= $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 OLDEST_TESTS = tests/unit/keras tests/cluster/keras tests/cluster/training tests/cluster/lifecycle/test_lifecycle.py tests/spark/frames \
   tests/spark/ml/test_model.py tests/unit/ml/test_summary.py tests/spark/tfrecords/test_functions.py tests/unit/tfrecords/test_framing.py \
   tests/unit/v2/test_pipeline.py tests/spark/v2/test_pipeline.py tests/cluster/v2/test_pipeline.py tests/unit/v2/test_dfutil.py \
@@ -100,7 +101,7 @@ matrix-programs: $(OLDEST)/.installed
 	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/cluster/v2/test_programs.py $(ARGS)
 
 $(OLDEST)/.installed: pyproject.toml
-	$(PYTHON) -m tools.matrix --corners oldest --install $(OLDEST) --extra test-oldest --with 'pyarrow==15.*'
+	$(PYTHON) -m tools.matrix --python $(OLDEST_PYTHON) --spark 3.5 --tensorflow 2.16 --install $(OLDEST) --extra test-oldest --with 'pyarrow==15.*'
 	touch $@
 
 # A folder of benchmarks/: lifecycle, feed, feed_start, files, first_rows, inference, peers, tfrecord (needs Maven), scale,

@@ -44,7 +44,7 @@ class ClusterError(Exception):
 
 
 class EnvironmentNotReady(ClusterError):
-    """A requirement is not installed or not set: Java, a Python version, pyspark, TensorFlow."""
+    """A requirement is not installed, not set, or has changed: Java, a Python version, pyspark, TensorFlow, Keras."""
 
 
 class SpecError(ClusterError, ValueError):

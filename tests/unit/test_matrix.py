@@ -2,10 +2,13 @@
 
 import doctest
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.programs import wait_for
 from tools.matrix import __main__ as matrix
 from tools.matrix import cell_tests, cells, environments, page
 from tools.matrix.cells import CORNERS, PYTHONS, Cell, corner, selected
@@ -101,6 +104,19 @@ def test_a_pytest_that_runs_nothing_is_a_failure(python, tmp_path):
     assert (outcome.passed, outcome.failed) == (0, {"pytest": "it ended with exit code 4: not found: tests/a"})
 
 
+def test_an_interrupt_ends_the_tests_and_begins_no_others(python, tmp_path, monkeypatch):
+    monkeypatch.setattr(cell_tests, "_ended", Event())
+    sleeping = python("import time; time.sleep(60)")
+    with ThreadPoolExecutor(1) as executor:
+        running = executor.submit(cell_tests.run_tests, sleeping, ["tests/a"], tmp_path / "log")
+        wait_for(lambda: cell_tests._running)
+        cell_tests.end_tests()
+        later = executor.submit(cell_tests.run_tests, sleeping, ["tests/a"], tmp_path / "log")
+        for each in (running, later):
+            with pytest.raises(KeyboardInterrupt):
+                each.result(20)
+
+
 def test_a_result_is_kept_until_the_code_changes(tmp_path, monkeypatch, capsys):
     ran = []
     monkeypatch.setattr(matrix, "_DIRECTORY", tmp_path)
@@ -117,6 +133,15 @@ def test_a_failed_cell_is_the_exit_code(tmp_path, monkeypatch):
     monkeypatch.setattr(matrix, "_DIRECTORY", tmp_path)
     monkeypatch.setattr(matrix, "_run", lambda cell, current: Result(FAILED, "test_a: no"))
     assert matrix.main(["--python", "3.12", "--spark", "3.5", "--tensorflow", "2.18"]) == 1
+
+
+def test_publish_runs_no_cell(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(matrix, "_DIRECTORY", tmp_path)
+    monkeypatch.setattr(matrix, "publish", written.append)
+    Results(tmp_path / "results.json").add("3.12-3.5-2.18", Result(PASSED))
+    assert matrix.main(["--publish"]) == 0
+    assert written == [{"3.12-3.5-2.18": Result(PASSED)}]
 
 
 def test_the_page_has_a_grid_with_reasons_and_the_versions(tmp_path, monkeypatch):

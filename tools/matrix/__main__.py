@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time (default: 1)")
     parser.add_argument("--again", action="store_true", help="also run cells that have a result of this revision")
     parser.add_argument("--list", action="store_true", help="only list the cells; exit code 1 if one can't run")
-    parser.add_argument("--publish", action="store_true", help="write the page even if some results are older")
+    parser.add_argument("--publish", action="store_true", help="only write the page, from the results that there are")
     parser.add_argument(
         "--install", type=Path, metavar="DIRECTORY", help="only make the environment of one cell, there"
     )
@@ -63,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"--install makes one environment, and {len(cells)} cells are selected")
         return _install(cells[0], options)
     results = Results(_DIRECTORY / "results.json")
+    if options.publish:
+        publish(results.by_cell)
+        return 0
     current = revision()
     known = {name for name, result in results.by_cell.items() if current and result.revision == current}
     todo = [cell for cell in cells if options.again or cell.name not in known]
@@ -70,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{len(cells) - len(todo)} of {len(cells)} cells have a result of this revision (--again runs them too)")
     _run_all(todo, options.jobs, partial(_run_and_keep, results=results, current=current))
     whole = [results.by_cell.get(cell.name) for cell in selected()]
-    if options.publish or (len(cells) == len(whole) and all(result and result.revision == current for result in whole)):
+    if len(cells) == len(whole) and all(result and result.revision == current for result in whole):
         publish(results.by_cell)
     else:
         print(table(cells, results.by_cell))

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from xml.etree import ElementTree
 
 from tools.matrix.cells import ROOT, Cell
@@ -37,6 +38,7 @@ _TESTS = [
 ]
 _OF_SPARK_4 = [f"{_SPARK}/tfrecords/test_source.py::test_both_ways"]  # data sources in Python
 _HAVE_RUN = (0, 1)  # exit codes of pytest: all tests have passed, or some have failed
+_ended = Event()
 _running: "set[subprocess.Popen[bytes]]" = set()
 _SECONDS = 3600  # for the tests of a cell, on a machine that does other work too
 _TEST_SECONDS = 600  # for a test that sets no limit of its own
@@ -81,6 +83,11 @@ def run_tests(python: Path, tests: list[str], log: Path) -> Outcome:
         As pytest names them.
     log : pathlib.Path
         The file to which the output is appended.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If `end_tests` has been called.
     """
     outcome = _pytest(python, tests, log)
     if outcome.timed_out and all("::" in name for name in outcome.failed):
@@ -104,7 +111,11 @@ def _pytest(python: Path, tests: list[str], log: Path) -> Outcome:
             )
             _running.add(process)
             try:
+                if _ended.is_set():
+                    raise KeyboardInterrupt
                 process.wait(_SECONDS)
+                if _ended.is_set():
+                    raise KeyboardInterrupt
             except subprocess.TimeoutExpired:
                 return Outcome(failed={"pytest": f"not finished after {_SECONDS} s (time-out)"})
             finally:
@@ -126,7 +137,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def end_tests() -> None:
-    """End all tests that run."""
+    """End all tests that run, and begin no others."""
+    _ended.set()
     for process in list(_running):
         _end(process)
 

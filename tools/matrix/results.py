@@ -74,4 +74,6 @@ def revision() -> str:
         command = ["git", *arguments, "--", *_WHAT_COUNTS]
         return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
+    if not (ROOT / ".git").exists():  # a copy without its history
+        return ""
     return "" if git("status", "--porcelain") else git("log", "-1", "--format=%H")

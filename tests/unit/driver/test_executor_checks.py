@@ -34,6 +34,10 @@ def there(**changes):
             "keras 3.10.0, and on this machine 3.15.1: install one version",
         ),
         (
+            {"missing": ("Keras 3.99.0 has no keras.src.gone: fit on several workers needs it",)},
+            "Keras 3.99.0 has no keras.src.gone: fit on several workers needs it",
+        ),
+        (
             {"versions": {**VERSIONS, "tensorflowonspark": "2.2.5"}},
             "TensorFlowOnSpark 2.2.5 is installed in the place of",
         ),

@@ -41,6 +41,15 @@ def worker_python(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 
 
+@pytest.fixture
+def imported(monkeypatch):
+    """Take the imports of `tfos check`, which last for seconds, for done."""
+    facts = {"host": "h", "address": "", "python": "3", "versions": {}, "errors": {}, "gpus": 0, "fabric": None}
+    facts |= {"shared_memory": None, "open_files": 0, "unreachable": "", "missing": []}
+    monkeypatch.setattr("tensorflowonspark.cli.check.own_environment", lambda: facts)
+    return facts
+
+
 def test_an_importable_module_is_found_whatever_its_distribution_is_called(monkeypatch, tmp_path):
     for module, file, text in [
         ("pyspark", "version.py", '__version__: str = "4.0.7"'),
@@ -63,6 +72,7 @@ def test_an_importable_module_is_found_whatever_its_distribution_is_called(monke
     assert (found["pyspark"], found["tensorflow"]) == ("4.0.7", "2.22.0.dev1")
 
 
+@pytest.mark.usefixtures("imported")
 def test_this_machine_is_ready(capsys):
     versions = preflight.check_environment()
     assert set(versions) == {"tensorflowonspark", "python", "pyspark", "tensorflow", "pyarrow", "java"}
@@ -204,15 +214,6 @@ def test_two_wheels_of_tensorflow_in_one_directory(monkeypatch):
         "tensorflow 2.21.0 and tensorflow-cpu 2.20.0 are installed into one directory: `"
     )
     assert "-m pip uninstall tensorflow tensorflow-cpu`, then install one of them" in str(raised.value)
-
-
-@pytest.fixture
-def imported(monkeypatch):
-    """Take the imports of `tfos check`, which last for seconds, for done."""
-    facts = {"host": "h", "address": "", "python": "3", "versions": {}, "errors": {}, "gpus": 0, "fabric": None}
-    facts |= {"shared_memory": None, "open_files": 0, "unreachable": "", "missing": []}
-    monkeypatch.setattr("tensorflowonspark.cli.check.own_environment", lambda: facts)
-    return facts
 
 
 @pytest.mark.usefixtures("imported")
