@@ -83,7 +83,7 @@ class ShardedEmbedding(keras.Layer):
     >>> model = keras.Sequential([keras.Input((2,), dtype="int64"), items, keras.layers.Flatten(),
     ...     keras.layers.Dense(1, kernel_initializer="ones")])
     >>> model.compile("sgd", "mse")
-    >>> model.train_on_batch(np.array([[1, 7]]), np.array([[1.0]]))
+    >>> float(model.train_on_batch(np.array([[1, 7]]), np.array([[1.0]])))
     1.0
     >>> items.lookup([7, 8]).round(2)
     array([[0.2, 0.2, 0.2, 0.2], [0. , 0. , 0. , 0. ]], dtype=float32)
