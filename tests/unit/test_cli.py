@@ -157,3 +157,12 @@ def test_an_application_on_yarn_keeps_the_tags_that_spark_is_given(script, monke
     assert re.fullmatch("spark.yarn.tags=nightly,team-a,tfos-[0-9a-f]{32}", setting)
     assert YarnApplication(["--conf=spark.yarn.tags=b"]).settings[1].startswith("spark.yarn.tags=b,tfos-")
     assert YarnApplication(["--master", "local[2]"]).settings == []
+
+
+def test_options_that_stand_after_the_script_are_named(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.touch()
+    assert main(["run", "--dry-run", str(script), "--workers", "2", "--epochs", "3"]) == 0
+    assert f"--workers stands after {script}, so it is the script's own" in capsys.readouterr().err
+    assert main(["run", "--dry-run", "--workers", "2", str(script), "--epochs", "3"]) == 0
+    assert "stands after" not in capsys.readouterr().err

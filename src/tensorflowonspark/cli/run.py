@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run_staged"]
 
+_OFTEN_LATE = ("--workers", "--master", "--dry-run", "--deploy-mode")  # options that no script is likely to have
+
 
 def add_to(commands: Any) -> None:
     """Add the subcommand to those of a parser."""
@@ -153,7 +155,18 @@ def _add_data_options(group: Any) -> None:
     )
 
 
+def _note_late_options(options: argparse.Namespace) -> None:
+    """Warn of options of this command that stand after the script, and so are the script's own."""
+    for word in options.arguments:
+        if word.partition("=")[0] in _OFTEN_LATE:
+            text = (
+                f"{word} stands after {options.script}, so it is the script's own: options of tfos run stand before it"
+            )
+            print(text, file=sys.stderr)
+
+
 def _run(options: argparse.Namespace) -> int:
+    _note_late_options(options)
     with ended_by_signals() as install:
         script = read_script(
             options.script,

@@ -1,5 +1,6 @@
 """Signals that end a command: the first has its cluster end in order, another one at once."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,11 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
 
     def end(number: int, _frame: FrameType | None) -> None:
         nonlocal received
+        if not received:  # written directly: print may be interrupted in the middle of itself
+            text = (
+                f"{signal.Signals(number).name}: the nodes have the time of --grace to end; another signal kills them"
+            )
+            os.write(2, f"{text}\n".encode())
         received = number
         raise Signalled(number)
 

@@ -136,15 +136,21 @@ def start_session(submit: list[str]) -> "SparkSession":
         context.pythonExec = context.getConf().get("spark.pyspark.python", context.pythonExec)
         return SparkSession(context)
     except BaseException as error:
+        cause = _explain(error)  # asks the JVM, which is ended next
         with uninterrupted():
             _end(set(psutil.Process().children()) - others)  # a JVM whose start is interrupted may stay
             if not isinstance(error, Exception):
                 application.kill()  # which YARN keeps until it has a container for it, with no driver any more
                 raise
         check_environment()  # what is missing explains more than Spark's own error
-        jvm_ended = "JAVA_GATEWAY_EXITED" in str(error)
-        cause = "its JVM has ended; its own lines above have the reason" if jvm_ended else first_cause(error)
-        raise ClusterError(f"Spark did not start: {cause}") from error
+        raise ClusterError(f"Spark did not start: {cause}") from None  # whose text only the JVM has
+
+
+def _explain(error: BaseException) -> str:
+    if not isinstance(error, Exception):
+        return ""
+    jvm_ended = "JAVA_GATEWAY_EXITED" in str(error)
+    return "its JVM has ended; its own lines above have the reason" if jvm_ended else first_cause(error)
 
 
 def stop_session(spark: "SparkSession") -> None:

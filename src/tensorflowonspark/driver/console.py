@@ -158,8 +158,12 @@ class ConsoleReporter:
                 self._put(LogEntry(now, logging.INFO, self._hint()))
 
     def _hint(self) -> str:
-        kept = 'log_dir="logs" writes them to files' if self._files is None else f"they are in {self._files.directory}"
-        return f'only the lines of the chief are shown here: show="all" shows those of all nodes, {kept}'
+        kept = (
+            'log_dir="logs" (--log-dir logs) writes them to files'
+            if self._files is None
+            else f"they are in {self._files.directory}"
+        )
+        return f'only the lines of the chief are shown here: show="all" (--show all) shows those of all nodes, {kept}'
 
     def failed(self, node: str, host: str, failure: Failed) -> None:
         """Write the failure of a node to its file."""

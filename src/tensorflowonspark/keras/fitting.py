@@ -9,6 +9,8 @@ sign, whatever the weight of its class.
 """
 
 import inspect
+import logging
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -36,6 +38,7 @@ __all__ = [
     "wrap_trainer",
 ]
 
+_log = logging.getLogger(__name__)
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
@@ -45,9 +48,10 @@ def wrap_trainer(trainer: ModuleType) -> None:
     def fit(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Keras warns of its own default for every tf.data.Dataset.
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed", category=UserWarning)
-        if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
-            return wrapped(*args, **kwargs)
         bound = _arguments(wrapped, args, kwargs)
+        _take_whole_steps(bound)
+        if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
+            return wrapped(**bound)
         refuse_custom_step(trainer, model, "train_step")
         if bound.get("validation_data") is not None or bound.get("validation_split"):
             refuse_custom_step(trainer, model, "test_step")  # not only after the first epoch
@@ -62,6 +66,15 @@ def wrap_trainer(trainer: ModuleType) -> None:
 
     wrapt.wrap_function_wrapper(trainer, "TensorFlowTrainer.fit", fit)
     wrap_passes(trainer, "TFEpochIterator")
+
+
+def _take_whole_steps(bound: dict[str, Any]) -> None:
+    """Round numbers of steps down: Keras 2 took the result of a division, and Keras 3 does not."""
+    for name in ("steps_per_epoch", "validation_steps"):
+        steps = bound.get(name)
+        if isinstance(steps, float) and math.isfinite(steps):
+            _log.warning("fit(%s=%s): Keras 3 takes whole steps, here %d", name, steps, int(steps))
+            bound[name] = int(steps)
 
 
 def refuse_without_repairs(trainer: ModuleType) -> None:

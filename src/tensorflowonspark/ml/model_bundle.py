@@ -197,6 +197,10 @@ def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any]
         If there is no such file, or Keras can't read it.
     """
     storage.use_session()
+    if storage.file_system(path)[0].isdir(storage.file_system(path)[1]):
+        raise SpecError(
+            f"{path} is a directory: KerasModel.from_saved_model takes a SavedModel, and a file of Keras ends in .keras"
+        )
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         local = Path(scratch, _MODEL_FILE)
         if not storage.fetch(path, str(local)):

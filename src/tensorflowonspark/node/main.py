@@ -54,6 +54,7 @@ _OWN_FRAMES = (
 )
 
 # An error of this package in a graph, which TensorFlow wraps into one of its own.
+_CALLED = re.compile(r"^(\w+: .+)\nTraceback \(most recent call last\):", re.MULTILINE)  # from Python, in TensorFlow
 _WRAPPED = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 
 
@@ -176,6 +177,8 @@ def _summary(error: BaseException) -> str:
     wrapped = _WRAPPED.search(text)
     if wrapped:
         return f"its program raised {wrapped[1]}"
+    if text.startswith("Graph execution error:") and (called := _CALLED.search(text)):
+        return f"its program raised {called[1]}, in a function that TensorFlow called, as a generator of tf.data"
     first = error_text(Exception((text.strip().splitlines() or [""])[0]))
     return (
         f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"

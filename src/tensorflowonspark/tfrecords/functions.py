@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["read_tfrecord", "register_tfrecord", "write_tfrecord"]
+__all__ = ["read_tfrecord", "register_tfrecord", "write_files", "write_tfrecord"]
 
 _SAVE_MODES = ("append", "overwrite", "error", "errorifexists", "ignore")
 
@@ -225,13 +225,27 @@ def write_tfrecord(
     if mode.lower() not in _SAVE_MODES:
         raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
     given = Options.of({"recordType": recordType, "compression": compression, "partitionBy": partition_by})
-    storage.use(settings := storage.hadoop_settings(df.sparkSession))
+    storage.use(storage.hadoop_settings(df.sparkSession))
     output = Output(path, given, overwrite=mode.lower() == "overwrite")
     check_written(df.schema, given)
     if mode.lower() in ("error", "errorifexists", "ignore") and output.exists():
         if mode.lower() == "ignore":
             return
         raise SpecError(f"there is something at {path}: give mode='overwrite' or mode='append', or another path")
+    write_files(df, output)
+
+
+def write_files(df: "DataFrame", output: Output) -> None:
+    """Write a DataFrame, whose columns have been checked; a job that fails leaves nothing.
+
+    Parameters
+    ----------
+    df : DataFrame
+        The rows.
+    output : Output
+        Where they are written.
+    """
+    settings = storage.hadoop_settings(df.sparkSession)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -43,12 +43,15 @@ class Output:
         Whether the commit removes the previous contents.
     job : str
         The identifier of the job, unique among all jobs that write the directory.
+    prefix : str
+        The begin of the files' names.
     """
 
     path: str
     options: Options
     overwrite: bool = False
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
+    prefix: str = "part"
 
     @property
     def _staging(self) -> str:
@@ -83,7 +86,7 @@ class Output:
             The paths of its files, relative to the directory.
         """
         attempt = uuid.uuid4().hex[:8]  # Spark may repeat a task, and commits one of its attempts
-        name = f"part-{task:05d}-{self.job[:8]}-{attempt}{_ENDINGS[self.options.compression]}"
+        name = f"{self.prefix}-{task:05d}-{self.job[:8]}-{attempt}{_ENDINGS[self.options.compression]}"
         open_files: dict[str, _PartFile] = {}
         try:
             for batch in batches:

@@ -11,7 +11,6 @@ from tensorflowonspark.columns import check_schema, quoted, select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, spark_type
-from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.predict import TakenColumns
 
 if TYPE_CHECKING:
@@ -40,7 +39,12 @@ def fed_columns(frame: "DataFrame", mapping: Mapping[str, str]) -> list[str]:
             f"has the columns {frame.columns}"
         )
     columns = sorted(mapping)
-    check_columns(frame, columns)
+    missing = [name for name in columns if name not in frame.columns]
+    if missing:
+        raise SpecError(
+            f"input_mapping names the column {', '.join(map(repr, missing))}, and the DataFrame has {frame.columns}: "
+            "its keys are columns, and its values tensors"
+        )
     return columns
 
 

@@ -123,5 +123,5 @@ def test_rows_that_spark_cant_make_end_the_cluster(spark):
 def test_what_cant_be_fed_is_refused_before_anything_starts(spark):
     with pytest.raises(tfos.SpecError, match=r"input_mapping is empty.*\['id'\]"):
         TFEstimator(unused, {}).fit(spark.range(3))
-    with pytest.raises(tfos.SpecError, match=r"no column 'x', 'y'; it has \['id'\]"):
+    with pytest.raises(tfos.SpecError, match=r"names the column 'x', 'y', and the DataFrame has \['id'\]"):
         TFEstimator(unused, {}).setInputMapping({"y": "b", "x": "a", "id": "i"}).fit(spark.range(3))

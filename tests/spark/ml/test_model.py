@@ -142,3 +142,9 @@ def test_what_cant_be_transformed_is_refused(spark):
         _ = stage.summary
     with pytest.raises(tfos.SpecError, match="no model"):
         KerasModel().transform(pairs(spark))
+
+
+@pytest.mark.masters("local")
+def test_a_directory_in_place_of_a_file_is_refused_with_what_takes_it(spark, tmp_path):
+    with pytest.raises(tfos.SpecError, match=r"is a directory: KerasModel\.from_saved_model takes a SavedModel"):
+        KerasModel.from_file(str(tmp_path))

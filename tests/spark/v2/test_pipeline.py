@@ -177,7 +177,7 @@ def test_mappings_that_dont_fit_are_refused_with_what_there_is(spark, exported):
 
     good = {"again": "y"}
     refused(r"input_mapping is empty.*\['id', 'x', 'pred'\]", {}, good)
-    refused(r"no column 'q'; it has \['id', 'x', 'pred'\]", {"q": "square"}, good)
+    refused(r"names the column 'q', and the DataFrame has \['id', 'x', 'pred'\]", {"q": "square"}, good)
     refused("output_mapping is empty.*'again', 'double', 'middle', ", {"x": "square"}, {})
     refused("names 'scores', and the signature has the outputs 'again', 'double', ", {"x": "square"}, {"scores": "y"})
     refused("names 'label', and the signature has the input 'square'", {"x": "square", "id": "label"}, good)

@@ -8,11 +8,13 @@ import types
 
 import pytest
 
+import tensorflowonspark as tfos
 from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.terminal import CONSOLE, Unblocked, in_notebook
 from tests.support.backend import cluster_on
-from tests.support.scripted import ScriptedBackend, returns
+from tests.support.scripted import ScriptedBackend, fails, returns
 
 
 @pytest.fixture
@@ -89,3 +91,13 @@ def test_a_cluster_links_its_dashboard_while_it_runs():
         link = f'<a href="{cluster.dashboard_url}">dashboard</a>'
         assert link in cluster._repr_html_()
     assert link not in cluster._repr_html_()
+
+
+def test_a_cluster_that_has_failed_is_shown_as_failed_before_it_is_shut_down():
+    cluster = cluster_on(ScriptedBackend(fails(FailureKind.RAISED))).start()
+    with pytest.raises(tfos.NodeError):
+        cluster.join()
+    assert repr(cluster) == "<Cluster of 1 worker, failed>"
+    assert ", failed<" in cluster._repr_html_()
+    with pytest.raises(tfos.NodeError):
+        cluster.shutdown()

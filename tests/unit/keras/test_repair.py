@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorflowonspark.keras import repair
+from tensorflowonspark.keras import fitting, repair
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +100,9 @@ with strategy.scope():
 """
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
     assert shown.stdout.strip() == "[[2, 1], [1, 1]] 7 [3, 2, 2] -7 [-2, -2, -3]"
+
+
+def test_steps_of_a_division_are_rounded_down():
+    bound = {"steps_per_epoch": 0.9 * 100 / 8, "validation_steps": 3, "x": 2.5}
+    fitting._take_whole_steps(bound)
+    assert bound == {"steps_per_epoch": 11, "validation_steps": 3, "x": 2.5}

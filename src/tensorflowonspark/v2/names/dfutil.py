@@ -16,8 +16,8 @@ from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.examples import Records
 from tensorflowonspark.tfrecords.framing import BLOCK_BYTES, Block
-from tensorflowonspark.tfrecords.functions import read_tfrecord, write_tfrecord
-from tensorflowonspark.tfrecords.infer import Seen, columns_of, merged, seen_in_block
+from tensorflowonspark.tfrecords.functions import read_tfrecord, write_files
+from tensorflowonspark.tfrecords.infer import Seen, check_written, columns_of, merged, seen_in_block
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
 from tensorflowonspark.tfrecords.writing import Output
@@ -41,7 +41,7 @@ _loaded: "WeakSet[DataFrame]" = WeakSet()
 
 
 def saveAsTFRecords(df: "DataFrame", output_dir: str) -> None:
-    """Write a DataFrame as TFRecord files of ``tf.train.Example``, one for each partition.
+    """Write a DataFrame as TFRecord files of ``tf.train.Example``, ``part-r-*``, one for each partition.
 
     Parameters
     ----------
@@ -59,12 +59,14 @@ def saveAsTFRecords(df: "DataFrame", output_dir: str) -> None:
     warn_deprecated("dfutil.saveAsTFRecords", "tensorflowonspark.write_tfrecord(df, path)")
     storage.use_session(df.sparkSession)
     path = _absolute(output_dir)
-    if Output(path, Options()).exists():
+    output = Output(path, Options(), prefix="part-r")  # programs of 2.x look for files of these names
+    if output.exists():
         raise SpecError(
             f"there is something at {path}: take another directory, or "
             "tensorflowonspark.write_tfrecord(df, path, mode='overwrite')"
         )
-    write_tfrecord(df, path)
+    check_written(df.schema, Options())
+    write_files(df, output)
 
 
 def loadTFRecords(sc: "SparkContext", input_dir: str, binary_features: Sequence[str] = ()) -> "DataFrame":
