@@ -86,6 +86,9 @@ class Receiver:
     def send(self, message):
         self.received.append(message)
 
+    def forward_output(self):
+        """Forward the node's output: there is none."""
+
 
 @pytest.fixture
 def supervisor():
