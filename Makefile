@@ -101,7 +101,7 @@ matrix-programs: $(OLDEST)/.installed
 	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest tests/cluster/v2/test_programs.py $(ARGS)
 
 $(OLDEST)/.installed: pyproject.toml
-	$(PYTHON) -m tools.matrix --python $(OLDEST_PYTHON) --spark 3.5 --tensorflow 2.16 --install $(OLDEST) --extra test-oldest --with 'pyarrow==15.*'
+	$(PYTHON) -m tools.matrix --python $(OLDEST_PYTHON) --spark 3.5 --tensorflow 2.16 --install $(OLDEST) --extra test-oldest --with 'pyarrow==15.*' --with 'setuptools<82'
 	touch $@
 
 # A folder of benchmarks/: lifecycle, feed, feed_start, files, first_rows, inference, peers, tfrecord (needs Maven), scale,
