@@ -126,7 +126,7 @@ def test_a_result_is_kept_until_the_code_changes(tmp_path, monkeypatch, capsys):
         assert matrix.main(["--python", "3.12", "--spark", "3.5", "--tensorflow", "2.18"]) == 0
     assert ran == ["one", "two", "", ""]
     assert Results(tmp_path / "results.json").by_cell["3.12-3.5-2.18"].revision == ""
-    assert "1 of 1 cells have a result of this revision" in capsys.readouterr().out
+    assert "1 of 1 cells need no other run in this revision" in capsys.readouterr().out
 
 
 def test_a_failed_cell_is_the_exit_code(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         "--corners", nargs="*", choices=CORNERS, help="these corners of the matrix; all of them if none"
     )
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time (default: 1)")
-    parser.add_argument("--again", action="store_true", help="also run cells that have a result of this revision")
+    parser.add_argument("--again", action="store_true", help="also run cells that have passed in this revision")
     parser.add_argument("--list", action="store_true", help="only list the cells; exit code 1 if one can't run")
     parser.add_argument("--publish", action="store_true", help="only write the page, from the results that there are")
     parser.add_argument(
@@ -67,10 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         publish(results.by_cell)
         return 0
     current = revision()
-    known = {name for name, result in results.by_cell.items() if current and result.revision == current}
+    known = {
+        name
+        for name, result in results.by_cell.items()
+        if current and result.revision == current and result.status != FAILED
+    }
     todo = [cell for cell in cells if options.again or cell.name not in known]
     if len(todo) < len(cells):
-        print(f"{len(cells) - len(todo)} of {len(cells)} cells have a result of this revision (--again runs them too)")
+        print(f"{len(cells) - len(todo)} of {len(cells)} cells need no other run in this revision (--again runs them too)")
     _run_all(todo, options.jobs, partial(_run_and_keep, results=results, current=current))
     whole = [results.by_cell.get(cell.name) for cell in selected()]
     if len(cells) == len(whole) and all(result and result.revision == current for result in whole):
