@@ -197,7 +197,8 @@ def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any]
         If there is no such file, or Keras can't read it.
     """
     storage.use_session()
-    if storage.file_system(path)[0].isdir(storage.file_system(path)[1]):
+    files, within = storage.file_system(path)
+    if files.isdir(within):
         raise SpecError(
             f"{path} is a directory: KerasModel.from_saved_model takes a SavedModel, and a file of Keras ends in .keras"
         )

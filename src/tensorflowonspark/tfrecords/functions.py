@@ -1,7 +1,7 @@
 """Functions that read and write files of records as DataFrames, on any supported Spark."""
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -225,17 +225,17 @@ def write_tfrecord(
     if mode.lower() not in _SAVE_MODES:
         raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
     given = Options.of({"recordType": recordType, "compression": compression, "partitionBy": partition_by})
-    storage.use(storage.hadoop_settings(df.sparkSession))
+    storage.use(settings := storage.hadoop_settings(df.sparkSession))
     output = Output(path, given, overwrite=mode.lower() == "overwrite")
     check_written(df.schema, given)
     if mode.lower() in ("error", "errorifexists", "ignore") and output.exists():
         if mode.lower() == "ignore":
             return
         raise SpecError(f"there is something at {path}: give mode='overwrite' or mode='append', or another path")
-    write_files(df, output)
+    write_files(df, output, settings)
 
 
-def write_files(df: "DataFrame", output: Output) -> None:
+def write_files(df: "DataFrame", output: Output, settings: Mapping[str, str]) -> None:
     """Write a DataFrame, whose columns have been checked; a job that fails leaves nothing.
 
     Parameters
@@ -244,8 +244,9 @@ def write_files(df: "DataFrame", output: Output) -> None:
         The rows.
     output : Output
         Where they are written.
+    settings : mapping
+        The Hadoop settings of the tasks.
     """
-    settings = storage.hadoop_settings(df.sparkSession)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, UserDefinedType
 
-from tensorflowonspark.columns import check_schema, quoted, select
+from tensorflowonspark.columns import check_schema, quoted, require_frame, select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Columns, OutputInfo, spark_type
@@ -33,6 +33,7 @@ def fed_columns(frame: "DataFrame", mapping: Mapping[str, str]) -> list[str]:
     SpecError
         If the mapping is empty, or the DataFrame lacks a column; it lists the existing ones.
     """
+    require_frame(frame, "the data")
     if not mapping:
         raise SpecError(
             "input_mapping is empty, so nothing would be fed: call setInputMapping({column: tensor}); the DataFrame "

@@ -24,20 +24,6 @@ from tests.support.paths import ROOT
 from tests.support.played_training import PlayedTraining, with_failure
 from tests.support.scripted import ScriptedBackend, returns
 
-
-@pytest.fixture
-def training():
-    return PlayedTraining(2)
-
-
-@pytest.fixture
-def served(training):
-    """A training and its dashboard."""
-    dashboard = training.serve(dashboard=True, metrics_port=0)
-    yield training, dashboard
-    dashboard.close()
-
-
 # ---- who may read
 
 

@@ -17,20 +17,6 @@ from tests.support.pages import connection, events, free_port, get, with_token
 from tests.support.played_training import PlayedTraining
 from tests.support.scripted import ScriptedBackend, returns
 
-
-@pytest.fixture
-def training():
-    return PlayedTraining(2)
-
-
-@pytest.fixture
-def served(training):
-    """A training and its dashboard."""
-    dashboard = training.serve(dashboard=True, metrics_port=0)
-    yield training, dashboard
-    dashboard.close()
-
-
 # ---- what is sent
 
 

@@ -57,7 +57,7 @@ def saveAsTFRecords(df: "DataFrame", output_dir: str) -> None:
         If the directory exists, or a column can't be written.
     """
     warn_deprecated("dfutil.saveAsTFRecords", "tensorflowonspark.write_tfrecord(df, path)")
-    storage.use_session(df.sparkSession)
+    storage.use(settings := storage.hadoop_settings(df.sparkSession))
     path = _absolute(output_dir)
     output = Output(path, Options(), prefix="part-r")  # programs of 2.x look for files of these names
     if output.exists():
@@ -66,7 +66,7 @@ def saveAsTFRecords(df: "DataFrame", output_dir: str) -> None:
             "tensorflowonspark.write_tfrecord(df, path, mode='overwrite')"
         )
     check_written(df.schema, Options())
-    write_files(df, output)
+    write_files(df, output, settings)
 
 
 def loadTFRecords(sc: "SparkContext", input_dir: str, binary_features: Sequence[str] = ()) -> "DataFrame":
