@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     todo = [cell for cell in cells if options.again or cell.name not in known]
     if len(todo) < len(cells):
-        print(f"{len(cells) - len(todo)} of {len(cells)} cells need no other run in this revision (--again runs them too)")
+        done = f"{len(cells) - len(todo)} of {len(cells)} cells"
+        print(f"{done} need no other run in this revision (--again runs them too)")
     _run_all(todo, options.jobs, partial(_run_and_keep, results=results, current=current))
     whole = [results.by_cell.get(cell.name) for cell in selected()]
     if len(cells) == len(whole) and all(result and result.revision == current for result in whole):
