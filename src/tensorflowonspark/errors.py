@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 _TEXT = 2000  # characters of another program's error
+_SHOWN_LINES = 30  # of a node's output: a crash of native code prints its stack last, and its reason before
 
 
 def error_text(error: BaseException, limit: int = _TEXT) -> str:
@@ -149,7 +150,7 @@ class NodeError(ClusterError):
     traceback : str
         The traceback of the user's program, if it raised.
     output : str
-        The last lines that the node printed, unless there is a traceback.
+        The last lines that the node printed, unless there is a traceback; at most 100. The message has the last 30.
     cause : str
         The kind of the failure, one of the `causes` of `RestartPolicy`.
     exit_code : int
@@ -191,5 +192,8 @@ class NodeError(ClusterError):
         if self.traceback:
             lines.append(f"\nTraceback of {self.node}:\n{self.traceback.rstrip()}")
         elif self.output:
-            lines.append(f"\nThe last output of {self.node}:\n{self.output.rstrip()}")
+            printed = self.output.rstrip().splitlines()
+            shown = printed[-_SHOWN_LINES:]
+            more = f" ({len(shown)} lines; the attribute output has {len(printed)})" if printed != shown else ""
+            lines.append(f"\nThe last output of {self.node}{more}:\n" + "\n".join(shown))
         return "\n".join(lines)

@@ -32,3 +32,10 @@ def test_every_error_is_a_cluster_error():
 def test_a_nodes_output_is_shown_where_there_is_no_traceback():
     assert "last words" in str(errors.NodeError("worker:0", "h", "killed", output="last words"))
     assert "last words" not in str(errors.NodeError("worker:0", "h", "raised", traceback="T", output="last words"))
+
+
+def test_of_a_long_output_the_end_is_shown():
+    output = "\n".join(f"line {i}" for i in range(100))
+    text = str(errors.NodeError("worker:0", "h", "killed", output=output))
+    assert "The last output of worker:0 (30 lines; the attribute output has 100):\nline 70\n" in text
+    assert text.endswith("\nline 99")

@@ -175,6 +175,8 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "ExportArchive.add_endpoint", required=False),
     _repair("startup:explain_late_strategy", _COLLECTIVES, STRATEGY,
             "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
+    _repair("startup:keep_sigterm", _COLLECTIVES, "the end of a program by SIGTERM",
+            "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
     _repair("repair:repair_trainer", _TRAINER, FIT,
             "reduce_per_replica", "_collective_all_reduce_multi_worker", "TensorFlowTrainer._maybe_symbolic_build",
             "TensorFlowTrainer._make_function", "tree.map_structure", "base_trainer.backend.KerasTensor"),

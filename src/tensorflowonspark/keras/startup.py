@@ -12,7 +12,9 @@ death itself, and shuts the cluster down.
 
 import copy
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +24,7 @@ import wrapt
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.private_names import refuse_replicas
 
-__all__ = ["explain_late_strategy", "names_strategy", "start_with_collectives"]
+__all__ = ["explain_late_strategy", "keep_sigterm", "names_strategy", "start_with_collectives"]
 
 _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # `Context.strategy` makes the strategy too. In a pickle its name is that of any attribute or variable; a program that
@@ -129,5 +131,23 @@ def explain_late_strategy(module: ModuleType) -> None:
                 "MultiWorkerMirroredStrategy() is made after TensorFlow has started in this process: make it the first "
                 "thing in the function, before ctx.dataset(...) and before any tensor, variable, layer or dataset"
             ) from error
+
+    wrapt.wrap_function_wrapper(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
+
+
+def keep_sigterm(module: ModuleType) -> None:
+    """Keep what a program does on SIGTERM (called after the import of the strategy's module).
+
+    The service that a strategy starts takes the signal from it, as the notice of a preemption. A program that makes
+    use of these, by ``PreemptionCheckpointHandler``, sets a handler after the strategy. All others would ignore the
+    signal, by which a driver asks them to end.
+    """
+
+    def initialize(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = wrapped(*args, **kwargs)
+        handler = signal.getsignal(signal.SIGTERM)  # Python does not know of the one in TensorFlow
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+        return result
 
     wrapt.wrap_function_wrapper(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)

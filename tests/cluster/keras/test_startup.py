@@ -78,3 +78,30 @@ def test_what_has_to_be_moved_is_named(spark):
 
     with pytest.raises(tfos.NodeError, match=r"make it the first thing in the function, before ctx.dataset\(...\)"):
         tfos.run(spark, program, ["MultiWorker", "MirroredStrategy"], num_workers=2)
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize("handles", [False, True])
+def test_a_strategy_leaves_sigterm_to_the_program(spark, handles):
+    def program(args, ctx):
+        import os
+        import signal
+        import time
+
+        import tensorflow as tf
+
+        received = []
+        if args:
+            signal.signal(signal.SIGTERM, lambda *_: received.append(True))
+        tf.distribute.MultiWorkerMirroredStrategy()
+        if ctx.index == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            wait_for(lambda: received)
+        time.sleep(0 if args else 60)
+        return bool(received)
+
+    if handles:
+        assert list(tfos.run(spark, program, handles, num_workers=2).values()) == [True, False]
+    else:
+        with pytest.raises(tfos.NodeError, match="worker:0 .* SIGTERM"):
+            tfos.run(spark, program, handles, num_workers=2)
