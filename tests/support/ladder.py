@@ -2,7 +2,7 @@
 
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
 ``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others; of those
-marked `slow` CI runs a third with each commit (``TFOS_TEST_TURN``).
+marked `slow` CI runs a fifth with each commit (``TFOS_TEST_TURN``), as of ``make matrix-oldest``.
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others: so the tests of a master stay in one process, one file after another. Those on `local`, which are most, are
@@ -22,13 +22,14 @@ from pyspark import SparkContext
 from tests.support.paths import TESTS
 
 DURATIONS = TESTS / "durations.json"  # seconds by test, written by `make test-durations`
+_TURNS = 5  # after which CI has run every test
 _UNKNOWN_SECONDS = 3.0  # of a test that is new
 _SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
-    "slow: not run by `make test`, nor by CI's `make matrix-oldest`; CI runs a third of them with each commit",
+    "slow: not run by `make test`; CI runs a fifth of them with each commit",
     "quick: run by `make test`; set by folder and marks",
 ]
 
@@ -45,8 +46,9 @@ class Ladder:
             if _is_quick(item):
                 item.add_marker(pytest.mark.quick)
         if turn := os.environ.get("TFOS_TEST_TURN"):
-            slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
-            others = set(slow) - thirds(slow)[int(turn) % 3]
+            every = os.environ.get("TFOS_TEST_TURN_OF") == "all"
+            taking_turns = [item.nodeid for item in items if every or item.get_closest_marker("slow")]
+            others = set(taking_turns) - turns_of(taking_turns)[int(turn) % _TURNS]
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
             items[:] = [item for item in items if item.nodeid not in others]
 
@@ -127,11 +129,11 @@ def skip(reason):
     (pytest.fail if os.environ.get("TFOS_TEST_NO_SKIP") == "1" else pytest.skip)(reason)
 
 
-def thirds(names):
-    """Return three sets of tests that take about equally long."""
+def turns_of(names):
+    """Return as many sets of tests as there are turns, which take about equally long."""
     known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
     ordered = sorted(names, key=lambda name: (-known.get(_short(name), _UNKNOWN_SECONDS), name))
-    return [set(ordered[first::3]) for first in range(3)]
+    return [set(ordered[first::_TURNS]) for first in range(_TURNS)]
 
 
 def groups_of(names, processes):

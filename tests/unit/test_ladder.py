@@ -24,8 +24,8 @@ def test_every_chunk_has_a_process_and_none_has_much_more_than_the_others(length
 
 
 @given(st.sets(st.text("abc", min_size=1, max_size=3)))
-def test_every_slow_test_has_one_turn(names):
-    turns = ladder.thirds(names)
+def test_every_test_has_one_turn(names):
+    turns = ladder.turns_of(names)
     assert sorted(name for turn in turns for name in turn) == sorted(names)
     assert max(map(len, turns)) - min(map(len, turns)) <= 1
 
