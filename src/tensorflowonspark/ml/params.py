@@ -268,4 +268,6 @@ def check_columns(frame: DataFrame, columns: Sequence[str]) -> None:
     require_frame(frame, "the data")
     missing = [name for name in columns if name not in frame.columns]
     if missing:
-        raise SpecError(f"the DataFrame has no column {', '.join(map(repr, missing))}; it has {frame.columns}")
+        params = [f"{name}Col" for name in missing if name in ("features", "label")]
+        advice = f" (another column is set with {' and '.join(params)})" if params else ""
+        raise SpecError(f"the DataFrame has no column {', '.join(map(repr, missing))}; it has {frame.columns}{advice}")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["holds_arrays", "output_groups", "plan_transform"]
 
+_ADVICE = "To skip such rows, or keep them with null results: handleInvalid='skip' or 'keep'"
+
 
 def plan_transform(  # noqa: PLR0913 - one for each property of a stage
     frame: "DataFrame",
@@ -75,7 +77,7 @@ def plan_transform(  # noqa: PLR0913 - one for each property of a stage
     check_dtypes(bundle.inputs, _dtypes(frame, features, shapes))
     return PredictPlan(
         model=distribute(frame.sparkSession, bundle, layers, custom_objects),
-        taken=TakenColumns(tuple(features), {**by_column, "shapes": shapes}),
+        taken=TakenColumns(tuple(features), {**by_column, "shapes": shapes}, advice=_ADVICE),
         outputs=outputs,
         types=tuple(types.items()),
         batch_rows=batch_rows,

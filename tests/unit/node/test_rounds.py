@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings, strategies
 from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.messages import RoundPlan, RoundResult
 from tensorflowonspark.node.rounds.codec import BLOCK, PIECE, decode, encode
+from tensorflowonspark.node.rounds.member import RoundMember
+from tensorflowonspark.transport import ConnectionLost
 from tests.support.rounds import Group, training
 from tests.support.rounds import settings as round_settings
 
@@ -120,6 +122,23 @@ def test_two_trainings_follow_each_other(group):
 
 def test_weights_are_encrypted_with_tls(group):
     shared = group(2, tls=True).run(training(round_settings(9), lambda number, _: np.full(9, number, np.float32), 2))
+    assert_equal(shared.values())
+    assert shared[0].weights.tolist() == [1.0] * 9
+
+
+def test_a_connection_that_breaks_costs_no_contribution(group, monkeypatch):
+    """As to a host that is too busy to authenticate it in time, and whose worker is alive."""
+    connection, broken = RoundMember._connection, []
+
+    def breaking(member, peer):
+        if len(broken) < 2 and member._shared is not None and member not in broken:
+            broken.append(member)
+            raise ConnectionLost("broken")
+        return connection(member, peer)
+
+    monkeypatch.setattr(RoundMember, "_connection", breaking)
+    shared = group(2).run(training(round_settings(9), lambda number, _: np.full(9, number, np.float32), 2))
+    assert len(broken) == 2
     assert_equal(shared.values())
     assert shared[0].weights.tolist() == [1.0] * 9
 

@@ -145,36 +145,54 @@ class Exchange:
     def _add(self, piece: int, sender: int, values: Vector) -> bytes:
         """Add a contribution; wait for those of all others and return the mean, as it is sent."""
         with self._changed:
-            parts = self._parts[piece]
-            parts[sender] = values
             self._note_progress()
-            if len(parts) == len(self._senders):
-                total = parts[self._senders[0]].copy()
-                for each in self._senders[1:]:
-                    total += parts[each]
-                total /= np.float32(len(self._senders))
-                self._means[piece] = encode(total, half=self._half)
-                del self._parts[piece]
+            if piece not in self._means:  # else it comes again, by another connection
+                self._parts[piece][sender] = values
+                self._average(piece)
             while piece not in self._means and not self._aborted:
                 self._changed.wait()
             if piece not in self._means:
                 raise ClusterError(self._aborted)
             return self._means[piece]
 
+    def _average(self, piece: int) -> None:
+        """Make the mean of a piece if it is complete."""
+        parts = self._parts[piece]
+        if len(parts) == len(self._senders):
+            total = parts[self._senders[0]].copy()
+            for each in self._senders[1:]:
+                total += parts[each]
+            total /= np.float32(len(self._senders))
+            self._means[piece] = encode(total, half=self._half)
+            del self._parts[piece]
+
     # ---- as a contributor to the slices of others
 
     def _talk(self, peer: Peer) -> None:
-        part = self._part_of(peer.number)
-        mean = self.mean[self._slices[peer.number]]
-        dialogue = None
-        try:
-            if not len(part):  # there are more workers than weights
-                self._finish(peer.number)
+        """Send a peer the part of its slice, and take its means; a connection that breaks is made once more."""
+        for last in (False, True):
+            try:
+                if self._send_part(peer):
+                    self._finish(peer.number)
                 return
-            dialogue = self._connect(peer).exchange(SliceHeader(self.number, self._own), DATA)
+            except (transport.ConnectionLost, ClusterError, ValueError, pa.ArrowException) as error:
+                with self._changed:
+                    if last or self._aborted or not isinstance(error, transport.ConnectionLost):
+                        self._failed[peer.number] = str(error)
+                        self._changed.notify_all()
+                        return
+
+    def _send_part(self, peer: Peer) -> bool:
+        """Return whether all means are here; False if the exchange has been aborted."""
+        part = self._part_of(peer.number)
+        if not len(part):  # there are more workers than weights
+            return True
+        mean = self.mean[self._slices[peer.number]]
+        dialogue = self._connect(peer).exchange(SliceHeader(self.number, self._own), DATA)
+        try:
             with self._changed:
                 if self._aborted:
-                    return
+                    return False
                 self._dialogues.append(dialogue)
             for where in pieces(len(part)):
                 data = encode(part[where], half=self._half)
@@ -183,19 +201,13 @@ class Exchange:
                 with self._changed:
                     self.sent_bytes += len(data)
                     self._note_progress()
+            return True
+        finally:
             with self._changed:
                 if dialogue in self._dialogues:
                     self._dialogues.remove(dialogue)
-        except (transport.ConnectionLost, ClusterError, ValueError, pa.ArrowException) as error:
-            with self._changed:
-                self._failed[peer.number] = str(error)
-                self._changed.notify_all()
-            return
-        finally:
-            if dialogue is not None:
-                with suppress(transport.ConnectionLost):
-                    dialogue.close()
-        self._finish(peer.number)
+            with suppress(transport.ConnectionLost):
+                dialogue.close()
 
     def _finish(self, owner: int) -> None:
         with self._changed:
