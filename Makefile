@@ -116,6 +116,7 @@ $(STAMP): pyproject.toml
 	  { echo "$$($(PYTHON) --version) is too old: use Python 3.10 to 3.13, as in: make PYTHON=python3.12"; exit 1; }
 	@command -v java >/dev/null || test -n "$$JAVA_HOME" || \
 	  { echo "Spark needs Java 17 or newer, and there is none: install it (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
+	@test -d $(VENV) || echo "Making $(VENV): 4 GB of packages, some minutes the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test,lint,docs]' || \
