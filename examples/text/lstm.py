@@ -53,7 +53,7 @@ def build():
             keras.layers.Embedding(4000, 64, mask_zero=True),  # the LSTM skips the zeros
             keras.layers.Dropout(0.4),
             keras.layers.Bidirectional(keras.layers.LSTM(32, return_sequences=True)),
-            keras.layers.GlobalMaxPooling1D(),
+            keras.layers.GlobalAveragePooling1D(),
             keras.layers.Dropout(0.4),
             keras.layers.Dense(len(PACKAGES), "softmax"),
         ]
