@@ -126,10 +126,10 @@ def _install(cell: Cell, options: argparse.Namespace) -> int:
 
 
 def _run_and_keep(cell: Cell, results: Results, current: str) -> None:
-    print(f"{cell.name}: begins", flush=True)
+    print(f"{cell.name}: begins\n", end="", flush=True)  # whole lines, since several cells run
     result = _run(cell, current)
     results.add(cell.name, result)
-    print(f"{cell.name}: {result}", flush=True)
+    print(f"{cell.name}: {result}\n", end="", flush=True)
 
 
 def _run(cell: Cell, current: str) -> Result:
