@@ -150,7 +150,8 @@ class NodeError(ClusterError):
     traceback : str
         The traceback of the user's program, if it raised.
     output : str
-        The last lines that the node printed, unless there is a traceback; at most 100. The message has the last 30.
+        The last lines that the node printed, at most 100, unless its program raised an exception other than
+        `SystemExit`. The message has the last 30.
     cause : str
         The kind of the failure, one of the `causes` of `RestartPolicy`.
     exit_code : int
@@ -191,7 +192,7 @@ class NodeError(ClusterError):
             lines.append(f"What to do: {self.advice}")
         if self.traceback:
             lines.append(f"\nTraceback of {self.node}:\n{self.traceback.rstrip()}")
-        elif self.output:
+        if self.output:
             printed = self.output.rstrip().splitlines()
             shown = printed[-_SHOWN_LINES:]
             more = f" ({len(shown)} lines; the attribute output has {len(printed)})" if printed != shown else ""

@@ -29,9 +29,10 @@ def test_every_error_is_a_cluster_error():
     assert all(issubclass(kind, errors.ClusterError) for kind in kinds)
 
 
-def test_a_nodes_output_is_shown_where_there_is_no_traceback():
+def test_a_nodes_output_is_shown_after_the_traceback():
     assert "last words" in str(errors.NodeError("worker:0", "h", "killed", output="last words"))
-    assert "last words" not in str(errors.NodeError("worker:0", "h", "raised", traceback="T", output="last words"))
+    text = str(errors.NodeError("worker:0", "h", "exited", traceback="T", output="last words"))
+    assert text.endswith("Traceback of worker:0:\nT\n\nThe last output of worker:0:\nlast words")
 
 
 def test_of_a_long_output_the_end_is_shown():

@@ -7,6 +7,7 @@ and each change wakes the threads that wait for a condition.
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import singledispatchmethod
 from threading import Condition, RLock, Thread
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.driver.rounds import Rounds
-from tensorflowonspark.errors import ClusterError, NodeError
+from tensorflowonspark.errors import ClusterError, FailureKind, NodeError
 from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded, TrainingPace
 from tensorflowonspark.messages import (
     Active,
@@ -250,6 +251,8 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: Failed, node: Node) -> None:
+        if message.kind is FailureKind.EXITED and not message.output:  # by sys.exit: what it printed tells why
+            message = replace(message, output="\n".join(self.metrics.lines(node.number)))
         self._fail(node, message)
 
     @_handle.register

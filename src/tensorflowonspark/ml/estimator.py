@@ -240,7 +240,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
         check_schema(frame.schema)
         if other is None:
             return frame, indicator
-        check_columns(other, columns)
+        check_columns(other, columns, "validationData")
         return frame, select(other, list(dict.fromkeys(columns)))
 
     def _job(self, frame: "DataFrame", validation: "DataFrame | str | None" = None) -> TrainingJob:

@@ -257,8 +257,8 @@ class ModelParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPre
         return {"shapes": self.getShapes(), "dtypes": self.getDtypes(), "fill": self.getFill()}
 
 
-def check_columns(frame: DataFrame, columns: Sequence[str]) -> None:
-    """Refuse a DataFrame without some columns.
+def check_columns(frame: DataFrame, columns: Sequence[str], what: str = "the DataFrame") -> None:
+    """Refuse a DataFrame without some columns; `what` names it in errors.
 
     Raises
     ------
@@ -270,4 +270,7 @@ def check_columns(frame: DataFrame, columns: Sequence[str]) -> None:
     if missing:
         params = [f"{name}Col" for name in missing if name in ("features", "label")]
         advice = f" (another column is set with {' and '.join(params)})" if params else ""
-        raise SpecError(f"the DataFrame has no column {', '.join(map(repr, missing))}; it has {frame.columns}{advice}")
+        near = difflib.get_close_matches(missing[0], frame.columns, 1)
+        guess = f" (did you mean {near[0]!r}?)" if near else ""
+        names = ", ".join(map(repr, missing))
+        raise SpecError(f"{what} has no column {names}{guess}; it has {frame.columns}{advice}")

@@ -54,6 +54,9 @@ _OWN_FRAMES = (
 )
 
 # An error of this package in a graph, which TensorFlow wraps into one of its own.
+_GRAPH_ERROR = "Graph execution error:"
+# What precedes the reason of such an error, and what follows it: the places in the program, and the node of the graph.
+_NO_REASONS = ("Detected at node", "<stack traces", "File ", "[[", "[Op:")
 _CALLED = re.compile(r"^(\w+: .+)\nTraceback \(most recent call last\):", re.MULTILINE)  # from Python, in TensorFlow
 _WRAPPED = re.compile(r"^tensorflowonspark\.errors\.(\w+: .+)$", re.MULTILINE)
 
@@ -173,16 +176,25 @@ def _pickle(result: object) -> bytes:
 
 
 def _summary(error: BaseException) -> str:
-    text = error_text(error, _LAST)
+    text = error_text(error, _FIRST)
     wrapped = _WRAPPED.search(text)
     if wrapped:
         return f"its program raised {wrapped[1]}"
-    if text.startswith("Graph execution error:") and (called := _CALLED.search(text)):
+    if text.startswith(_GRAPH_ERROR) and (called := _CALLED.search(text)):
         return f"its program raised {called[1]}, in a function that TensorFlow called, as a generator of tf.data"
-    first = error_text(Exception((text.strip().splitlines() or [""])[0]))
+    first = error_text(Exception(_first_line(text)))
     return (
         f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"
     )
+
+
+def _first_line(text: str) -> str:
+    """Return the first line of an error's text; of TensorFlow's error in a graph the reason, which stands last."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines and lines[0] == _GRAPH_ERROR:
+        reasons = [line for line in lines[1:] if not line.lstrip().startswith(_NO_REASONS)]
+        return (reasons or lines)[-1 if reasons else 0].strip()
+    return lines[0].strip() if lines else ""
 
 
 def _code(error: SystemExit) -> str:

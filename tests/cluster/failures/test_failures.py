@@ -173,6 +173,21 @@ def test_ends_are_distinguished(spark, end, words):
     assert caught.value.reason == words
 
 
+@pytest.mark.masters("local")
+def test_a_program_that_exits_is_shown_with_its_last_words(spark):
+    """As of argparse, which prints what is wrong, and exits with 2."""
+
+    def program(args, ctx):
+        import argparse
+
+        argparse.ArgumentParser(prog="train.py").parse_args(["--nosuch"])
+
+    with pytest.raises(tfos.NodeError) as caught:
+        tfos.run(spark, program)
+    assert caught.value.exit_code == 2
+    assert "\ntrain.py: error: unrecognized arguments: --nosuch" in str(caught.value)
+
+
 class Unspeakable(Exception):
     def __str__(self):
         raise ValueError("no text for you")

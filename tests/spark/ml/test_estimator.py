@@ -12,7 +12,8 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
 @pytest.mark.parametrize(
     ("params", "told"),
     [
-        ({"labelCol": "digit"}, "no column 'digit'; it has"),
+        ({"labelCol": "digit"}, "the DataFrame has no column 'digit'; it has"),
+        ({"labelCol": "labl"}, r"no column 'labl' \(did you mean 'label'\?\)"),
         ({"model": None}, "no model"),
         ({"model": "resnet"}, "expected a Keras model, or a function"),
         ({"validationIndicatorCol": "held_out", "validationData": True}, "not both"),

@@ -94,7 +94,7 @@ def test_what_differs_is_distinguished_from_what_does_not():
 
 def test_a_null_is_refused_by_column_row_partition_and_value():
     assert refusal(pa.array([1, None, None])) == (
-        "column 'x' holds 2 nulls, the first in row 41 of partition 7: None: drop or replace them in Spark (df.dropna, "
+        "column 'x' holds 2 nulls, the first in row 41 of partition 7: drop or replace them in Spark (df.dropna, "
         "df.fillna), or declare what stands for a null, as in fill={'x': 0}"
     )
 
@@ -102,12 +102,12 @@ def test_a_null_is_refused_by_column_row_partition_and_value():
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (pa.array([[1], [2], None]), "1 null, the first in row 42 of partition 7: None"),
+        (pa.array([[1], [2], None]), "1 null, the first in row 42 of partition 7: drop"),
         (pa.array([[1], [None, 2]]), "1 null, the first in row 41 of partition 7, item [0] of [None, 2]"),
         (pa.array(["a", None]), r"fill={'x': ''}"),
         (pa.array([b"a", None]), r"fill={'x': b''}"),
         (pa.array([True, None]), r"fill={'x': False}"),
-        (pa.array([None, dense([1])], VECTOR), "row 40 of partition 7: None"),
+        (pa.array([None, dense([1])], VECTOR), "row 40 of partition 7: drop"),
     ],
 )
 def test_nulls_of_all_kinds_are_reported(column, told):
