@@ -71,6 +71,7 @@ def find_python(version: str) -> str:
     return found.stdout.strip()
 
 
+@cache
 def _build_spark(cell: Cell) -> None:
     """Build Spark's wheel unless there is one; if that fails, `uv` tries it too, and reports why.
 

@@ -251,7 +251,7 @@ class Monitor(Roster):
 
     @_handle.register
     def _(self, message: Failed, node: Node) -> None:
-        if message.kind is FailureKind.EXITED and not message.output:  # by sys.exit: what it printed tells why
+        if message.kind is FailureKind.EXITED and not message.output:  # by sys.exit: the reason is in what it printed
             message = replace(message, output="\n".join(self.metrics.lines(node.number)))
         self._fail(node, message)
 

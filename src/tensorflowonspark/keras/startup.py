@@ -1,4 +1,4 @@
-"""Start of TensorFlow in a program that makes its ``MultiWorkerMirroredStrategy`` late.
+"""Start of TensorFlow for a ``MultiWorkerMirroredStrategy``: one that is made late, and what SIGTERM does.
 
 The strategy configures the workers' collectives, and starts this worker's server, which renames devices. TensorFlow
 refuses that once its runtime has started, as it does with the first tensor or dataset. So the runtime starts with these
@@ -138,9 +138,9 @@ def explain_late_strategy(module: ModuleType) -> None:
 def keep_sigterm(module: ModuleType) -> None:
     """Keep what a program does on SIGTERM (called after the import of the strategy's module).
 
-    The service that a strategy starts takes the signal from it, as the notice of a preemption. A program that makes
-    use of these, by ``PreemptionCheckpointHandler``, sets a handler after the strategy. All others would ignore the
-    signal, by which a driver asks them to end.
+    TensorFlow starts a service with the strategy, which replaces the program's handler by one of its own, and takes the
+    signal as the notice of a preemption. A driver asks programs to end by this signal, and they would ignore it. (A
+    program that makes use of such notices, by ``PreemptionCheckpointHandler``, sets its handler after the strategy.)
     """
 
     def initialize(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

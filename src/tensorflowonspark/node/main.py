@@ -182,18 +182,18 @@ def _summary(error: BaseException) -> str:
         return f"its program raised {wrapped[1]}"
     if text.startswith(_GRAPH_ERROR) and (called := _CALLED.search(text)):
         return f"its program raised {called[1]}, in a function that TensorFlow called, as a generator of tf.data"
-    first = error_text(Exception(_first_line(text)))
+    first = error_text(Exception(_main_line(text)))
     return (
         f"its program raised {type(error).__name__}: {first}" if first else f"its program raised {type(error).__name__}"
     )
 
 
-def _first_line(text: str) -> str:
-    """Return the first line of an error's text; of TensorFlow's error in a graph the reason, which stands last."""
+def _main_line(text: str) -> str:
+    """Return the line of an error's text that has the reason: the first; of TensorFlow's error in a graph the last."""
     lines = [line for line in text.splitlines() if line.strip()]
-    if lines and lines[0] == _GRAPH_ERROR:
+    if lines[:1] == [_GRAPH_ERROR]:
         reasons = [line for line in lines[1:] if not line.lstrip().startswith(_NO_REASONS)]
-        return (reasons or lines)[-1 if reasons else 0].strip()
+        lines = reasons[-1:] or lines
     return lines[0].strip() if lines else ""
 
 

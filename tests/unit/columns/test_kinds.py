@@ -92,7 +92,7 @@ def test_what_differs_is_distinguished_from_what_does_not():
 # ---- nulls
 
 
-def test_a_null_is_refused_by_column_row_partition_and_value():
+def test_a_null_is_refused_by_column_row_and_partition():
     assert refusal(pa.array([1, None, None])) == (
         "column 'x' holds 2 nulls, the first in row 41 of partition 7: drop or replace them in Spark (df.dropna, "
         "df.fillna), or declare what stands for a null, as in fill={'x': 0}"
