@@ -4,6 +4,8 @@ Their texts contain the problem, its place, the value and the remedy. All of the
 in a node or a Spark task arrives complete in the driver.
 """
 
+import difflib
+from collections.abc import Iterable
 from enum import Enum
 
 __all__ = [
@@ -38,6 +40,18 @@ def error_text(error: BaseException, limit: int = _TEXT) -> str:
         return f"(without a text: its __str__ raised {type(problem).__name__})"
     text = text.encode(errors="backslashreplace").decode()  # lone surrogates can't be sent
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the known name that was probably meant, as an error adds it; empty if none is similar.
+
+    Examples
+    --------
+    >>> f"no column 'labl'{did_you_mean('labl', ['features', 'label'])}"
+    "no column 'labl' (did you mean 'label'?)"
+    """
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 class ClusterError(Exception):

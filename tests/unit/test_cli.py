@@ -86,7 +86,7 @@ def test_a_master_that_spark_knows_is_kept(script, capsys, monkeypatch, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--wrokers", "2", "train.py"], r"unrecognized arguments: --wrokers .*did you mean --workers\?"),
+        (["--wrokers", "2", "train.py"], r"unrecognized arguments: --wrokers .*did you mean '--workers'\?"),
         (
             ["--workers", "two", "train.py"],
             r"argument --workers: 'two': expected a number, or the fewest",

@@ -1,7 +1,6 @@
 """The command line: ``tfos`` and its subcommands."""
 
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -9,7 +8,14 @@ from typing import Any, NoReturn
 import tensorflowonspark
 from tensorflowonspark.cli import check
 from tensorflowonspark.cli.signals import Signalled, exit_code_of_signal
-from tensorflowonspark.errors import ClusterError, EnvironmentNotReady, NodeError, SlotsError, SpecError
+from tensorflowonspark.errors import (
+    ClusterError,
+    EnvironmentNotReady,
+    NodeError,
+    SlotsError,
+    SpecError,
+    did_you_mean,
+)
 
 __all__ = ["exit_code_of", "main"]
 
@@ -92,9 +98,8 @@ class _Parser(argparse.ArgumentParser):
         """End the process with the usage, the problem, and the option that was probably meant."""
         _, _, words = message.partition("unrecognized arguments: ")
         for word in words.split():
-            near = difflib.get_close_matches(word.partition("=")[0], self._option_string_actions, 1)
-            if word.startswith("-") and near:
-                message += f" (did you mean {near[0]}?)"
+            if word.startswith("-"):
+                message += did_you_mean(word.partition("=")[0], self._option_string_actions)
         super().error(message)
 
 

@@ -233,11 +233,10 @@ def kind_of(
     if fill is not None:
         _check_fill(name, dtype, fill, empty)
     elif summary.nulls:
-        where = summary.null_at.removesuffix(": None")  # the value, unless it is an array with the null in it
         raise FeedError(
-            f"column {name!r} holds {summary.nulls} null{'s' if summary.nulls > 1 else ''}, the first in {where}: drop "
-            "or replace them in Spark (df.dropna, df.fillna), or declare what stands for a null, as in "
-            f"fill={{{name!r}: {empty!r}}}"
+            f"column {name!r} holds {summary.nulls} null{'s' if summary.nulls > 1 else ''}, the first in "
+            f"{summary.null_at}: drop or replace them in Spark (df.dropna, df.fillna), or declare what stands for a "
+            f"null, as in fill={{{name!r}: {empty!r}}}"
         )
     # The length of a binary value is a dimension only if its bytes are the values.
     depth = layout.array_depth(type_) - (layout.is_binary(leaf) and not decoded)

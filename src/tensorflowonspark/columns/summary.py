@@ -60,8 +60,10 @@ def summarize(batch: pa.RecordBatch, partition: int = 0, first_row: int = 0) -> 
 
     def describe(levels: Sequence[pa.Array], position: int) -> str:
         row, *path = _path(levels, position)
-        item = f", item {''.join(f'[{index}]' for index in path)} of " if path else ": "
-        return f"row {first_row + row} of partition {partition}{item}{_shown(levels[0][row])}"
+        where, value = f"row {first_row + row} of partition {partition}", levels[0][row]
+        if path:
+            return f"{where}, item {''.join(f'[{index}]' for index in path)} of {_shown(value)}"
+        return f"{where}: {_shown(value)}" if value.is_valid else where
 
     return {name: _summarize(column, describe) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 

@@ -431,6 +431,7 @@ class Monitor(Roster):
                 return
             self._failed = True
             self._stopping = True
+            self.metrics.fail()
             self.changed.notify_all()
         # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs
         # takes time, and must not hold up the thread of a channel.
@@ -527,8 +528,9 @@ class Monitor(Roster):
         """Wait until every supervisor has closed its channel; return the nodes of those that have not in time."""
         with self.lock:
             never = NodeState.AWAITED, NodeState.RESTARTING  # or not again
+            failed = sum(node.state is NodeState.FAILED and node.channel is None for node in self.nodes)  # restarts
             self.changed.wait_for(
-                lambda: self.count(*never, NodeState.GONE) == len(self.nodes) and not self._former, seconds
+                lambda: self.count(*never, NodeState.GONE) + failed == len(self.nodes) and not self._former, seconds
             )
             return [node for node in self.nodes if node.channel is not None]
 

@@ -19,7 +19,7 @@ from tensorflowonspark.ml.params import Invalid, check_columns, checked_params
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
-from tensorflowonspark.ml.training import TrainingJob, train
+from tensorflowonspark.ml.training import TrainingJob, check_compilation, train
 from tensorflowonspark.ml.training_params import (
     Backend,
     EstimatorSettings,
@@ -257,13 +257,17 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
             "metrics": self.getMetrics(),
             "loss_weights": self.getLossWeights(),
         }
+        compiled = {name: value for name, value in compiled.items() if value is not None}
+        if is_model(given):
+            has_loop = self.getTrainFn() is not None
+            check_compilation(given, compiled, self.getCustomObjects(), has_loop=has_loop)
         features = self._feature_columns
         try:
             return TrainingJob(
                 model=self._serialized_model(given, frame, validation)
                 if initial is None
                 else initial._bundle.to_serialized(),
-                compiled_with={name: serialize(value) for name, value in compiled.items() if value is not None},
+                compiled_with=serialize(compiled),
                 custom_objects=code_for(self.getCustomObjects()),
                 features=tuple(features),
                 arrays=tuple(name for name in features if holds_arrays(frame, name)),

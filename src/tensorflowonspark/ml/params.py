@@ -1,7 +1,6 @@
 # mypy: disable-error-code="no-any-return"
 """Params that the estimator and the model share, with Spark ML's names where it has one."""
 
-import difflib
 import functools
 import inspect
 import json
@@ -13,7 +12,7 @@ from pyspark.ml.param.shared import HasFeaturesCol, HasPredictionCol, HasProbabi
 from pyspark.sql import DataFrame
 
 from tensorflowonspark.columns import require_frame
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,7 +28,7 @@ def positive(value: Any) -> int:
     """Return a value as a positive integer, for a `Param`."""
     number = TypeConverters.toInt(value)
     if number < 1:
-        raise TypeError(f"{value!r}: expected a positive number")
+        raise TypeError("expected a positive number")
     return int(number)
 
 
@@ -38,7 +37,7 @@ def one_of(*choices: str) -> Callable[[Any], str]:
 
     def convert(value: Any) -> str:
         if value not in choices:
-            raise TypeError(f"{value!r}: expected one of {', '.join(map(repr, choices))}")
+            raise TypeError(f"expected one of {', '.join(map(repr, choices))}")
         return str(value)
 
     return convert
@@ -47,7 +46,7 @@ def one_of(*choices: str) -> Callable[[Any], str]:
 def as_mapping(value: Any) -> dict[Any, Any]:
     """Return a mapping as a dict, for a `Param`."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r}: expected a dict, as in {{'x': ...}}")
+        raise TypeError("expected a dict, as in {'x': ...}")
     return dict(value)
 
 
@@ -95,9 +94,7 @@ def checked_params(init: Function) -> Function:
 
 
 def _unknown(kind: type, name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f": did you mean {close[0]!r}?" if close else ""
-    return f"{kind.__name__} has no param {name!r}{hint} (explainParams() lists all)"
+    return f"{kind.__name__} has no param {name!r}{did_you_mean(name, known)}: explainParams() lists all"
 
 
 class ModelSettings(TypedDict, total=False):
@@ -238,9 +235,10 @@ class ModelParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPre
                 self.clear(self.getParam(name))
                 continue
             try:
-                self._set(**{name: value})
+                converted = self.getParam(name).typeConverter(value)
             except TypeError as error:
                 raise SpecError(f"{name}={value!r}: {error}") from None
+            self._set(**{name: converted})
         return self
 
     def _optional(self, name: str) -> Any:
@@ -270,7 +268,6 @@ def check_columns(frame: DataFrame, columns: Sequence[str], what: str = "the Dat
     if missing:
         params = [f"{name}Col" for name in missing if name in ("features", "label")]
         advice = f" (another column is set with {' and '.join(params)})" if params else ""
-        near = difflib.get_close_matches(missing[0], frame.columns, 1)
-        guess = f" (did you mean {near[0]!r}?)" if near else ""
+        guess = did_you_mean(missing[0], frame.columns)
         names = ", ".join(map(repr, missing))
         raise SpecError(f"{what} has no column {names}{guess}; it has {frame.columns}{advice}")

@@ -5,11 +5,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import SpecError, did_you_mean
 from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
     from tensorflowonspark.node.feed.feed import Feed
 
-__all__ = ["Trained", "TrainingJob", "adapt_layers", "train"]
+__all__ = ["Trained", "TrainingJob", "adapt_layers", "check_compilation", "train"]
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +94,61 @@ def _scope(job: TrainingJob, ctx: "Context") -> AbstractContextManager[Any]:
     strategy = tf.distribute.MultiWorkerMirroredStrategy() if in_step else tf.distribute.get_strategy()
     scope: AbstractContextManager[Any] = strategy.scope()
     return scope
+
+
+def check_compilation(
+    model: Any, settings: Mapping[str, Any], custom_objects: Mapping[str, Any], *, has_loop: bool
+) -> None:
+    """Refuse a model without an optimizer or a loss, and names of these that Keras does not have.
+
+    Parameters
+    ----------
+    model : keras.Model
+        The model as it is given.
+    settings : mapping
+        What ``compile`` would be called with; if empty, the model must be compiled.
+    custom_objects : mapping
+        The user's own objects, which names may mean.
+    has_loop : bool
+        Whether the user trains with a loop, for which a model needs no optimizer or loss.
+
+    Raises
+    ------
+    SpecError
+        With the name that was probably meant.
+
+    Examples
+    --------
+    >>> import keras
+    >>> check_compilation(keras.Sequential(), {"loss": "mean_squared_eror"}, {}, has_loop=False)
+    Traceback (most recent call last):
+        ...
+    tensorflowonspark.errors.SpecError: loss='mean_squared_eror': Keras has none of this name (did you mean \
+'mean_squared_error'?)
+    """
+    complete = getattr(model, "optimizer", None) is not None and getattr(model, "loss", None) is not None
+    if not (settings or has_loop or complete):
+        raise SpecError("the model is not compiled: compile it, or set optimizer and loss on the estimator")
+    keras = import_module(library_of(model))
+    for setting, module in (("optimizer", keras.optimizers), ("loss", keras.losses)):
+        for name in _names(settings.get(setting)):
+            try:
+                if name not in custom_objects:
+                    module.get(name)
+            except ValueError:
+                meant = did_you_mean(name, {each for known in dir(module) for each in (known, known.lower())})
+                raise SpecError(f"{setting}={name!r}: Keras has none of this name{meant}") from None
+
+
+def _names(setting: Any) -> Iterator[str]:
+    """Yield the names in a setting of ``compile``, which may have one for each output."""
+    if isinstance(setting, str):
+        yield setting
+    elif isinstance(setting, Mapping):
+        yield from _names(list(setting.values()))
+    elif isinstance(setting, (list, tuple)):
+        for each in setting:
+            yield from _names(each)
 
 
 def adapt_layers(model: Any, dataset: Any) -> None:
@@ -166,13 +222,11 @@ def _compile(model: Any, job: TrainingJob) -> None:
         for name, each in deserialize(job.compiled_with, job.custom_objects.load()).items()
         if each is not None
     }
+    check_compilation(model, settings, job.custom_objects.load(), has_loop=job.loop is not None)
     if settings:
         if "loss" not in settings and getattr(model, "loss", None) is not None:
             settings["loss"] = model.loss
         model.compile(**{"optimizer": "adam", **settings, "steps_per_execution": job.steps_per_execution})
-    elif getattr(model, "optimizer", None) is None or getattr(model, "loss", None) is None:
-        if job.loop is None:
-            raise SpecError("the model is not compiled: compile it, or set optimizer and loss on the estimator")
     elif job.steps_per_execution > 1:
         model.steps_per_execution = job.steps_per_execution
 

@@ -1,6 +1,8 @@
 """DataFrames that the estimator refuses before it starts nodes."""
 
+import keras
 import pytest
+import tf_keras
 
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator
@@ -18,6 +20,10 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
         ({"model": "resnet"}, "expected a Keras model, or a function"),
         ({"validationIndicatorCol": "held_out", "validationData": True}, "not both"),
         ({"initialModel": 3}, "expected a fitted KerasModel"),
+        ({"model": line(), "loss": "mean_squared_eror"}, "has none of this name .did you mean 'mean_squared_error'"),
+        ({"model": line(), "loss": {"y": "mse"}, "optimizer": "adm"}, r"optimizer='adm': .*did you mean 'adam'"),
+        ({"model": keras.Sequential()}, "the model is not compiled"),
+        ({"model": tf_keras.Sequential(), "loss": ["hing"]}, r"loss='hing': .*did you mean 'hinge'"),
     ],
 )
 def test_what_cant_be_fitted_is_refused_before_anything_starts(spark, params, told):

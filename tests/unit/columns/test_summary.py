@@ -43,7 +43,7 @@ def naive_summary(rows, depth, leaf_has_length):
 
 def place(told):
     """The row and the place in it that a summary's text tells."""
-    match = re.match(r"row (\d+) of partition 3(?:, item ((?:\[\d+\])+) of |: )", told)
+    match = re.match(r"row (\d+) of partition 3(?:, item ((?:\[\d+\])+) of |: |$)", told)
     return int(match[1]) - 100, tuple(map(int, re.findall(r"\d+", match[2] or "")))
 
 

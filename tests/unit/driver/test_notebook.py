@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import types
+from threading import Event
 
 import pytest
 
@@ -94,10 +95,18 @@ def test_a_cluster_links_its_dashboard_while_it_runs():
 
 
 def test_a_cluster_that_has_failed_is_shown_as_failed_before_it_is_shut_down():
-    cluster = cluster_on(ScriptedBackend(fails(FailureKind.RAISED))).start()
+    up = Event()
+
+    def node(played):
+        up.wait(10)
+        fails(FailureKind.RAISED)(played)
+
+    cluster = cluster_on(ScriptedBackend(node)).start()
+    up.set()
     with pytest.raises(tfos.NodeError):
         cluster.join()
     assert repr(cluster) == "<Cluster of 1 worker, failed>"
     assert ", failed<" in cluster._repr_html_()
+    assert cluster.metrics().state == "failed"
     with pytest.raises(tfos.NodeError):
         cluster.shutdown()

@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
 @pytest.mark.parametrize(
     ("params", "told"),
     [
-        ({"epoch": 3}, "no param 'epoch': did you mean 'epochs'?"),
-        ({"epochs": 0}, "epochs=0: .*expected a positive number"),
-        ({"start": "some_rows"}, "start='some_rows': .*expected one of 'all_rows', 'first_rows'"),
+        ({"epoch": 3}, r"no param 'epoch' \(did you mean 'epochs'\?\)"),
+        ({"epochs": 0}, "^epochs=0: expected a positive number"),
+        ({"start": "some_rows"}, "^start='some_rows': expected one of 'all_rows', 'first_rows'"),
         ({"strategy": "diloc"}, "strategy='diloc': .*expected one of 'synchronous', 'local_sgd', 'diloco'"),
-        ({"handleInvalid": "drop"}, "expected one of 'error', 'keep', 'skip'"),
+        ({"handleInvalid": "drop"}, "^handleInvalid='drop': expected one of 'error', 'keep', 'skip'"),
         ({"backend": "theano"}, "backend='theano': .*expected one of 'tensorflow', 'jax', 'torch'"),
     ],
 )

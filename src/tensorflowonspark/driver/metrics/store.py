@@ -147,6 +147,10 @@ class MetricsStore:
         if first:
             Thread(target=self._call_listeners, daemon=True, name="metrics-listeners").start()
 
+    def fail(self) -> None:
+        """Show the cluster as failed from now on, unless it is started again."""
+        self.state = "failed"
+
     def end(self, *, failed: bool, text: str) -> None:
         """Note the end of the cluster; return when the listeners have handled it, or after ten seconds."""
         if self._closed.is_set():
