@@ -44,7 +44,8 @@ class ScriptedNode:
             self.send(NodeReady("socket", 1))
             self.wait_for(Members)
             self._script(self)
-            self.wait_for(Stop)
+            if not any(isinstance(each, Stop) for each in self.received):
+                self.wait_for(Stop)
         except transport.ConnectionLost:
             pass
         self.stopped.set()

@@ -16,7 +16,7 @@ from tensorflowonspark.task.feeder import NodeEndpoint
 from tests.support.programs import all_ids, read, small_frame
 
 
-@pytest.mark.smoke("local", "standalone")
+@pytest.mark.smoke
 @pytest.mark.parametrize("cache", ["disk", "memory", None])
 def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:

@@ -86,7 +86,7 @@ def test_training_on_own_files_and_feeds_one_after_another(spark, files):
     assert first[3] == second[3]
 
 
-@pytest.mark.parametrize("call", ["read_parquet", pytest.param("read_tfrecord", marks=pytest.mark.smoke)])
+@pytest.mark.parametrize("call", ["read_parquet", "read_tfrecord"])
 def test_training_on_files_without_a_cache(spark, files, call):
     """Two workers, of which one has fewer rows; a loop resumes in the middle of the second epoch."""
 

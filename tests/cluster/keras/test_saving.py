@@ -47,7 +47,6 @@ def everything_in_scope(args, ctx):
     return sorted(os.listdir(directory)), resumed, [np.asarray(each.numpy()) for each in again.weights]
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_program_may_do_everything_in_the_scope(spark, tmp_path):
     results = tfos.run(spark, everything_in_scope, str(tmp_path), num_workers=2, data=small_frame(spark, [40, 33]))

@@ -31,7 +31,7 @@ def where(args, ctx):
     }
 
 
-@pytest.mark.smoke("local", "local-cluster", "standalone")
+@pytest.mark.smoke("local", "local-cluster")
 @pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
 def test_nodes_know_each_other(spark, hold, caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")

@@ -43,7 +43,6 @@ def slow(rows, seconds, begun):
     return rows.mapInArrow(compute, rows.schema)
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_the_metrics_of_fit_name_its_epochs_rows_and_the_worker_that_the_others_wait_for(spark):
     args = {"epochs": 5, "sleep": 0.04, "validates": True}

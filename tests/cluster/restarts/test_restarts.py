@@ -253,7 +253,6 @@ def test_a_cluster_takes_what_there_is(spark):
 # ---- executors
 
 
-@pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_an_executor_that_dies_is_replaced(spark):
     def program(args, ctx):

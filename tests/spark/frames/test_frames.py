@@ -43,8 +43,15 @@ def plain(x, v):
 EXPECTED = [(float(number) * 2, float(number) * 3) for number in range(100)]
 
 
-@pytest.mark.parametrize("verb", [frames.map_blocks, frames.map_rows])
-@pytest.mark.parametrize("function", [graph, plain])
+@pytest.mark.parametrize(
+    ("function", "verb"),
+    [
+        (graph, frames.map_blocks),
+        (plain, frames.map_rows),
+        pytest.param(graph, frames.map_rows, marks=pytest.mark.slow),
+        pytest.param(plain, frames.map_blocks, marks=pytest.mark.slow),
+    ],
+)
 def test_maps_add_columns(spark, verb, function):
     data = numbers(spark)
     mapped = verb(function, data)
@@ -86,7 +93,7 @@ def test_functions_with_variables_and_tables(spark):
     assert by_id(frames.map_blocks(weighted, numbers(spark, 3)), "total") == [(0.0,), (21.0,), (42.0,)]
 
 
-@pytest.mark.parametrize("verb", [frames.map_blocks, frames.map_rows])
+@pytest.mark.parametrize("verb", [frames.map_blocks, pytest.param(frames.map_rows, marks=pytest.mark.slow)])
 def test_keras_models(spark, verb):
     inputs = [keras.Input((2,), name="v"), keras.Input((), name="x")]
     summed = keras.ops.sum(inputs[0], axis=-1) + inputs[1]
@@ -141,7 +148,7 @@ SUM_ROWS = lambda v_1, v_2, x_1, x_2: {"v": v_1 + v_2, "x": x_1 + x_2}  # noqa: 
 
 
 @pytest.mark.parametrize("decorate", [tf.function, lambda function: function], ids=["graph", "plain"])
-@pytest.mark.parametrize("rows", [1, 2, 7, 100])
+@pytest.mark.parametrize("rows", [7, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (1, 2, 100))])
 def test_reductions(spark, rows, decorate):
     data = numbers(spark, rows, 3).repartition(4)  # some partitions have no row
     total = sum(range(rows))

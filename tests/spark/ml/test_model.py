@@ -45,7 +45,9 @@ def test_from_memory_from_a_file_and_from_a_saved_model(spark, tmp_path):
         assert predictions(KerasModel.load(str(tmp_path / f"stage-{number}")).transform(pairs(spark))) == expected
 
 
-@pytest.mark.parametrize("size", [1, 3, None])
+@pytest.mark.parametrize(
+    "size", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(None, marks=pytest.mark.slow)]
+)
 def test_batches_change_nothing(spark, size):
     stage = KerasModel.from_keras(doubling(), **({"inferenceBatchSize": size} if size else {}))
     assert predictions(stage.transform(pairs(spark, 101, 3))) == [[2.0 * number, 2.0] for number in range(101)]

@@ -8,6 +8,7 @@ from tensorflowonspark import storage
 pytestmark = pytest.mark.masters("local")
 
 
+@pytest.mark.slow
 def test_both_ways(spark, remote_directory):
     frame = spark.range(0, 1000, 1, 2).selectExpr("id", "id % 2 as odd")
     tfos.write_tfrecord(frame, f"{remote_directory}/by-function", partition_by=["odd"])

@@ -77,6 +77,7 @@ def test_only_the_wanted_columns_come_each_with_its_own_tensor(spark, exported):
         assert (row.c, bytes(row.x), row.a) == (total, f"{total}.0".encode(), 0.0)
 
 
+@pytest.mark.slow
 def test_older_sparks_give_the_same(spark, exported, monkeypatch):
     monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
     answered = applying(exported, {"x": "square"}, {"middle": "x", "double": "pred"}).transform(squares(spark, 5, 2))
@@ -115,6 +116,7 @@ def test_several_columns_and_single_values(spark, exported):
     assert bytes(stage.setInputMapping({"words": "b", "one": "a"}).transform(data).first().t) == b"2z"
 
 
+@pytest.mark.slow
 def test_signatures_of_one_model_are_distinguished(spark, exported):
     data = squares(spark, 1)
     thrice = applying(exported, {"x": "square"}, {"again": "y"}, signature_def_key="other").transform(data)
@@ -124,6 +126,7 @@ def test_signatures_of_one_model_are_distinguished(spark, exported):
     assert summed.first().s == 6.0
 
 
+@pytest.mark.slow
 def test_a_model_of_tensorflow_1_with_two_graphs(spark, tmp_path):
     from tensorflow.compat import v1 as tf
 

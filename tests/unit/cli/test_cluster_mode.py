@@ -76,7 +76,10 @@ def test_a_staging_directory_that_can_not_be_written_is_named(command, tmp_path,
 def test_two_signals_leave_no_application(command, tmp_path, seconds):
     """As of a terminal that is closed: the kernel and the shell send one each."""
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *command(STAYS)], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", COMMAND, "run", "--grace", "1s", *command(STAYS)[1:]],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         while not (tmp_path / "begun").exists():

@@ -137,6 +137,7 @@ def read_held(args, ctx):
     return passes
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @settings(max_examples=100, **_ANY_TIME)
 @given(

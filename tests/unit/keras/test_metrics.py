@@ -91,7 +91,9 @@ def test_real_rows_are_taken_from_labels_of_all_kinds():
     assert prediction._keras_mask.numpy().tolist() == [[False, True]]
 
 
-@pytest.mark.parametrize("outputs", ["one", "list", "dict"])
+@pytest.mark.parametrize(
+    "outputs", ["dict", pytest.param("one", marks=pytest.mark.slow), pytest.param("list", marks=pytest.mark.slow)]
+)
 def test_padding_is_in_no_value(keras, install, outputs):
     """Six steps for ten rows: one batch is full, one has half of its rows, and three have none."""
     expected = plain(keras, outputs)
@@ -102,6 +104,7 @@ def test_padding_is_in_no_value(keras, install, outputs):
     assert_same(shown(model_of(keras, outputs), dataset), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 3}], ids=str
 )

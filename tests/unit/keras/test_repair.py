@@ -39,7 +39,7 @@ def test_nothing_starts_tensorflow_before_the_users_program(trainer):
     assert "started False" in told.stdout
 
 
-@pytest.mark.parametrize("first", ["steps", "optimizers"])
+@pytest.mark.parametrize("first", ["steps", pytest.param("optimizers", marks=pytest.mark.slow)])
 def test_a_program_that_imports_a_repair_before_tensorflow_is_repaired(first):
     """As a pickle does where the driver has imported that repair: TensorFlow imports Keras in the midst of it."""
     import subprocess
@@ -77,6 +77,7 @@ def test_generated_sources_go_with_the_process(tmp_path):
         loader.tempfile = before
 
 
+@pytest.mark.slow
 def test_counts_that_replicas_have_parts_of_lose_nothing():
     import subprocess
     import sys

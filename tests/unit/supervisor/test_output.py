@@ -66,6 +66,7 @@ def test_the_tail_is_bounded():
     assert len(tail.splitlines()) == 100
 
 
+@pytest.mark.slow
 def test_a_log_that_nobody_reads_stops_nothing(monkeypatch):
     unread, writing = os.pipe()
     with open(unread, "rb"), open(writing, "w") as log:
