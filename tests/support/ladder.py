@@ -2,8 +2,8 @@
 
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
 ``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others; of those
-marked `slow` CI runs a fifth with each commit (``TFOS_TEST_TURN``). It runs a fifth of all tests of ``make
-matrix-oldest`` (``TFOS_TEST_TURN_OF=all``).
+marked `slow` CI runs a fifth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it
+runs a fifth of the others (``TFOS_TEST_TURN_OF=all``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others: so the tests of a master stay in one process, one file after another. Those on `local`, which are most, are

@@ -528,9 +528,10 @@ class Monitor(Roster):
         """Wait until every supervisor has closed its channel; return the nodes of those that have not in time."""
         with self.lock:
             never = NodeState.AWAITED, NodeState.RESTARTING  # or not again
-            failed = sum(node.state is NodeState.FAILED and node.channel is None for node in self.nodes)  # restarts
+            # A node whose restart has failed has no supervisor either.
+            without = sum(node.state is NodeState.FAILED and node.channel is None for node in self.nodes)
             self.changed.wait_for(
-                lambda: self.count(*never, NodeState.GONE) + failed == len(self.nodes) and not self._former, seconds
+                lambda: self.count(*never, NodeState.GONE) + without == len(self.nodes) and not self._former, seconds
             )
             return [node for node in self.nodes if node.channel is not None]
 

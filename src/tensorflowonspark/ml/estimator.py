@@ -251,14 +251,14 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
             raise SpecError(f"model={given!r}: expected a Keras model, or a function that returns one")
         if initial is not None and not isinstance(initial, KerasModel):
             raise SpecError(f"initialModel={initial!r}: expected a fitted KerasModel")
-        compiled = {
+        settings = {
             "optimizer": self.getOptimizer(),
             "loss": self.getLoss(),
             "metrics": self.getMetrics(),
             "loss_weights": self.getLossWeights(),
         }
-        compiled = {name: value for name, value in compiled.items() if value is not None}
-        if is_model(given):
+        compiled = {name: value for name, value in settings.items() if value is not None}
+        if initial is None and is_model(given):
             has_loop = self.getTrainFn() is not None
             check_compilation(given, compiled, self.getCustomObjects(), has_loop=has_loop)
         features = self._feature_columns
