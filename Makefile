@@ -3,32 +3,38 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
+DEMO_STAMP = $(VENV)/.installed-demo
+# Without bytecode every process compiles TensorFlow anew: three times the processor time of an import. uv compiles
+# nothing by itself, and many images forbid Python to.
+unexport PYTHONDONTWRITEBYTECODE
+export UV_COMPILE_BYTECODE = 1
 
 .PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map notebooks dist clean
 
-demo: $(STAMP)
+# A demo needs three quarters of what tests need.
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/python examples/mnist/fed.py --master 'local[2]' $(ARGS)
 
 # The environment in which all tests and checks run.
 dev: $(STAMP)
 	@echo "Ready. Next: make lint, and $(BIN)/python -m pytest -n 0 tests/unit/test_config.py"
 
-# The first rung: what needs no cluster, and a test of every feature on real nodes. Two processes, each with its own
-# Spark sessions.
+# The first rung: what needs no cluster, and a test of every feature on real nodes. As many processes as cores and memory
+# allow (tests/support/ladder.py), each with its own Spark sessions.
 test: $(STAMP)
-	$(BIN)/python -m pytest -m quick -n 2 $(ARGS)
+	$(BIN)/python -m pytest -m quick -n auto $(ARGS)
 
 # All other tests; of the table of Keras every fourth cell of the column that matters most.
 test-rest: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-rest: export TFOS_TEST_TABLE_SHARE ?= 4
 test-rest: $(STAMP)
-	$(BIN)/python -m pytest -m 'not quick' -n 2 $(ARGS)
+	$(BIN)/python -m pytest -m 'not quick' -n auto $(ARGS)
 
 # Every test, in one run.
 test-all: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-all: export TFOS_TEST_TABLE_SHARE ?= 4
 test-all: $(STAMP)
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 # Every test, to write the seconds that each takes to tests/durations.json.
 test-durations: ; $(MAKE) test-all ARGS="--write-durations $(ARGS)"
@@ -95,7 +101,7 @@ OLDEST_TESTS = tests/unit/keras tests/cluster/keras tests/cluster/training tests
   tests/spark/v2/test_dfutil.py tests/cluster/v2/test_programs.py::test_a_program_on_one_machine \
   --ignore=tests/cluster/keras/test_jax.py --ignore=tests/cluster/keras/test_suite.py --ignore=tests/cluster/keras/test_table.py
 matrix-oldest: $(OLDEST)/.installed
-	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest -n 2 $(OLDEST_TESTS) $(ARGS)
+	TFOS_TEST_MASTERS=local $(OLDEST)/bin/python -m pytest -n auto $(OLDEST_TESTS) $(ARGS)
 
 # All programs of TensorFlowOnSpark 2.x with these versions: too long for CI beside the rest.
 matrix-programs: $(OLDEST)/.installed
@@ -112,17 +118,23 @@ benchmark-%: $(STAMP)
 	$(BIN)/python -m benchmarks.$* $(ARGS)
 
 # uv takes a fraction of pip's time. It does not read pip's settings: where these name another index, pip installs.
-$(STAMP): pyproject.toml
+define INSTALL
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "$$($(PYTHON) --version) is too old: use Python 3.10 to 3.13, as in: make PYTHON=python3.12"; exit 1; }
 	@command -v java >/dev/null || test -n "$$JAVA_HOME" || \
 	  { echo "Spark needs Java 17 or newer, and there is none: install it (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
-	@test -d $(VENV) || echo "Making $(VENV): 4 GB of packages, some minutes the first time"
+	@echo "Installing into $(VENV): $(2), some minutes the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test,lint,docs]' || \
-	  $(BIN)/python -m pip install --quiet --editable '.[test,lint,docs]'
-	touch $(STAMP)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[$(1)]' || \
+	  $(BIN)/python -m pip install --quiet --editable '.[$(1)]'
+	touch $@
+endef
+$(STAMP): pyproject.toml
+	$(call INSTALL,test$(comma)lint$(comma)docs,4 GB of packages)
+$(DEMO_STAMP): pyproject.toml
+	$(call INSTALL,demo,3 GB of packages)
+comma := ,
 
 clean:
 	rm -rf $(VENV) .venvs demo-output build dist

@@ -17,6 +17,7 @@ import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark import SparkContext
 
@@ -27,6 +28,7 @@ _TURNS = 5  # after which CI has run every test
 _UNKNOWN_SECONDS = 3.0  # of a test that is new
 _SESSION_SECONDS = {"local": 5.0, "local-cluster": 15.0, "standalone": 20.0}  # to start and to end
 _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among them a Spark session
+_PROCESS_BYTES = 8 << 30  # of a process of tests at its worst, with its sessions' JVMs and its nodes
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
     "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
@@ -52,6 +54,12 @@ class Ladder:
             others = set(taking_turns) - turns_of(taking_turns)[int(turn) % _TURNS]
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
             items[:] = [item for item in items if item.nodeid not in others]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_auto_num_workers(self):
+        """Return how many processes run the tests: as many as there are cores and memory for, and two at least."""
+        by_memory = psutil.virtual_memory().total // _PROCESS_BYTES
+        return max(2, min(len(os.sched_getaffinity(0)), by_memory))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config, log):

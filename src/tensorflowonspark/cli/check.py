@@ -103,7 +103,9 @@ def check(options: argparse.Namespace) -> Report:
         _check_cluster(options, report)
         return report
     if {"pyspark", "tensorflow"} <= set(found) and not problems:
-        report.problems += _own_problems(Environment.of(own_environment()))
+        own = Environment.of(own_environment())
+        report.problems += _own_problems(own)
+        report.lines += [f"{'bytecode':20}{own.bytecode}"] if own.bytecode else []
     if getattr(options, "gpu", False):
         from tensorflowonspark.driver.executor_checks import fabric_problems
 
@@ -130,7 +132,7 @@ def _names_spark(options: argparse.Namespace) -> bool:
 def _check_cluster(options: argparse.Namespace, report: Report) -> None:
     """Add the executors to a report."""
     from tensorflowonspark.cli.spark import start_session, stop_session, submit_arguments
-    from tensorflowonspark.driver.executor_checks import examine_executors, problems_of
+    from tensorflowonspark.driver.executor_checks import examine_executors, named_hosts, problems_of
     from tensorflowonspark.driver.spark.private_names import jvm_problems
     from tensorflowonspark.driver.spark.resources import allocates_dynamically
 
@@ -157,6 +159,11 @@ def _check_cluster(options: argparse.Namespace, report: Report) -> None:
     report.hosts = [name for each in executors for name in (each.host, each.address)]
     report.lines += _table(executors)
     report.lines += _fabric_lines([(each.host, each.fabric) for each in executors if each.fabric is not None])
+    without: dict[str, list[str]] = {}
+    for each in executors:
+        without.setdefault(each.bytecode, []).append(each.host)
+    slow = [f"{named_hosts(hosts)}: {problem}" for problem, hosts in without.items() if problem]
+    report.lines += ["", *slow] if slow else []
     report.problems += _own_problems(own)
     report.problems += problems_of(own, executors)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["examine_executors", "fabric_problems", "problems_of"]
+__all__ = ["examine_executors", "fabric_problems", "named_hosts", "problems_of"]
 
 _EXECUTOR_SECONDS = 120.0  # for executors that the cluster manager was asked for
 _CANCEL_SECONDS = 10.0
@@ -64,7 +64,7 @@ def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[En
     slots_of = Counter(key for key, _ in rows)
     found = {key: Environment.of(fields, slots_of[key]) for key, fields in rows if fields is not None}
     if missing := slots_of.keys() - found.keys():
-        hosts = _names(sorted(key.split()[0] for key in missing))
+        hosts = named_hosts(sorted(key.split()[0] for key in missing))
         raise EnvironmentNotReady(f"{hosts}: not examined, each task waited for another one: run tfos check again")
     return sorted(found.values(), key=lambda each: (each.host, each.address))
 
@@ -135,7 +135,7 @@ def problems_of(own: Environment, executors: Sequence[Environment]) -> list[str]
     for executor in executors:
         for problem in _problems(own, executor):
             hosts.setdefault(problem, []).append(executor.host)
-    return [f"{_names(of)}: {problem}" for problem, of in hosts.items()]
+    return [f"{named_hosts(of)}: {problem}" for problem, of in hosts.items()]
 
 
 def _problems(own: Environment, executor: Environment) -> "Iterator[str]":
@@ -196,7 +196,8 @@ def _different(own: Mapping[str, str], other: Mapping[str, str]) -> "Iterator[st
             yield f"{package} {there}, and on this machine {here}: install one version on both"
 
 
-def _names(hosts: Iterable[str]) -> str:
+def named_hosts(hosts: Iterable[str]) -> str:
+    """Return the names of hosts as text: the first three, and how many more there are."""
     names = list(dict.fromkeys(hosts))
     more = len(names) - _HOSTS_NAMED
     return ", ".join(names[:_HOSTS_NAMED]) + (f" and {more} more" if more > 0 else "")

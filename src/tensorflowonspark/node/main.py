@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import sys
+import time
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -19,6 +20,7 @@ import cloudpickle
 import wrapt
 
 from tensorflowonspark import storage
+from tensorflowonspark.bytecode import bytecode_problem
 from tensorflowonspark.config import Job, tf_config
 from tensorflowonspark.errors import FailureKind, error_text
 from tensorflowonspark.keras import adapting, hooks, rounds, training_events
@@ -35,6 +37,8 @@ from tensorflowonspark.transport import MESSAGE_BYTES
 from tensorflowonspark.transport.shared_file import allow_many_files
 
 __all__ = ["run_node", "run_program"]
+
+_log = logging.getLogger(__name__)
 
 # Raised by TensorFlow, or by our transport, in a worker whose peer has ended: a consequence, never the root cause.
 _PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "ConnectionLost"}
@@ -83,7 +87,15 @@ def run_node(pipe: Connection) -> None:
     else:
         rounds.connect(None)
     if "tensorflow" not in sys.modules:
-        wrapt.register_post_import_hook(lambda _: link.send(TensorFlowImported()), "tensorflow")
+        begun = time.process_time()
+
+        def imported(_: object) -> None:
+            link.send(TensorFlowImported())
+            if problem := bytecode_problem():
+                seconds = time.process_time() - begun
+                _log.warning("TensorFlow was imported after %.0f s of processor time: %s", seconds, problem)
+
+        wrapt.register_post_import_hook(imported, "tensorflow")
     link.send(run_program(setup, members, link, feed_server))
     link.wait_for_stop()
     # Run the exit functions of the program and of TensorFlow, which remove temporary files. The supervisor kills a node

@@ -31,7 +31,7 @@ _CONNECT_SECONDS = 10.0
 _HOLD_SECONDS = 1.0  # for which a task keeps its slot, so that Spark gives the others to the other tasks
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - its size is read
 # Prints a line for each module: a crash in the import of one leaves those before it known. Then prints one for each
-# feature of nodes whose private names these modules lack.
+# feature of nodes whose private names these modules lack, and one if they have no bytecode.
 _IMPORTS = """
 import importlib, json, os, sys
 for name in sys.argv[1:]:
@@ -46,6 +46,8 @@ try:
     from tensorflowonspark.keras.private_names import all_problems
     for problem in all_problems(jax=os.environ.get("KERAS_BACKEND") == "jax"):
         print(json.dumps(["missing", problem, "", ""]), flush=True)
+    from tensorflowonspark.bytecode import bytecode_problem
+    print(json.dumps(["bytecode", bytecode_problem(), "", ""]), flush=True)
 except ImportError:
     pass
 """
@@ -77,6 +79,8 @@ class Environment:
         What connects GPUs, if that was asked for.
     missing : sequence of str
         A line for each private name of TensorFlow and Keras that nodes need and these versions lack.
+    bytecode : str
+        Why each process compiles TensorFlow anew, and what to do; empty if it has bytecode.
     """
 
     host: str
@@ -91,6 +95,7 @@ class Environment:
     slots: int = 0
     fabric: Fabric | None = None
     missing: Sequence[str] = ()
+    bytecode: str = ""
 
     @classmethod
     def of(cls, fields: dict[str, Any], slots: int = 0) -> "Environment":
@@ -113,7 +118,7 @@ def own_environment(
     fabric : bool
         Whether to find what connects GPUs.
     """
-    versions, errors, missing = _imported()
+    versions, errors, missing, bytecode = _imported()
     address, unreachable = _connect(driver) if driver else ("", "")
     return {
         "host": socket.gethostname(),
@@ -127,6 +132,7 @@ def own_environment(
         "unreachable": unreachable,
         "fabric": asdict(find_fabric()) if fabric else None,
         "missing": missing,
+        "bytecode": bytecode,
     }
 
 
@@ -164,8 +170,11 @@ def report_environment(
         time.sleep(max(0.0, begin + _HOLD_SECONDS - time.monotonic()))
 
 
-def _imported() -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Return the versions of packages, imported in another process, errors of those that fail, and missing names."""
+def _imported() -> tuple[dict[str, str], dict[str, str], list[str], str]:
+    """Import the packages in another process; return four fields of `Environment`.
+
+    These are ``versions``, ``errors``, ``missing`` and ``bytecode``.
+    """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", _IMPORTS, *PACKAGES]
     output, end = "", "ended"
@@ -181,6 +190,7 @@ def _imported() -> tuple[dict[str, str], dict[str, str], list[str]]:
     versions: dict[str, str] = {}
     errors: dict[str, str] = {}
     missing: list[str] = []
+    bytecode = ""
     for line in output.splitlines():
         with suppress(ValueError, TypeError):
             mark, name, version, error = json.loads(line)
@@ -188,11 +198,13 @@ def _imported() -> tuple[dict[str, str], dict[str, str], list[str]]:
                 (versions if version else errors)[name] = version or error
             elif mark == "missing":
                 missing.append(name)
+            elif mark == "bytecode":
+                bytecode = name
     for name in PACKAGES:
         if name not in versions and name not in errors:
             errors[name] = f"the import {end}"
             break  # those after it were not tried
-    return versions, errors, missing
+    return versions, errors, missing, bytecode
 
 
 def _connect(driver: tuple[str, int]) -> tuple[str, str]:

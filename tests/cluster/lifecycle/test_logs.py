@@ -1,7 +1,9 @@
 """What the driver shows of real nodes, and the files of their output."""
 
 import json
+import logging
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -81,3 +83,18 @@ def test_files_in_an_object_store_and_json(spark, bucket):
     assert (events[0], events[-1]) == ("started", "ended")
     assert {"plain of 1"} <= {each["message"] for each in objects["worker-1.log"]}
     assert {each["node"] for each in objects["worker-1.log"]} == {"worker:1"}
+
+
+@pytest.mark.slow  # compiles TensorFlow
+@pytest.mark.masters("local")
+def test_an_import_without_bytecode_is_a_warning_of_the_first_node_with_its_seconds(spark, tmp_path, caplog):
+    def program(args, ctx):
+        import tensorflow  # noqa: F401
+
+    caplog.set_level(logging.WARNING, "tensorflowonspark")
+    settings = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    with tfos.Cluster(spark, program, num_workers=2, env=settings) as cluster:
+        cluster.join()
+    found = [text for text in caplog.messages if "have no bytecode, so each process compiles them anew" in text]
+    assert len(found) == 1, caplog.messages
+    assert re.search(r"imported after \d+ s of processor time: \d+ modules .* -m compileall -q", found[0])
