@@ -1,9 +1,12 @@
 """Programs that are a file or a module, run in a node as ``python`` runs them on one machine."""
 
+import grp
 import logging
 import multiprocessing
 import os
 import platform
+import pwd
+import stat
 import sys
 import threading
 from collections.abc import Collection, Mapping
@@ -61,8 +64,8 @@ class Script:
     def place(self, own_directory: Path) -> Path:
         """Change to the working directory; return the directory that holds the program.
 
-        That is the driver's if this machine has it, with the same files in it: nodes on one machine, or with a shared
-        file system. Otherwise the files are copied.
+        That is the driver's if this machine has it, with the same files in it, and no other user can write there: nodes
+        on one machine, or with a shared file system. Otherwise the files are copied.
 
         Parameters
         ----------
@@ -92,9 +95,40 @@ class Script:
             return False  # a directory of the same name is another one
         places = [(Path(self.root), self.files), (Path(self.directory), self.extras)]
         try:
-            return all((root / name).read_bytes() == files[name] for root, files in places for name in files)
+            if any((root / name).read_bytes() != files[name] for root, files in places for name in files):
+                return False
+            paths = [root / name for root, files in places for name in (".", *files)]
+            problem = next(filter(None, map(_why_not_ours, paths)), "")
         except OSError:
             return False
+        if problem:
+            _log.warning("the script works in a copy of its files: %s", problem)
+        return not problem
+
+
+def _why_not_ours(path: Path) -> str:
+    """Return why others could change a file, or put modules beside it; empty if only this user and root can."""
+    real = path.resolve()
+    for each in {*path.absolute().parents, path.absolute(), *real.parents, real}:
+        found = each.lstat()
+        if found.st_uid not in (0, os.getuid()):
+            return f"{each} belongs to another user"
+        # In a sticky directory, as /tmp, others can make files, and can't replace what is there.
+        shared = bool(found.st_mode & stat.S_ISVTX) and each not in (path.absolute(), real)
+        writable = found.st_mode & (stat.S_IWOTH | (0 if _is_own_group(each, found.st_gid) else stat.S_IWGRP))
+        if writable and not stat.S_ISLNK(found.st_mode) and not shared:
+            return f"other users can write to {each}"
+    return ""
+
+
+def _is_own_group(path: Path, group: int) -> bool:
+    """Return whether a group has this user alone, as many systems make one for each; no list adds others."""
+    try:
+        user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
+    except KeyError:  # a container's user without an entry in its table
+        return False
+    own = user.pw_gid == group and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
+    return own and "system.posix_acl_access" not in os.listxattr(path)
 
 
 def run_script(script: Script, ctx: Context) -> None:

@@ -1,0 +1,77 @@
+"""Where a script runs: in the driver's directory, if only its user can have filled it; else in a copy."""
+
+import os
+
+import pytest
+
+from tensorflowonspark.driver.script import read_script
+
+FILES = {"train.py": "import parts.model", "parts/__init__.py": "", "parts/model.py": ""}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A script's directory that other users can't write to, below one that they can, as /tmp."""
+    shared = tmp_path / "shared"
+    project = shared / "project"
+    (project / "parts").mkdir(parents=True)
+    shared.chmod(0o1777)
+    for name, text in FILES.items():
+        (project / name).write_text(text)
+    monkeypatch.chdir(project)
+    return project
+
+
+def placed(project, tmp_path, **options):
+    found = read_script("train.py", **options).place(tmp_path / "copy")
+    assert sorted(FILES) == sorted(
+        str(each.relative_to(found)) for each in found.rglob("*.py") if each.name != "keras.py"
+    )
+    return found
+
+
+def test_the_drivers_directory_is_used_in_place(project, tmp_path):
+    assert placed(project, tmp_path) == project
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        (".", {"mode": 0o777}),
+        (".", {"mode": 0o1777}),
+        (".", {"mode": 0o775, "group": 12345}),
+        ("..", {"mode": 0o777}),
+        ("..", {"mode": 0o775, "group": 12345}),
+        ("parts", {"mode": 0o777}),
+        ("parts/model.py", {"mode": 0o666}),
+        (".", {"user": 12345}),
+        ("..", {"user": 12345}),
+        ("train.py", {"user": 12345}),
+    ],
+)
+def test_a_directory_that_others_can_fill_is_not(project, tmp_path, caplog, place, change):
+    if os.getuid() and change.keys() & {"user", "group"}:
+        pytest.skip("only root can give files to others")
+    planted = project / place
+    if "mode" in change:
+        planted.chmod(change["mode"])
+    os.chown(planted, change.get("user", -1), change.get("group", -1))
+    (project / "keras.py").write_text("stolen = True")
+    assert placed(project, tmp_path) == tmp_path / "copy"
+    assert not (tmp_path / "copy/keras.py").exists()
+    assert f"{planted.resolve()}" in caplog.text
+
+
+def test_a_group_with_one_user_is_the_users(project, tmp_path):
+    project.chmod(0o775)
+    os.chown(project, -1, os.getgid())
+    assert placed(project, tmp_path) == project
+
+
+def test_links_lead_to_what_others_can_fill(project, tmp_path, monkeypatch):
+    link = tmp_path / "link"
+    link.symlink_to(project)
+    monkeypatch.chdir(link)
+    script = read_script("train.py")
+    project.chmod(0o777)
+    assert script.place(tmp_path / "copy") == tmp_path / "copy"
