@@ -16,11 +16,19 @@ from tensorflowonspark.storage.hadoop import (
     use,
     use_session,
 )
-from tensorflowonspark.storage.transfer import DirectorySync, fetch, make_private_directory, publish, remove
+from tensorflowonspark.storage.transfer import (
+    DirectorySync,
+    check_member,
+    fetch,
+    make_private_directory,
+    publish,
+    remove,
+)
 
 __all__ = [
     "DirectorySync",
     "absolute_path",
+    "check_member",
     "default_fs",
     "fetch",
     "file_system",

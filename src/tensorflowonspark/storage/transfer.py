@@ -14,7 +14,7 @@ import fsspec
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.file_systems import file_system, is_local, is_object_store
 
-__all__ = ["DirectorySync", "fetch", "make_private_directory", "publish", "remove"]
+__all__ = ["DirectorySync", "check_member", "fetch", "make_private_directory", "publish", "remove"]
 
 _COPY_BYTES = 1 << 22
 _STACK = "\\n\\tat "  # as it stands, escaped, in hdfs-native's errors
@@ -176,7 +176,7 @@ def fetch(path: str, local: str) -> bool:
     Raises
     ------
     StorageError
-        If the file system is not available, or refuses the download.
+        If the file system is not available, or refuses the download, or the name of a file leads out of the directory.
 
     Examples
     --------
@@ -196,11 +196,36 @@ def fetch(path: str, local: str) -> bool:
             files.get_file(source, local)
             return True
         Path(local).mkdir(parents=True, exist_ok=True)
-        for found in files.find(source):
-            target = Path(local) / PurePosixPath(found).relative_to(source)
+        names = {found: _member(source, found) for found in files.find(source)}
+        for found, name in names.items():
+            target = Path(local, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             files.get_file(found, str(target))
     return True
+
+
+def _member(directory: str, path: str) -> str:
+    """Return the name of a file relative to its directory, as a file system lists it."""
+    return check_member(directory, str(PurePosixPath(path).relative_to(directory)))
+
+
+def check_member(directory: str, name: str) -> str:
+    """Return the name of a file in a directory, which others may have written.
+
+    Raises
+    ------
+    StorageError
+        If it leads out of the directory: an object store takes any name.
+
+    Examples
+    --------
+    >>> check_member("s3a://bucket/model", "variables/one")
+    'variables/one'
+    """
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise StorageError(f"{directory} lists a file named {name!r}, which leads out of it: remove that file")
+    return name
 
 
 def remove(path: str) -> None:
@@ -317,6 +342,8 @@ class DirectorySync:
         ------
         OSError
             If a file can't be read or written.
+        StorageError
+            If the name of a file leads out of the directory.
         """
         with self._lock:
             self._copy()
@@ -329,7 +356,7 @@ class DirectorySync:
         sink, root = file_system(self._target)
         append = is_local(sink)
         for path, info in files.find(within, detail=True).items():
-            name = str(PurePosixPath(path).relative_to(within))
+            name = _member(within, path)
             if info["size"] == self._copied.get(name):
                 continue
             goal = f"{root.rstrip('/')}/{name}"

@@ -12,11 +12,11 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from tensorflowonspark import CheckpointError, SpecError
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
-from tensorflowonspark.node.checkpoint.store import CheckpointStore
+from tensorflowonspark.node.checkpoint.store import CheckpointStore, _record_checksum
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -113,6 +113,31 @@ def test_a_checkpoint_with_a_flipped_bit_gives_way_to_the_one_before(directory, 
     assert f"the checkpoint {directory}/{saved.name} is damaged and skipped: " in warning
     assert harmed in warning
     assert saved.name not in {each.split("/")[0] for each in files(directory)}  # the next one has removed it
+
+
+def test_a_marker_that_names_what_is_not_its_own_is_skipped(tmp_path, caplog):
+    """An object store has any name: the sizes of files that lead out of the directory would be right."""
+    url = f"memory://{uuid.uuid4().hex}/one"
+    (tmp_path / "state").write_text("weights")
+    store = CheckpointStore(url, 9)
+    first = store.add(str(tmp_path), 1)
+    system, root = fsspec.core.url_to_fs(url)
+    planted = {"name": {"name": first.name}, "step": {"step": "9"}, "up": {"files": {"../../../evil": 4}}}
+    planted |= {"absolute": {"files": {"/evil": 4}}, "list": {"files": ["state"]}, "nested": None}
+    saved_ones = [store.add(str(tmp_path), 2) for _ in planted]
+    for saved, (why, change) in zip(saved_ones, planted.items(), strict=True):
+        marker = f"{root}/{saved.name}/complete.json"
+        record = {**json.loads(system.cat_file(marker)), **(change or {})}
+        record["crc32c"] = _record_checksum({name: each for name, each in record.items() if name != "crc32c"})
+        system.pipe_file(marker, json.dumps(record).encode() if change else b"[" * 100_000)
+        for name in record["files"] if why in ("up", "absolute") else ():
+            path = f"{root}/{saved.name}/{name}"
+            system.store[path] = MemoryFile(system, path, b"evil")
+    local = tmp_path / "1/2/3/copy"
+    assert CheckpointStore(url, 9).fetch_newest(str(local)) == first
+    assert len(caplog.records) == len(planted)
+    assert "lists a file named '../../../evil', which leads out of it" in caplog.text
+    assert sorted(each.name for each in (tmp_path / "1").rglob("*") if each.is_file()) == ["state"]
 
 
 def test_where_all_are_damaged_training_does_not_begin_anew(directory):

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFile
 
-from tensorflowonspark.storage import publish
+from tensorflowonspark.errors import StorageError
+from tensorflowonspark.storage import DirectorySync, fetch, publish
 
 
 def write_directory(local):
@@ -44,3 +46,18 @@ def test_what_stood_there_stays_when_writing_fails(tmp_path):
         publish(str(tmp_path / "model"), lambda local: 1 / 0)
     assert (tmp_path / "model").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("copy", [fetch, lambda source, target: DirectorySync(source, target).close()])
+def test_a_file_whose_name_leads_out_of_its_directory_is_refused(tmp_path, copy):
+    files = fsspec.filesystem("memory")
+    path = "/bucket/planted/../../evil"
+    files.store[path] = MemoryFile(files, path, b"evil")
+    files.pipe_file("/bucket/planted/zzz", b"")
+    target = tmp_path / "1/2/3"
+    with pytest.raises(
+        StorageError, match=r"/bucket/planted lists a file named '\.\./\.\./evil', which leads out of it"
+    ):
+        copy("memory://bucket/planted", str(target))
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+    files.rm("/bucket", recursive=True)

@@ -20,7 +20,7 @@ from typing import Any
 import google_crc32c
 
 from tensorflowonspark import storage
-from tensorflowonspark.errors import CheckpointError
+from tensorflowonspark.errors import CheckpointError, StorageError
 
 __all__ = ["CheckpointStore", "SavedCheckpoint"]
 
@@ -127,8 +127,14 @@ class CheckpointStore:
         except FileNotFoundError:
             return None
         saved = _parsed(text)
-        if saved is None:
+        if saved is None or saved.name != name:
             self.skip(name, f"its {_MARKER} is not as it was written")
+            return None
+        try:
+            for each in saved.files:
+                storage.check_member(f"its {_MARKER}", each)
+        except StorageError as error:
+            self.skip(name, str(error))
             return None
         sizes = {str(PurePosixPath(path).relative_to(root)): info["size"] for path, info in found.items()}
         wrong = [each for each, size in saved.files.items() if sizes.get(each) != size]
@@ -330,8 +336,11 @@ def _parsed(text: bytes) -> SavedCheckpoint | None:
         record = json.loads(text)
         if record.pop(_MARKER_CHECKSUM, None) not in (None, _record_checksum(record)):
             return None
-        return SavedCheckpoint(**record)
-    except (AttributeError, TypeError, ValueError):
+        saved = SavedCheckpoint(**record)
+        numbers = [value for name, value in record.items() if name not in ("name", "files", "checksums")]
+        numbers += [*saved.files.values(), *saved.checksums.values()]
+        return saved if all(type(each) is int and each >= 0 for each in numbers) else None
+    except (AttributeError, TypeError, ValueError, RecursionError):
         return None
 
 
