@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,16 +19,10 @@ __all__ = [
     "RestartPolicy",
     "Role",
     "check_seconds",
-    "is_secret",
     "tf_config",
 ]
 
 _LAST_PORT = 65535
-_SECRET = re.compile(
-    r"secret|passw|passphrase|token|credential|bearer|basic$|authorization|access[._-]?key|account[._-]?key|api[._-]?key|"
-    r"keytab|principal|private[._-]?key|signature|(^|[._-])(sas|sig|pwd)([._-]|$)",
-    re.IGNORECASE,
-)
 HEARTBEATS_PER_TIMEOUT = 6  # sent by a supervisor within `ClusterConfig.heartbeat_timeout`
 
 
@@ -265,17 +258,6 @@ def check_seconds(name: str, seconds: float) -> float:
     if not isinstance(seconds, (int, float)) or not seconds > 0:
         raise SpecError(f"{name}={seconds!r}: expected seconds above 0")
     return float(seconds)
-
-
-def is_secret(name: str) -> bool:
-    """Return whether a setting or variable of this name holds a secret, or the name of a person.
-
-    Examples
-    --------
-    >>> is_secret("spark.hadoop.fs.s3a.access.key"), is_secret("spark.executor.cores")
-    (True, False)
-    """
-    return _SECRET.search(name) is not None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import pytest
 
 from tensorflowonspark.cli import main
 from tensorflowonspark.cli.applications import YarnApplication
+from tensorflowonspark.cli.run import _pair
 
 
 @pytest.fixture
@@ -22,14 +23,35 @@ def shown(capsys):
 
 
 def test_a_dry_run_shows_what_would_run(script, capsys):
-    options = ["--workers", "2", "--chief", "--conf", "spark.a=b", "--executor-memory", "2g", "--dry-run"]
+    options = ["--workers", "2", "--chief", "--conf", "spark.app.name=b", "--executor-memory", "2g", "--dry-run"]
     assert main(["run", *options, script, "--workers", "7", "-x"]) == 0
     lines = shown(capsys)
     assert lines["script"] == "train.py --workers 7 -x"  # what follows the script is its own
     assert lines["nodes"] == "chief, 2 workers"
     assert "--master 'local[3]'" in lines["Spark"]
     assert "--executor-memory 2g" in lines["Spark"]
-    assert lines["Spark"].endswith("--conf spark.a=b")
+    assert lines["Spark"].endswith("--conf spark.app.name=b")
+
+
+def test_a_dry_run_shows_no_secret(script, capsys, monkeypatch):
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.hadoop.fs.s3a.access.key=AAA pyspark-shell")
+    settings = ["spark.hadoop.fs.s3a.secret.key=hidden'\"it", "spark.sql.catalog.x.login=BBB", "spark.task.cpus=2"]
+    options = [word for setting in settings for word in ("--conf", setting)]
+    assert main(["run", "--dry-run", *options, script, "--password", "CCC", "--db=postgresql://u:DDD@db/x"]) == 0
+    text = capsys.readouterr().out
+    assert not [each for each in ("AAA", "hidden", "it'", "BBB", "CCC", "DDD") if each in text]
+    assert "'spark.sql.catalog.x.login=<redacted>' --conf spark.task.cpus=2" in text
+    assert "--password '<redacted>' '--db=postgresql://<redacted>@db/x'" in text
+
+
+def test_a_variable_without_a_value_has_that_of_the_environment(monkeypatch):
+    """`ps` shows the words of a command line to all users of a host."""
+    monkeypatch.setenv("API_TOKEN", "sesame=1")
+    assert [_pair(each) for each in ("API_TOKEN", "API_TOKEN=", "A=b=c")] == [
+        ("API_TOKEN", "sesame=1"),
+        ("API_TOKEN", ""),
+        ("A", "b=c"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -49,9 +71,9 @@ def test_what_follows_the_script_is_its_own(script, capsys, words, shown_as):
 
 
 def test_arguments_of_spark_in_the_environment_come_first(script, capsys, monkeypatch):
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master=yarn --conf 'spark.a=b c' pyspark-shell")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master=yarn --conf 'spark.yarn.queue=b c' pyspark-shell")
     assert main(["run", "--dry-run", "--conf", "spark.a=d", script]) == 0
-    assert shown(capsys)["Spark"].startswith("--master=yarn --conf 'spark.a=b c' --name train.py")
+    assert shown(capsys)["Spark"].startswith("--master=yarn --conf 'spark.yarn.queue=b c' --name train.py")
 
 
 def test_the_python_of_the_executors_is_shown(script, capsys, monkeypatch):
@@ -91,7 +113,8 @@ def test_a_master_that_spark_knows_is_kept(script, capsys, monkeypatch, tmp_path
             ["--workers", "two", "train.py"],
             r"argument --workers: 'two': expected a number, or the fewest",
         ),
-        (["--env", "A", "train.py"], r"argument --env: 'A': expected NAME=VALUE"),
+        (["--env", "TFOS_NONE", "train.py"], r"argument --env: 'TFOS_NONE' is not set here: expected NAME=VALUE, or"),
+        (["--env", "=A", "train.py"], r"argument --env: '=A': expected NAME=VALUE"),
         (["--grace", "soon", "train.py"], r"argument --grace: 'soon': expected a time, as 30s or 2m"),
         ([], "the following arguments are required: SCRIPT"),
     ],

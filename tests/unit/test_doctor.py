@@ -7,7 +7,7 @@ import pytest
 
 from tensorflowonspark.cli import main
 from tensorflowonspark.cli.redaction import Redaction
-from tensorflowonspark.config import is_secret
+from tensorflowonspark.secrecy import is_secret
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_texts_lose_names_and_places(redaction, text, shown):
         ("fs.azure.account.key.x", "abc", "<redacted>"),
         ("spark.driver.extraJavaOptions", "-Dx.keyStorePassword=abc -Dy=1", "-Dx.keyStorePassword=<redacted> -Dy=1"),
         (
-            "spark.executorEnv.URL",
+            "spark.executorEnv.SPARK_LOG_DIR",
             "https://h.example/?v=1&sig=x%2By&access_token=abc&z=2",
             "https://<host-1>/?v=1&sig=<redacted>&access_token=<redacted>&z=2",
         ),
@@ -50,16 +50,24 @@ def test_texts_lose_names_and_places(redaction, text, shown):
             "--conf spark.a=1 --conf fs.s3a.secret.key=<redacted> --conf 'spark.x.password=<redacted>' --name x",
         ),
         (
-            "SPARK_X",
+            "SPARK_SUBMIT_OPTS",
             '{"user": "u", "password": "a, b"} token=\'c d\'',
             '{"user": "u", "password": "<redacted>"} token=\'<redacted>\'',
         ),
-        ("SPARK_X", "Authorization: Bearer abc.def", "Authorization: <redacted> <redacted>"),
-        ("SPARK_X", "--conf x.password=a,b;c&d'e f", "--conf x.password=<redacted> f"),
-        ("SPARK_X", "secret.key='no end a b", "secret.key='<redacted>"),
-        ("SPARK_X", "no token of this", "no token of this"),
-        ("SPARK_X", "--token abc --api-key=def x", "--token <redacted> --api-key=<redacted> x"),
+        ("SPARK_SUBMIT_OPTS", "Authorization: Bearer abc.def", "Authorization: <redacted> <redacted>"),
+        ("SPARK_SUBMIT_OPTS", "--conf x.password=a,b;c&d'e f", "--conf x.password=<redacted> f"),
+        ("SPARK_SUBMIT_OPTS", "secret.key='no end a b", "secret.key='<redacted>"),
+        ("SPARK_SUBMIT_OPTS", "no token of this", "no token of this"),
+        ("SPARK_SUBMIT_OPTS", "--token abc --api-key=def x", "--token <redacted> --api-key=<redacted> x"),
         ("spark.executor.cores", "4", "4"),
+        ("spark.our.encryption.key", "abc", "<redacted>"),
+        ("SPARK_AZURE_KEY", "abc", "<redacted>"),
+        ("PYTHON_PAT", "abc", "<redacted>"),
+        ("TF_VAR_db", "abc", "<redacted>"),  # Terraform's
+        ("spark.sql.catalog.prod.login", "abc", "<redacted>"),  # nobody knows what it is
+        ("spark.sql.catalog.prod.retries", "3", "3"),
+        ("spark.executor.extraJavaOptions", "-Dpw=abc -Xmx2g", "-Dpw=<redacted> -Xmx2g"),
+        ("spark.app.name", "jdbc:oracle:thin:u/p@//db:1521/x", "jdbc:oracle:thin:<redacted>@//db:1521/x"),
     ],
 )
 def test_settings_lose_secrets(redaction, name, value, shown):

@@ -1,4 +1,4 @@
-"""Redaction of reports: secrets, user names, hosts and home directories."""
+"""Redaction of reports: beside secrets, user names, hosts and home directories."""
 
 import getpass
 import os
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from tensorflowonspark.config import is_secret
+from tensorflowonspark.secrecy import shown_value, without_secrets
 
 __all__ = ["Redaction"]
 
@@ -18,14 +18,9 @@ _COMMON = {"root", "spark", "hadoop", "hdfs", "yarn", "livy", "zeppelin", "ubunt
 _IPV4 = r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)"
 _IPV6 = r"(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}:?[0-9a-f]{1,4}(?![\w:])"
 _ADDRESS = re.compile(f"{_IPV4}|{_IPV6}")
-_URL_USER = re.compile(r"(://)[^/\s@,'\"]+@")
 _URL_HOST = re.compile(r"(://|@)(?!<|https?:)([A-Za-z0-9][\w.-]*)")
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _HOME = re.compile(r"(/home/|/Users/|/user/)(?!<)([^/\s:,;'\"()]+)")
-# A name and what may stand between it and its value; names may follow each other, as in `--conf name=value`.
-_NAMED = re.compile(r"([\w.-]+)([\"']?\s*[=:]\s*|\s+)")
-_REDACTED = "<redacted>"
-_QUOTES = ("'", '"')
 _LOOPBACK = ("127.", "0.0.0.0", "::1")  # noqa: S104 - names, not bound
 
 
@@ -56,10 +51,15 @@ class Redaction:
 
     def text(self, text: str) -> str:
         """Return a text without secrets, hosts, addresses, user names and home directories."""
-        text = _without_secrets(text)
+        return self._without_names(without_secrets(text))
+
+    def setting(self, name: str, value: str) -> str:
+        """Return the value of a setting or variable, which may be a secret or hold one, as Java's options do."""
+        return self._without_names(shown_value(name, value))
+
+    def _without_names(self, text: str) -> str:
         if len(self._home) > 1:
             text = re.sub(rf"{re.escape(self._home)}(?![\w.-])", "~", text)
-        text = _URL_USER.sub(r"\1<redacted>@", text)
         text = _EMAIL.sub("<email>", text)
         text = _HOME.sub(r"\1<user>", text)
         for name in sorted(self._users, key=len, reverse=True):
@@ -69,47 +69,10 @@ class Redaction:
         text = _ADDRESS.sub(lambda match: self._host(match[0]), text)
         return _URL_HOST.sub(lambda match: match[1] + self._host(match[2]), text)
 
-    def setting(self, name: str, value: str) -> str:
-        """Return the value of a setting or variable, which may be a secret or hold one, as Java's options do."""
-        return _REDACTED if is_secret(name) else self.text(value)
-
     def _host(self, name: str) -> str:
         if name.startswith(_LOOPBACK) or name.lower() in _COMMON:
             return name
         return self._marks.setdefault(name, f"<host-{len(self._marks) + 1}>")
-
-
-def _without_secrets(text: str) -> str:
-    """Return a text without the values that follow names of secrets; in doubt, too much is left out."""
-    parts, done = [], 0
-    for match in _NAMED.finditer(text):
-        name, between = match[1], match[2]
-        if not is_secret(name) or (between.isspace() and not _takes_next_word(name)):
-            continue
-        begin, end = _value(text, match)
-        if end > max(begin, done):
-            parts += [text[done:begin], _REDACTED]
-            done = end
-    return "".join([*parts, text[done:]])
-
-
-def _takes_next_word(name: str) -> bool:
-    """Return whether a name is followed by its value without a sign between: an option, a header's scheme."""
-    return name.startswith("-") or name.lower() in ("bearer", "basic")
-
-
-def _value(text: str, match: "re.Match[str]") -> tuple[int, int]:
-    """Return where the value after a name begins and ends."""
-    begin, quote = match.end(), text[match.start() - 1 : match.start()]
-    if quote not in _QUOTES or match[2][0] in _QUOTES:  # not of the whole assignment: of the value
-        quote = text[begin : begin + 1]
-        begin += quote in _QUOTES
-    if quote in _QUOTES:
-        closing = text.find(quote, begin)
-        return begin, closing if closing >= 0 else len(text)
-    before = text[: match.start()].rsplit(" ", maxsplit=1)[-1]
-    ends = "&" if "?" in before else ""  # a parameter of a URL
-    return begin, begin + len(re.split(rf"[\s{ends}]", text[begin:], maxsplit=1)[0])
 
 
 def _own_names() -> list[str]:

@@ -23,6 +23,7 @@ from tensorflowonspark.driver.program import parse_workers
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.node.script import Script
+from tensorflowonspark.secrecy import shown_words
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +72,12 @@ def _add_cluster_options(group: Any) -> None:
     )
     group.add_argument("--tensorboard", metavar="DIR", help="a log directory, which TensorBoard shows")
     group.add_argument(
-        "--env", type=_pair, action="append", default=[], metavar="K=V", help="a variable of the nodes (repeatable)"
+        "--env",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable of the nodes, by default with the value that it has here (repeatable)",
     )
     group.add_argument(
         "--log-level", default="INFO", metavar="LEVEL", help="lines of the nodes below it are not shown (default INFO)"
@@ -264,9 +270,13 @@ def _workers(text: str) -> int | tuple[int, int]:
 
 def _pair(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
-    if not name or not separator:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
-    return name, value
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, or NAME")
+    if not separator and name not in os.environ:
+        raise argparse.ArgumentTypeError(
+            f"{name!r} is not set here: expected NAME=VALUE, or NAME of a variable that is"
+        )
+    return name, value if separator else os.environ[name]
 
 
 def _seconds(text: str) -> float:
@@ -312,12 +322,12 @@ def _describe(
     environment: Environment | None,
 ) -> None:
     lines = {
-        "script": shlex.join([*(["-m"] if script.is_module else []), script.name, *script.arguments]),
+        "script": shlex.join([*(["-m"] if script.is_module else []), script.name, *shown_words(script.arguments)]),
         "from": script.root,
         "works in": script.directory or "a copy on each node",
         "files": ", ".join(sorted([*script.files, *script.extras])) or "none: the module is installed",
         "nodes": str(nodes),
-        "Spark": shlex.join(submit),
+        "Spark": shlex.join(shown_words(submit)),
         "driver": "in the cluster" if options.deploy_mode == "cluster" else "this process",
         "Python": _python(options, submit),
         **({"packed": environment.describe()} if environment else {}),

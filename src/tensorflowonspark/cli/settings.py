@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.secrecy import without_secrets
 
 __all__ = ["SHELL", "given_in_environment", "spark_settings", "use_hadoop_settings"]
 
@@ -31,7 +32,7 @@ def given_in_environment() -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise SpecError(f"PYSPARK_SUBMIT_ARGS={text!r}: {error}") from error
+        raise SpecError(f"PYSPARK_SUBMIT_ARGS={without_secrets(text)!r}: {error}") from error
     return words[:-1] if words[-1:] == [SHELL] else words
 
 

@@ -15,6 +15,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -23,6 +24,7 @@ from threading import Event, Thread
 from tensorflowonspark import storage
 from tensorflowonspark.driver.log_entries import LogEntry
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.secrecy import without_secrets
 from tensorflowonspark.terminal import CONSOLE, Console
 
 __all__ = ["DRIVER", "LogFiles", "check_log_dir", "is_remote_directory"]
@@ -115,9 +117,11 @@ class LogFiles:
         self._closed = False
 
     def write(self, node: str, entries: Sequence[LogEntry]) -> None:
-        """Write entries to the file of a node, or of `DRIVER`."""
+        """Write entries to the file of a node, or of `DRIVER`, which others may read: without secrets."""
         if self._closed:  # a node that ends late would open files again
             return
+        if node == DRIVER:
+            entries = [replace(entry, message=without_secrets(entry.message)) for entry in entries]
         size = sum(len(entry.message) for entry in entries)
         _WRITER.put(partial(self._write, _file_stem(node), entries), lambda: iter(()), len(entries), size)
 

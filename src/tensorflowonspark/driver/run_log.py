@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from tensorflowonspark.secrecy import HIDDEN, without_secrets
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import is_listening
 
@@ -28,7 +29,6 @@ _END_SECONDS = 5.0  # for the server to take what is left, at the cluster's end
 _KEY, _VALUE = 250, 500  # characters that every version of MLflow's server takes
 _PARAMETERS, _METRICS = 100, 1000  # that a request may have
 _NOT_IN_KEYS = re.compile(r"[^\w\-. :/]")
-_URL_USER = re.compile(r"(://)[^/\s@]+@")
 _clusters: Counter[str] = Counter()  # that have logged to a run of this process
 _lock = Lock()
 
@@ -175,8 +175,9 @@ class RunLog:
         """Warn, once, that MLflow did not take something."""
         if not self._warned:
             self._warned = True
+            uri = without_secrets(self.uri).replace(f"{HIDDEN}@", "")
             text = "MLflow at %s does not take what is logged to run %s: %s. The training goes on without"
-            CONSOLE.log(_log, logging.WARNING, text, _URL_USER.sub(r"\1", self.uri), self.run_id, reason)
+            CONSOLE.log(_log, logging.WARNING, text, uri, self.run_id, without_secrets(str(reason)))
 
     def _run(self) -> None:
         while (send := self._queue.get()) is not None and not self._given_up.is_set():
@@ -209,7 +210,7 @@ def _key(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    text = str(value)
+    text = without_secrets(str(value))
     return text if len(text) <= _VALUE else f"{text[: _VALUE - 1]}…"
 
 

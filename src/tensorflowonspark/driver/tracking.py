@@ -7,10 +7,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from tensorflowonspark.config import ClusterSpec, is_secret
+from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.run_log import RunLog, open_log
+from tensorflowonspark.secrecy import is_secret
 
 __all__ = ["Fit", "Tracker", "fit_parameters", "scalars", "track"]
 

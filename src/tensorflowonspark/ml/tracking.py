@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.config import is_secret
 from tensorflowonspark.driver.run_log import open_log
 from tensorflowonspark.driver.tracking import Fit, fit_parameters, scalars
 from tensorflowonspark.ml.autolog import autolog_takes_models
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import ModelParams, is_plain
+from tensorflowonspark.secrecy import is_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -254,8 +254,8 @@ def remove(path: str) -> None:
             files.rm(target, recursive=True)
 
 
-def make_private_directory(path: str) -> None:
-    """Create a directory that only its owner can read, on file systems with permissions: local ones and HDFS.
+def make_private_directory(path: str) -> bool:
+    """Create a directory that only its owner can read; return False on an object store, which has no such thing.
 
     Parameters
     ----------
@@ -272,6 +272,7 @@ def make_private_directory(path: str) -> None:
     >>> import tempfile
     >>> folder = f"{tempfile.mkdtemp()}/mine"
     >>> make_private_directory(folder)
+    True
     >>> oct(Path(folder).stat().st_mode)
     '0o40700'
     """
@@ -282,6 +283,7 @@ def make_private_directory(path: str) -> None:
             Path(target).mkdir(mode=0o700)
         elif not is_object_store(files):
             files.mkdir(target, permission=0o700)
+    return not is_object_store(files)
 
 
 _SYNC_SECONDS = 5.0

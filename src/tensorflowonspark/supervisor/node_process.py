@@ -12,9 +12,9 @@ from threading import Timer
 import psutil
 
 from tensorflowonspark import processes
-from tensorflowonspark.config import is_secret
 from tensorflowonspark.messages import StatusRequest, ToNode
 from tensorflowonspark.node.driver_link import NodeSetup
+from tensorflowonspark.secrecy import is_secret
 from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.exit_status import out_of_memory_kills
 from tensorflowonspark.supervisor.forkserver.client import ForkServer

@@ -71,6 +71,15 @@ def test_a_staging_directory_that_can_not_be_written_is_named(command, tmp_path,
     assert "name another directory with --staging-dir URL" in capsys.readouterr().err
 
 
+def test_who_stages_on_an_object_store_is_told_what_that_means(command, monkeypatch, capsys):
+    """Its directories have no owner. No signature would help: Spark fetches the driver's program from there too."""
+    for is_store in (False, True):
+        monkeypatch.setattr(storage.transfer, "is_object_store", lambda files, found=is_store: found)
+        assert main(command(ENDS)) == 7
+        told = "/.tfos-" in (output := capsys.readouterr().err) and "who can replace the script" in output
+        assert told == is_store
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("seconds", [0.0, 0.3], ids=["at once", "a moment later"])
 def test_two_signals_leave_no_application(command, tmp_path, seconds):

@@ -14,6 +14,7 @@ from tensorflowonspark.config import RestartPolicy
 from tensorflowonspark.driver import log_files
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.log_files import LogFiles, check_log_dir
+from tensorflowonspark.driver.metrics.records import ClusterEvent
 from tensorflowonspark.errors import FailureKind, NodeError, SpecError
 from tensorflowonspark.messages import Failed, Lines, Returned
 from tensorflowonspark.terminal import CONSOLE
@@ -79,6 +80,21 @@ def test_a_file_that_can_not_be_written_is_reported_once(tmp_path, caplog):
     CONSOLE.drain()
     assert caplog.text.count("worker-0.log (") == 2  # once for each cluster
     assert (tmp_path / "worker-1.log").read_text() == "three\n"
+
+
+def test_the_drivers_file_has_no_secret(tmp_path, caplog):
+    """The terminal is the user's; a log directory has other readers."""
+    caplog.set_level("INFO")
+    for form in ("text", "json"):
+        reporter = ConsoleReporter(log_dir=str(tmp_path), log_format=form)
+        reporter.note("dashboard: http://h1:8080/?token=sesame")
+        reporter.happened(ClusterEvent(0.0, "failure", "ValueError: postgresql://ann:sesame@db/x"))
+        reporter.end()
+    CONSOLE.drain()
+    assert caplog.text.count("?token=sesame") == 2
+    text = (tmp_path / "driver.log").read_text()
+    assert "sesame" not in text
+    assert text.count("http://h1:8080/?token=<redacted>") == text.count("postgresql://<redacted>@db/x") == 2
 
 
 @pytest.mark.parametrize("directory", ["logs", "", "none://logs", "memory:/logs/x/file://", "s3a:///"])

@@ -92,13 +92,19 @@ def test_epochs_parameters_and_the_report_are_logged(monkeypatch, store):
         with open(path, "w") as file:
             file.write("<html>")
 
-    begin(store, {"epochs": 2, "rate": 0.5, "long": "x" * 600, "password": "y"}, save_report)
+    begin(
+        store,
+        {"epochs": 2, "rate": 0.5, "long": "x" * 600, "password": "y", "db": "postgresql://ann:pw@db/x?sig=z"},
+        save_report,
+    )
     store.note("started", "all nodes are up")
     end_epoch(store, 0, loss=1.0, **{"top@5": float("nan")})
+    store.note("failure", "s3://key:pw@bucket is gone")
     store.note("restart", "all nodes are started again (restart 1)")
     assert end(store) < 3
     params = {each.key: each.value for each in client.all(1)}
     assert params.pop("long") == "x" * 499 + "…"
+    assert params.pop("db") == "postgresql://<redacted>@db/x?sig=<redacted>"
     expected = {"epochs": "2", "cluster.program": "train", "cluster.spark_master": "local[2]"}
     assert params == {**expected, "cluster.num_workers": "2"}  # the run has another rate already
     metrics = {each.key: (each.value, each.step) for each in client.all(0)}
@@ -110,6 +116,7 @@ def test_epochs_parameters_and_the_report_are_logged(monkeypatch, store):
         "tensorflowonspark.cluster": "ab12cd34",
         "tensorflowonspark.restarts": "1",
         "tensorflowonspark.state": "ended",
+        "tensorflowonspark.failure": "s3://<redacted>@bucket is gone",
     }
     assert client.files == [("tensorflowonspark", "report.html", "<html>")]
 
