@@ -40,6 +40,8 @@ __all__ = [
 # have its forks.
 FAMILY = "TFOS_NODE"
 
+# Nothing is imported from the working directory. Python 3.10 has no such option.
+_SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
 PIPE_CLOSED_EXIT = 213  # of a node whose program has closed the pipe to its supervisor
 UNKNOWN_EXIT = 1 << 16  # an impossible exit code: the process that would have received it had ended
 
@@ -122,7 +124,7 @@ def start(
     with theirs:
         process: Process | None = fork(passed) if fork else None
         process = process or subprocess.Popen(
-            [sys.executable, "-u", "-m", module, str(passed)],
+            [sys.executable, "-u", *_SAFE_PATH, "-m", module, str(passed)],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=sys.__stderr__ if output is None else output,

@@ -158,7 +158,12 @@ def _environment(python: str) -> _Environment | None:
         return _Environment(sys.prefix, site.getusersitepackages(), sys.path)
     try:
         done = subprocess.run(
-            [python, "-c", _SEARCH_PATH], capture_output=True, text=True, timeout=_SECONDS, check=True
+            [python, "-c", _SEARCH_PATH],
+            env={**os.environ, "PYTHONSAFEPATH": "1"},  # no json.py of the working directory
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=True,
         )
         return _Environment(*json.loads(done.stdout))
     except (OSError, subprocess.SubprocessError, ValueError):

@@ -176,6 +176,7 @@ def _imported() -> tuple[dict[str, str], dict[str, str], list[str], str]:
     These are ``versions``, ``errors``, ``missing`` and ``bytecode``.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment["PYTHONSAFEPATH"] = "1"  # nothing from the working directory, from Python 3.11 on
     command = [sys.executable, "-c", _IMPORTS, *PACKAGES]
     output, end = "", "ended"
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

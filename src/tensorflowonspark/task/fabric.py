@@ -177,7 +177,7 @@ def _first_line(path: Path) -> str:
 
 def _run_nccl(command: Sequence[str] = (sys.executable, "-c", _PROGRAM)) -> NcclChoice:
     """Sum a small array over this host's GPUs with NCCL; return its choice."""
-    environment = {**os.environ, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P"}
+    environment = {**os.environ, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P", "PYTHONSAFEPATH": "1"}
     environment.pop("NCCL_DEBUG_FILE", None)
     with subprocess.Popen(
         list(command), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
