@@ -216,7 +216,13 @@ class CheckpointStore:
         with self._explained("read", "check that all nodes write to the same directory"):
             self._files.invalidate_cache()
             lists = self._files.ls(f"{self._root}/{name}/{_LISTS}", detail=False)
-            return {part: tuple(of) for each in lists for part, of in json.loads(self._files.cat_file(each)).items()}
+            found = {}
+            for each in lists:
+                for part, (size, checksum) in json.loads(self._files.cat_file(each)).items():
+                    if not part.startswith(f"{_PARTS}/") or type(size) is not int or type(checksum) is not int:
+                        raise ValueError(f"{each} lists {part!r}: {size!r}, {checksum!r}, which is no part")
+                    found[storage.check_member(each, part)] = size, checksum
+            return found
 
     def part_names(self, saved: SavedCheckpoint) -> list[str]:
         """Return the names of a checkpoint's parts, of all workers."""
