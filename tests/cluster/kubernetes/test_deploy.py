@@ -71,6 +71,25 @@ def test_application_notebook_account_and_policy_belong_together():
     assert volumes == [application["spec"]["volumes"], application["spec"]["executor"]["volumeMounts"]]
 
 
+@pytest.mark.smoke
+def test_no_pod_has_root_privilege_or_a_root_file_system_to_write_to():
+    """Where the image writes, there are volumes."""
+    (executor,), (notebook, _) = documents("executor.yaml"), documents("notebook.yaml")
+    (application,) = documents("spark-application.yaml")
+    pods = [(each["spec"]["securityContext"], each["spec"]["containers"][0]) for each in (executor, notebook)]
+    roles = [application["spec"][name] for name in ("driver", "executor")]
+    pods += [(role["podSecurityContext"], role) for role in roles]
+    for pod, container in pods:
+        assert pod == {"runAsNonRoot": True, "runAsUser": 185, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {each["mountPath"] for each in container["volumeMounts"]} >= {"/tmp", "/opt/spark/work-dir"}
+    assert ("ENV", "HOME=/opt/spark/work-dir") in instructions()
+
+
 # ---- the image
 
 
@@ -80,6 +99,12 @@ def instructions():
     return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line.strip()]
 
 
+def resolved(text, arguments):
+    for name, value in arguments.items():
+        text = text.replace(f"${{{name}}}", value)
+    return text
+
+
 @pytest.mark.smoke
 def test_the_stages_of_the_image():
     """A build with any ACCELERATOR finds its stages; no docker reads it here."""
@@ -87,17 +112,19 @@ def test_the_stages_of_the_image():
     for name, rest in instructions():
         assert name in {"ARG", "COPY", "ENV", "FROM", "RUN", "USER", "WORKDIR"}
         if name == "ARG" and not stages:
-            arguments.update([rest.split("=")])
+            argument, value = resolved(rest, arguments).split("=")
+            arguments[argument] = value
         elif name == "FROM":
-            image, _, stage = rest.partition(" AS ")
-            for each, value in arguments.items():
-                image = image.replace(f"${{{each}}}", value)
+            image, _, stage = resolved(rest, arguments).partition(" AS ")
             assert image in stages or image.startswith("apache/spark:")
             stages.append(stage)
         elif name == "COPY":
             *sources, _ = [word for word in rest.split() if not word.startswith("--")]
             assert "--from=wheel" in rest or all((ROOT / source).exists() for source in sources)
     assert arguments["ACCELERATOR"] == "cpu"
+    assert arguments["BASE"] == "apache/spark:4.1.2-python3"  # which a digest can replace
+    (gpus,) = [rest for name, rest in instructions() if "NVIDIA_VISIBLE_DEVICES" in rest]
+    assert "NVIDIA_VISIBLE_DEVICES=void " in gpus  # what a pod asks for is set by the device plugin
     assert stages == ["wheel", "base", "cpu", "gpu", ""]
     assert instructions()[-1] == ("USER", "spark")
 
