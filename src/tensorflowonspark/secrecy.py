@@ -44,14 +44,15 @@ _SETTINGS = (
 _PUBLIC = re.compile(rf"{_VARIABLES}|{_SETTINGS}|(java|javax|sun|jdk|log4j2?|io\.netty|user|file)\.[\w.]+")
 _PLAIN = re.compile(r"true|false|[+-]?\d{1,9}(\.\d{1,9})?\s?(%|[kmgtp]i?b?|b|ns|us|ms|s|m|h|d|min)?", re.IGNORECASE)
 # A name and what may stand between it and its value; names may follow each other, as in `--conf name=value`.
-_NAMED = re.compile(r"([\w.-]+)([\"']?\s*[=:]\s*|\s+)")
+_NAMED = re.compile(r"(?<![\w.-])([\w.-]+)([\"']?\s*[=:]\s*|\s+)")
 _QUOTED = {'"': re.compile(r'(?:\\.|[^"\\])*', re.DOTALL), "'": re.compile(r"[^']*")}
 _WORD = r"""(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s{}])*"""
+_URL_CHARACTERS = 999
 _WORDS = {ends: re.compile(_WORD.format(ends), re.DOTALL) for ends in ("", "&")}
 _USERS = (
-    re.compile(r"(://)[^/\s'\"]*(?=@)"),
-    re.compile(r"(://)[^/\s@:'\"]+:(?!\d+(?:[/?,\s]|$))[^\s'\"]*(?=@)"),  # a password with a slash
-    re.compile(r"(jdbc:\w+:\w+:)(?![/@])[^\s'\"]*(?=@)"),  # Oracle's user/password@
+    re.compile(r"(://)[^/\s'\"]{0,999}(?=@)"),  # a bound, for time that does not grow with the square of a text
+    re.compile(r"(://)[^/\s@:'\"]{1,999}:(?!\d+(?:[/?,\s]|$))[^\s'\"]{0,999}(?=@)"),  # a password with a slash
+    re.compile(r"(jdbc:\w+:\w+:)(?![/@])[^\s'\"]{0,999}(?=@)"),  # Oracle's user/password@
 )
 # Keys of AWS, GitHub, Slack, OpenAI, Hugging Face and Databricks, JSON Web Tokens, and private keys.
 _SHAPES = re.compile(
@@ -132,19 +133,18 @@ def without_secrets(text: str) -> str:
     parts, done = [], 0
     for match in _NAMED.finditer(text):
         name, between = match[1], match[2]
-        if between.isspace() and not _takes_next_word(name):
+        if match.end() <= done or (between.isspace() and not _takes_next_word(name)) or not _may_hide(name):
             continue
         begin, end = _value(text, match)
-        if end > max(begin, done) and _is_hidden(name, text[begin:end]):
+        if end > max(begin, done) and _hides(name.removeprefix("-D"), text[begin:end]):
             parts += [text[done:begin], HIDDEN]
             done = end
     return _SHAPES.sub(HIDDEN, "".join([*parts, text[done:]]))
 
 
-def _is_hidden(name: str, value: str) -> bool:
-    """Return whether the value after a name in a text is hidden: of a secret, or of a setting that is not known."""
-    own = name.removeprefix("-D")
-    return _hides(own, value) if name.startswith(("-D", "spark.")) else is_secret(name)
+def _may_hide(name: str) -> bool:
+    """Return whether a text may be without the value after a name: that of a secret, or of a setting."""
+    return name.startswith(("-D", "spark.")) or is_secret(name)
 
 
 def _takes_next_word(name: str) -> bool:
@@ -166,7 +166,7 @@ def _value(text: str, match: "re.Match[str]") -> tuple[int, int]:
             end = found.end() + 2  # a shell's 'a'"'"'b'
         assert found is not None
         return begin, found.end()
-    before = text[: match.start()].rsplit(" ", maxsplit=1)[-1]
+    before = text[max(0, match.start() - _URL_CHARACTERS) : match.start()].rsplit(" ", maxsplit=1)[-1]
     found = _WORDS["&" if "?" in before else ""].match(text, begin)  # "&": a parameter of a URL
     assert found is not None
     return begin, found.end()

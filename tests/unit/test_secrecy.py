@@ -32,6 +32,15 @@ def test_texts(text, shown):
     assert without_secrets(text) == shown
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "part", ["a=", "token=", "token='", "://a:", "jdbc:a:b:c", "password ", "-Da=b ", 'x="', "eyJa."]
+)
+def test_a_long_text_takes_no_square_of_its_length(part):
+    without_secrets(part * 10_000)
+    without_secrets(f"{part} " * 10_000)
+
+
 @pytest.mark.parametrize("value", ["a'b", 'a"b c', "a b'c\"d", "a\\'b c"])
 def test_a_quoted_value_is_hidden_to_its_end(value):
     words = ["--conf", f"spark.x.login={value}"]

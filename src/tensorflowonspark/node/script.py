@@ -114,9 +114,10 @@ def _why_not_ours(path: Path) -> str:
         if found.st_uid not in (0, os.getuid()):
             return f"{each} belongs to another user"
         # In a sticky directory, as /tmp, others can make files, and can't replace what is there.
-        shared = bool(found.st_mode & stat.S_ISVTX) and each not in (path.absolute(), real)
-        writable = found.st_mode & (stat.S_IWOTH | (0 if _is_own_group(each, found.st_gid) else stat.S_IWGRP))
-        if writable and not stat.S_ISLNK(found.st_mode) and not shared:
+        is_sticky = found.st_mode & stat.S_ISVTX and each not in (path.absolute(), real)
+        if stat.S_ISLNK(found.st_mode) or is_sticky or not found.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
+            continue
+        if found.st_mode & stat.S_IWOTH or not _is_own_group(each, found.st_gid):
             return f"other users can write to {each}"
     return ""
 
@@ -127,8 +128,9 @@ def _is_own_group(path: Path, group: int) -> bool:
         user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
     except KeyError:  # a container's user without an entry in its table
         return False
-    own = user.pw_gid == group and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
-    return own and "system.posix_acl_access" not in os.listxattr(path)
+    members = {*found.gr_mem, *(each.pw_name for each in pwd.getpwall() if each.pw_gid == group)}
+    lists = os.listxattr(path) if hasattr(os, "listxattr") else []
+    return members == {user.pw_name} and "system.posix_acl_access" not in lists
 
 
 def run_script(script: Script, ctx: Context) -> None:

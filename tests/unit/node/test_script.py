@@ -59,7 +59,7 @@ def test_a_directory_that_others_can_fill_is_not(project, tmp_path, caplog, plac
     (project / "keras.py").write_text("stolen = True")
     assert placed(project, tmp_path) == tmp_path / "copy"
     assert not (tmp_path / "copy/keras.py").exists()
-    assert f"{planted.resolve()}" in caplog.text
+    assert str(planted.resolve()) in caplog.text
 
 
 def test_a_group_with_one_user_is_the_users(project, tmp_path):
