@@ -95,9 +95,7 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
     try:
         try:
             if not storage.make_private_directory(folder):
-                text = (
-                    "there the bucket's rules alone decide who reads the values of --env and who can replace the script"
-                )
+                text = "the bucket's rules alone decide who can read the values of --env and replace the script"
                 print(f"{folder}: {text}", file=sys.stderr)
             write_bytes(f"{folder}/job.pickle", pickle.dumps((script, argparse.Namespace(**kept))))
             write_bytes(f"{folder}/tfos_driver.py", _PROGRAM.read_bytes())

@@ -128,9 +128,11 @@ def _is_own_group(path: Path, group: int) -> bool:
         user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
     except KeyError:  # a container's user without an entry in its table
         return False
+    if user.pw_gid != group or found.gr_name != user.pw_name:
+        return False
     members = {*found.gr_mem, *(each.pw_name for each in pwd.getpwall() if each.pw_gid == group)}
     lists = os.listxattr(path) if hasattr(os, "listxattr") else []
-    return members == {user.pw_name} and "system.posix_acl_access" not in lists
+    return members <= {user.pw_name} and "system.posix_acl_access" not in lists
 
 
 def run_script(script: Script, ctx: Context) -> None:

@@ -76,7 +76,7 @@ def test_who_stages_on_an_object_store_is_told_what_that_means(command, monkeypa
     for is_store in (False, True):
         monkeypatch.setattr(storage.transfer, "is_object_store", lambda files, found=is_store: found)
         assert main(command(ENDS)) == 7
-        told = "/.tfos-" in (output := capsys.readouterr().err) and "who can replace the script" in output
+        told = "/.tfos-" in (output := capsys.readouterr().err) and "and replace the script" in output
         assert told == is_store
 
 
