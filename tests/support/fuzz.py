@@ -30,7 +30,7 @@ def fuzz(inputs, check, kept=(), examples=100):
     while not turn or time.monotonic() < begin + SECONDS:
 
         @hypothesis.seed(turn)
-        @hypothesis.settings(max_examples=2000 if SECONDS else examples, database=None)
+        @hypothesis.settings(max_examples=examples, database=None)
         @hypothesis.given(inputs)
         def checked(drawn):
             nonlocal count

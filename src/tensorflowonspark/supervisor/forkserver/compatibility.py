@@ -32,7 +32,7 @@ class ImportProperties:
     python : str
         The interpreter.
     directory : str
-        The working directory, in which Python looks for modules too.
+        The working directory, to which a search path may be relative; Python 3.10 looks for modules in it too.
 
     Examples
     --------
