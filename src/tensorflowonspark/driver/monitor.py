@@ -38,6 +38,7 @@ from tensorflowonspark.messages import (
     NodeReady,
     NodeUsage,
     ProbeReply,
+    ProgramBegun,
     Progress,
     Register,
     Returned,
@@ -292,6 +293,10 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: FeedFailed, node: Node) -> None:
         node.feed_failed = message.reason
+
+    @_handle.register
+    def _(self, _message: ProgramBegun, node: Node) -> None:
+        node.begun_at = time.monotonic()
 
     @_handle.register
     def _(self, _message: Serving, node: Node) -> None:

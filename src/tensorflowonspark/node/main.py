@@ -23,7 +23,7 @@ from tensorflowonspark.config import Job, tf_config
 from tensorflowonspark.errors import FailureKind, error_text
 from tensorflowonspark.keras import adapting, hooks, rounds, training_events
 from tensorflowonspark.keras.jax import cluster as jax_cluster
-from tensorflowonspark.messages import Failed, Member, NodeReady, Returned, TensorFlowImported
+from tensorflowonspark.messages import Failed, Member, NodeReady, ProgramBegun, Returned, TensorFlowImported
 from tensorflowonspark.node.collectives import Collectives
 from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link, NodeSetup
@@ -129,6 +129,7 @@ def run_program(
         context = Context(setup, members, link, feed_server)
         keep_context(context)
         training_events.connect(context._meter)
+        link.send(ProgramBegun())
         try:
             with children_end_here():
                 result = function(args, context)
