@@ -283,7 +283,7 @@ class RestartController:
         self._attempt = self._next_attempt(self._config)
 
     def cancel(self, error: Exception) -> None:
-        """End the cluster on behalf of another thread, now or before its next attempt; who waits for it gets the error."""
+        """End the cluster for another thread, now or before its next attempt; who waits for it gets the error."""
         self._cancel_error = self._cancel_error or error
         self._cancelled.set()
         self._attempt.monitor.cancel(error)

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import time
+from itertools import pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from threading import Event, Thread
@@ -111,7 +112,7 @@ def test_a_side_that_reads_nothing_does_not_keep_a_supervisor_from_the_other(pla
             played.node.send(Contribution(0, "gather", bytes(8 << 20)))
     wait_for(lambda: len(played.alive[other]) > 14, 30)
     alive = played.alive[other]
-    assert max(after - before for before, after in zip(alive, alive[1:], strict=False)) < _TIMEOUT
+    assert max(after - before for before, after in pairwise(alive)) < _TIMEOUT
     if silent == "node":
         played.channel.send(Stop(grace_seconds=0.1))
         assert played.ended.wait(10)
