@@ -278,6 +278,7 @@ class RestartController:
         self._cancelled.wait(delay)
         self._raise_if_cancelled()
         self._restarting = False
+        self._console.begin()
         self.metrics.note("restart", f"all nodes are started again (restart {self._budget.used})")
         self._done = needed
         self._attempt = self._next_attempt(self._config)
