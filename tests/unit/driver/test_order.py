@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-import tensorflowonspark as tfos
 from tensorflowonspark.config import RestartPolicy
 from tensorflowonspark.driver import restart
 from tensorflowonspark.driver.metrics.store import MetricsStore
