@@ -127,6 +127,7 @@ class Monitor(Roster):
         self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
         self._failures = Failures(self, self.lock, self._conclude, self._rounds.can_lose)
+        self._checked = time.monotonic()  # time of the last check for heartbeats
         self._up = False  # all nodes are, or were
         self._failed = False  # and the root cause is certain
         self._stopping = False
@@ -337,9 +338,13 @@ class Monitor(Roster):
 
     def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
+        now = time.monotonic()
+        paused, self._checked = now - self._checked > self._heartbeat_timeout / 2, now
         for node in self.nodes:
             channel = node.channel
-            if channel is not None and time.monotonic() - node.last_message > self._heartbeat_timeout:
+            if paused:  # this process, as by native code that holds Python's lock: heartbeats wait to be received
+                node.last_message = now
+            elif channel is not None and now - node.last_message > self._heartbeat_timeout:
                 self._lost(node, silent(self._heartbeat_timeout), channel)
         with self.lock:
             self._find_hung()

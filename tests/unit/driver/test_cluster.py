@@ -10,8 +10,10 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
-from tensorflowonspark.config import Job, Role
+from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.driver import cluster as cluster_module
+from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, Lines, Member, Members, ProgramBegun, Register, Returned
@@ -51,6 +53,20 @@ def test_a_node_that_does_not_train_has_time_to_begin_and_to_return(monkeypatch,
         assert cluster.join() == {"worker:0": 1}
         assert done
         assert cluster.nodes[0].state is (NodeState.RETURNED if ends == "returns" else NodeState.RUNNING)
+
+
+def test_a_driver_that_was_paused_itself_gives_up_no_node():
+    """Its heartbeats wait to be received, as after native code that has held Python's lock."""
+    monitor = Monitor(ClusterSpec(num_workers=1), "c", ConsoleReporter(bar=False), heartbeat_timeout=1.0)
+    lost, node = [], monitor.nodes[0]
+    node.channel, node.last_message = object(), time.monotonic() - 5
+    monitor._lost = lambda node, *_: lost.append(node)
+    monitor._checked -= 5
+    monitor.check_nodes()
+    assert not lost
+    node.last_message -= 5
+    monitor.check_nodes()
+    assert lost == [node]
 
 
 def test_members_know_all_and_gpus_are_sent():
