@@ -31,6 +31,7 @@ from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.oracle import share_oracle
 from tensorflowonspark.node.rounds.member import RoundMember
+from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import MESSAGE_BYTES
 from tensorflowonspark.transport.shared_file import allow_many_files
 
@@ -89,6 +90,7 @@ def run_node(pipe: Connection) -> None:
     # Run the exit functions of the program and of TensorFlow, which remove temporary files. The supervisor kills a node
     # in which one hangs.
     atexit._run_exitfuncs()
+    CONSOLE.drain()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # the program may have closed or removed it
             stream.flush()
