@@ -235,6 +235,11 @@ class FeedWanted(ToDriver):
 
 
 @dataclass(frozen=True)
+class ProgramBegun(ToDriver):
+    """The next line that the node runs is the first of its program."""
+
+
+@dataclass(frozen=True)
 class Serving(ToDriver):
     """The program serves other nodes from now on and will not return."""
 

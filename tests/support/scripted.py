@@ -7,7 +7,18 @@ from contextlib import suppress
 from threading import Event, Thread
 
 from tensorflowonspark import transport
-from tensorflowonspark.messages import Failed, Member, Members, NodeReady, Probe, ProbeReply, Register, Returned, Stop
+from tensorflowonspark.messages import (
+    Failed,
+    Member,
+    Members,
+    NodeReady,
+    Probe,
+    ProbeReply,
+    Register,
+    Returned,
+    Serving,
+    Stop,
+)
 from tests.support.backend import LoopbackBackend, PlayedStage
 
 
@@ -141,6 +152,11 @@ class ScriptedBackend(LoopbackBackend):
         for node in self.nodes:
             node.feeding.set()
         return self.feeding
+
+
+def serves(node):
+    """As a parameter server, and as a worker of one."""
+    node.send(Serving())
 
 
 def returns(value):

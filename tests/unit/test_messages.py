@@ -9,6 +9,7 @@ from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.messages import Reply, ToDriver, ToNode, ToSupervisor
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.supervisor.supervisor import Supervisor
+from tensorflowonspark.terminal import CONSOLE
 
 # Fields of messages, and headers of the streams in which rows are sent.
 VALUES = {
@@ -93,7 +94,7 @@ class Receiver:
 @pytest.fixture
 def supervisor():
     made = Supervisor.__new__(Supervisor)
-    made._driver, made._node, made._task = Receiver(), Receiver(), None
+    made._outbox, made._node, made._task = Receiver(), Receiver(), None
     made._outcome_sent = made._failed = made._stopping = False
     return made
 
@@ -110,7 +111,7 @@ def supervisor():
 )
 def test_a_supervisor_forwards_by_direction(supervisor, source, message, to_driver, to_node):
     supervisor._on_message(source, message)
-    assert supervisor._driver.received == [message] * to_driver
+    assert supervisor._outbox.received == [message] * to_driver
     assert supervisor._node.received == [message] * to_node
 
 
@@ -120,5 +121,6 @@ def test_a_supervisor_forwards_by_direction(supervisor, source, message, to_driv
 )
 def test_a_supervisor_logs_what_it_can_not_forward(supervisor, source, message, caplog):
     supervisor._on_message(source, message)
-    assert supervisor._driver.received == supervisor._node.received == []
+    assert CONSOLE.drain()
+    assert supervisor._outbox.received == supervisor._node.received == []
     assert caplog.messages == [f"the {source} sent a {type(message).__name__}, which has no receiver"]

@@ -184,7 +184,6 @@ class ClusterAttempt:
             raise
         if not self._config.hold:
             self.backend.release_slots()  # the tasks have returned
-        self._metrics.note("started", f"all nodes are up: {self._config.spec}")
 
     def slots_wanted(self, needed: int, had: int) -> SlotsWanted:
         """Return what is asked for to have slots for so many nodes at least; a wait for other clusters can be ended."""

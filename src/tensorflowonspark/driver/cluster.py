@@ -1,6 +1,8 @@
 """The public handle of a cluster in the driver."""
 
+import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -52,6 +54,8 @@ __all__ = ["HEARTBEAT_TIMEOUT", "START_TIMEOUT", "Cluster", "Function"]
 
 HEARTBEAT_TIMEOUT = 30.0
 START_TIMEOUT = 600.0  # for Spark to find slots and start the tasks
+_FIRST_SECONDS = 10.0  # of a program that does not train, as of a ps, in which it may return; 2.x gave it these too
+_CHECK_SECONDS = 0.2
 
 
 class Cluster(ClusterView):
@@ -318,6 +322,8 @@ class Cluster(ClusterView):
     def join(self, timeout: float | None = None) -> dict[str, Any]:
         """Wait until the function has returned on all nodes that train and do not serve others.
 
+        On each other node the function has ten seconds from its first line to return.
+
         No further feed comes after this: a program that waits for one continues without.
 
         Parameters
@@ -350,6 +356,7 @@ class Cluster(ClusterView):
             return self._controller.run_with_restarts(lambda: self._join(timeout))
 
     def _join(self, timeout: float | None) -> dict[str, Any]:
+        end = math.inf if timeout is None else time.monotonic() + timeout
         self._monitor.end_feeds()
         trainers = self._monitor.trainers()
         if not self._monitor.wait(
@@ -357,8 +364,18 @@ class Cluster(ClusterView):
         ):
             running = ", ".join(f"{each.role} on {each.host}" for each in trainers if not (each.returned or each.lost))
             raise ClusterError(f"after {timeout:g} s (timeout) the program still runs on {running}")
+        self._wait_for_first_lines(end)
         self._attempt.advise()
         return {str(node.role): deserialize_result(node) for node in trainers if node.returned}
+
+    def _wait_for_first_lines(self, end: float) -> None:
+        """Wait until the programs of the other nodes have had some time: one may just begin, or be about to return."""
+        trainers = set(self._monitor.spec.trainers)
+        others = [node for node in self._monitor.nodes if node.role not in trainers]
+        while time.monotonic() < end and not self._monitor.wait(
+            lambda: all(node.may_be_ended(_FIRST_SECONDS) for node in others), _CHECK_SECONDS
+        ):
+            pass
 
     def __enter__(self) -> "Cluster":
         return self.start()

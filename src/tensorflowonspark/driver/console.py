@@ -183,8 +183,15 @@ class ConsoleReporter:
 
     # ---- of the cluster
 
+    def begin(self, node: str | None = None) -> None:
+        """Note that the next lines of a node, or of all, are of a new process."""
+        if self._files is not None:
+            self._files.begin(node)
+
     def note(self, text: str) -> None:
-        """Show a line about the training as a whole, whichever node's output is shown."""
+        """Show a line about the training as a whole, whichever node's output is shown, after all that has happened."""
+        if self._metrics is not None:
+            self._metrics.flush()
         entry = LogEntry(time.time(), logging.INFO, text, fields={"event": "advice"})
         self._put(entry)
         if self._files is not None:
@@ -214,8 +221,6 @@ class ConsoleReporter:
         entry = entry_of_event(event)
         if self._files is not None:
             self._files.write(DRIVER, [entry])
-            if event.kind in ("restart", "node_restart"):
-                self._files.begin(event.node)
         if self._json and entry.level >= self._level:
             self._put(entry)
 

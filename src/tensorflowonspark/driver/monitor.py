@@ -38,6 +38,7 @@ from tensorflowonspark.messages import (
     NodeReady,
     NodeUsage,
     ProbeReply,
+    ProgramBegun,
     Progress,
     Register,
     Returned,
@@ -126,6 +127,8 @@ class Monitor(Roster):
         self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
         self._failures = Failures(self, self.lock, self._conclude, self._rounds.can_lose)
+        self._checked = time.monotonic()  # time of the last check for heartbeats
+        self._up = False  # all nodes are, or were
         self._failed = False  # and the root cause is certain
         self._stopping = False
         self._cancelled: Exception | None = None
@@ -173,6 +176,8 @@ class Monitor(Roster):
             if not self.members.admit(node, request, channel):
                 return None
             node.checked = self._failures.last_probe
+            if node.restarts:
+                self._console.begin(str(node.role))
             self.changed.notify_all()
         return node
 
@@ -223,6 +228,9 @@ class Monitor(Roster):
     def _(self, message: NodeReady, node: Node) -> None:
         node.ready = message
         self.move(node, NodeState.RUNNING)
+        if not self._up and self.count(NodeState.RUNNING, NodeState.RETURNED) == len(self.nodes):
+            self._up = True
+            self.metrics.note("started", f"all nodes are up: {self.spec}")
         if node.restarts:
             text = "%s is up again on %s (restart %d of this node)"
             CONSOLE.log(_log, logging.INFO, text, node.role, node.host, node.restarts)
@@ -294,6 +302,10 @@ class Monitor(Roster):
         node.feed_failed = message.reason
 
     @_handle.register
+    def _(self, _message: ProgramBegun, node: Node) -> None:
+        node.begun_at = time.monotonic()
+
+    @_handle.register
     def _(self, _message: Serving, node: Node) -> None:
         node.serving = True
 
@@ -326,9 +338,13 @@ class Monitor(Roster):
 
     def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
+        now = time.monotonic()
+        paused, self._checked = now - self._checked > self._heartbeat_timeout / 2, now
         for node in self.nodes:
             channel = node.channel
-            if channel is not None and time.monotonic() - node.last_message > self._heartbeat_timeout:
+            if paused:  # this process, as by native code that holds Python's lock: heartbeats wait to be received
+                node.last_message = now
+            elif channel is not None and now - node.last_message > self._heartbeat_timeout:
                 self._lost(node, silent(self._heartbeat_timeout), channel)
         with self.lock:
             self._find_hung()
@@ -432,15 +448,14 @@ class Monitor(Roster):
             self._failed = True
             self._stopping = True
             self.metrics.fail()
+            error = self._failures.first()
+            self.metrics.note("failure", str(error).partition("\n")[0], error.node)
             self.changed.notify_all()
         # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs
         # takes time, and must not hold up the thread of a channel.
         Thread(target=self._end_all, daemon=True).start()
 
     def _end_all(self) -> None:
-        error = self.failure()
-        if error is not None:
-            self.metrics.note("failure", str(error).partition("\n")[0], error.node)
         self.send_all(Stop(grace_seconds=0.0))
         self._on_failure()
 

@@ -82,6 +82,7 @@ class Node:
     idle: Idle | None = None  # None: it is active
     idle_since: float = 0.0  # time (time.monotonic) since which it is idle
     checked: int = 0  # number of the last `Probe` that its supervisor has answered
+    begun_at: float | None = None  # time (time.monotonic) at which its program began; None: it has not
     feed_failed: str = ""  # the error of its held task
     serving: bool = False  # a ParameterServerStrategy; its program will not return
     answering: bool = False  # its program has called `ctx.serve`
@@ -108,6 +109,11 @@ class Node:
     def idle_seconds(self) -> float:
         """The time for which an idle node has been idle."""
         return time.monotonic() - self.idle_since
+
+    def may_be_ended(self, seconds: float) -> bool:
+        """Whether others need not wait for its program, which has had so many seconds; not if it is about to begin."""
+        begun = self.begun_at is not None and time.monotonic() - self.begun_at > seconds
+        return begun or self.returned or self.serving or self.lost or self.restarts > 0
 
     @property
     def waits_for_feed(self) -> bool:

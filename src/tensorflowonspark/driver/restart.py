@@ -6,10 +6,10 @@ the driver repeats the action that the failure interrupted.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event
 from typing import TypeVar
 
 from tensorflowonspark.config import ClusterConfig
@@ -119,6 +119,8 @@ class RestartController:
         self.dashboard: Dashboard | None = None
         self._restarting = False
         self._cause: BaseException | None = None  # of the cluster's end, unless a node has failed
+        self._cancelled = Event()
+        self._cancel_error: Exception | None = None
         self._budget = RestartBudget(config)
         self._history: list[FeedRequest | None] = []  # None: a stream, whose rows do not come again
         self._done = 0  # feeds that the programs of this attempt are done with, from the cluster's first one
@@ -182,13 +184,13 @@ class RestartController:
 
     def close_stream(self, *, completed: bool = True) -> None:
         """End the feed that `open_stream` has begun; if it was never fed, its number goes to the next feed."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-            self._attempt.monitor.take_advice()  # none: a stream's rows come when there are new ones
         if completed:
             self._done += 1
             self._history.append(None)
+        if self._session is not None:
+            self._session.close()
+            self._attempt.monitor.take_advice()  # none: a stream's rows come when there are new ones
+            self._session = None
 
     def run_with_restarts(self, action: Callable[[], _T]) -> _T:
         """Return what an action returns; if a node fails meanwhile, repeat it in a new attempt, if that is allowed."""
@@ -239,6 +241,7 @@ class RestartController:
         """Start the attempt if it has not started, and feed what its programs have not seen."""
         if not self._attempt.started:
             self._fit()
+            self._raise_if_cancelled()
             self._restarting = True  # an attempt that fails to come up may be followed by another one
             if self._held is None:
                 self._attempt.start()
@@ -272,11 +275,23 @@ class RestartController:
         delay = self._budget.spend(error)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
-        time.sleep(delay)
+        self._cancelled.wait(delay)
+        self._raise_if_cancelled()
         self._restarting = False
+        self._console.begin()
         self.metrics.note("restart", f"all nodes are started again (restart {self._budget.used})")
         self._done = needed
         self._attempt = self._next_attempt(self._config)
+
+    def cancel(self, error: Exception) -> None:
+        """End the cluster for another thread, now or before its next attempt; who waits for it gets the error."""
+        self._cancel_error = self._cancel_error or error
+        self._cancelled.set()
+        self._attempt.monitor.cancel(error)
+
+    def _raise_if_cancelled(self) -> None:
+        if self._cancel_error is not None:
+            raise self._cancel_error
 
     def _fit(self) -> None:
         """Take as many workers as there are slots for, if their number is a range."""

@@ -25,7 +25,7 @@ from tensorflowonspark.config import Job, tf_config
 from tensorflowonspark.errors import FailureKind, error_text
 from tensorflowonspark.keras import adapting, hooks, rounds, training_events
 from tensorflowonspark.keras.jax import cluster as jax_cluster
-from tensorflowonspark.messages import Failed, Member, NodeReady, Returned, TensorFlowImported
+from tensorflowonspark.messages import Failed, Member, NodeReady, ProgramBegun, Returned, TensorFlowImported
 from tensorflowonspark.node.collectives import Collectives
 from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link, NodeSetup
@@ -33,6 +33,7 @@ from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.oracle import share_oracle
 from tensorflowonspark.node.rounds.member import RoundMember
+from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import MESSAGE_BYTES
 from tensorflowonspark.transport.shared_file import allow_many_files
 
@@ -101,6 +102,7 @@ def run_node(pipe: Connection) -> None:
     # Run the exit functions of the program and of TensorFlow, which remove temporary files. The supervisor kills a node
     # in which one hangs.
     atexit._run_exitfuncs()
+    CONSOLE.drain()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # the program may have closed or removed it
             stream.flush()
@@ -141,6 +143,7 @@ def run_program(
         context = Context(setup, members, link, feed_server)
         keep_context(context)
         training_events.connect(context._meter)
+        link.send(ProgramBegun())
         try:
             with children_end_here():
                 result = function(args, context)

@@ -144,17 +144,14 @@ class Search:
         """End all trials; mark those as failed whose objectives do not end in time."""
         from optuna.trial import TrialState
 
-        end = time.monotonic() + _END_SECONDS
-        while True:
-            with self._lock:
-                running = list(self._running)
-            if not running or time.monotonic() > end:
-                break
-            for each in running:
-                each.cancel(error)
-            with self._lock:
-                self._changed.wait(_WAKE_SECONDS)
+        with self._lock:
+            running = list(self._running)
         for each in running:
+            each.cancel(error)
+        with self._lock:
+            self._changed.wait_for(lambda: not self._running, _END_SECONDS)
+            late = list(self._running)
+        for each in late:
             if each.trial is not None:
                 text = "trial %d does not end: its objective is left running, and its outcome is ignored"
                 CONSOLE.log(_log, logging.WARNING, text, each.trial.number)

@@ -86,9 +86,12 @@ class TrialWatch:
         """Follow a cluster from its start on; those of other threads, which may run at the same time, only to end."""
         with self._lock:
             self._clusters.append(cluster)
+            error = self.error
             own = threading.get_ident() == self._thread
         if own and self._pruning.active:
             cluster.metrics.subscribe(_EpochReports(self))
+        if error is not None:
+            cluster.cancel(error)
 
     def about(self) -> dict[str, object]:
         """Return what identifies the trial's clusters in the lines of the console."""
@@ -100,16 +103,13 @@ class TrialWatch:
             raise self.error
 
     def cancel(self, error: Exception) -> None:
-        """End the trial's clusters; who waits for them gets the error.
-
-        It is called again until the trial has ended: a cluster may be between two attempts.
-        """
+        """End the trial's clusters, those to come too; who waits for them gets the error."""
         with self._lock:
             if self.error is None:
                 self.error = error
             clusters = list(self._clusters)
         for each in clusters:
-            each.attempt.monitor.cancel(self.error)
+            each.cancel(self.error)
 
     def report(self, first_step: int | None, epoch: EpochMetrics) -> int:
         """Report an epoch to Optuna, and end the trial if that is not promising.

@@ -4,7 +4,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Timer
@@ -20,6 +19,7 @@ from tensorflowonspark.supervisor.exit_status import out_of_memory_kills
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.host import LOCAL_DIRECTORIES
 from tensorflowonspark.supervisor.liveness import LivenessMonitor
+from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.output import Output
 
 __all__ = ["NodeProcess", "has_ended"]
@@ -83,12 +83,13 @@ class NodeProcess:
             fork=fork,
         )
         os.close(writing)
+        self._outbox = Outbox(self.pipe.send)
         name = str(assignment.role)
         self._output = Output(reading, name=name, level=config.log_level, echo=assignment.echo, on_lines=on_lines)
         self.liveness = LivenessMonitor(
             self.pid, config.heartbeat_timeout, lambda: self.send(StatusRequest()), assignment.gpus
         )
-        self.pipe.send(
+        self._outbox.send(
             NodeSetup(
                 config=config,
                 number=assignment.number,
@@ -117,9 +118,8 @@ class NodeProcess:
         return self._process.wait()
 
     def send(self, message: ToNode) -> None:
-        """Send a message; one to a node that has ended is dropped, since its end is noticed elsewhere."""
-        with suppress(OSError):
-            self.pipe.send(message)
+        """Send a message, without a wait: a node that holds Python's lock in native code reads none for hours."""
+        self._outbox.send(message)
 
     def signal(self, number: int, kill_after: float) -> None:
         """Send a signal to the process group, and SIGKILL after `kill_after` seconds."""

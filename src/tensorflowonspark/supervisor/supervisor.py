@@ -49,6 +49,7 @@ from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.exit_status import explain, shell_code
 from tensorflowonspark.supervisor.host import reserve_port
 from tensorflowonspark.supervisor.node_process import NodeProcess, has_ended
+from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.tensorboard import TensorBoard
 from tensorflowonspark.terminal import CONSOLE
 
@@ -58,6 +59,7 @@ _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
 _REPLY_SECONDS = 0.5  # for the node to reply while the driver waits; native code may keep it from that
 _HEARTBEAT_SECONDS = 5.0  # at most between heartbeats: gRPC pings a silent peer only beside other messages
+_LAST_SECONDS = 2.0  # for the driver to read the last messages
 _ENDED = object()  # in the inbox: the source has ended
 
 
@@ -77,6 +79,7 @@ class Supervisor:
         self._task: Connection | None = task
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._driver: transport.Channel | None = None
+        self._outbox: Outbox | None = None  # for the driver
         self._tensorboard: TensorBoard | None = None
         self._outcome_sent = False  # the program has returned or failed
         self._failed = False  # and the driver has the reason
@@ -131,6 +134,7 @@ class Supervisor:
             reason = "it can't reach the driver at {}:{} ({})".format(*assignment.driver, error)
             self._refuse(reason, "open that address to the executors, or set spark.driver.host to one they can reach")
             return False
+        self._outbox = Outbox(self._driver.send)
         try:
             self._driver.receive()
         except transport.ConnectionLost as error:
@@ -210,12 +214,13 @@ class Supervisor:
         elif isinstance(message, ToDriver) and source in ("node", "task"):
             self._send_driver(message)
         else:
-            _log.error("the %s sent a %s, which has no receiver", source, type(message).__name__)
+            text = "the %s sent a %s, which has no receiver"
+            CONSOLE.log(_log, logging.ERROR, text, source, type(message).__name__)
 
     @singledispatchmethod
     def _handle(self, message: Any) -> None:
         if isinstance(message, ToSupervisor):
-            _log.error("a %s has no handler in the supervisor", type(message).__name__)
+            CONSOLE.log(_log, logging.ERROR, "a %s has no handler in the supervisor", type(message).__name__)
 
     @_handle.register
     def _(self, _message: Detach) -> None:
@@ -363,18 +368,21 @@ class Supervisor:
         self._send_driver(Failed(kind, reason, advice, output=self._node.tail(), exit_code=exit_code))
 
     def _on_lines(self, lines: tuple[str, ...]) -> None:
+        """Send lines, in the thread that reads them: a node that prints faster than the driver reads has to wait."""
+        if self._outbox is not None:
+            self._outbox.wait_for_room()
         self._send_driver(Lines(lines))
 
     def _send_driver(self, message: ToDriver) -> None:
-        if self._driver is not None:
-            with suppress(transport.ConnectionLost):  # its end is in the inbox
-                self._driver.send(message)
+        if self._outbox is not None:
+            self._outbox.send(message)
 
     def _close(self) -> None:
         self._node.kill()
         CONSOLE.drain()
         if self._tensorboard is not None:
             self._tensorboard.close()
-        if self._driver is not None:
+        is_read = self._outbox is None or self._outbox.close(_LAST_SECONDS)
+        if self._driver is not None and is_read:  # else the end of this process closes it
             self._driver.close()
         self._node.remove_files()

@@ -47,12 +47,12 @@ class TensorBoard:
         self._process, self._pipe = start(
             "tensorflowonspark.supervisor.tensorboard", os.environ, orphan_timeout=orphan_timeout
         )
-        self._pipe.send((log_directory, host, copies, dict(hadoop)))
         self._report = report
-        Thread(target=self._receive, daemon=True).start()
+        Thread(target=self._talk, args=((log_directory, host, copies, dict(hadoop)),), daemon=True).start()
 
-    def _receive(self) -> None:
+    def _talk(self, settings: tuple[str, str, str, dict[str, str]]) -> None:
         with suppress(EOFError, OSError):
+            self._pipe.send(settings)  # which the process reads once it is up
             url, problem = self._pipe.recv()
             self._report(TensorBoardUp(url) if url else Lines((f"TensorBoard did not start: {problem}",)))
 

@@ -30,6 +30,9 @@ _ACCEPTED_AT_ONCE = 16  # before others are served
 _NO_FILES_SECONDS = 0.05  # until the next attempt, when this process has no free file descriptor
 _CONNECT_SECONDS = 2  # to the server, in this process; and for the proxy's thread to end
 _BUFFER_BYTES = 256 << 10
+# For a peer to acknowledge bytes, as long as the peers' own keepalive takes. The driver sends to nodes under its lock:
+# without a limit, one whose host has vanished would hold up all for a quarter of an hour.
+_UNANSWERED_SECONDS = 20
 
 
 class _End:
@@ -160,6 +163,7 @@ class AuthProxy:
                 self._paused_until = time.monotonic() + _NO_FILES_SECONDS
                 return
             peer.setblocking(False)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _UNANSWERED_SECONDS)
             link = _Link(peer, self._authentication())
             self._unauthenticated[link] = None
             self._ends[peer.fileno()] = link.peer

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tensorflowonspark.errors import ClusterError, error_text
+from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport.auth_proxy import AuthProxy
 from tensorflowonspark.transport.authentication import TlsAuthentication, TokenAuthentication
 from tensorflowonspark.transport.channel import Channel
@@ -256,7 +257,7 @@ def _errors_to_peer() -> Iterator[None]:
         if not isinstance(error, (ClusterError, OSError, pa.ArrowException)):
             text = f"{type(error).__name__}: {text}"
             frames = "".join(traceback.format_tb(error.__traceback__))
-            _log.error("a call of another process failed:\n%s%s", frames, text)
+            CONSOLE.log(_log, logging.ERROR, "a call of another process failed:\n%s%s", frames, text)
         while (size := len(quote(text))) > _ERROR_BYTES:  # its form on the wire
             text = f"{text[: len(text) * _ERROR_BYTES // size - _ELLIPSIS]} ..."
         raise flight.FlightServerError(text) from error

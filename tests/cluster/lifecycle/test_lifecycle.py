@@ -72,7 +72,9 @@ def test_two_clusters_one_after_the_other(spark):
 
 @pytest.mark.smoke
 @pytest.mark.masters("local")
-def test_ps_and_evaluator_end_when_chief_and_workers_have(spark):
+def test_ps_and_evaluator_end_when_chief_and_workers_have(spark, monkeypatch):
+    monkeypatch.setattr("tensorflowonspark.driver.cluster._FIRST_SECONDS", 0.5)
+
     def program(args, ctx):
         if ctx.job in ("ps", "evaluator"):
             print("serving", flush=True)

@@ -330,7 +330,9 @@ def test_too_few_slots_are_reported_within_seconds(run, spark, tmp_path):
 
 @pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
-def test_parameter_servers_on_the_driver_take_no_slots(run, spark, tmp_path):
+def test_parameter_servers_on_the_driver_take_no_slots(run, spark, tmp_path, monkeypatch):
+    monkeypatch.setattr("tensorflowonspark.driver.cluster._FIRST_SECONDS", 0.5)
+
     def program(args, ctx):
         if ctx.job_name == "ps":
             time.sleep(600)

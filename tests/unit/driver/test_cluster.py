@@ -4,30 +4,69 @@ import logging
 import pickle
 import subprocess
 import sys
+import time
 
 import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
-from tensorflowonspark.config import Job, Role
+from tensorflowonspark.config import ClusterSpec, Job, Role
+from tensorflowonspark.driver import cluster as cluster_module
+from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.messages import Failed, Lines, Member, Members, Register, Returned
+from tensorflowonspark.messages import Failed, Lines, Member, Members, ProgramBegun, Register, Returned
 from tests.support.backend import cluster_on
 from tests.support.paths import ROOT
-from tests.support.scripted import ScriptedBackend, ScriptedNode, fails, returns
+from tests.support.scripted import ScriptedBackend, ScriptedNode, fails, returns, serves
 
 pytestmark = pytest.mark.usefixtures("unchecked_frames")
 
 
 def test_results_come_by_name_and_all_are_stopped():
-    backend = ScriptedBackend(lambda node: None, returns(1), returns(2))
+    backend = ScriptedBackend(serves, returns(1), returns(2))
     with cluster_on(backend, num_workers=2, num_ps=1) as cluster:
         assert cluster.join() == {"worker:0": 1, "worker:1": 2}
         assert not any(node.stopped.is_set() for node in backend.nodes)
     assert all(node.stopped.wait(5) for node in backend.nodes)
     assert backend.needed == 3
     assert [node.state for node in cluster.nodes] == [NodeState.GONE] * 3
+
+
+@pytest.mark.parametrize("ends", ["returns", "goes on"])
+def test_a_node_that_does_not_train_has_time_to_begin_and_to_return(monkeypatch, ends):
+    """As the ps of a program of 2.x that prints its role and returns, while the chief has returned already."""
+    monkeypatch.setattr(cluster_module, "_FIRST_SECONDS", 30.0 if ends == "returns" else 0.5)
+    done = []
+
+    def begins_late(node):
+        time.sleep(0.5)
+        node.send(ProgramBegun())
+        time.sleep(0.4)
+        done.append("its first lines")
+        if ends == "returns":
+            node.send(Returned(pickle.dumps(None)))
+
+    backend = ScriptedBackend(begins_late, returns(1))
+    with cluster_on(backend, num_workers=1, num_ps=1) as cluster:
+        assert cluster.join() == {"worker:0": 1}
+        assert done
+        assert cluster.nodes[0].state is (NodeState.RETURNED if ends == "returns" else NodeState.RUNNING)
+
+
+def test_a_driver_that_was_paused_itself_gives_up_no_node():
+    """Its heartbeats wait to be received, as after native code that has held Python's lock."""
+    monitor = Monitor(ClusterSpec(num_workers=1), "c", ConsoleReporter(bar=False), heartbeat_timeout=1.0)
+    lost, node = [], monitor.nodes[0]
+    node.channel, node.last_message = object(), time.monotonic() - 5
+    monitor._lost = lambda node, *_: lost.append(node)
+    monitor._checked -= 5
+    monitor.check_nodes()
+    assert not lost
+    node.last_message -= 5
+    monitor.check_nodes()
+    assert lost == [node]
 
 
 def test_members_know_all_and_gpus_are_sent():

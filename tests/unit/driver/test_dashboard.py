@@ -240,7 +240,7 @@ def test_the_page_stays_while_a_start_that_failed_is_repeated():
             assert get(cluster.dashboard_url)[0] == 200
             assert cluster.join() == {"worker:0": 2}
     kinds = [each.kind for each in cluster.metrics().events]
-    assert kinds == ["failure", "restart", "started", "ended"]
+    assert kinds == ["started", "failure", "restart", "started", "ended"]
 
 
 def test_the_page_ends_with_an_interrupt_between_two_attempts(monkeypatch):
@@ -249,7 +249,7 @@ def test_the_page_ends_with_an_interrupt_between_two_attempts(monkeypatch):
 
     backend = ScriptedBackend(lambda node: node.disconnect())
     cluster = cluster_on(backend, dashboard=True, restarts=tfos.RestartPolicy(1, backoff=9))
-    monkeypatch.setattr("tensorflowonspark.driver.restart.time.sleep", interrupt)
+    monkeypatch.setattr(cluster._controller._cancelled, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         cluster.start()
         cluster.join()

@@ -165,6 +165,15 @@ def test_a_page_too_many_is_refused(served, monkeypatch):
         assert time.monotonic() < end
 
 
+def test_a_page_that_no_header_reaches_takes_no_place(training, monkeypatch):
+    monkeypatch.setattr(stream, "_PAGES", 1)
+    broadcast = stream.Broadcast(service.PageState(training.store))
+    broadcast.subscribe()  # and then the connection breaks
+    page = broadcast.subscribe()
+    assert next(page)
+    assert broadcast.subscribe() is None
+
+
 def test_a_page_that_does_not_read_loses_its_connection(training, monkeypatch):
     state = service.PageState(training.store)
     broadcast = stream.Broadcast(state)

@@ -37,7 +37,7 @@ from tensorflowonspark.messages import (
 )
 from tensorflowonspark.task.feeder import NodeEndpoint, node_lost_error
 from tests.support.backend import cluster_on
-from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns
+from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns, serves
 
 pytestmark = pytest.mark.usefixtures("unchecked_frames")
 
@@ -109,7 +109,7 @@ def test_a_worker_lost_before_its_report_keeps_no_one_waiting():
     """Asynchronous workers go on without one that dies; what it had stored is lost with it."""
     parts = part(0, 2, 5), part(1, 3, 3)
 
-    def serves(node):
+    def holds(node):
         node.send(Serving())
         node.feeding.wait(5)
         if node.number == 2:
@@ -121,7 +121,7 @@ def test_a_worker_lost_before_its_report_keeps_no_one_waiting():
         node.send(FeedWanted(0))
         node.send(Returned(pickle.dumps(node.wait_for(FeedComplete).train.rows)))
 
-    backend = ScriptedBackend(lambda node: None, chief, serves, serves, feed=ScriptedJob([Row(each) for each in parts]))
+    backend = ScriptedBackend(serves, chief, holds, holds, feed=ScriptedJob([Row(each) for each in parts]))
     with cluster_on(backend, num_workers=2, num_ps=1, chief=True) as cluster:
         cluster.train("frame")
         assert cluster.join() == {"chief:0": {3: 3}}
@@ -158,7 +158,7 @@ def test_a_pass_ends_for_the_chief_whether_a_worker_is_lost_before_or_after_the_
         node.wait_for(FeedComplete)
         node.send(Returned(pickle.dumps(node.wait_for(PassesEnded).count)))
 
-    backend = ScriptedBackend(lambda node: None, chief, dies, ends, feed=ScriptedJob([Row(stored)]))
+    backend = ScriptedBackend(serves, chief, dies, ends, feed=ScriptedJob([Row(stored)]))
     with cluster_on(backend, num_workers=2, num_ps=1, chief=True) as cluster:
         cluster.train("frame")
         assert cluster.join() == {"chief:0": 1}

@@ -28,7 +28,7 @@ from tensorflowonspark.messages import (
 )
 from tests.support.backend import cluster_on
 from tests.support.programs import wait_for
-from tests.support.scripted import ScriptedBackend, returns
+from tests.support.scripted import ScriptedBackend, returns, serves
 
 alone = RestartPolicy(2, backoff=0.01, scope="node")
 
@@ -224,7 +224,7 @@ PARAMETER_SERVERS = {"num_workers": 2, "num_ps": 1, "chief": True}
 
 
 def test_a_worker_that_serves_is_started_again_at_its_first_address():
-    backend = ScriptedBackend(lambda node: None, returns_late, serves_until(1), serves_until(0))
+    backend = ScriptedBackend(serves, returns_late, serves_until(1), serves_until(0))
     with cluster_on(backend, **PARAMETER_SERVERS, restarts=alone) as cluster:
         assert cluster.join() == {"chief:0": "trained"}
         assert [node.restarts for node in cluster.nodes] == [0, 0, 1, 0]
@@ -232,7 +232,7 @@ def test_a_worker_that_serves_is_started_again_at_its_first_address():
 
 
 def test_the_others_go_on_without_a_worker_that_fails_too_often(caplog):
-    backend = ScriptedBackend(lambda node: None, returns_late, serves_until(9), serves_until(0))
+    backend = ScriptedBackend(serves, returns_late, serves_until(9), serves_until(0))
     with cluster_on(backend, **PARAMETER_SERVERS, restarts=alone) as cluster:
         assert cluster.join() == {"chief:0": "trained"}
     assert "worker:0 on here failed: it was (after 2 restarts of this node: max_restarts). The others" in caplog.text

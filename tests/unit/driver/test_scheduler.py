@@ -1,10 +1,16 @@
 """The steps of a stream, by arithmetic alone: every row once, as many steps for all, and never a standstill."""
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.feed.scheduler import StepScheduler
-from tensorflowonspark.feed_messages import PartSummary, Split
+from tensorflowonspark.driver.feed.streamed import StreamedFeed
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.feed_messages import PartsStored, PartSummary, RowsConsumed, Split, StreamOpened
 
 
 def part(partition, number, rows, attempt=1):
@@ -125,3 +131,35 @@ def test_workers_that_train_for_themselves_get_parts_and_no_steps():
     assert plan.grants()[1].flush
     plan.finish()
     assert all(grant.end and grant.flush for grant in plan.grants().values())
+
+
+def test_a_message_about_rows_taken_looks_at_its_node_alone(monkeypatch):
+    """All nodes send one after each batch: a scan of all would take time that grows with the square of their number."""
+    spec = ClusterSpec(num_workers=100)
+    nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
+    looked, granted = [], []
+
+    def is_done(node):
+        looked.append(node.number)
+        return node.returned
+
+    monitor = SimpleNamespace(nodes=nodes, send=lambda number, grant: granted.append(number))
+    session = SimpleNamespace(
+        fed=nodes, number=0, monitor=monitor, is_done=is_done, note_held=lambda *_: None, readers=nodes, request=None
+    )
+    feed = StreamedFeed(session)
+    monkeypatch.setattr(feed, "_open", lambda _: None)
+    for node in nodes:
+        feed.on_message(node, StreamOpened(0, batch_rows=4))
+    for node in nodes:
+        feed.on_message(node, PartsStored(0, (part(node.number, node.number, 8),)))
+    assert set(granted) == set(range(100))
+    looked.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(feed._scheduler, "grants", lambda: pytest.fail("no step has become possible"))
+        for node in nodes:
+            feed.on_message(node, RowsConsumed(0, 4))
+    assert looked == list(range(100))
+    nodes[0].returned = True
+    feed.on_message(nodes[0], RowsConsumed(0, 8))
+    assert 0 not in feed._scheduler

@@ -1,6 +1,7 @@
 """What a supervisor does while the fork server keeps it waiting."""
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
+from tests.support.programs import wait_for
 
 
 def test_a_busy_server_is_waited_for(tmp_path):
@@ -31,6 +33,47 @@ def test_a_busy_server_is_waited_for(tmp_path):
         os.close(descriptor)
     listener.close()
     rendezvous.close()
+
+
+_SERVER = """
+import os, sys
+from pathlib import Path
+from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
+from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvous
+from tensorflowonspark.supervisor.forkserver.server import Server
+rendezvous = Rendezvous(Path(sys.argv[1]), make=True)
+if Server(rendezvous, rendezvous.lock(SERVER), ImportProperties(dict(os.environ)), sys.path, 600.0).run():
+    os.write(1, b"begun")
+    os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+def test_a_forked_node_waits_for_its_supervisor_however_long(tmp_path, monkeypatch, confirms):
+    """A busy supervisor confirms late, or has started the node with exec by then."""
+    path = Rendezvous.of(str(tmp_path), os.getpid())
+    request = ForkServer._request
+
+    def request_and_wait(*arguments):
+        reply = request(*arguments)
+        time.sleep(1.5)
+        assert not select.select([reading], [], [], 0)[0]
+        return reply if confirms else {}
+
+    monkeypatch.setattr(ForkServer, "_request", request_and_wait)
+    reading, writing = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", _SERVER, str(path)], env=os.environ) as server:
+        try:
+            wait_for(Path(path, "socket").exists, 60)
+            node = ForkServer(str(tmp_path), os.getpid(), os.environ).fork(writing, writing)
+            os.close(writing)
+            assert (node is not None) is confirms
+            assert os.read(reading, 100) == (b"begun" if confirms else b"")
+            if node is not None:
+                assert node.wait(10) == 7
+        finally:
+            server.kill()
+    os.close(reading)
 
 
 @pytest.mark.parametrize(("environment", "safe"), [({}, True), ({"KERAS_BACKEND": "jax"}, False)])

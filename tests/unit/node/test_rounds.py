@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.messages import RoundPlan, RoundResult
 from tensorflowonspark.node.rounds.codec import BLOCK, PIECE, decode, encode
-from tensorflowonspark.node.rounds.member import RoundMember
+from tensorflowonspark.node.rounds.member import RoundMember, _WeightsHeader
 from tensorflowonspark.transport import ConnectionLost
 from tests.support.rounds import Group, training
 from tests.support.rounds import settings as round_settings
@@ -124,6 +124,19 @@ def test_weights_are_encrypted_with_tls(group):
     shared = group(2, tls=True).run(training(round_settings(9), lambda number, _: np.full(9, number, np.float32), 2))
     assert_equal(shared.values())
     assert shared[0].weights.tolist() == [1.0] * 9
+
+
+def test_weights_are_sent_once_they_are_asked_for_completely(group):
+    """A call that ended before would fail where it is made, and that worker would train without these weights."""
+    made, asked = group(1), []
+    made.run(training(round_settings(9), lambda number, _: np.ones(9, np.float32), 1))
+
+    def requests():
+        asked.append("all")
+        yield from ()
+
+    assert next(made.members[0]._serve(_WeightsHeader(0, 1.0), requests()))
+    assert asked == ["all"]
 
 
 def test_a_connection_that_breaks_costs_no_contribution(group, monkeypatch):

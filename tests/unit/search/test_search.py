@@ -16,7 +16,8 @@ import pytest
 from optuna.trial import TrialState
 
 import tensorflowonspark as tfos
-from tensorflowonspark.messages import MetricsReported
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.messages import Failed, MetricsReported
 from tensorflowonspark.search.resuming import end_leftovers
 from tensorflowonspark.search.trials import Search, Settings
 from tensorflowonspark.search.tune import _pruning, tune
@@ -300,6 +301,68 @@ def test_a_trial_is_pruned_by_the_metrics_of_its_cluster():
         {0: 0.1, 1: 9.0},
         {0: 0.2, 1: 0.2, 2: 0.2},
     ]
+
+
+class SlowPruner(optuna.pruners.BasePruner):
+    """Prunes when the cluster is between two attempts."""
+
+    def prune(self, study, trial):
+        time.sleep(0.5)
+        return True
+
+
+def dies_twice(node):
+    """Between the second attempt and the third there is a pause."""
+    if node.plan.config.attempt == 2:
+        returns(1.0)(node)
+    if node.plan.config.attempt == 1:
+        node.send(MetricsReported(0, {"loss": 1.0}, ended=True))
+    node.send(Failed(FailureKind.KILLED, "killed"))
+
+
+@pytest.mark.parametrize("end", ["pruned", "the search ends"])
+def test_a_cluster_that_is_cancelled_between_two_attempts_has_no_other(end):
+    application, backends = Application(2), []
+    pruner = SlowPruner() if end == "pruned" else optuna.pruners.NopPruner()
+    study = optuna.create_study(pruner=pruner)
+
+    def objective(trial):
+        if trial.number == 1:
+            time.sleep(0.7)
+            raise tfos.SpecError("it is wrong")
+        backends.append(application.backend(dies_twice))
+        policy = tfos.RestartPolicy(2, backoff=1.0 if end == "pruned" else 40.0)
+        with cluster_on(backends[0], num_workers=1, hold=True, restarts=policy) as cluster:
+            return cluster.shutdown()["worker:0"]
+
+    began = time.monotonic()
+    if end == "pruned":
+        search(application, objective, study, trials=1)
+        assert states(study) == ["PRUNED"]
+    else:
+        with pytest.raises(tfos.SpecError, match="it is wrong"):
+            search(application, objective, study, trials=2)
+        assert states(study) == ["FAIL", "FAIL"]
+        assert time.monotonic() - began < 15
+    assert len(backends[0].plans) == 2
+
+
+def test_a_cluster_that_a_trial_makes_after_its_end_does_not_start():
+    application = Application(1)
+    study = optuna.create_study(pruner=SlowPruner())
+    backends = []
+
+    def objective(trial):
+        try:
+            run_cluster(application, epochs(*[1.0] * 20))
+        except optuna.TrialPruned:
+            backends.append(application.backend(returns(1.0)))
+            with cluster_on(backends[0], num_workers=1, hold=True) as cluster:
+                return cluster.shutdown()["worker:0"]
+
+    search(application, objective, study, trials=1)
+    assert states(study) == ["PRUNED"]
+    assert backends[0].plans == []
 
 
 def test_further_trainings_of_a_trial_count_on_from_the_steps_of_the_first():

@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tensorflowonspark.errors import StartError
+from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Credentials
 
 __all__ = ["Request", "Response", "Server"]
@@ -250,8 +251,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             response = route(Request(query, self.headers.get("Accept", "")))
         except Exception as error:
-            _log.warning("the dashboard could not answer %s", parts.path, exc_info=True)
             text = f"The driver could not answer: {type(error).__name__}: {error}\n"
+            CONSOLE.log(_log, logging.WARNING, "the dashboard could not answer %s: %s", parts.path, text)
             response = Response(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
         self._reply(response)
 

@@ -13,6 +13,7 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from tensorflowonspark.driver.dashboard.state import PageState
+from tensorflowonspark.terminal import CONSOLE
 
 __all__ = ["Broadcast", "to_json"]
 
@@ -55,17 +56,11 @@ class Broadcast:
 
     def subscribe(self) -> Iterator[bytes] | None:
         """Return the events for one page, the first of which has the whole state; None if too many pages are open."""
-        page: Queue[bytes | None] = Queue(_WAITING)
-        with self._lock:
-            if len(self._pages) >= _PAGES or self._closed.is_set():
-                return None
-            self._refresh()
-            page.put(_RETRY + _event("snapshot", self._state.full()))
-            self._pages.add(page)
-            if self._thread is None:
-                self._thread = Thread(target=self._run, daemon=True, name="dashboard")
-                self._thread.start()
-        return self._events(page)
+        return None if self._is_full else self._events()
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._pages) >= _PAGES or self._closed.is_set()
 
     def close(self) -> None:
         """Send the last changes and the end of the cluster to all pages."""
@@ -80,7 +75,18 @@ class Broadcast:
                 _put(page, None)
             self._pages = set()
 
-    def _events(self, page: "Queue[bytes | None]") -> Iterator[bytes]:
+    def _events(self) -> Iterator[bytes]:
+        """Yield the events for a page, which is open from the first one on: the headers before it may not reach it."""
+        page: Queue[bytes | None] = Queue(_WAITING)
+        with self._lock:
+            if self._is_full:
+                return
+            self._refresh()
+            page.put(_RETRY + _event("snapshot", self._state.full()))
+            self._pages.add(page)
+            if self._thread is None:
+                self._thread = Thread(target=self._run, daemon=True, name="dashboard")
+                self._thread.start()
         try:
             while True:
                 try:
@@ -103,9 +109,10 @@ class Broadcast:
                     return
                 try:
                     self._refresh()
-                except Exception:  # the training goes on, and so does the page
+                except Exception as error:  # the training goes on, and so does the page
                     if not warned:
-                        _log.warning("the dashboard could not be refreshed", exc_info=True)
+                        text = "the dashboard could not be refreshed: %s: %s"
+                        CONSOLE.log(_log, logging.WARNING, text, type(error).__name__, error)
                     warned = True
 
     @property

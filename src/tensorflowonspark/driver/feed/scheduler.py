@@ -152,6 +152,9 @@ class StepScheduler:
 
     # ---- results
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._workers
+
     @property
     def counted(self) -> list[PartSummary]:
         """The parts that count since the last pause, by partition."""

@@ -1,5 +1,6 @@
 """Streamed feeds: the programs take the rows as they arrive, in the steps that a `StepScheduler` grants."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.feed.scheduler import StepScheduler
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["EarlyFeed", "StreamedFeed"]
+
+_FOR_STEPS = (StreamOpened, PartsStored, Backpressure, InputStarved)  # after which others may be possible
 
 
 class StreamedFeed:
@@ -73,6 +76,9 @@ class StreamedFeed:
     def _send(self, data: "DataFrame", first_partition: int) -> None:
         """Run the feeding job; return when all its parts are known."""
         session = self.session
+        with self._monitor.lock:
+            for node in self._monitor.nodes:  # what they have become before this feed; later each sends a message
+                self._note_state(node)
         try:
             session.timeout.restart()
             spec = FeedSpec(session.number, storage=session.request.cache, first_partition=first_partition)
@@ -106,7 +112,7 @@ class StreamedFeed:
         session.wait(lambda: to_come() <= self._scheduler.partitions or session.is_over)
 
     def on_message(self, node: Node, message: Any) -> None:
-        """Schedule the next steps."""
+        """Schedule the next steps, if the message bears on them: most say only that rows were taken."""
         scheduler = self._scheduler
         if isinstance(message, StreamOpened):
             self._reading.add(node.number)
@@ -115,19 +121,35 @@ class StreamedFeed:
             else:
                 scheduler.open(node.number, message.batch_rows)
         elif isinstance(message, PartsStored):
-            for part in message.parts:
-                if part.split is Split.TRAIN and scheduler.store(part) and part.rows:
-                    self._open(part)
+            self._store(message.parts)
         elif isinstance(message, Backpressure):
             scheduler.press(node.number)
         elif isinstance(message, InputStarved):
             scheduler.starve(node.number)
         elif isinstance(message, RowsConsumed):
             scheduler.take(node.number, message.rows)
-        self._grant()
-        if node.number in scheduler.rows:
+        if self._note_state(node) or isinstance(message, _FOR_STEPS):
+            self._grant()
+        if node.number in scheduler:
             partitions, rows = scheduler.held(node.number)
             self.session.note_held(node.number, partitions, rows)
+
+    def _store(self, parts: Sequence[PartSummary]) -> None:
+        for part in parts:
+            if part.split is Split.TRAIN and self._scheduler.store(part) and part.rows:
+                self._open(part)
+
+    def _note_state(self, node: Node) -> bool:
+        """Note that a node takes no more rows, or that its program trains apart; return whether that is new."""
+        if node.number not in self._scheduler:
+            return False
+        if node.lost or self.session.is_done(node):
+            self._scheduler.leave(node.number)
+            return True
+        if node.serving and self._scheduler.shared:
+            self._scheduler.make_independent()
+            return True
+        return False
 
     def _open(self, first: PartSummary | None) -> None:
         """Send the programs the feed's columns, as its first rows have them."""
@@ -152,11 +174,6 @@ class StreamedFeed:
 
     def _grant(self) -> None:
         """Send each node its next steps."""
-        for node in self._monitor.nodes:
-            if node.lost or self.session.is_done(node):
-                self._scheduler.leave(node.number)
-            elif node.serving and node.number in self._scheduler.rows:
-                self._scheduler.make_independent()
         for number, grant in self._scheduler.grants().items():
             self._monitor.send(number, grant)
 

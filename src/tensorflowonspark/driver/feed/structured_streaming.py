@@ -4,7 +4,6 @@ A micro-batch is acknowledged (Spark commits it to the query's checkpoint) when 
 One that was not is fed again when a query starts anew from the same checkpoint.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamingFeed"]
 
-_log = logging.getLogger(__name__)
 _COMMIT_SECONDS = 10.0  # for Spark to commit a micro-batch
 _CHECK_SECONDS = 0.2
 
@@ -123,8 +121,10 @@ class StreamingFeed:
         except ClusterError as error:
             self._error = error
         finally:
-            self._ended = True
-            self._on_end()
+            try:
+                self._on_end()
+            finally:
+                self._ended = True  # only now: the next feed may follow at once
 
     def _wait_for_commit(self) -> None:
         """Wait until Spark has committed the last micro-batch, so that it is not fed again."""

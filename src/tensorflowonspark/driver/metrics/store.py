@@ -67,7 +67,7 @@ class MetricsStore:
         self._reports = Reports()
         self._history = History(SERIES)
         self._listeners: list[MetricsListener] = []
-        self._queue: queue.SimpleQueue[Callable[[MetricsListener], None] | Event] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[MetricsListener], None] | Event | None] = queue.SimpleQueue()
         self._closed = Event()
         self._sampler: Thread | None = None
 
@@ -120,8 +120,8 @@ class MetricsStore:
         record.values = {**record.values, **message.values}
         if node.number != self._chief:
             return
-        now = time.time()
         with self._lock:
+            now = time.time()
             self._reports.add(Report(now, message.epoch, message.values, message.ended))
             if not message.ended:
                 return
@@ -130,14 +130,14 @@ class MetricsStore:
             )
             self._epochs.append(epoch)
             self._total_epochs += 1
-        self._call(lambda each: each.epoch_ended(epoch))
+            self._call(lambda each: each.epoch_ended(epoch))
 
     def note(self, kind: EventKind, text: str, node: str | None = None) -> None:
         """Note an event."""
-        event = ClusterEvent(time.time(), kind, text, node)
-        with self._lock:
+        with self._lock:  # so that all have the events in the order of their times
+            event = ClusterEvent(time.time(), kind, text, node)
             self._events.append(event)
-        self._call(lambda each: each.happened(event))
+            self._call(lambda each: each.happened(event))
 
     def subscribe(self, listener: MetricsListener) -> None:
         """Call a listener for what happens from now on."""
@@ -160,6 +160,11 @@ class MetricsStore:
         if self._nodes:
             self._add_sample()
         self.note("ended", text)
+        self.flush()
+        self._queue.put(None)
+
+    def flush(self) -> None:
+        """Wait until the listeners have handled what has happened so far, at most ten seconds."""
         if self._listeners:
             handled = Event()
             self._queue.put(handled)
@@ -246,11 +251,10 @@ class MetricsStore:
             self._queue.put(act)
 
     def _call_listeners(self) -> None:
-        while True:
-            act = self._queue.get()
+        while (act := self._queue.get()) is not None:
             if isinstance(act, Event):
                 act.set()
-                return
+                continue
             for each in list(self._listeners):
                 try:
                     act(each)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from subprocess import TimeoutExpired
@@ -44,12 +45,13 @@ class LocalNodes:
         for number in numbers:
             try:
                 assignment = self._plan.assignment(number, plan.driver[0], os.getpid())
+                process, pipe = start_supervisor(assignment, supervisor_environment())
+                self._processes.append(process)
+                Thread(target=self._detach, args=(number, pipe), daemon=True).start()
             except LookupError as error:
                 self._note(number, str(error))
-                continue
-            process, pipe = start_supervisor(assignment, supervisor_environment())
-            self._processes.append(process)
-            Thread(target=self._detach, args=(number, pipe), daemon=True).start()
+            except (OSError, RuntimeError) as error:  # a thread that can't be started is the latter
+                self._note(number, f"its supervisor can't be started ({error}): see ulimit -u and -n, and memory")
 
     def _detach(self, number: int, pipe: Connection) -> None:
         """Wait until a supervisor has connected to the driver, and detach it; note its problem if it has not."""
@@ -57,7 +59,8 @@ class LocalNodes:
         if isinstance(answer, Failed):
             self._note(number, f"{answer.reason}; {answer.advice}")
         else:
-            pipe.send(Detach())
+            with suppress(OSError):  # it has ended, which the driver's monitor notices
+                pipe.send(Detach())
 
     def _note(self, number: int, problem: str) -> None:
         self._problems.append(f"{self._plan.config.spec.roles[number]} on the driver's machine: {problem}")

@@ -247,7 +247,7 @@ class RoundMember:
         if isinstance(header, SliceHeader):
             return self._exchange_of(header).serve(header, batches)
         if isinstance(header, _WeightsHeader):
-            return self._send_weights(header)
+            return self._send_weights(header, batches)
         raise ClusterError(f"{self.name} serves weights, and received a {type(header).__name__}")
 
     def _exchange_of(self, header: SliceHeader) -> Exchange:
@@ -266,7 +266,9 @@ class RoundMember:
                 raise ClusterError(f"{self.name} takes no part in round {header.number}")
             return self._exchange
 
-    def _send_weights(self, header: _WeightsHeader) -> Iterator[pa.RecordBatch]:
+    def _send_weights(self, header: _WeightsHeader, requests: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in requests:  # there is none; but a call that ended before the other side has sent that would fail there
+            pass
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or (self._shared is not None and self._shared.version >= header.version),

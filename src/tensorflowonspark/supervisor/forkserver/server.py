@@ -143,6 +143,7 @@ class Server:
         self._rendezvous.close()
         for descriptor in (self._lock, self._users):
             os.close(descriptor)
+        select.select([request.connection], [], [])  # without a time-out: the client believes in it
         try:
             confirmed = request.connection.recv(1) == GO
         except OSError:

@@ -1,0 +1,74 @@
+"""A driver that writes to a supervisor whose host vanishes: a network namespace whose interface goes down."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from threading import Event
+
+import pytest
+
+from tensorflowonspark import transport
+from tensorflowonspark.transport import auth_proxy
+
+_OWN, _OTHER = "10.213.7.1", "10.213.7.2"
+_CLIENT = """
+import pickle, sys
+from tensorflowonspark import transport
+channel = transport.connect((sys.argv[1], int(sys.argv[2])), pickle.loads(bytes.fromhex(sys.argv[3]))).channel()
+channel.send("hello")
+channel.receive()
+"""
+
+
+def ip(command, check=True):
+    return subprocess.run(["ip", *command.split()], check=check).returncode
+
+
+@pytest.fixture
+def host():
+    """Another host, by the name of its network namespace."""
+    if os.getuid() or shutil.which("ip") is None or ip("netns add tfos-gone", check=False):
+        pytest.skip("network namespaces need root and iproute2")
+    try:
+        ip("link add tfos-gone0 type veth peer name tfos-gone1 netns tfos-gone")
+        for command in (f"addr add {_OWN}/30 dev tfos-gone0", "link set tfos-gone0 up"):
+            ip(command)
+        for command in (f"addr add {_OTHER}/30 dev tfos-gone1", "link set tfos-gone1 up"):
+            ip(f"-n tfos-gone {command}")
+        yield "tfos-gone"
+    finally:
+        for command in ("link del tfos-gone0", "netns del tfos-gone"):
+            ip(command, check=False)
+
+
+@pytest.mark.slow
+def test_a_host_that_vanishes_does_not_hold_up_who_sends_to_it(host, monkeypatch):
+    monkeypatch.setattr(auth_proxy, "_UNANSWERED_SECONDS", 2)
+    credentials, channels, ready = transport.new_credentials(), [], Event()
+
+    def serve(channel):
+        channel.receive()
+        channels.append(channel)
+        ready.set()
+        with suppress(transport.ConnectionLost):
+            channel.receive()
+
+    server = transport.Server((_OWN, 0), credentials, on_channel=serve)
+    arguments = [_OWN, str(server.port), pickle.dumps(credentials).hex()]
+    client = subprocess.Popen(["ip", "netns", "exec", host, sys.executable, "-c", _CLIENT, *arguments])
+    try:
+        assert ready.wait(60)
+        ip(f"-n {host} link set tfos-gone1 down")
+        began = time.monotonic()
+        with pytest.raises(transport.ConnectionLost):
+            while True:
+                channels[0].send(bytes(4 << 20))
+        assert time.monotonic() - began < 15
+    finally:
+        client.kill()
+        client.wait()
+        server.close()
