@@ -30,7 +30,7 @@ def differing_statistics(model: keras.Model) -> set[int]:
     is_chief = strategy.extended.should_checkpoint
     weights = [each for each in model.weights if "float" in str(each.dtype) or not _is_statistic(each)]
     statistics = {id(each) for each in weights if _is_statistic(each)}
-    variables = [*weights, *model.optimizer.variables]
+    variables = [*weights, *getattr(model.optimizer, "variables", ())]
     own = [_checksum(values[0].numpy()) for values in local_values(strategy, variables)]
     summary = [len(own), _checksum(np.array(own))]
     (of_chief,) = broadcast(strategy, is_chief, [[tf.constant(summary, tf.int64)]])

@@ -11,6 +11,7 @@ death itself, and shuts the cluster down.
 """
 
 import copy
+import itertools
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # makes a strategy by ``tf.distribute`` has both names.
 _METHOD, _MODULE = (b"\x8c" + bytes([len(name)]) + name for name in (b"strategy", b"distribute"))
 _IN_FILES = (*_STRATEGIES, b"ctx.strategy(")
+_key_bases = itertools.count(0, 1 << 16)  # of the strategies of this process, which have a few keys each
 _LIBRARIES = (f"{Path(__file__).parents[1]}{os.sep}", f"{sys.base_prefix}{os.sep}")
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
@@ -130,8 +132,10 @@ def explain_late_strategy(module: ModuleType) -> None:
     A strategy that would train wrongly, since a name is missing that a repair needs, is refused too.
     """
 
-    def initialize(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def initialize(wrapped: Any, extended: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         refuse_replicas()
+        # Each strategy exchanges by keys of its own, in a server that knows those of the strategies before.
+        extended._collective_key_base = next(_key_bases)
         try:
             result = wrapped(*args, **kwargs)
         except RuntimeError as error:
