@@ -183,7 +183,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("saving:export_for_inference", "tf_keras.src.export.export_lib", EXPORT,
             "ExportArchive.add_endpoint", required=False),
     _repair("startup:explain_late_strategy", _COLLECTIVES, STRATEGY,
-            "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
+            "CollectiveAllReduceExtended._initialize_multi_worker", "context.context", required=False),
     _repair("startup:keep_sigterm", _COLLECTIVES, "the end of a program by SIGTERM",
             "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
     _repair("repair:repair_trainer", _TRAINER, FIT,
