@@ -81,6 +81,7 @@ def train(args, ctx):
     with tf.distribute.MultiWorkerMirroredStrategy().scope():
         model = build(args["blocks"], steps)
     checkpoint = ctx.checkpoint(args["checkpoints"], keep=2)
+    newest = checkpoint.latest()
     history = model.fit(
         ctx.dataset(args["batch_size"], **columns),
         validation_data=ctx.validation_dataset(256, **columns),
@@ -89,7 +90,7 @@ def train(args, ctx):
         verbose=2 if ctx.is_chief else 0,
     )
     ctx.export(model, args["model"])
-    return len(history.epoch)
+    return len(history.epoch) - (newest.epoch if newest else 0)  # the history is that of all runs
 
 
 def draw(rows, path):

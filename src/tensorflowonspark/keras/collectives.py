@@ -10,7 +10,7 @@ A ``MultiWorkerMirroredStrategy`` ignores the size of packs in its own options w
 
 from __future__ import annotations  # TensorFlow imports this module while it is incomplete itself
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _TEXT_BYTES = 256
+_PACK_BYTES = 1 << 26  # at most, of values that are sent together
 
 
 def local_values(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> list[list[tf.Tensor]]:
@@ -41,23 +42,46 @@ def local_values(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> 
 def reduced(
     strategy: tf.distribute.Strategy, operation: tf.distribute.ReduceOp, values: Sequence[Sequence[tf.Tensor]]
 ) -> list[tf.Tensor]:
-    """Return the reduction of each value over all replicas of all workers."""
+    """Return the reduction of each value over all replicas of all workers; values of one type are sent together."""
+    results: list[Any] = [None] * len(values)
+    for pack in _packs([each[0] for each in values]):
+        replicas = range(max(len(values[number]) for number in pack))
+        flat = [
+            tf.concat([tf.reshape(values[number][replica % len(values[number])], [-1]) for number in pack], 0)
+            for replica in replicas
+        ]
+        distributed = strategy.experimental_distribute_values_from_function(
+            lambda context, flat=flat: flat[context.replica_id_in_sync_group % len(flat)]
+        )
+        total = strategy.reduce(operation, distributed, axis=None)
+        shapes = [values[number][0].shape for number in pack]
+        parts = tf.split(total, [shape.num_elements() for shape in shapes])
+        for number, part, shape in zip(pack, parts, shapes, strict=True):
+            results[number] = tf.reshape(part, shape)
+    return results
 
-    def of_replica(value: Sequence[tf.Tensor]) -> Callable[[Any], tf.Tensor]:
-        return lambda context: value[context.replica_id_in_sync_group % len(value)]
 
-    distributed = [strategy.experimental_distribute_values_from_function(of_replica(value)) for value in values]
-    return [strategy.reduce(operation, value, axis=None) for value in distributed]
+def _packs(values: Sequence[tf.Tensor]) -> list[list[int]]:
+    """Return the numbers of the values that are sent together: of one type, and so many bytes at most."""
+    packs: list[list[int]] = []
+    newest: dict[tf.DType, tuple[list[int], int]] = {}  # the newest pack of each type, and its bytes
+    for number, value in enumerate(values):
+        size = value.shape.num_elements() * value.dtype.size
+        pack, used = newest.get(value.dtype, ([], _PACK_BYTES))
+        if used + size > _PACK_BYTES:
+            pack, used = [], 0
+            packs.append(pack)
+        pack.append(number)
+        newest[value.dtype] = pack, used + size
+    return packs
 
 
 def broadcast(
     strategy: tf.distribute.Strategy, is_chief: bool, values: Sequence[Sequence[tf.Tensor]]
 ) -> list[tf.Tensor]:
     """Return the values of the chief's first replica on all workers, as a sum in which all others are zero."""
-    own = [
-        [value if is_chief and not replica else tf.zeros_like(value) for replica, value in enumerate(each)]
-        for each in values
-    ]
+    others = len(strategy.extended.worker_devices) - 1
+    own = [[each[0] if is_chief else tf.zeros_like(each[0]), *[tf.zeros_like(each[0])] * others] for each in values]
     return reduced(strategy, tf.distribute.ReduceOp.SUM, own)
 
 

@@ -136,6 +136,7 @@ class _Averaging(keras.callbacks.Callback):
             self._compress == "float16",
             self._min_workers,
             self._timeout,
+            any(str(each.dtype) == "float64" for each in [*trained, *others]),
         )
         weights = self._weights()
         if self._workers is None:
@@ -163,12 +164,17 @@ class _Averaging(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def _weights(self) -> Vector:
+        assert self._settings is not None
         model = self.model
         weights = [*model.trainable_weights, *_averaged(model)]
-        vector = flatten([keras.ops.convert_to_numpy(each) for each in weights])
+        vector = flatten([keras.ops.convert_to_numpy(each) for each in weights], self._settings.dtype)
         if not np.isfinite(vector).all():
             where = self._workers.name if self._workers else "this worker"
-            bad = next(each for each in weights if not np.isfinite(_as_float(each)).all())
+            bad = next(
+                each
+                for each in weights
+                if not np.isfinite(flatten([keras.ops.convert_to_numpy(each)], vector.dtype)).all()
+            )
             name = getattr(bad, "path", bad.name)
             raise ClusterError(
                 f"the weight {name!r} on {where} is not finite after {self._steps} steps since the last round, and "
@@ -200,8 +206,8 @@ class LocalSGD(_Averaging):
     every : int
         Steps between two rounds. (With ``steps_per_execution``, a round follows the execution in which they are full.)
     compress : {"float32", "float16"}
-        How the changes of weights are sent. float16 halves the bytes; blocks of values are scaled so that none
-        overflows.
+        How the changes of weights are sent: float32 as they are (float64 if a weight is), float16 in half the bytes;
+        blocks of values are scaled so that none overflows.
     min_workers : int
         The fewest workers of a round.
     timeout : float
@@ -340,7 +346,3 @@ def _require_own_model(model: Any, name: str) -> None:
 def _averaged(model: Any) -> list[Any]:
     """Return the floating-point weights that are not trained, as BatchNorm's statistics."""
     return [each for each in model.non_trainable_weights if "float" in str(each.dtype)]
-
-
-def _as_float(weight: Any) -> Vector:
-    return np.asarray(keras.ops.convert_to_numpy(weight), np.float32)

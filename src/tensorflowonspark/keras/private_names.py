@@ -50,6 +50,7 @@ CLASSES = "class weights beside sample weights"
 PADDING = "losses and metrics without padding rows"
 OPTIMIZERS = "an optimizer on several workers"
 SAVING = "saving a model on several workers"
+PATHS = "models that several workers save to one path"
 EXPORT = "the export of a model as it predicts"
 STRATEGY = "MultiWorkerMirroredStrategy in a node"
 SHARES = "a feed under a strategy"
@@ -167,6 +168,14 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
             "save_model", "save_weights_only", "get_attr_skipset"),
     _repair("saving:save_hdf5_outside_scope", "keras.src.legacy.saving.legacy_h5_format", SAVING,
             "save_model_to_hdf5"),
+    _repair("shared_paths:save_whole", "keras.src.saving.saving_lib", PATHS, "save_model", "save_weights_only",
+            required=False),
+    _repair("shared_paths:save_whole", "keras.src.legacy.saving.legacy_h5_format", PATHS, "save_model_to_hdf5",
+            required=False),
+    _repair("shared_paths:save_whole", "tf_keras.src.saving.saving_api", PATHS, "save_model", "save_weights",
+            required=False),
+    _repair("shared_paths:save_whole", "tensorflow.python.saved_model.save", PATHS, "save_and_return_nodes",
+            required=False),
     _repair("saving:export_for_inference", "keras.src.export.saved_model_export_archive", EXPORT,
             "SavedModelExportArchive.add_endpoint", "SavedModelExportArchive.write_out", versions=("3.14", "")),
     _repair("saving:export_for_inference", "keras.src.export.saved_model", EXPORT,
@@ -174,7 +183,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("saving:export_for_inference", "tf_keras.src.export.export_lib", EXPORT,
             "ExportArchive.add_endpoint", required=False),
     _repair("startup:explain_late_strategy", _COLLECTIVES, STRATEGY,
-            "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
+            "CollectiveAllReduceExtended._initialize_multi_worker", "context.context", required=False),
     _repair("startup:keep_sigterm", _COLLECTIVES, "the end of a program by SIGTERM",
             "CollectiveAllReduceExtended._initialize_multi_worker", required=False),
     _repair("repair:repair_trainer", _TRAINER, FIT,
@@ -248,7 +257,7 @@ JAX_REPAIRS = (  # in place of those of Keras 3 above, if JAX is its backend
     _repair("jax.saving:save_alone", "keras.src.export.saved_model", SAVING, "export_saved_model"),
     *(repair for repair in REPAIRS if repair.library == "keras" and repair.function in (
         "row_weights:spread_weights", "saving:export_for_inference", "pass_steps:show_known_steps",
-        "training_events:follow_fit", "adapting:wrap_layers",
+        "training_events:follow_fit", "adapting:wrap_layers", "shared_paths:save_whole",
     )),
 )  # fmt: skip
 

@@ -1,33 +1,58 @@
 """The Keras callback of a checkpoint, which resumes from the newest one and writes one after each epoch.
 
 All workers run it, with Keras 3 or ``tf_keras``: each restores the checkpoint that the chief selects, and all take part
-in writing (`node.checkpoint`).
+in writing (`node.checkpoint`). It keeps the states of the other callbacks of a ``fit`` (`callback_state`) and copies
+their files, so it is called after them, wherever it stands among them.
 """
 
 from typing import Any
 
+import wrapt
+
+from tensorflowonspark.keras.callback_state import CallbackStates, has_stopped
 from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.state import JaxState
 from tensorflowonspark.keras.pass_steps import skip_steps
 
 __all__ = ["resuming"]
 
+_prepared: list[Any] = []  # classes of lists of callbacks that call this module's last
+
 
 def resuming(checkpoints: Any, every: int | None) -> Any:
     """Return the callback of a `Checkpoints`, which also writes after `every` steps unless that is None."""
     kind, arguments = (_Resuming, ()) if every is None else (_ResumingInEpochs, (every,))
-    return type(kind.__name__, (kind, _callback_class()), {})(checkpoints, *arguments)
+    callbacks = _callbacks_module()
+    _call_last(callbacks.CallbackList)
+    return type(kind.__name__, (kind, callbacks.Callback), {})(checkpoints, *arguments)
 
 
-def _callback_class() -> Any:
-    """Return the class of callbacks of Keras 3, or of ``tf_keras`` where the environment asks for it."""
+def _callbacks_module() -> Any:
+    """Return the callbacks of Keras 3, or of ``tf_keras`` where the environment asks for it."""
     if keras_backend() == "jax":
         import keras
 
-        return keras.callbacks.Callback
+        return keras.callbacks
     import tensorflow as tf
 
-    return tf.keras.callbacks.Callback
+    return tf.keras.callbacks
+
+
+def _call_last(callback_list: Any) -> None:
+    """Have a list call this module's callbacks after the others, whose states and files they keep."""
+    if callback_list in _prepared:
+        return
+    _prepared.append(callback_list)
+
+    def begin(wrapped: Any, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        own = [each for each in given.callbacks if isinstance(each, _Resuming)]
+        others = [each for each in given.callbacks if each not in own]
+        given.callbacks[:] = [*others, *own]
+        for each in own:
+            each.others = others
+        return wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(callback_list, "on_train_begin", begin)
 
 
 class _Resuming:
@@ -36,24 +61,32 @@ class _Resuming:
 
     def __init__(self, checkpoints: Any) -> None:
         super().__init__()
+        self.others: list[Any] = []  # the other callbacks of this ``fit``, and Keras's own History
         self._checkpoints = checkpoints
         self._state: Any = None
         self._epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras's names
         """Restore in the first ``fit``; in later ones the program has the newest state itself."""
-        if self._state is None:
-            self._state = _state(self.model)
-            saved = self._checkpoints._restore(self._state, is_built=_is_keras_3(self.model))
-            if saved:
-                _begin_at(self.model, *self._checkpoints._resume_at(saved))
+        if self._state is not None:
+            return
+        self._state, states = _state(self.model), CallbackStates(self.others)
+        states.check()
+        saved = self._checkpoints._restore(self._state, is_built=_is_keras_3(self.model), beside=states.read)
+        if saved:
+            epoch, batch = self._checkpoints._resume_at(saved)
+            if epoch or batch:  # else these weights are the beginning of another training
+                states.set()
+            if has_stopped(self.others):
+                epoch, batch = max(epoch, self.params["epochs"]), 0
+            _begin_at(self.model, epoch, batch)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Record the epoch, which is not complete yet."""
         self._epoch = epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Write a checkpoint, and copy the files that the callbacks before this one wrote."""
+        """Write a checkpoint, and copy the files that other callbacks wrote."""
         self._epoch = epoch + 1
         self._save()
         self._checkpoints.mirror()
@@ -68,7 +101,8 @@ class _Resuming:
         # steps ends before.
         if self._checkpoints._in_first_pass() and (batch or self.params.get("steps")):
             return
-        self._checkpoints.save(self._state, _steps(self.model), epoch=self._epoch, batch=batch)
+        beside = CallbackStates(self.others).write
+        self._checkpoints._save(self._state, _steps(self.model), self._epoch, batch, beside)
 
 
 class _ResumingInEpochs(_Resuming):

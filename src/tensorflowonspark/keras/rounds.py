@@ -1,8 +1,9 @@
 """Rounds in which the models of several workers become one: the state that they share, and its outer optimizer.
 
-The weights of a model are one flat vector of float32 here. Each worker trains on its own, and in a round sends by how
-much its weights have changed since the last one. The outer optimizer takes the mean of these changes as its (negative)
-gradient, on all workers alike: numpy's operations on float32 have the same result everywhere.
+The weights of a model are one flat vector here, of float64 if any of them is, else of float32. Each worker trains on
+its own, and in a round sends by how much its weights have changed since the last one. The outer optimizer takes the
+mean of these changes as its (negative) gradient, on all workers alike: numpy's operations have the same result
+everywhere.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ __all__ = [
     "unflatten",
 ]
 
-Vector = npt.NDArray[np.float32]
+Vector = npt.NDArray[np.floating[Any]]
 NOTHING_SHARED = -1  # the version of weights before the first round
 
 
@@ -41,7 +42,7 @@ class Shared:
     version : int
         The number of the round.
     weights : numpy.ndarray
-        All weights of the model, those that are trained first; float32, of one dimension.
+        All weights of the model, those that are trained first; of one dimension.
     momentum : numpy.ndarray
         The outer optimizer's, of the weights that are trained; empty if it has none.
     """
@@ -69,6 +70,8 @@ class RoundSettings:
         The fewest workers of a round.
     timeout : float
         Seconds that a worker waits for the others.
+    double : bool
+        Whether the vectors are of float64.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -78,6 +81,12 @@ class RoundSettings:
     half: bool
     min_workers: int
     timeout: float
+    double: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the vectors."""
+        return np.dtype(np.float64 if self.double else np.float32)
 
     @property
     def signature(self) -> str:
@@ -130,7 +139,7 @@ def in_node() -> bool:
 def first_shared(settings: RoundSettings, weights: Vector, version: int) -> Shared:
     """Return what a worker shares that is the first."""
     size = settings.trained if settings.momentum else 0
-    return Shared(version, weights, np.zeros(size, np.float32))
+    return Shared(version, weights, np.zeros(size, settings.dtype))
 
 
 def outer_step(settings: RoundSettings, shared: Shared, mean: Vector, version: int) -> Shared:
@@ -164,20 +173,19 @@ def outer_step(settings: RoundSettings, shared: Shared, mean: Vector, version: i
     if not mean[trained].any():
         return Shared(version, weights, momentum)
     if settings.momentum:
-        rate = np.float32(settings.momentum)
-        momentum = rate * momentum + mean[trained]
-        weights[trained] = shared.weights[trained] + np.float32(settings.learning_rate) * (
-            mean[trained] + rate * momentum
+        momentum = settings.momentum * momentum + mean[trained]
+        weights[trained] = shared.weights[trained] + settings.learning_rate * (
+            mean[trained] + settings.momentum * momentum
         )
     elif settings.learning_rate != 1.0:
-        weights[trained] = shared.weights[trained] + np.float32(settings.learning_rate) * mean[trained]
+        weights[trained] = shared.weights[trained] + settings.learning_rate * mean[trained]
     return Shared(version, weights, momentum)
 
 
-def flatten(values: Sequence[Any]) -> Vector:
+def flatten(values: Sequence[Any], dtype: np.dtype[Any]) -> Vector:
     """Return the values of all weights as one vector."""
-    flat = [np.asarray(each, np.float32).ravel() for each in values]
-    return np.concatenate(flat) if flat else np.zeros(0, np.float32)
+    flat = [np.asarray(each, dtype).ravel() for each in values]
+    return np.concatenate(flat) if flat else np.zeros(0, dtype)
 
 
 def unflatten(shapes: Sequence[tuple[int, ...]], vector: Vector) -> list[Vector]:

@@ -11,6 +11,7 @@ death itself, and shuts the cluster down.
 """
 
 import copy
+import itertools
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # makes a strategy by ``tf.distribute`` has both names.
 _METHOD, _MODULE = (b"\x8c" + bytes([len(name)]) + name for name in (b"strategy", b"distribute"))
 _IN_FILES = (*_STRATEGIES, b"ctx.strategy(")
+_key_bases = itertools.count(0, 1 << 16)  # of the strategies of this process, which have a few keys each
 _LIBRARIES = (f"{Path(__file__).parents[1]}{os.sep}", f"{sys.base_prefix}{os.sep}")
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
@@ -109,21 +111,33 @@ def _configure(context: Any) -> None:
             protocol=resolver.rpc_layer or "grpc",
         )
     )
-    # The strategy would expect the service to be started later, and not check its peers' health. And it would update
-    # the server, which loses the requests of other workers then.
-    context.configure_coordination_service = context.enable_collective_ops = lambda *_, **__: None
+    # The strategy would expect the service to be started later, and not check its peers' health.
+    context.configure_coordination_service = lambda *_, **__: None
+    _keep_server(context)
+
+
+def _keep_server(context: Any) -> None:
+    """Have strategies that are made later not update this worker's server, which loses what others have sent it.
+
+    They would fail with ``Delete called on non-empty BufRendezvous``.
+    """
+    context.enable_collective_ops = lambda *_, **__: None
 
 
 def explain_late_strategy(module: ModuleType) -> None:
-    """Explain the error of a strategy that is made too late (called after the import of its module).
+    """Explain the error of a strategy that is made too late, and let a program make several, one after another.
+
+    Called after the import of the strategy's module.
 
     A strategy that would train wrongly, since a name is missing that a repair needs, is refused too.
     """
 
-    def initialize(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def initialize(wrapped: Any, extended: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         refuse_replicas()
+        # Each strategy exchanges by keys of its own, in a server that knows those of the strategies before.
+        extended._collective_key_base = next(_key_bases)
         try:
-            return wrapped(*args, **kwargs)
+            result = wrapped(*args, **kwargs)
         except RuntimeError as error:
             if "must be configured at program startup" not in str(error):
                 raise
@@ -131,6 +145,8 @@ def explain_late_strategy(module: ModuleType) -> None:
                 "MultiWorkerMirroredStrategy() is made after TensorFlow has started in this process: make it the first "
                 "thing in the function, before ctx.dataset(...) and before any tensor, variable, layer or dataset"
             ) from error
+        _keep_server(module.context.context())
+        return result
 
     wrapt.wrap_function_wrapper(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
 

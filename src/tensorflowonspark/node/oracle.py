@@ -1,13 +1,16 @@
 """KerasTuner's distributed mode on the workers of a cluster: the first one runs the oracle, the others the trials.
 
 KerasTuner finds its oracle by three environment variables. They are set when a program imports it, unless the program's
-environment has one of them, or the workers train one model together.
+environment has one of them, or the workers train one model together. Then each has an oracle of its own, and all must
+draw the same trials: those without a seed get one in common.
 """
 
+import inspect
 import logging
 import os
 import queue
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -51,6 +54,8 @@ def share_oracle(role: Role, spec: ClusterSpec, members: Sequence[Member], progr
     wrapt.register_post_import_hook(partial(_set, variables, program), "keras_tuner")
     wrapt.register_post_import_hook(_serve_to_the_end, "keras_tuner.src.distribute.oracle_chief")
     wrapt.register_post_import_hook(_overwrite_once, "keras_tuner.src.engine.base_tuner")
+    seed = 1 + zlib.crc32(repr(sorted(each.address for each in members)).encode()) % 10_000  # KerasTuner's own range
+    wrapt.register_post_import_hook(partial(_seed_alike, seed), "keras_tuner.src.engine.oracle")
 
 
 def _variables(index: int, address: str) -> dict[str, str]:
@@ -102,6 +107,18 @@ def _overwrite_once(module: Any) -> None:
         return wrapped(*args, **options)
 
     wrapt.wrap_function_wrapper(module, "BaseTuner.__init__", make)
+
+
+def _seed_alike(seed: int, module: Any) -> None:
+    """Have the oracles of workers that train one model together draw the same trials."""
+
+    def make(wrapped: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        bound = inspect.signature(wrapped).bind(*args, **options).arguments
+        if not bound.get("seed") and not any(name in os.environ for name in (_TUNER_ID, _IP, _PORT)):
+            bound["seed"] = seed
+        return wrapped(**bound)
+
+    wrapt.wrap_function_wrapper(module, "Oracle.__init__", make)
 
 
 class _DaemonThread(Executor):

@@ -57,3 +57,39 @@ def test_a_program_may_do_everything_in_the_scope(spark, tmp_path):
     assert set(files) == {"log.csv", *kept, *exported}
     for mine, theirs in zip(one, two, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def save_by_all(directory, ctx):
+    """Save on all workers to the same paths, to a path for each, and on the second worker alone; read back at once."""
+    import keras
+
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        keras.utils.set_random_seed(ctx.index)
+        model = keras.Sequential([keras.Input((300,)), keras.layers.Dense(3000), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    expected = model.get_weights()[0]
+    table = tf.Module()
+    table.rows = tf.Variable(expected)
+    for _ in range(2):
+        model.save(f"{directory}/all.keras")
+        model.save(f"{directory}/all.h5")
+        model.save_weights(f"{directory}/all.weights.h5")
+        model.export(f"{directory}/all", verbose=False)
+        tf.saved_model.save(table, f"{directory}/table")
+        loaded = [keras.saving.load_model(f"{directory}/all.{kind}", compile=False) for kind in ("keras", "h5")]
+        read = [each.get_weights()[0] for each in loaded]
+        read += [tf.saved_model.load(f"{directory}/all").variables[0].numpy()]
+        read += [tf.saved_model.load(f"{directory}/table").rows.numpy()]
+        model.load_weights(f"{directory}/all.weights.h5")
+        for each in [*read, model.get_weights()[0]]:
+            np.testing.assert_array_equal(each, expected)
+    model.save(f"{directory}/worker-{ctx.index}.keras")
+    if ctx.index == 1:
+        model.save_weights(f"{directory}/second.weights.h5")
+
+
+@pytest.mark.masters("local")
+def test_all_workers_may_save_to_one_path(spark, tmp_path):
+    tfos.run(spark, save_by_all, str(tmp_path), num_workers=2)
+    own = {"worker-0.keras", "worker-1.keras", "second.weights.h5"}
+    assert {each.name for each in tmp_path.iterdir()} == {"all.keras", "all.h5", "all.weights.h5", "all", "table", *own}

@@ -105,3 +105,31 @@ def test_a_strategy_leaves_sigterm_to_the_program(spark, handles):
     else:
         with pytest.raises(tfos.NodeError, match="worker:0 .* SIGTERM"):
             tfos.run(spark, program, handles, num_workers=2)
+
+
+@pytest.mark.masters("local")
+@pytest.mark.parametrize("late", [False, True])
+def test_a_strategy_for_each_fold(spark, late):
+    """With models of other shapes, and a worker that comes later than the other, which sends to it already."""
+
+    def program(args, ctx):
+        import time
+
+        import keras
+        import tensorflow as tf
+
+        losses = []
+        if args:
+            tf.constant(1.0)
+        for fold in range(3):
+            with tf.distribute.MultiWorkerMirroredStrategy().scope():
+                model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4 + fold), keras.layers.Dense(1)])
+                model.compile("sgd", "mse")
+            history = model.fit(ctx.dataset(16, features="features", label="label"), verbose=0)
+            losses.append(history.history["loss"][0])
+            time.sleep(0.5 * ctx.index)
+        return losses
+
+    one, two = tfos.run(spark, program, late, num_workers=2, data=small_frame(spark, [40, 40])).values()
+    assert one == pytest.approx(two)
+    assert len(one) == 3

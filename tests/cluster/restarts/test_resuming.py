@@ -18,7 +18,10 @@ def kill_once(args, ctx):
     import tensorflow as tf
 
     class Kill(tf.keras.callbacks.Callback):
+        began = ()
+
         def on_epoch_begin(self, epoch, logs=None):
+            self.began = [*self.began, epoch]
             marker = Path(args["marker"])
             if epoch == 2 and ctx.index == 1 and not marker.exists():
                 marker.touch()
@@ -40,11 +43,11 @@ def fit(args, ctx):
             model.compile("adam", "mse", weighted_metrics=["mae"])
         else:
             model = small_model()
-    callbacks = [kill_once(args, ctx), ctx.checkpoint(args["directory"]).callback(args.get("every"))]
+    callbacks = [kill := kill_once(args, ctx), ctx.checkpoint(args["directory"]).callback(args.get("every"))]
     dataset = ctx.dataset(16, features="features", label="label", shuffle=False)
     history = model.fit(dataset, epochs=4, verbose=0, callbacks=callbacks)
     weights = [np.asarray(each.numpy()) for each in model.weights]
-    return history.epoch, weights, int(model.optimizer.iterations.numpy())
+    return kill.began, history.epoch, weights, int(model.optimizer.iterations.numpy())
 
 
 @pytest.mark.slow
@@ -62,10 +65,11 @@ def test_a_run_whose_worker_was_killed_ends_as_an_unbroken_one_does(spark, tmp_p
     with pytest.raises(tfos.NodeError, match="worker:1 .* ended by SIGKILL"):
         run("broken", "marker")
     again = run("broken", "marker")
-    for name, (epochs, weights, iterations) in again.items():
-        assert epochs == [2, 3]
-        assert iterations == unbroken[name][2] == 4 * 5
-        for mine, theirs in zip(weights, unbroken[name][1], strict=True):
+    for name, (began, epochs, weights, iterations) in again.items():
+        assert began == [2, 3]
+        assert epochs == [0, 1, 2, 3]
+        assert iterations == unbroken[name][3] == 4 * 5
+        for mine, theirs in zip(weights, unbroken[name][2], strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 
 
@@ -196,8 +200,9 @@ def test_fit_with_parameter_servers_goes_on(spark, tmp_path):
     epochs, iterations, before = run(2)
     assert (epochs, iterations) == ([0, 1], 6)
     epochs, iterations, after = run(3)
-    assert (epochs, iterations) == ([2], 9)
-    assert after[0] < before[-1]
+    assert (epochs, iterations) == ([0, 1, 2], 9)
+    assert after[:2] == before
+    assert after[2] < before[-1]
 
 
 def killed_in_an_upload(args, ctx):

@@ -21,7 +21,10 @@ def train(args, ctx):
     import tensorflow as tf
 
     class WaitForTheEnd(keras.callbacks.Callback):
+        epochs = 0
+
         def on_epoch_end(self, epoch, logs=None):
+            self.epochs += 1
             if ctx.index == 1 and ctx.attempt == 0 and epoch == 3:
                 Path(args, "waiting").touch()
                 time.sleep(600)
@@ -33,10 +36,11 @@ def train(args, ctx):
         model.compile(keras.optimizers.Adam(0.05), "binary_crossentropy", metrics=["accuracy"])
     checkpoint = ctx.checkpoint(f"{args}/checkpoints")
     data = ctx.dataset(32, features="features", label="label")
-    history = model.fit(data, epochs=6, verbose=0, callbacks=[checkpoint.callback(), WaitForTheEnd()])
+    waiting = WaitForTheEnd()
+    history = model.fit(data, epochs=6, verbose=0, callbacks=[checkpoint.callback(), waiting])
     return {
         "attempt": ctx.attempt,
-        "epochs": len(history.history["loss"]),
+        "epochs": waiting.epochs,
         "accuracy": history.history["accuracy"][-1],
     }
 

@@ -67,6 +67,14 @@ def test_rounds_come_after_steps_before_validation_and_at_the_end(others, rows):
     assert others.calls == ["join", *epoch, *epoch, (0, True)]
 
 
+def test_weights_of_float64_pass_through_a_round_as_they_are(others, rows):
+    model = keras.Sequential([keras.Input((3,), dtype="float64"), keras.layers.Dense(1, dtype="float64")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.set_weights([np.full((3, 1), 1 / 3), np.array([2.0**30 + 2.0**-20])])
+    model.fit(*rows, verbose=0, callbacks=[LocalSGD(every=1)])
+    assert [each.ravel()[0] for each in model.get_weights()] == [1 / 3, 2.0**30 + 2.0**-20]
+
+
 def test_steps_of_one_execution_all_count(others, rows):
     model = small_model()
     model.compile("sgd", "mse", steps_per_execution=4)

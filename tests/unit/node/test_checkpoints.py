@@ -313,11 +313,11 @@ def test_fit_goes_on_where_it_left_off(directory):
         fit([checkpoints(directory).callback(), Break(10)], 5)
     model = network()
     epochs, variables = fit([callback := checkpoints(directory).callback()], 5, model)
-    assert epochs == [2, 3, 4]
+    assert epochs == [0, 1, 2, 3, 4]  # of the whole training
     assert_equal(variables, unbroken)
     assert [saved.step for saved in CheckpointStore(directory, 1).complete()] == [12, 16, 20]
     assert fit([callback], 2, model)[0] == [0, 1]  # the program's own next fit begins at its first epoch
-    assert fit([checkpoints(directory).callback()], 1)[0] == []
+    assert fit([checkpoints(directory).callback(), Break(1)], 1)[0] == [0, 1]  # of that one, without a step
 
 
 def test_within_epochs_too(directory):
@@ -326,7 +326,7 @@ def test_within_epochs_too(directory):
     written = [(saved.step, saved.epoch) for saved in CheckpointStore(directory, 1).complete()]
     assert written == [(3, 0), (4, 1), (6, 1), (8, 2), (9, 2)]
     model = network()
-    assert fit([checkpoints(directory).callback(every=3)], 5, model)[0] == [2, 3, 4]
+    assert fit([checkpoints(directory).callback(every=3)], 5, model)[0] == [0, 1, 2, 3, 4]
     assert int(model.optimizer.iterations.numpy()) == 9 + 3 * 4
 
 

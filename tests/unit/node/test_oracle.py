@@ -58,3 +58,21 @@ def test_a_variable_that_is_set_is_left_alone(imported, monkeypatch):
 def test_workers_that_train_one_model_have_no_oracle(imported):
     program = b"strategy = tf.distribute.MultiWorkerMirroredStrategy()"
     assert imported(ClusterSpec(2), Role(Job.WORKER, 1), program) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("given", "tuner", "expected"),
+    [({}, None, 7), ({"seed": 3}, None, 3), ({"seed": None}, None, 7), ({}, "tuner0", None)],
+)
+def test_workers_that_train_one_model_draw_the_same_trials(monkeypatch, given, tuner, expected):
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    if tuner:
+        monkeypatch.setenv(NAMES[0], tuner)
+
+    class Oracle:
+        def __init__(self, objective=None, seed=None):
+            self.seed = seed
+
+    oracle._seed_alike(7, SimpleNamespace(Oracle=Oracle))
+    assert Oracle("loss", **given).seed == expected

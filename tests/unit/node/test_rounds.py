@@ -56,6 +56,28 @@ def test_all_workers_have_the_mean_bit_for_bit(group, size, half):
     np.testing.assert_allclose(shared[0].weights, drawn.sum(axis=1).mean(axis=0), atol=4e-3 if half else 1e-5)
 
 
+def test_weights_of_float64_stay_exact(group):
+    """Also those that a worker takes which comes late, and with an outer optimizer."""
+    made = group(2)
+    fraction = np.array([1 / 3, 2.0**40 + 2.0**-12, -1e-300])
+    changes = {0: fraction, 1: 2 * fraction}
+
+    def program(member):
+        number = member._setup.number
+        given = round_settings(3, double=True, learning_rate=0.5, momentum=0.5)
+        shared, _ = member.join(given, fraction if number == 0 else np.zeros(3))
+        joined = shared.weights
+        shared, _ = member.average(joined + changes[number], 1, False)
+        member.average(shared.weights, 0, True)
+        return joined, shared
+
+    for joined, shared in made.run(program).values():
+        np.testing.assert_array_equal(joined, fraction)
+        mean = ((fraction + fraction) - fraction + ((fraction + 2 * fraction) - fraction)) / 2
+        np.testing.assert_array_equal(shared.momentum, mean)
+        np.testing.assert_array_equal(shared.weights, fraction + 0.5 * (mean + 0.5 * mean))
+
+
 def test_diloco_takes_the_same_steps_as_nesterovs_momentum(group):
     drawn, changes = changes_of(50, 2, 4)
     given = round_settings(50, learning_rate=0.7, momentum=0.9)

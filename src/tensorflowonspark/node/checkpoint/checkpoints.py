@@ -10,7 +10,7 @@ among the workers.
 """
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -125,6 +125,10 @@ class Checkpoints:
         >>> checkpoint.latest().step
         10
         """
+        self._save(state, step, epoch, batch)
+
+    def _save(self, state: Any, step: Any, epoch: int, batch: int, beside: Callable[[str], None] | None = None) -> None:
+        """Write the program's state; the chief also what `beside` writes to the local directory that it is given."""
         if int(step) < 0:
             raise SpecError(f"step={int(step)}: expected the number of steps taken")
         if self._position:
@@ -133,6 +137,8 @@ class Checkpoints:
             write_state(state, local, self._node, keep=self._is_chief)
             name = self._parts.write(state, int(step))
             if self._is_chief:
+                if beside is not None:
+                    beside(local)
                 position = self._position.describe(batch) if self._position else {"batch": batch}
                 self._store.add(local, int(step), epoch, name=name, **position)
                 if self._position:
@@ -168,7 +174,9 @@ class Checkpoints:
         saved = self._restore(state)
         return saved.step if saved else 0
 
-    def _restore(self, state: Any, *, is_built: bool = False) -> SavedCheckpoint | None:
+    def _restore(
+        self, state: Any, *, is_built: bool = False, beside: Callable[[str], None] | None = None
+    ) -> SavedCheckpoint | None:
         """Restore the newest complete checkpoint, and return its record.
 
         Parameters
@@ -177,6 +185,8 @@ class Checkpoints:
             The state to restore.
         is_built : bool
             Whether all variables have been created, so that a value without a variable is an error.
+        beside : callable, optional
+            Reads from the local directory of the checkpoint what `_save` was given to write.
         """
         strategy = strategy_of(state)
         with ExitStack() as stack:
@@ -185,6 +195,8 @@ class Checkpoints:
             if saved and read_state(state, local, self._node, f"{self.directory}/{saved.name}", is_built=is_built):
                 # TensorFlow reads the values of variables that don't exist yet when they are created.
                 atexit.register(stack.pop_all().close)
+            if saved and beside is not None:
+                beside(local)
         return saved
 
     def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int]:
@@ -232,7 +244,8 @@ class Checkpoints:
     def callback(self, every: int | None = None) -> Any:
         """Return a Keras callback that resumes from the newest complete checkpoint, and writes one after each epoch.
 
-        It restores weights, optimizer, seeds and epoch when the program's first ``fit`` begins, on all workers.
+        It restores weights, optimizer, seeds and epoch when the program's first ``fit`` begins, on all workers; and the
+        state of the other callbacks, Keras's own and those with the methods ``get_state`` and ``set_state``.
 
         Parameters
         ----------
@@ -311,7 +324,7 @@ class Checkpoints:
     def mirror(self) -> None:
         """Copy the files written at `path` since the last call, and remove deleted ones; only the chief copies.
 
-        The `callback` does so after each epoch and at the end of training: put it after the callbacks that write.
+        The `callback` does so after each epoch and at the end of training, after all other callbacks.
 
         Raises
         ------

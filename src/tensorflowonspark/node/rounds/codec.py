@@ -1,6 +1,7 @@
-"""Vectors of float32 as bytes: as they are, or as float16 with an exponent for each block of values."""
+"""Vectors of float32 or float64 as bytes: as they are, or as float16 with an exponent for each block of values."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ __all__ = ["decode", "encode", "pieces"]
 BLOCK = 1024  # values that share an exponent
 PIECE = 1 << 19  # values of one message: a multiple of the block
 _HALF_EXPONENT = 15  # float16 has values up to 2**16: those of a block are scaled to below 2**15
+_SINGLE = np.dtype(np.float32)
 _LOWEST, _HIGHEST = -113, 100  # exponents by which float32 can be multiplied exactly
 
 
@@ -32,7 +34,7 @@ def encode(values: Vector, *, half: bool) -> bytes:
     Parameters
     ----------
     values : numpy.ndarray
-        Float32, from -2**127 to 2**127.
+        Float32 or float64; for float16 from -2**127 to 2**127.
     half : bool
         Whether they are sent as float16, in half the bytes. Each block of values is multiplied by a power of two, so
         that the largest neither overflows nor loses precision: every value has an error of at most 2**-11 of itself, or
@@ -45,7 +47,7 @@ def encode(values: Vector, *, half: bool) -> bytes:
     (True, 5)
     """
     if not half:
-        return bytes(values.astype("<f4", copy=False).data)
+        return bytes(values.astype(values.dtype.newbyteorder("<"), copy=False).data)
     padded = np.zeros(-(-len(values) // BLOCK) * BLOCK, np.float32)
     padded[: len(values)] = values
     blocks = padded.reshape(-1, BLOCK)
@@ -55,8 +57,8 @@ def encode(values: Vector, *, half: bool) -> bytes:
     return b"".join([shifts.data, scaled.astype("<f2").ravel()[: len(values)].data])
 
 
-def decode(data: bytes, size: int, *, half: bool) -> Vector:
-    """Return the values that were encoded.
+def decode(data: bytes, size: int, *, half: bool, dtype: np.dtype[Any] = _SINGLE) -> Vector:
+    """Return the values that were encoded, as a type.
 
     Raises
     ------
@@ -64,12 +66,12 @@ def decode(data: bytes, size: int, *, half: bool) -> Vector:
         If the bytes are not those of as many values.
     """
     blocks = -(-size // BLOCK) if half else 0
-    if len(data) != (blocks + 2 * size if half else 4 * size):
+    if len(data) != (blocks + 2 * size if half else dtype.itemsize * size):
         raise ValueError(f"{len(data)} bytes are not {size} values: all workers must run the same version")
     if not half:
-        return np.frombuffer(data, "<f4")
+        return np.frombuffer(data, dtype.newbyteorder("<"))
     shifts = np.frombuffer(data, np.int8, blocks).astype(np.int32)
     padded = np.zeros(blocks * BLOCK, np.float32)
     padded[:size] = np.frombuffer(data, "<f2", size, blocks)
     padded.reshape(-1, BLOCK)[:] *= np.ldexp(np.float32(1.0), -shifts)[:, None]
-    return padded[:size]
+    return padded[:size].astype(dtype, copy=False)

@@ -1,8 +1,8 @@
 """One exchange of a round: each contributor owns a slice of the weights, receives it from all, and returns the mean.
 
 A dialogue with each other contributor carries both directions: this worker's part of the owner's slice, message by
-message, and for each message the mean of all. Sums are of float32 and in the order of the contributors, so that every
-worker receives the same bytes, and the owner decodes what it sends.
+message, and for each message the mean of all. Sums are in the order of the contributors, so that every worker receives
+the same bytes, and the owner decodes what it sends.
 """
 
 import time
@@ -122,11 +122,15 @@ class Exchange:
         """
         part = self._part_of(self._own)
         for piece, (where, batch) in enumerate(zip(pieces(len(part)), batches, strict=False)):
-            values = decode(batch.column(0)[0].as_buffer(), where.stop - where.start, half=self._half)
+            values = self._decoded(batch, where)
             mean = self._add(piece, header.sender, values)
             with self._changed:
                 self.sent_bytes += len(mean)
             yield pa.record_batch([pa.array([mean], pa.binary())], schema=DATA)
+
+    def _decoded(self, batch: pa.RecordBatch, where: slice) -> Vector:
+        data = batch.column(0)[0].as_buffer()
+        return decode(data, where.stop - where.start, half=self._half, dtype=self._change.dtype)
 
     def _part_of(self, owner: int) -> Vector:
         return self._change[self._slices[owner]]
@@ -137,7 +141,7 @@ class Exchange:
         try:
             for piece, where in enumerate(pieces(len(part))):
                 data = self._add(piece, peer.number, part[where])
-                mean[where] = decode(data, where.stop - where.start, half=self._half)
+                mean[where] = decode(data, where.stop - where.start, half=self._half, dtype=mean.dtype)
         except ClusterError:
             return  # the watching thread reports it
         self._finish(peer.number)
@@ -162,7 +166,7 @@ class Exchange:
             total = parts[self._senders[0]].copy()
             for each in self._senders[1:]:
                 total += parts[each]
-            total /= np.float32(len(self._senders))
+            total /= len(self._senders)
             self._means[piece] = encode(total, half=self._half)
             del self._parts[piece]
 
@@ -197,7 +201,7 @@ class Exchange:
             for where in pieces(len(part)):
                 data = encode(part[where], half=self._half)
                 (answer,) = dialogue.request(pa.record_batch([pa.array([data], pa.binary())], schema=DATA))
-                mean[where] = decode(answer.column(0)[0].as_buffer(), where.stop - where.start, half=self._half)
+                mean[where] = self._decoded(answer, where)
                 with self._changed:
                     self.sent_bytes += len(data)
                     self._note_progress()

@@ -216,7 +216,7 @@ class RoundMember:
         try:
             answers = request_all(self._connection(holder), _WeightsHeader(version, settings.timeout), watch)
             head = np.frombuffer(next(answers).column(0)[0].as_buffer(), "<i8")
-            weights, momentum = (_gather(answers, int(size)) for size in head[1:])
+            weights, momentum = (_gather(answers, int(size), settings.dtype) for size in head[1:])
             for _ in answers:
                 pass
             return Shared(int(head[0]), weights, momentum)
@@ -298,8 +298,9 @@ class RoundMember:
             server.close()
 
 
-def _gather(answers: Iterator[pa.RecordBatch], size: int) -> Vector:
-    vector = np.empty(size, np.float32)
+def _gather(answers: Iterator[pa.RecordBatch], size: int, dtype: np.dtype[Any]) -> Vector:
+    vector = np.empty(size, dtype)
     for where in pieces(size):
-        vector[where] = decode(next(answers).column(0)[0].as_buffer(), where.stop - where.start, half=False)
+        data = next(answers).column(0)[0].as_buffer()
+        vector[where] = decode(data, where.stop - where.start, half=False, dtype=dtype)
     return vector

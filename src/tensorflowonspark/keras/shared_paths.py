@@ -1,0 +1,94 @@
+"""Models that several workers save to one path: each file there is whole, and of one worker.
+
+A worker can't know whether the others save too, or where: a program may save on one worker, each may have a path of its
+own, and the disks may be those of hosts. So nobody waits. Each worker writes in a directory of its own beside the path,
+and then moves its files to their places, which replaces each as a whole. The last one stays, as if the workers had
+saved one after another; of those that save at the same time, the chief's.
+"""
+
+import inspect
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tensorflowonspark.keras.hooks import wrap
+
+__all__ = ["save_whole"]
+
+_log = logging.getLogger(__name__)
+_FUNCTIONS = ("save_model", "save_weights_only", "save_weights", "save_model_to_hdf5", "save_and_return_nodes")
+_OPENED_FIRST = ("checkpoint", "saved_model.pb")  # what readers open first is moved last
+_began = time.time()
+_own: dict[Path, tuple[float, ...]] = {}  # when this process wrote the files of a path
+_told: set[Path] = set()  # paths of which the log tells
+
+
+def save_whole(module: ModuleType) -> None:
+    """Have the workers of a node move what they save into its place (called after the import of a saving module)."""
+
+    def save(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound = inspect.signature(wrapped).bind(*args, **kwargs).arguments
+        name = "export_dir" if "export_dir" in bound else "filepath"
+        path = bound.get(name)
+        if not isinstance(path, (str, os.PathLike)) or "://" in os.fspath(path) or not bound.get("overwrite", True):
+            return wrapped(*args, **kwargs)  # an open file, a file system of objects, or a question to the user
+        worker, others = _role()
+        if not others:
+            return wrapped(*args, **kwargs)
+        options = {**bound.pop("kwargs", {}), **bound}
+        return _moved(Path(os.path.realpath(path)), worker, lambda own: wrapped(**{**options, name: own}))
+
+    for each in _FUNCTIONS:
+        wrap(module, each, save)
+
+
+def _role() -> tuple[str, bool]:
+    """Return the name of this worker unless it is the chief, and whether there are others."""
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    cluster, task = config.get("cluster", {}), config.get("task", {})
+    workers = [f"{job}:{number}" for job in ("chief", "worker") for number in range(len(cluster.get(job, [])))]
+    own = f"{task.get('type')}:{task.get('index')}"
+    return ("" if own in workers[:1] else own), len(workers) > 1
+
+
+def _moved(path: Path, worker: str, write: Callable[[str], Any]) -> Any:
+    """Write to a path of this worker's own, and move the files to their places."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = _times(path)
+    with tempfile.TemporaryDirectory(prefix=".tfos-", dir=path.parent) as own:
+        result = write(str(Path(own, path.name)))
+        now = _times(path)
+        if worker and now != _own.get(path, ()) and max(now, default=0.0) >= _began and path not in _told:
+            _told.add(path)
+            _log.warning(
+                "%s and another worker save to %s: the last one's stays, or the chief's if they save at the same time. "
+                "Save on one worker (if ctx.is_chief), or call ctx.export on all",
+                worker,
+                path,
+            )
+        if not worker or now == before:
+            _move(Path(own), path.parent)
+            _own[path] = _times(path)
+    return result
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move all files to another directory of this file system, those last that readers open first."""
+    for each in sorted(source.rglob("*"), key=lambda each: (each.name in _OPENED_FIRST, each)):
+        place = target / each.relative_to(source)
+        if each.is_dir():
+            place.mkdir(exist_ok=True)
+        else:
+            each.replace(place)
+
+
+def _times(path: Path) -> tuple[float, ...]:
+    """Return when the files that show a whole model were written: of a file, a SavedModel, or a checkpoint."""
+    shown = (path, path / "saved_model.pb", path.with_name(f"{path.name}.index"))
+    return tuple(each.stat().st_mtime for each in shown if each.is_file())
