@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
 __all__ = ["absolute_path", "default_fs", "hadoop_settings", "hadoop_user", "settings", "use", "use_session"]
 
-_PREFIXES = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.")
+_PREFIXES = (
+    *("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth."),
+    # what Spark's own sources of files obey: `tfrecords.options`
+    *(
+        "spark.sql.caseSensitive",
+        "spark.sql.columnNameOfCorruptRecord",
+        "spark.sql.files.",
+        "spark.sql.session.timeZone",
+    ),
+    *("spark.sql.sources.partition", "mapreduce.input.pathFilter."),
+)
 _ALWAYS = "fs.defaultFS"  # even if it is Hadoop's default: an executor's HADOOP_CONF_DIR may have another
 _SPARK_PREFIX = "spark.hadoop."
 _REDACTED = "(redacted)"
