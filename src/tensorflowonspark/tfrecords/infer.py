@@ -256,8 +256,9 @@ def _warn_of_absent(columns: Sequence[str], splits: Iterable[Split], options: Op
         absent = {key: name for key, name in absent.items() if key not in set(map(same, names))}
         if not absent:
             return
+    lower = {name.lower(): name for name in sorted(seen)}
     for name in absent.values() if count else ():
-        near = "".join(f"; the nearest name is {each!r}" for each in get_close_matches(name, sorted(seen), 1))
+        near = "".join(f"; the nearest name is {lower[each]!r}" for each in get_close_matches(name.lower(), lower, 1))
         warnings.warn(f"column {name!r} is null: none of the first {count} records has it{near}", stacklevel=3)
 
 
