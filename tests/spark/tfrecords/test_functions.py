@@ -275,7 +275,8 @@ def test_names_of_directories_are_those_that_spark_writes(spark, tmp_path):
         values = {
             "timestamp": "timestamp'2024-02-03 04:05:06.789'", "ntz": "timestamp_ntz'2024-02-03 00:00:00'",
             "date": "date'2024-02-03'", "double": "1e20D", "float": "cast(0.1 as float)", "boolean": "true",
-            "decimal": "12345678901234567890.5", "text": "'a b/ü%c[]{}^~\\'\"#*:=?'", "`a.b`": "1", "binary": "X'41C3BC'",
+            "decimal": "12345678901234567890.5", "text": "'a b/ü%c[]{}^~\\'\"#*:=?'", "`a.b`": "1",
+            "binary": "X'41C3BC'",
         }  # fmt: skip
         frame = spark.sql("select 1 id, " + ", ".join(f"{value} {name}" for name, value in values.items()))
         by = [name for name in frame.columns if name != "id"]
@@ -283,8 +284,10 @@ def test_names_of_directories_are_those_that_spark_writes(spark, tmp_path):
         tfos.write_tfrecord(frame, str(tmp_path / "ours"), partition_by=by)
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
-    ours, theirs = ({each[0].partition("ours")[2] or each[0].partition("theirs")[2] for each in os.walk(tmp_path / name)}
-                    for name in ("ours", "theirs"))  # fmt: skip
+    ours, theirs = (
+        {folder.removeprefix(str(tmp_path / name)) for folder, _, _ in os.walk(tmp_path / name)}
+        for name in ("ours", "theirs")
+    )
     assert ours == theirs
 
 
