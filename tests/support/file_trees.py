@@ -33,6 +33,7 @@ TREES = {
         ["x/day=1/a", "y/day=2/b"],
         "there are partitions in .*/x and in .*/y: read each",
     ),
+    "one column twice": (["k=1/K=2/a"], "two of its directories name the same column"),
     "no name": (["=1/a"], "the directory '=1' has no name or no value"),
     "no value": (["k=/a"], "the directory 'k=' has no name or no value"),
 }

@@ -71,7 +71,7 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool, case_sens
         return decode_any(records, columns, sequences, case_sensitive)
     kinds = {each.name: kinds_for(_element(each.type) or each.type) for each in columns}
     uniform, good = read_uniform(records.data, maps, kinds)
-    if not case_sensitive and any(len(_alike(column.name, uniform.names, kinds)) > 1 for column in columns):
+    if not case_sensitive and _in_other_case(uniform.names, kinds).keys() & {each.name.lower() for each in columns}:
         return decode_any(records, columns, sequences, case_sensitive)
     if good.all():
         return [_column_of(records, column, *uniform.values(column.name)) for column in columns]
@@ -92,24 +92,31 @@ def decode_any(
     """Do the same as `decode`, by a parse of each message."""
     wanted = {column.name for column in columns}
 
-    def entries(source: Entries, column: pa.Field) -> tuple[Ints, Fields]:
-        return source.of(*([column.name] if case_sensitive else _alike(column.name, source.names, wanted)))
+    def entries(source: Entries) -> list[tuple[Ints, Fields]]:
+        others = {} if case_sensitive else _in_other_case(source.names, wanted)
+        return [source.of(column.name, *others.get(column.name.lower(), ())) for column in columns]
 
     if not sequences:
-        return [_column(records, column, *entries(records.features, column)) for column in columns]
-    both = [(entries(records.features, column), entries(records.feature_lists, column)) for column in columns]
-    return [_sequence(records, column, *found) for column, found in zip(columns, both, strict=True)]
+        return [
+            _column(records, column, *found) for column, found in zip(columns, entries(records.features), strict=True)
+        ]
+    both = zip(columns, entries(records.features), entries(records.feature_lists), strict=True)
+    return [_sequence(records, *found) for found in both]
 
 
-def _alike(name: str, names: Iterable[str], wanted: Container[str]) -> list[str]:
-    """Return a column's name, and the names of features that differ from it in case and are those of no column.
+def _in_other_case(names: Iterable[str], wanted: Container[str]) -> dict[str, list[str]]:
+    """Return the names of features that are those of no column, by what they are in lower case.
 
     Examples
     --------
-    >>> _alike("id", ["ID", "x", "Id", "id"], {"id", "Id", "x"})
-    ['id', 'ID']
+    >>> _in_other_case(["ID", "x", "Id", "id"], {"id", "x"})
+    {'id': ['ID', 'Id']}
     """
-    return [name, *(each for each in names if each.lower() == name.lower() and each not in wanted)]
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if name not in wanted:
+            found.setdefault(name.lower(), []).append(name)
+    return found
 
 
 @lru_cache(1000)

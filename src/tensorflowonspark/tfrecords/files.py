@@ -93,6 +93,8 @@ def find(paths: Sequence[str], options: Options | None = None) -> list[File]:
                 values = tuple(_named(each, url) for each in folders)
                 if not options.case_sensitive:
                     values = tuple((names.setdefault(each.lower(), each), value) for each, value in values)
+                if len(dict(values)) < len(values):
+                    raise SpecError(f"{url}: two of its directories name the same column")
                 found[url] = File(url, int(listed[name]["size"]), _modified(listed[name]), values)
     return [found[url] for url in sorted(found)]
 

@@ -328,7 +328,7 @@ def test_the_files_of_a_directory_are_those_of_spark(spark, tmp_path, name):
     paths, expected = TREES[name]
     grow(tmp_path, paths)
     if isinstance(expected, str):
-        with pytest.raises(Exception, match="CONFLICTING|EMPTY|onflicting|mpty|assertion"):
+        with pytest.raises(Exception, match="CONFLICTING|EMPTY|ALREADY_EXISTS|onflicting|mpty|assertion"):
             spark.read.format("binaryFile").load(str(tmp_path))
         return
     frame = spark.read.format("binaryFile").load(str(tmp_path))
