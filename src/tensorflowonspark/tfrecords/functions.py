@@ -96,7 +96,7 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
     paths : str or sequence of str
         Files, directories (with partition columns, as in ``day=7``), or wildcards, on any file system.
     schema : str or StructType, optional
-        The columns. By default they are inferred from the records.
+        The columns; their names match in any case, as in Spark. By default they are inferred from the records.
     columns : sequence of str, optional
         The columns to read; others are not decoded. By default all.
     recordType : {"Example", "SequenceExample", "ByteArray"}, optional
@@ -117,6 +117,8 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
         The size in bytes above which several tasks read a file. By default 128 MiB.
     recursiveFileLookup : bool, optional
         Whether to read all files below a directory, without partition columns. By default False.
+    **options : optional
+        Others that Spark's own sources have, as ``pathGlobFilter="*.gz"`` (docs/tfrecord.md).
 
     Returns
     -------

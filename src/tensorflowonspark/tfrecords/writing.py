@@ -197,7 +197,7 @@ def _remove_others(files: Any, folder: str, kept: Sequence[str]) -> None:
     """Remove what is in a directory, except for some files."""
     files.invalidate_cache()
     for found in files.ls(folder, detail=False):
-        path = str(found).rstrip("/")
+        path = f"{folder}/{posixpath.basename(str(found).rstrip('/'))}"  # whatever else an adapter's names begin with
         inside = [each for each in kept if each.startswith(f"{path}/")]
         if inside:
             _remove_others(files, path, inside)
