@@ -4,6 +4,7 @@ Spark reads a name as an expression: a dot selects a field of a struct, a star s
 matter, and a backtick quotes. Even `DataFrame.mapInArrow` resolves its columns like this.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from inspect import signature
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 __all__ = [
+    "arrow_schema",
     "arrow_type",
     "check_schema",
     "map_in_arrow",
@@ -176,7 +178,66 @@ def arrow_type(kind: "DataType") -> pa.DataType:
     return to_arrow_type(kind, **zone)
 
 
-def parse_schema(schema: "str | StructType", frame: "DataFrame") -> "StructType":
+_WORDS = {  # of Spark's schemas as text
+    **dict.fromkeys(("tinyint", "byte"), pa.int8()),
+    **dict.fromkeys(("smallint", "short"), pa.int16()),
+    **dict.fromkeys(("int", "integer"), pa.int32()),
+    **dict.fromkeys(("bigint", "long"), pa.int64()),
+    **dict.fromkeys(("float", "real"), pa.float32()),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), pa.timestamp("us", "UTC")),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+def arrow_schema(schema: "pa.Schema | StructType | str") -> pa.Schema:
+    """Return a user's schema, such as ``"id bigint, x array<float>"``, as an Arrow schema, without Spark.
+
+    Raises
+    ------
+    SpecError
+        If it is not a schema, or has a type that no text of this function names.
+
+    Examples
+    --------
+    >>> arrow_schema("id bigint not null, `x.y` array<float>, price decimal(5, 2)").names
+    ['id', 'x.y', 'price']
+    """
+    if isinstance(schema, pa.Schema):
+        return schema
+    if not isinstance(schema, str):
+        fields = getattr(schema, "fields", None)
+        if fields is None:
+            raise SpecError(f"schema={schema!r}: expected text such as 'id bigint', a StructType or a pyarrow.Schema")
+        return pa.schema([pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in fields])
+    columns = []
+    for column in re.split(r",(?![^<>()]*[>)])", schema):  # not within array<decimal(5, 2)>
+        found = re.fullmatch(r"\s*(`(?:[^`]|``)+`|\w+)\s*:?\s*(\S.*?)(\s+not\s+null)?\s*", column, re.IGNORECASE)
+        kind = found and _named_type(found[2].lower())
+        if not found or kind is None:
+            raise SpecError(
+                f"schema={schema!r}: {column.strip()!r} can't be a column here: a column as text is a name and one of "
+                f"{', '.join(_WORDS)}, decimal(p, s) and array<...>; or give a pyarrow.Schema"
+            )
+        name = found[1][1:-1].replace("``", "`") if found[1][0] == "`" else found[1]
+        columns.append(pa.field(name, kind, not found[3]))
+    return pa.schema(columns)
+
+
+def _named_type(text: str) -> pa.DataType | None:
+    if array := re.fullmatch(r"array\s*<\s*(.*?)\s*>", text):
+        inner = _named_type(array[1])
+        return None if inner is None else pa.list_(inner)
+    if decimal := re.fullmatch(r"decimal\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)", text):
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    return _WORDS.get(text)
+
+
+def parse_schema(schema: "str | StructType | pa.Schema", frame: "DataFrame") -> "StructType":
     """Return a user's schema, such as ``"prediction float, name string"``, as a StructType.
 
     Raises
@@ -184,10 +245,13 @@ def parse_schema(schema: "str | StructType", frame: "DataFrame") -> "StructType"
     SpecError
         If it is not a schema.
     """
+    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
     if isinstance(schema, StructType):
         return schema
+    if isinstance(schema, pa.Schema):
+        return from_arrow_schema(schema)
     try:
         empty = frame.sparkSession.createDataFrame([], schema)
     except Exception as error:

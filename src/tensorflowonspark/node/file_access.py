@@ -13,6 +13,7 @@ from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
+    from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
 __all__ = ["FileAccess"]
@@ -21,7 +22,7 @@ __all__ = ["FileAccess"]
 class _RecordOptions(TypedDict, total=False):
     """The arguments of `FileAccess.read_tfrecord` by name, but for `cache`, which determines the type of its result."""
 
-    schema: "pa.Schema | None"
+    schema: "pa.Schema | StructType | str | None"
     columns: Sequence[str] | None
     cache_limit: int | str | None
     recordType: str | None
@@ -32,6 +33,15 @@ class _RecordOptions(TypedDict, total=False):
     sampleRecords: int | None
     splitBytes: int | None
     recursiveFileLookup: bool | None
+    pathGlobFilter: str | None
+    modifiedAfter: str | None
+    modifiedBefore: str | None
+    timeZone: str | None
+    basePath: str | None
+    partitionColumnTypeInference: bool | None
+    ignoreInvalidPartitionPaths: bool | None
+    ignoreCorruptFiles: bool | None
+    caseSensitive: bool | None
 
 
 class FileAccess:
@@ -66,7 +76,7 @@ class FileAccess:
         self,
         paths: str | Sequence[str],
         *,
-        schema: "pa.Schema | None" = None,
+        schema: "pa.Schema | StructType | str | None" = None,
         columns: Sequence[str] | None = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
@@ -78,6 +88,7 @@ class FileAccess:
         sampleRecords: int | None = None,
         splitBytes: int | None = None,
         recursiveFileLookup: bool | None = None,
+        **others: str | bool | None,
     ) -> Feed | CoordinatedFeed:
         """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
 
@@ -88,8 +99,9 @@ class FileAccess:
         ----------
         paths : str or sequence of str
             Files, directories or wildcards, on any file system; long files are divided.
-        schema : pa.Schema, optional
-            The features and their types. By default they are inferred from the first records.
+        schema : pa.Schema, StructType or str, optional
+            The features and their types, as in ``"id bigint, x array<float>"``. By default they are inferred from the
+            first records.
         columns : sequence of str, optional
             The columns to read; others are not decoded. By default all.
         cache : {"disk", "memory"} or None
@@ -99,7 +111,7 @@ class FileAccess:
             Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit. Without a
             cache, the size of the rows that are in memory at a time, by default ``"512m"``.
         recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, \
-recursiveFileLookup : optional
+recursiveFileLookup, **others : optional
             As for ``spark.read.format("tfrecord")``.
 
         Returns
@@ -141,6 +153,7 @@ recursiveFileLookup : optional
             "sampleRecords": sampleRecords,
             "splitBytes": splitBytes,
             "recursiveFileLookup": recursiveFileLookup,
+            **others,
         }
         listed = [paths] if isinstance(paths, str) else list(paths)
         files = tfrecord_files(listed, schema, columns, cache_limit, options)

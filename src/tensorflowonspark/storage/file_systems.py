@@ -266,7 +266,8 @@ def file_system(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
             raise StorageError(f"{path}: fsspec can't open this URL: {error}") from error
         return files, within
     authority, _, within = rest.partition("/")
-    files = _connected(scheme, authority, frozenset(settings().items()))
+    properties = frozenset(each for each in settings().items() if not each[0].startswith("spark."))
+    files = _connected(scheme, authority, properties)
     if _ADAPTERS[scheme] is hdfs:
         return files, f"/{within}"
     return files, f"{authority.partition('@')[0]}/{within}"  # of Azure's "container@account" the container

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["absolute_path", "default_fs", "hadoop_settings", "hadoop_user", "settings", "use", "use_session"]
 
-_PREFIXES = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.")
+_OF_SOURCES = (  # what Spark's own sources of files obey: `tfrecords.options`
+    "mapreduce.input.pathFilter.",
+    "spark.sql.caseSensitive",
+    "spark.sql.columnNameOfCorruptRecord",
+    "spark.sql.files.",
+    "spark.sql.session.timeZone",
+    "spark.sql.sources.partition",
+)
+_PREFIXES = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.", *_OF_SOURCES)
 _ALWAYS = "fs.defaultFS"  # even if it is Hadoop's default: an executor's HADOOP_CONF_DIR may have another
 _SPARK_PREFIX = "spark.hadoop."
 _REDACTED = "(redacted)"
@@ -67,7 +75,7 @@ def settings() -> dict[str, str]:
 
 
 def hadoop_settings(spark: "SparkSession") -> dict[str, str]:
-    """Return a session's Hadoop settings for file systems, without Hadoop's own defaults.
+    """Return a session's settings for file systems and sources of files, without the defaults of Hadoop and Spark.
 
     Over Spark Connect these are the session's own settings and the server's ``spark.hadoop.*``, without the server's
     HADOOP_CONF_DIR. The server redacts secrets: set them with `use` first.

@@ -1,5 +1,6 @@
 """Conversion of the features of records to Arrow columns of given types."""
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -7,14 +8,20 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
-from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Records, Values, read_steps, read_values
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Entries, Records, Values, read_steps, read_values
 from tensorflowonspark.tfrecords.uniform import read_uniform
 from tensorflowonspark.tfrecords.wire import FEW_MESSAGES, BadRecords, Fields, Ints
 
-__all__ = ["decode", "decode_any", "kinds_for"]
+__all__ = ["IN_BOTH", "decode", "decode_any", "kinds_for"]
+
+IN_BOTH = (
+    "is in the context and in the feature lists: in a schema, a single value is the context's, and an array of arrays "
+    "the feature list's"
+)
 
 
 @lru_cache(1000)
@@ -30,7 +37,7 @@ def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
     return (INT64,) if any(check(kind) for check in (*whole, pa.types.is_duration, pa.types.is_time64)) else ()
 
 
-def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[pa.Array]:
+def decode(records: Records, columns: list[pa.Field], sequences: bool, case_sensitive: bool = True) -> list[pa.Array]:
     """Return an array for each column, with a value for each record.
 
     Parameters
@@ -41,8 +48,11 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[p
         Names and types. A missing feature is a null. A feature without values is an empty array in a column of arrays,
         and a null in other columns.
     sequences : bool
-        Whether the records are ``SequenceExample``. Columns that are in no context are read from feature lists: arrays
-        with a value, or an array of values, for each step.
+        Whether the records are ``SequenceExample``. Arrays of arrays are read from feature lists, and single values
+        from the context. Arrays are read from either, with one value for each step of a feature list.
+    case_sensitive : bool
+        Whether only features of exactly a column's name are its values, or also one whose name differs in case and is
+        no column's.
 
     Returns
     -------
@@ -55,17 +65,19 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[p
         If some records can't be read, or hold values that do not convert to a column's type.
     """
     if sequences or len(records) <= FEW_MESSAGES or any(_is_nested(column.type) for column in columns):
-        return decode_any(records, columns, sequences)
+        return decode_any(records, columns, sequences, case_sensitive)
     maps = records.maps
     if not np.array_equal(maps.record, records.spans.record):
-        return decode_any(records, columns, sequences)
+        return decode_any(records, columns, sequences, case_sensitive)
     kinds = {each.name: kinds_for(_element(each.type) or each.type) for each in columns}
     uniform, good = read_uniform(records.data, maps, kinds)
+    if not case_sensitive and _in_other_case(uniform.names, kinds).keys() & {each.name.lower() for each in columns}:
+        return decode_any(records, columns, sequences, case_sensitive)
     if good.all():
         return [_column_of(records, column, *uniform.values(column.name)) for column in columns]
     if 2 * np.count_nonzero(good) < len(good):
-        return decode_any(records, columns, sequences)
-    odd = decode_any(Records(records.data, records.spans.take(~good)), columns, sequences)
+        return decode_any(records, columns, sequences, case_sensitive)
+    odd = decode_any(Records(records.data, records.spans.take(~good)), columns, sequences, case_sensitive)
     usual = Records(records.data, records.spans.take(good))
     order = pa.array(np.argsort(np.argsort(~good, kind="stable")))
     return [
@@ -74,9 +86,37 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool) -> list[p
     ]
 
 
-def decode_any(records: Records, columns: list[pa.Field], sequences: bool) -> list[pa.Array]:
+def decode_any(
+    records: Records, columns: list[pa.Field], sequences: bool, case_sensitive: bool = True
+) -> list[pa.Array]:
     """Do the same as `decode`, by a parse of each message."""
-    return [_column(records, column, sequences) for column in columns]
+    wanted = {column.name for column in columns}
+
+    def entries(source: Entries) -> list[tuple[Ints, Fields]]:
+        others = {} if case_sensitive else _in_other_case(source.names, wanted)
+        return [source.of(column.name, *others.get(column.name.lower(), ())) for column in columns]
+
+    if not sequences:
+        return [
+            _column(records, column, *found) for column, found in zip(columns, entries(records.features), strict=True)
+        ]
+    both = zip(columns, entries(records.features), entries(records.feature_lists), strict=True)
+    return [_sequence(records, *found) for found in both]
+
+
+def _in_other_case(names: Iterable[str], wanted: Container[str]) -> dict[str, list[str]]:
+    """Return the names of features that are those of no column, by what they are in lower case.
+
+    Examples
+    --------
+    >>> _in_other_case(["ID", "x", "Id", "id"], {"id", "x"})
+    {'id': ['ID', 'Id']}
+    """
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if name not in wanted:
+            found.setdefault(name.lower(), []).append(name)
+    return found
 
 
 @lru_cache(1000)
@@ -89,16 +129,37 @@ def _is_nested(kind: pa.DataType) -> bool:
     return (element := _element(kind)) is not None and is_list(element)
 
 
-def _column(records: Records, column: pa.Field, sequences: bool) -> pa.Array:
-    nested = _is_nested(column.type)
-    in_lists = sequences and (nested or column.name not in records.features.names)
-    if nested and not sequences:
+def _column(records: Records, column: pa.Field, present: Ints, messages: Fields) -> pa.Array:
+    """Return the column of an ``Example``, or of a context."""
+    if _is_nested(column.type):
         raise ValueError(f"column {column.name!r}: an Example has no arrays of arrays")
-    source = records.feature_lists if in_lists else records.features
-    present, messages = source.of(column.name)
     feature = _Feature(records, column, present)
     feature.check_present()
-    return feature.check_values(feature.lists(messages, nested) if in_lists else feature.read_values(messages))
+    return feature.check_values(feature.read_values(messages))
+
+
+def _sequence(records: Records, column: pa.Field, context: tuple[Ints, Fields], lists: tuple[Ints, Fields]) -> pa.Array:
+    """Return the column of a ``SequenceExample``, from the context or the feature lists by its type."""
+    if _is_nested(column.type):
+        wrong, what = np.setdiff1d(context[0], lists[0]), "is in the context, and its column has those of feature lists"
+    elif not is_list(column.type):
+        wrong = np.setdiff1d(lists[0], context[0])
+        what = "is a feature list, which has a value for each step, and the column's type has one"
+    else:
+        wrong, what = np.intersect1d(context[0], lists[0]), IN_BOTH
+    if len(wrong):
+        places = records.spans.start[np.searchsorted(records.spans.record, wrong)]
+        raise BadRecords(wrong, places, f"feature {column.name!r} {what}")
+    if not is_list(column.type) or not (_is_nested(column.type) or len(lists[0])):
+        return _column(records, column, *context)
+    feature = _Feature(records, column, lists[0])
+    if _is_nested(column.type) or not len(context[0]):
+        feature.check_present()
+        return feature.check_values(feature.lists(lists[1], _is_nested(column.type)))
+    values = _column(records, column.with_nullable(True), *context)
+    whole = _Feature(records, column, np.union1d(context[0], lists[0]))
+    whole.check_present()
+    return whole.check_values(pc.coalesce(values, feature.lists(lists[1], nested=False)))
 
 
 def _column_of(records: Records, column: pa.Field, present: Ints, values: Values) -> pa.Array:
@@ -150,9 +211,6 @@ class _Feature:
 
     def lists(self, messages: Fields, nested: bool) -> pa.Array:
         """Return the column of a ``SequenceExample``'s feature lists."""
-        if not is_list(self.column.type):
-            what = f"feature list {self.column.name!r} has a value for each step, and the column's type has one"
-            raise BadRecords(self.present, self._places(self.present), what)
         of_step, steps = read_steps(self.records.data, messages)
         kind = self.column.type.value_type
         record = self.present[of_step]

@@ -7,6 +7,7 @@ defined in ``tensorflow/core/example/{example,feature}.proto``.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -270,13 +271,19 @@ class Entries:
         """The names of all entries."""
         return list(self._found)
 
-    def of(self, name: str) -> tuple[Ints, Fields]:
-        """Return the records that have an entry of a name, and the messages of the entries.
+    def of(self, *names: str) -> tuple[Ints, Fields]:
+        """Return the records that have an entry of a name, or one of several, and the messages of the entries.
 
         The ``message`` of each is the position of its record in the first array. An entry may have several messages,
-        which are merged.
+        which are merged. A record with entries of two of the names is a bad one.
         """
-        chunk = _joined(self._found.get(name, []))
+        chunks = {name: _joined(self._found[name]) for name in names if name in self._found}
+        for (first, one), (second, other) in combinations(chunks.items(), 2):
+            if (both := np.isin(other.spans.record, one.spans.record)).any():
+                bad = other.spans.take(both)
+                what = f"features {first!r} and {second!r} differ only in case: rename one, or set caseSensitive=true"
+                raise BadRecords(bad.record, bad.start, what)
+        chunk = _joined(list(chunks.values()))
         records = chunk.spans.record
         units = np.arange(len(records))
         if len(records) and not (records[1:] > records[:-1]).all():

@@ -3,16 +3,18 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.tfrecords.options import Options
 
 __all__ = ["NULL_DIRECTORY", "File", "Split", "check_unchanged", "constant", "directory_of", "find", "plan"]
 
@@ -53,16 +55,18 @@ class Split:
     end: int
 
 
-def find(paths: Sequence[str], recursive: bool = False) -> list[File]:
-    """Return the files of some paths, in the order of their names.
+def find(paths: Sequence[str], options: Options | None = None) -> list[File]:
+    """Return the files of some paths that are not empty, in the order of their names, by the rules of Spark's sources.
 
     Parameters
     ----------
     paths : sequence of str
-        Files, directories or wildcards. In a directory, names that begin with ``_`` or ``.`` are ignored, and so are
-        directories that are not named ``column=value``, unless `recursive`.
-    recursive : bool
-        Whether to return all files below a directory, without partition columns.
+        Files, directories or wildcards (``*``, ``?``, ``[ab]``, ``{a,b}``). In a directory, names that begin with ``_``
+        or ``.`` are ignored, except for ``_column=value``, and so are files that are being copied (``*._COPYING_``).
+        Directories that are not named ``column=value`` are ignored too, unless some are or `recursive_file_lookup` is
+        set.
+    options : Options, optional
+        Which of the files are wanted; by default the settings of Spark's session.
 
     Returns
     -------
@@ -72,28 +76,100 @@ def find(paths: Sequence[str], recursive: bool = False) -> list[File]:
     Raises
     ------
     SpecError
-        If a path does not exist.
+        If a path does not exist, or directories contradict each other.
     """
+    options = options or Options.of({})
     found: dict[str, File] = {}
+    names: dict[str, str] = {}  # of the partition columns, by what they are in another case
     for path in paths:
         files, within = storage.file_system(path)
-        roots = sorted(files.glob(within)) if any(each in within for each in "*?[") else [within.rstrip("/") or "/"]
+        roots, wild = _roots(files, within)
         if not roots or not all(files.exists(root) for root in roots):
             raise SpecError(f"there is no file or directory {path!r}")
         for root in roots:
-            for info in _listed(files, root):
-                if info["type"] != "file":
-                    continue
-                name = str(info["name"])
-                folders = PurePosixPath(name[len(root) :].lstrip("/")).parts[:-1]
-                values = tuple(_named(each) for each in folders if "=" in each)
-                if any(each[0] in "_." for each in folders) or (len(values) < len(folders) and not recursive):
-                    continue
-                if name != root and PurePosixPath(name).name[0] in "_.":
-                    continue
+            listed = dict(_wanted(files, root, wild, options))
+            for name, folders in _partitioned(listed, root, options).items():
                 url = str(files.unstrip_protocol(name)) if "file" not in files.protocol else name
-                found[url] = File(url, int(info["size"] or 0), _modified(info), () if recursive else values)
+                values = tuple(_named(each, url) for each in folders)
+                if not options.case_sensitive:
+                    values = tuple((names.setdefault(each.lower(), each), value) for each, value in values)
+                if len(dict(values)) < len(values):
+                    raise SpecError(f"{url}: two of its directories name the same column")
+                found[url] = File(url, int(listed[name]["size"]), _modified(listed[name]), values)
     return [found[url] for url in sorted(found)]
+
+
+def _roots(files: Any, within: str) -> tuple[list[str], bool]:
+    """Return the files and directories of a path, and whether it has wildcards."""
+    patterns = _alternatives(within)
+    if patterns == [within] and not any(each in within for each in "*?["):
+        return [within.rstrip("/") or "/"], False
+    return sorted({str(each).rstrip("/") for pattern in patterns for each in files.glob(pattern)}), True
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """Return the wildcards that a wildcard of Hadoop stands for, in the notation of Python.
+
+    Examples
+    --------
+    >>> _alternatives("day={1,2[^a]}")
+    ['day=1', 'day=2[!a]']
+    """
+    if braces := re.search(r"\{([^{}]*)\}", pattern):
+        before, after = pattern[: braces.start()], pattern[braces.end() :]
+        return [each for choice in braces[1].split(",") for each in _alternatives(f"{before}{choice}{after}")]
+    return [pattern.replace("[^", "[!")]
+
+
+def _wanted(files: Any, root: str, wild: bool, options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the files at a file or below a directory that are neither hidden nor empty, as the options want them."""
+    after, before = options.seconds("modified_after"), options.seconds("modified_before")
+    globs = _alternatives(options.path_glob_filter or "*")
+    for info in _listed(files, root):
+        name = str(info["name"])
+        inner = PurePosixPath(name[len(root) :].lstrip("/")).parts
+        file = PurePosixPath(name).name
+        if info["type"] != "file" or not info["size"] or any(map(_is_hidden, (*inner, *[file][:wild]))):
+            continue  # in a store, a marker of a directory is an empty file
+        if any(fnmatchcase(file, each) for each in globs) and _is_within(name, _modified(info), after, before):
+            yield name, info
+
+
+def _is_within(name: str, modified: float, after: float | None, before: float | None) -> bool:
+    if not modified and (after is not None or before is not None):
+        raise SpecError(f"the file system of {name} reports no times: leave out modifiedAfter and modifiedBefore")
+    return (after is None or modified > after) and (before is None or modified < before)
+
+
+def _partitioned(found: dict[str, Any], root: str, options: Options) -> dict[str, tuple[str, ...]]:
+    """Return the files that are read, each with its directories ``column=value``."""
+    if options.recursive_file_lookup:
+        return dict.fromkeys(found, ())
+    base = storage.file_system(options.base_path)[1].rstrip("/") if options.base_path else root.rstrip("/")
+    if not f"{root}/".startswith(f"{base}/"):
+        raise SpecError(f"option basePath={options.base_path!r} is not above {root}")
+    folders = {name: PurePosixPath(name[len(base) :].lstrip("/")).parts[:-1] for name in found}
+    inside: dict[str, tuple[str, ...]] = {}
+    tops = set()  # what holds the directories of partitions
+    for name, parts in folders.items():
+        if ends := [place for place, each in enumerate(parts, 1) if "=" in each]:
+            begin = next((place for place in range(ends[-1], 0, -1) if "=" not in parts[place - 1]), 0)
+            inside[name] = parts[begin : ends[-1]]
+            tops.add("/".join((base, *parts[:begin])))
+    if len(tops) > 1:
+        raise SpecError(f"there are partitions in {' and in '.join(sorted(tops)[:2])}: read each of them for itself")
+    if not inside:
+        return {name: () for name, parts in folders.items() if not parts}
+    if (strays := sorted(found.keys() - inside)) and not options.ignore_invalid_partition_paths:
+        raise SpecError(
+            f"{strays[0]} is not in a directory of a partition, as {min(inside)} is: move it, read each of them for "
+            "itself, or set ignoreInvalidPartitionPaths"
+        )
+    return inside
+
+
+def _is_hidden(name: str) -> bool:
+    return name[0] == "." or (name[0] == "_" and "=" not in name) or name.endswith("._COPYING_")
 
 
 def check_unchanged(file: File) -> None:
@@ -132,8 +208,10 @@ def _modified(info: dict[str, Any]) -> float:
     return 0.0
 
 
-def _named(folder: str) -> tuple[str, str | None]:
+def _named(folder: str, path: str) -> tuple[str, str | None]:
     name, _, value = folder.partition("=")
+    if not name or not value:
+        raise SpecError(f"{path}: the directory {folder!r} has no name or no value; a null is {NULL_DIRECTORY}")
     return unquote(name), None if value == NULL_DIRECTORY else unquote(value)
 
 
@@ -145,8 +223,12 @@ def directory_of(column: str, value: str | None) -> str:
     >>> directory_of("day", "7/11"), directory_of("day", None)
     ('day=7%2F11', 'day=__HIVE_DEFAULT_PARTITION__')
     """
-    safe = " -_.,()@+~$!&;"
-    return f"{quote(column, safe=safe)}={NULL_DIRECTORY if value in (None, '') else quote(value, safe=safe)}"
+    return f"{_escaped(column)}={NULL_DIRECTORY if value in (None, '') else _escaped(str(value))}"
+
+
+def _escaped(text: str) -> str:
+    # Not by urllib's quote: Spark takes each escape for a character, where urllib has one for each byte of UTF-8.
+    return re.sub(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""", lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:

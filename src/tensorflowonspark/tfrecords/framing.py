@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 import google_crc32c
@@ -40,6 +41,7 @@ __all__ = [
     "compressor",
     "decompressed",
     "first_header",
+    "foreign_compression",
     "framed",
     "is_header",
 ]
@@ -64,6 +66,30 @@ def compression_of(head: bytes) -> Compression:
     if len(head) > 1 and head[0] & 0x0F == 8 and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:  # noqa: PLR2004
         return Compression.ZLIB
     return Compression.NONE
+
+
+_FOREIGN = {  # what files of other compressions begin with; Hadoop's have nothing in common but their names
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xff\x06\x00\x00sNaPpY": "snappy",
+    b"\x04\x22\x4d\x18": "lz4",
+}
+_FOREIGN_NAMES = {".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd", ".snappy": "snappy", ".lz4": "lz4"}
+
+
+def foreign_compression(head: bytes, path: str) -> str | None:
+    """Return the name of a compression that TFRecord files do not have, by a file's first bytes and its name.
+
+    Examples
+    --------
+    >>> foreign_compression(b"BZh91AY&SY..", "a.tfrecord"), foreign_compression(b"0" * 12, "a.tfrecord")
+    ('bzip2', None)
+    """
+    if is_header(head) or compression_of(head) is not Compression.NONE:
+        return None
+    found = next((name for start, name in _FOREIGN.items() if head.startswith(start)), None)
+    return found or _FOREIGN_NAMES.get(PurePosixPath(path).suffix.lower())
 
 
 def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
@@ -151,6 +177,11 @@ class Block:
     data: npt.NDArray[np.uint8]
     spans: Spans
     wrong: Ints
+
+    def without_wrong(self) -> "Block":
+        """Return the block without these records."""
+        good = self.spans.take(np.setdiff1d(self.spans.record, self.wrong))
+        return Block(self.offset, self.data, Spans(good.start, good.end, np.arange(len(good))), self.wrong[:0])
 
 
 def blocks(file: BinaryIO, begin: int = 0, end: int | None = None, size: int = BLOCK_BYTES) -> Iterator[Block]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tensorflowonspark import storage
-from tensorflowonspark.columns import map_in_arrow, parse_schema, require_frame
+from tensorflowonspark.columns import map_in_arrow, parse_schema, plainly_named, require_frame
 from tensorflowonspark.errors import EnvironmentNotReady, SpecError
 from tensorflowonspark.tfrecords.files import Split, find, plan
 from tensorflowonspark.tfrecords.infer import (
@@ -17,6 +17,7 @@ from tensorflowonspark.tfrecords.infer import (
     check_written,
     chosen,
     merged,
+    options_for,
     partition_types,
     seen_in,
     spark_schema,
@@ -84,6 +85,7 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
     sampleRecords: int | None = None,
     splitBytes: int | None = None,
     recursiveFileLookup: bool | None = None,
+    **options: str | bool | None,
 ) -> "DataFrame":
     """Return the records of TFRecord files as a DataFrame.
 
@@ -94,7 +96,7 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
     paths : str or sequence of str
         Files, directories (with partition columns, as in ``day=7``), or wildcards, on any file system.
     schema : str or StructType, optional
-        The columns. By default they are inferred from the records.
+        The columns; their names match in any case, as in Spark. By default they are inferred from the records.
     columns : sequence of str, optional
         The columns to read; others are not decoded. By default all.
     recordType : {"Example", "SequenceExample", "ByteArray"}, optional
@@ -115,6 +117,8 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
         The size in bytes above which several tasks read a file. By default 128 MiB.
     recursiveFileLookup : bool, optional
         Whether to read all files below a directory, without partition columns. By default False.
+    **options : optional
+        Others that Spark's own sources have, as ``pathGlobFilter="*.gz"`` (docs/tfrecord.md).
 
     Returns
     -------
@@ -136,6 +140,7 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
     >>> read_tfrecord(spark, path, columns=["x"]).orderBy("x").collect()
     [Row(x=[0.0, 1.0]), Row(x=[1.0, 1.0]), Row(x=[2.0, 1.0])]
     """
+    storage.use(settings := storage.hadoop_settings(spark))
     given = Options.of(
         {
             "recordType": recordType,
@@ -146,15 +151,16 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
             "sampleRecords": sampleRecords,
             "splitBytes": splitBytes,
             "recursiveFileLookup": recursiveFileLookup,
+            **options,
         }
     )
-    storage.use(settings := storage.hadoop_settings(spark))
-    files = find([paths] if isinstance(paths, str) else list(paths), given.recursive_file_lookup)
+    files = find([paths] if isinstance(paths, str) else list(paths), given)
     infer = partial(_seen_by_spark, spark, given)
     wanted = spark_schema(files, given, infer) if schema is None else parse_schema(schema, spark.range(0))
     wanted = type(wanted)([wanted[name] for name in chosen(columns, wanted.names)])
-    fields = arrow_columns(wanted, given, partition_types(files))
+    fields = arrow_columns(wanted, given, partition_types(files, given))
     tasks = plan(files, given.split_bytes)
+    given = options_for(fields, files, given, inferred=schema is None)
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage.use(settings)
@@ -189,6 +195,8 @@ def write_tfrecord(
     *,
     recordType: str | None = None,
     compression: str | None = None,
+    partitionOverwriteMode: str | None = None,
+    maxRecordsPerFile: int | None = None,
 ) -> None:
     """Write a DataFrame as TFRecord files, one for each of its partitions.
 
@@ -207,6 +215,11 @@ def write_tfrecord(
         ``ByteArray`` writes the values of a single column of strings or binary.
     compression : {"none", "gzip", "zlib"}, optional
         The compression of the files. By default ``none``.
+    partitionOverwriteMode : {"static", "dynamic"}, optional
+        Whether ``overwrite`` with `partition_by` replaces the whole directory or only the partitions of these rows. By
+        default the setting ``spark.sql.sources.partitionOverwriteMode`` of the session, else ``static``.
+    maxRecordsPerFile : int, optional
+        The most records of a file. By default the setting ``spark.sql.files.maxRecordsPerFile``, else any number.
 
     Raises
     ------
@@ -224,8 +237,16 @@ def write_tfrecord(
     require_frame(df, "df")
     if mode.lower() not in _SAVE_MODES:
         raise SpecError(f"mode={mode!r}: expected one of {', '.join(_SAVE_MODES)}")
-    given = Options.of({"recordType": recordType, "compression": compression, "partitionBy": partition_by})
     storage.use(settings := storage.hadoop_settings(df.sparkSession))
+    given = Options.of(
+        {
+            "recordType": recordType,
+            "compression": compression,
+            "partitionBy": partition_by,
+            "partitionOverwriteMode": partitionOverwriteMode,
+            "maxRecordsPerFile": maxRecordsPerFile,
+        }
+    )
     output = Output(path, given, overwrite=mode.lower() == "overwrite")
     check_written(df.schema, given)
     if mode.lower() in ("error", "errorifexists", "ignore") and output.exists():
@@ -255,6 +276,15 @@ def write_files(df: "DataFrame", output: Output, settings: Mapping[str, str]) ->
         context = TaskContext.get()
         yield pa.RecordBatch.from_pydict({"name": pa.array(output.write(batches, context.partitionId()), pa.string())})
 
+    if output.options.partition_by:
+        plain, columns = plainly_named(df)
+        # Spark knows how it writes a value into the name of a directory, such as a time in the session's time zone.
+        df = plain.select(
+            [
+                column.cast("string").alias(name) if name in output.options.partition_by else column
+                for name, column in zip(df.columns, columns, strict=True)
+            ]
+        )
     output.begin()
     try:
         names = [row.name for row in map_in_arrow(df, write, "name string").collect()]

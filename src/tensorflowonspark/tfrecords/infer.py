@@ -1,8 +1,11 @@
 """Schemas of TFRecord files: checks of columns, and inference from records and directory names."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +14,7 @@ import pyarrow as pa
 from tensorflowonspark.columns.layout import is_list, is_vector
 from tensorflowonspark.columns.schema import arrow_type
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.tfrecords.decode import kinds_for
+from tensorflowonspark.tfrecords.decode import IN_BOTH, kinds_for
 from tensorflowonspark.tfrecords.examples import (
     BYTES,
     FLOAT,
@@ -42,6 +45,7 @@ __all__ = [
     "columns_of",
     "inferred",
     "merged",
+    "options_for",
     "partition_types",
     "seen_in",
     "seen_in_block",
@@ -56,6 +60,13 @@ _REASONS = (
     ),
     (pa.types.is_struct, "a feature has no fields: take them as columns of their own (col.field)"),
 )
+_ODD_TYPES = {  # of Spark, which are structs in Arrow, or nothing
+    "VariantType": "a feature has one type: take parts of it with variant_get, or all of it as text with to_json",
+    "GeometryType": "take its bytes with st_asbinary",
+    "GeographyType": "take its bytes with st_asbinary",
+    "YearMonthIntervalType": "its length in time varies: cast it to int, which gives months",
+    "CalendarIntervalType": "its length in time varies: drop it, or make a number of it",
+}
 
 
 def arrow_columns(schema: "StructType", options: Options, partitions: Iterable[str] = ()) -> list[pa.Field]:
@@ -66,6 +77,12 @@ def arrow_columns(schema: "StructType", options: Options, partitions: Iterable[s
     SpecError
         If a record can't hold some columns; the error names all of them.
     """
+    if problems := [
+        f"column {each.name!r} has type {each.dataType.simpleString()}: {why}"
+        for each in schema.fields
+        if (why := _ODD_TYPES.get(type(getattr(each.dataType, "elementType", each.dataType)).__name__))
+    ]:
+        raise SpecError(f"TFRecord files can't have these columns: {'; '.join(problems)}")
     columns = [pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in schema.fields]
     return check_columns(columns, options, partitions)
 
@@ -85,8 +102,7 @@ def chosen(columns: Sequence[str] | None, known: Sequence[str]) -> list[str]:
 
 def check_columns(columns: list[pa.Field], options: Options, partitions: Iterable[str] = ()) -> list[pa.Field]:
     """Return the columns if a record can hold all except partition columns; raise a SpecError otherwise."""
-    outside = {*partitions, options.column_name_of_corrupt_record}
-    inside = [column for column in columns if column.name not in outside]
+    inside = _features(columns, options, partitions)
     problems = [
         f"column {each.name!r} has type {each.type}: {why}" for each in inside if (why := _refusal(each.type, options))
     ]
@@ -96,6 +112,13 @@ def check_columns(columns: list[pa.Field], options: Options, partitions: Iterabl
     if problems:
         raise SpecError(f"TFRecord files can't have these columns: {'; '.join(problems)}")
     return columns
+
+
+def _features(columns: Sequence[pa.Field], options: Options, partitions: Iterable[str]) -> list[pa.Field]:
+    """Return the columns that come from the records."""
+    same: Callable[[str], str] = str if options.case_sensitive else str.lower
+    outside = {*map(same, partitions), same(options.column_name_of_corrupt_record)}
+    return [column for column in columns if same(column.name) not in outside]
 
 
 def check_written(schema: "StructType", options: Options) -> None:
@@ -155,6 +178,8 @@ class Seen:
             raise SpecError(
                 f"feature {name!r} holds bytes in one record and numbers in another: give a schema without it"
             )
+        if self.steps != other.steps:
+            raise SpecError(f"feature {name!r} {IN_BOTH}")
         return Seen(
             FLOAT if len(kinds) > 1 else max(kinds, default=0),
             self.many or other.many,
@@ -186,17 +211,55 @@ def seen_in(splits: Iterable[Split], options: Options, limit: int = 0) -> dict[s
     dict of str to Seen
         Records that can't be read are ignored.
     """
-    seen: dict[str, Seen] = {}
+    return reduce(merged, (seen_in_block(each, options) for each in _first(splits, options, limit)), {})
+
+
+def _first(splits: Iterable[Split], options: Options, limit: int) -> Iterator[Block]:
+    """Yield the blocks with the first records of some splits, 0 for all."""
     count = 0
     for split in splits:
-        for block in records_of(split):
+        for block in records_of(split, options):
             if isinstance(block, Damaged):
                 break  # reading reports it
-            seen = merged(seen, seen_in_block(block, options))
+            yield block
             count += len(block.spans)
             if limit and count >= limit:
-                return seen
-    return seen
+                return
+
+
+def options_for(columns: Sequence[pa.Field], files: Sequence[File], options: Options, *, inferred: bool) -> Options:
+    """Return the options with which files are read: the names of an inferred schema are exact.
+
+    Of a given schema, warn of the columns that none of the first records has, each with the nearest name of a feature.
+    Mostly this reads one block; for a column that is not there, `sample_records`.
+    """
+    if inferred:
+        return replace(options, case_sensitive=True)
+    inside = _features(columns, options, partition_types(files, options))
+    if options.record_type is not RecordType.BYTE_ARRAY:
+        splits = (split for task in plan(files, options.split_bytes) for split in task)
+        _warn_of_absent([each.name for each in inside], splits, options)
+    return options
+
+
+def _warn_of_absent(columns: Sequence[str], splits: Iterable[Split], options: Options) -> None:
+    same: Callable[[str], str] = str if options.case_sensitive else str.lower
+    absent, seen, count = {same(name): name for name in columns}, set[str](), 0
+    for block in _first(splits, options, options.sample_records or Options.sample_records):
+        try:
+            records = Records(block.data, block.spans)
+            names = {*records.features.names, *records.feature_lists.names}
+        except BadRecords:
+            return  # reading reports it
+        seen |= names
+        count += len(block.spans)
+        absent = {key: name for key, name in absent.items() if key not in set(map(same, names))}
+        if not absent:
+            return
+    lower = {name.lower(): name for name in sorted(seen)}
+    for name in absent.values() if count else ():
+        near = "".join(f"; the nearest name is {lower[each]!r}" for each in get_close_matches(name.lower(), lower, 1))
+        warnings.warn(f"column {name!r} is null: none of the first {count} records has it{near}", stacklevel=3)
 
 
 def seen_in_block(block: Block, options: Options) -> dict[str, Seen]:
@@ -208,6 +271,8 @@ def seen_in_block(block: Block, options: Options) -> dict[str, Seen]:
             found = {name: _feature(records.features, name) for name in records.features.names}
             if options.record_type is RecordType.SEQUENCE_EXAMPLE:
                 lists = records.feature_lists
+                if both := sorted(found.keys() & lists.names):
+                    raise SpecError(f"feature {both[0]!r} {IN_BOTH}")
                 found.update({name: _steps(lists, name) for name in lists.names})
             return found
         except BadRecords as bad:
@@ -272,7 +337,7 @@ def inferred(files: Sequence[File], options: Options, summarize: Summarize | Non
         if not seen:
             raise SpecError("there are no records to infer the columns from: give a schema")
         columns = columns_of(seen, options)
-    return columns + [pa.field(name, kind) for name, kind in partition_types(files).items()]
+    return columns + [pa.field(name, kind) for name, kind in partition_types(files, options).items()]
 
 
 def spark_schema(files: Sequence[File], options: Options, summarize: Summarize | None = None) -> "StructType":
@@ -296,8 +361,8 @@ def _type(name: str, seen: Seen, options: Options) -> pa.DataType:
     return kind
 
 
-def partition_types(files: Sequence[File]) -> dict[str, pa.DataType]:
-    """Return the types of the partition columns, which all their values fit.
+def partition_types(files: Sequence[File], options: Options | None = None) -> dict[str, pa.DataType]:
+    """Return the types of the partition columns, which all their values fit, or text if the options say so.
 
     Examples
     --------
@@ -308,6 +373,8 @@ def partition_types(files: Sequence[File]) -> dict[str, pa.DataType]:
     for file in files:
         if {name for name, _ in file.values} != names:
             raise SpecError(f"{file.path} is not in directories for {', '.join(sorted(names))}, as other files are")
+    if not (options or Options.of({})).partition_column_type_inference:
+        return dict.fromkeys(sorted(names), pa.string())
     return {
         name: _common([value for file in files for key, value in file.values if key == name]) for name in sorted(names)
     }

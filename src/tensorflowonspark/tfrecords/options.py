@@ -1,13 +1,18 @@
 """Options of reading and writing files of records, by the names of Spark's own sources."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import Any
+from zoneinfo import ZoneInfo
 
+from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.feed_messages import parse_bytes
 
-__all__ = ["Compression", "Mode", "Options", "RecordType"]
+__all__ = ["SETTINGS", "UNSUPPORTED", "Compression", "Mode", "Options", "OverwriteMode", "RecordType"]
 
 
 class RecordType(Enum):
@@ -34,6 +39,34 @@ class Compression(Enum):
     ZLIB = "zlib"
 
 
+class OverwriteMode(Enum):
+    """What an overwrite of a directory with partition columns replaces."""
+
+    STATIC = "static"  # all of it
+    DYNAMIC = "dynamic"  # the partitions that are written
+
+
+# The settings of Spark's session that its own file sources obey, with the option that each is the default of.
+SETTINGS = {
+    "spark.sql.caseSensitive": "case_sensitive",
+    "spark.sql.columnNameOfCorruptRecord": "column_name_of_corrupt_record",
+    "spark.sql.files.ignoreCorruptFiles": "ignore_corrupt_files",
+    "spark.sql.files.ignoreInvalidPartitionPaths": "ignore_invalid_partition_paths",
+    "spark.sql.files.ignoreMissingFiles": "ignore_missing_files",
+    "spark.sql.files.maxPartitionBytes": "split_bytes",
+    "spark.sql.files.maxRecordsPerFile": "max_records_per_file",
+    "spark.sql.session.timeZone": "time_zone",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "partition_column_type_inference",
+    "spark.sql.sources.partitionOverwriteMode": "partition_overwrite_mode",
+}
+# Those that change which rows are read, and are not implemented, with the value that changes nothing.
+UNSUPPORTED = {
+    "mapreduce.input.pathFilter.class": "",
+    "spark.sql.files.archive.reader.enabled": "false",
+    "spark.sql.files.ignoredPathSegmentRegex": "^[._]",
+}
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of ``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``.
@@ -56,12 +89,36 @@ class Options:
         ``sampleRecords``: the number of records, over all files, from which a schema is inferred; 0 for all of them.
     split_bytes : int
         ``splitBytes``: the size, in bytes, above which several tasks read a file.
-    recursive_file_lookup : bool
-        ``recursiveFileLookup``: whether to read all files below a directory, without partition columns.
     compression : Compression
         ``compression`` of written files: ``none`` (the default), ``gzip`` or ``zlib``.
     partition_by : tuple of str
         ``partitionBy``: the columns, separated by commas, whose values become directories.
+    partition_overwrite_mode : OverwriteMode
+        ``partitionOverwriteMode``: whether an overwrite replaces the whole directory (``static``, the default) or only
+        the partitions that it writes (``dynamic``).
+    max_records_per_file : int
+        ``maxRecordsPerFile``: the most records of a written file; 0 for any number.
+    recursive_file_lookup : bool
+        ``recursiveFileLookup``: whether to read all files below a directory, without partition columns.
+    path_glob_filter : str
+        ``pathGlobFilter``: a wildcard that the names of files must match.
+    modified_after, modified_before : str
+        ``modifiedAfter``, ``modifiedBefore``: read only files that were written later, or earlier, than a time such as
+        ``2026-11-25T08:00:00``, in the time zone of `time_zone`.
+    time_zone : str
+        ``timeZone``: by default the session's, else the machine's.
+    base_path : str
+        ``basePath``: the directory below which names of directories are partition columns; by default each path.
+    partition_column_type_inference : bool
+        ``partitionColumnTypeInference``: whether partition columns have a type that all their values fit, or are text.
+    ignore_invalid_partition_paths : bool
+        ``ignoreInvalidPartitionPaths``: whether files outside of partition directories, beside some, are left out.
+    ignore_corrupt_files : bool
+        ``ignoreCorruptFiles``: whether what can't be read of a damaged file is left out, and logged on the executor.
+    ignore_missing_files : bool
+        ``ignoreMissingFiles``: whether files that went after they were listed are left out, and logged.
+    case_sensitive : bool
+        ``caseSensitive``: whether the features of a given schema are found only if the case of letters matches.
     max_files_per_trigger : int
         ``maxFilesPerTrigger``: the most files of a micro-batch of a stream, on Spark 4.2 or newer; 0 for all.
 
@@ -73,8 +130,10 @@ class Options:
     Traceback (most recent call last):
         ...
     tensorflowonspark.errors.SpecError: option 'recrodType' is unknown; there are recordType, mode, \
-columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, recursiveFileLookup, compression, \
-partitionBy, maxFilesPerTrigger
+columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, compression, partitionBy, \
+partitionOverwriteMode, maxRecordsPerFile, recursiveFileLookup, pathGlobFilter, modifiedAfter, modifiedBefore, \
+timeZone, basePath, partitionColumnTypeInference, ignoreInvalidPartitionPaths, ignoreCorruptFiles, \
+ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
     """
 
     record_type: RecordType = RecordType.EXAMPLE
@@ -84,14 +143,26 @@ partitionBy, maxFilesPerTrigger
     binary_features: tuple[str, ...] = ()
     sample_records: int = 10_000
     split_bytes: int = 128 << 20
-    recursive_file_lookup: bool = False
     compression: Compression = Compression.NONE
     partition_by: tuple[str, ...] = ()
+    partition_overwrite_mode: OverwriteMode = OverwriteMode.STATIC
+    max_records_per_file: int = 0
+    recursive_file_lookup: bool = False
+    path_glob_filter: str = ""
+    modified_after: str = ""
+    modified_before: str = ""
+    time_zone: str = ""
+    base_path: str = ""
+    partition_column_type_inference: bool = True
+    ignore_invalid_partition_paths: bool = False
+    ignore_corrupt_files: bool = False
+    ignore_missing_files: bool = False
+    case_sensitive: bool = False
     max_files_per_trigger: int = 0
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Options":
-        """Return a user's options, whose names match in any case.
+        """Return a user's options, whose names match in any case; the defaults are the settings of Spark's session.
 
         Parameters
         ----------
@@ -101,17 +172,22 @@ partitionBy, maxFilesPerTrigger
         Returns
         -------
         Options
-            With the defaults of all other options.
+            With the defaults of all other options: `SETTINGS`, as they came here with those of file systems.
 
         Raises
         ------
         SpecError
-            If a name is unknown or a value is invalid.
+            If a name is unknown, a value is invalid, or the session has a setting of `UNSUPPORTED`.
         """
         names = {_camel(each.name): each for each in fields(cls)}
         known = {name.lower(): name for name in names}
+        session = storage.settings()
+        for name, harmless in UNSUPPORTED.items():
+            if session.get(name, harmless).lower() != harmless:
+                raise SpecError(f"{name}={session[name]!r} is not supported for TFRecord files: unset it")
         values: dict[str, Any] = {}
-        for key, value in given.items():
+        defaults = [(_camel(field), session[name]) for name, field in SETTINGS.items() if name in session]
+        for key, value in [*defaults, *given.items()]:
             if value is None or key.lower() in ("path", "paths") or key.startswith("__"):
                 continue
             if key.lower() not in known:
@@ -121,7 +197,34 @@ partitionBy, maxFilesPerTrigger
         options = cls(**values)
         if options.float_type not in ("float", "double"):
             raise SpecError(f"option floatType={options.float_type!r}: expected float or double")
+        for name in ("modified_after", "modified_before"):
+            options.seconds(name)
         return options
+
+    def seconds(self, name: str) -> float | None:
+        """Return an option that is a time in seconds since 1970, or None if it is not given."""
+        text = getattr(self, name)
+        if not text:
+            return None
+        try:
+            when = datetime.fromisoformat(text)
+            return (when if when.tzinfo else when.replace(tzinfo=_zone(self.time_zone))).timestamp()
+        except (ValueError, KeyError, OSError) as error:
+            raise SpecError(
+                f"option {_camel(name)}={text!r}, timeZone={self.time_zone!r}: expected a time such as "
+                f"2026-11-25T08:00:00 and a zone such as Europe/Berlin or +01:00 ({error})"
+            ) from None
+
+
+def _zone(name: str) -> tzinfo | None:
+    """Return a time zone by its name in Spark; None for the machine's."""
+    if not name:
+        return None
+    offset = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::?(\d\d))?", name)
+    if not offset:
+        return ZoneInfo("UTC" if name == "Z" else name)
+    minutes = 60 * int(offset[2]) + int(offset[3] or 0)
+    return timezone(timedelta(minutes=-minutes if offset[1] == "-" else minutes))
 
 
 def _camel(name: str) -> str:
@@ -143,11 +246,17 @@ def _value(name: str, default: Any, given: Any) -> Any:
             raise SpecError(f"option {name}={text!r}: expected true or false")
         return text.lower() == "true"
     if isinstance(default, int):
-        if not text.isdigit():
-            raise SpecError(f"option {name}={text!r}: expected a whole number")
-        return int(text)
+        return _number(name, text)
     if isinstance(default, tuple):
         if isinstance(given, (list, tuple)):
             return tuple(given)
         return tuple(each.strip() for each in text.split(",") if each.strip())
     return text
+
+
+def _number(name: str, text: str) -> int:
+    if name == "splitBytes":
+        return parse_bytes(f"option {name}", text)
+    if not text.isdigit():
+        raise SpecError(f"option {name}={text!r}: expected a whole number")
+    return int(text)

@@ -23,6 +23,7 @@ from tensorflowonspark.tfrecords.framing import (
     compression_of,
     decompressed,
     first_header,
+    foreign_compression,
 )
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
 from tensorflowonspark.tfrecords.wire import BadRecords, gather
@@ -34,6 +35,7 @@ _ADVICE = (
     'mode="DROPMALFORMED" leaves out what can\'t be read, mode="PERMISSIVE" gives rows of nulls for it and the reason '
     "in a column _corrupt_record string"
 )
+_REPACK = "decompress it, or compress it by gzip"
 _log = logging.getLogger(__name__)
 
 
@@ -53,10 +55,25 @@ class Damaged:
     reason: str
 
 
-def records_of(split: Split) -> Iterator[Block | Damaged]:
-    """Yield the records of a split, and last a `Damaged` if the file can't be read to the end of the split."""
+def records_of(split: Split, options: Options) -> Iterator[Block | Damaged]:
+    """Yield the records of a split, and last a `Damaged` if the file can't be read to the end of the split.
+
+    Raises
+    ------
+    TFRecordError
+        If the file has a compression that TFRecord files do not have.
+    FileNotFoundError
+        If it is gone, unless the option `ignore_missing_files` is set.
+    """
     files, path = storage.file_system(split.file.path)
-    with files.open(path, "rb") as file:
+    try:
+        file = files.open(path, "rb")
+    except FileNotFoundError:
+        if not options.ignore_missing_files:
+            raise
+        _log.warning("%s is gone since it was listed, and was left out", split.file.path)
+        return
+    with file:
         try:
             yield from _blocks(file, split)
         except BrokenFile as error:
@@ -64,7 +81,12 @@ def records_of(split: Split) -> Iterator[Block | Damaged]:
 
 
 def _blocks(file: BinaryIO, split: Split) -> Iterator[Block]:
-    compression = compression_of(file.read(HEADER_BYTES))
+    head = file.read(HEADER_BYTES)
+    if other := foreign_compression(head, split.file.path):
+        raise TFRecordError(
+            split.file.path, 0, f"it is compressed by {other}, and a TFRecord file by gzip or zlib, or not", _REPACK
+        )
+    compression = compression_of(head)
     if compression is not Compression.NONE:
         if split.begin == 0:  # decompression starts at the beginning, so the first split is the whole file
             file.seek(0)
@@ -85,7 +107,7 @@ def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options)
     columns : sequence of pa.Field
         The columns of the rows: features, partition columns of the files, and the column of reasons.
     options : Options
-        Only `record_type`, `mode` and `column_name_of_corrupt_record` apply.
+        `record_type`, `mode`, `column_name_of_corrupt_record`, `case_sensitive` and what to ignore apply.
 
     Yields
     ------
@@ -99,7 +121,7 @@ def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options)
     """
     for split in splits:
         reader = _Reader(split, list(columns), options)
-        for block in records_of(split):
+        for block in records_of(split, options):
             if (batch := reader.rows(block)) is not None:
                 yield batch
         reader.log_dropped()
@@ -113,10 +135,10 @@ def count(split: Split, columns: Sequence[pa.Field], options: Options) -> int:
     TFRecordError
         As `read` does, except for records whose data are wrong.
     """
-    if options.mode is Mode.DROPMALFORMED:
+    if options.mode is Mode.DROPMALFORMED or options.ignore_corrupt_files:
         return sum(batch.num_rows for batch in read([split], columns, options))
     rows = 0
-    for block in records_of(split):
+    for block in records_of(split, options):
         if not isinstance(block, Damaged):
             rows += len(block.spans)
         elif options.mode is Mode.FAILFAST:
@@ -133,7 +155,8 @@ class _Reader:
         self._file = split.file.path
         self._options = options
         self._schema = pa.schema(columns)
-        self._constants = dict(split.file.values)
+        alike = {} if options.case_sensitive else {each.name.lower(): each.name for each in columns}
+        self._constants = {alike.get(name.lower(), name): value for name, value in split.file.values}
         special = {*self._constants, options.column_name_of_corrupt_record}
         self._features = [column for column in columns if column.name not in special]
         self._dropped = 0
@@ -142,6 +165,9 @@ class _Reader:
         """Return the rows of a block, or None for the rest of a file that is left out."""
         if isinstance(block, Damaged):
             return self._rest(block)
+        if block.wrong.size and self._options.ignore_corrupt_files:
+            self._dropped += block.wrong.size
+            block = block.without_wrong()
         data, spans = block.data, block.spans
         bad: dict[int, str] = {}
         if block.wrong.size:
@@ -172,7 +198,8 @@ class _Reader:
             pa.field(each.name, each.type.field("values").type, each.nullable) if is_vector(each.type) else each
             for each in self._features
         ]
-        found = decode(records, plain, self._options.record_type is RecordType.SEQUENCE_EXAMPLE)
+        sequences = self._options.record_type is RecordType.SEQUENCE_EXAMPLE
+        found = decode(records, plain, sequences, self._options.case_sensitive)
         return [
             lists_as_vectors(array, column.type) if is_vector(column.type) else array
             for array, column in zip(found, self._features, strict=True)
@@ -188,10 +215,11 @@ class _Reader:
 
     def _rest(self, damaged: Damaged) -> pa.RecordBatch | None:
         """Return one row for the rest of a file, whose number of records is unknown, or None."""
-        if self._options.mode is Mode.FAILFAST:
+        ignored = self._options.ignore_corrupt_files
+        if self._options.mode is Mode.FAILFAST and not ignored:
             raise TFRecordError(self._file, damaged.offset, damaged.reason, _ADVICE)
         self._dropped += 1
-        if self._options.mode is Mode.DROPMALFORMED:
+        if self._options.mode is Mode.DROPMALFORMED or ignored:
             return None
         reason = f"{self._file}, byte {damaged.offset}: {damaged.reason}; the rest of the file is lost"
         return self._batch([pa.nulls(1, each.type) for each in self._features], 1, pa.array([reason]))

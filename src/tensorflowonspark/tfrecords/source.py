@@ -6,8 +6,11 @@ days older than the newest. A new file that is older than that is ignored, as in
 `Output` and Spark do.
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
@@ -24,12 +27,17 @@ from pyspark.sql.types import StructType
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.files import File, Split, find, plan
-from tensorflowonspark.tfrecords.infer import arrow_columns, check_written, partition_types, spark_schema
+from tensorflowonspark.tfrecords.infer import arrow_columns, check_written, options_for, partition_types, spark_schema
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
 from tensorflowonspark.tfrecords.writing import Output
 
 __all__ = ["CarriesSettings", "SplitsPartition", "TFRecordSource", "TFRecordStream"]
+
+
+# The types whose values are the same text in Arrow and in Spark.
+_TEXT = re.compile(r"(string|char|varchar|tinyint|smallint|int|bigint|boolean|date|binary)(\W.*)?")
+_OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
 class CarriesSettings:
@@ -56,6 +64,7 @@ class TFRecordSource(CarriesSettings, DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        self._inferred = False
         storage.use(self.settings)
 
     @classmethod
@@ -68,30 +77,48 @@ class TFRecordSource(CarriesSettings, DataSource):
         return Options.of(dict(self.options))
 
     @property
-    def _path(self) -> str:
-        if not self.options.get("path"):
+    def _paths(self) -> list[str]:
+        """The arguments of ``load``, of which Spark passes several as one option, in JSON."""
+        one = [str(self.options["path"])] if self.options.get("path") else []
+        paths = [*one, *json.loads(self.options.get("paths", "[]"))]
+        if not paths:
             raise SpecError('no path: spark.read.format("tfrecord").load(path), or .save(path)')
-        return str(self.options["path"])
+        return paths
 
     def _files(self) -> list[File]:
-        return find([self._path], self._options.recursive_file_lookup)
+        return find(self._paths, self._options)
 
     def schema(self) -> StructType:
         """Return the columns inferred from the records."""
+        self._inferred = True
         return spark_schema(self._files(), self._options)
 
     def reader(self, schema: StructType) -> "_Reader":
         """Return a reader of the present files."""
-        return _Reader(self._files(), schema, self._options)
+        return _Reader(self._files(), schema, self._options, self._inferred)
 
     def streamReader(self, schema: StructType) -> "TFRecordStream":  # noqa: N802 - Spark's name
         """Return a reader of present and future files."""
-        return TFRecordStream(self._path, schema, self._options)
+        return TFRecordStream(self._paths, schema, self._options, self._inferred)
 
     def writer(self, schema: StructType, overwrite: bool) -> "_Writer":
         """Return a writer of files."""
         check_written(schema, self._options)
-        output = Output(self._path, self._options, overwrite)
+        (path,) = self._paths
+        for name in self._options.partition_by:
+            if not _TEXT.fullmatch(kind := schema[name].dataType.simpleString()):
+                raise SpecError(
+                    f"partitionBy={name!r}: only Spark itself writes a {kind} as the name of a directory: cast the "
+                    "column to string first, or use tfos.write_tfrecord"
+                )
+        output = Output(path, self._options, overwrite)
+        said = "partitionOverwriteMode" in self.options or _OVERWRITE_MODE in self.settings
+        if overwrite and self._options.partition_by and not said and output.has_partitions():
+            raise SpecError(
+                f"mode('overwrite') would replace all partitions of {path}: say so by option('partitionOverwriteMode', "
+                "'static'), or 'dynamic' for those that are written. format('tfrecord') sees no setting that was made "
+                "after register_tfrecord(spark)"
+            )
         output.begin()
         return _Writer(output)
 
@@ -104,10 +131,10 @@ class SplitsPartition(InputPartition):
 
 
 class _Reader(CarriesSettings, DataSourceReader):
-    def __init__(self, files: Sequence[File], schema: StructType, options: Options) -> None:
+    def __init__(self, files: Sequence[File], schema: StructType, options: Options, inferred: bool) -> None:
         self._files = files
-        self._columns = arrow_columns(schema, options, partition_types(files))
-        self._options = options
+        self._columns = arrow_columns(schema, options, partition_types(files, options))
+        self._options = options_for(self._columns, files, options, inferred=inferred)
 
     def partitions(self) -> Sequence[InputPartition]:
         found = plan(self._files, self._options.split_bytes)
@@ -148,18 +175,24 @@ class TFRecordStream(CarriesSettings, DataSourceStreamReader):
 
     Parameters
     ----------
-    path : str
-        A directory or wildcards.
+    paths : sequence of str
+        Directories or wildcards.
     schema : StructType
         The columns of the rows.
     options : Options
         The options of the source.
+    inferred : bool
+        Whether the columns are those that the records had.
     """
 
-    def __init__(self, path: str, schema: StructType, options: Options) -> None:
-        self._path = path
+    def __init__(self, paths: Sequence[str], schema: StructType, options: Options, inferred: bool) -> None:
+        if options.max_files_per_trigger and find_spec("pyspark.sql.streaming.datasource") is None:
+            raise SpecError("option maxFilesPerTrigger needs Spark 4.2 or newer: older ones read all files at once")
+        self._paths = paths
+        files = find(paths, options)
+        self._columns = arrow_columns(schema, options, partition_types(files, options))
         self._options = options
-        self._columns = arrow_columns(schema, options, partition_types(find([path], options.recursive_file_lookup)))
+        self._reading = options_for(self._columns, files, options, inferred=inferred)
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return the offset before all files."""
@@ -168,7 +201,7 @@ class TFRecordStream(CarriesSettings, DataSourceStreamReader):
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
         """Return the offset after the present files, or after as many new ones as the limit allows."""
         known = start or self.initialOffset()
-        files = find([self._path], self._options.recursive_file_lookup)
+        files = find(self._paths, self._options)
         new = [each for each in files if each.path not in known["files"] and each.modified >= known["since"]]
         new.sort(key=lambda each: (each.modified, each.path))
         chosen = new[: getattr(limit, "max_files", None)]
@@ -188,12 +221,12 @@ class TFRecordStream(CarriesSettings, DataSourceStreamReader):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the splits of a micro-batch, a partition for each task."""
         wanted = set(end["files"]) - set(start["files"])
-        files = [each for each in find([self._path], self._options.recursive_file_lookup) if each.path in wanted]
+        files = [each for each in find(self._paths, self._options) if each.path in wanted]
         if gone := sorted(wanted - {each.path for each in files}):
-            raise SpecError(f"files of {self._path} went before they were read: {', '.join(gone[:5])}")
+            raise SpecError(f"files of {', '.join(self._paths)} went before they were read: {', '.join(gone[:5])}")
         found = plan(files, self._options.split_bytes)
         return [SplitsPartition(task) for task in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        return read(partition.splits, self._columns, self._options)
+        return read(partition.splits, self._columns, self._reading)

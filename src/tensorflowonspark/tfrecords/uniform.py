@@ -6,7 +6,7 @@ for lengths. One of them is parsed, its *head* (all bytes before its values), an
 with it. What differs in any way is left to `examples`, which reads any encoding.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -33,10 +33,13 @@ class UniformRecords:
     record : array of int
         The numbers of the records.
     parts : dict
-        The values of each feature.
+        The values of each wanted feature.
+    names : iterable of str
+        The names of all features.
     """
 
-    def __init__(self, data: Bytes, record: Ints, parts: dict[str, Part]) -> None:
+    def __init__(self, data: Bytes, record: Ints, parts: dict[str, Part], names: Iterable[str]) -> None:
+        self.names = names
         self._data = data
         self._record = record
         self._parts = parts
@@ -85,7 +88,7 @@ def read_uniform(data: Bytes, maps: Spans, kinds: Mapping[str, tuple[int, ...]])
     good = ~walk.odd
     keep = None if good.all() else good
     parts = {name: _ordered(parts, keep) for name, parts in walk.found.items() if name in kinds}
-    return UniformRecords(data, maps.record, parts), good
+    return UniformRecords(data, maps.record, parts, walk.found), good
 
 
 class _Walk:

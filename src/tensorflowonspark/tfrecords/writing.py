@@ -3,8 +3,10 @@
 import posixpath
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.files import directory_of
 from tensorflowonspark.tfrecords.framing import compressor, framed
-from tensorflowonspark.tfrecords.options import Compression, Options, RecordType
+from tensorflowonspark.tfrecords.options import Compression, Options, OverwriteMode, RecordType
 
 __all__ = ["Output"]
 
@@ -40,7 +42,8 @@ class Output:
     options : Options
         The options of the files.
     overwrite : bool
-        Whether the commit removes the previous contents.
+        Whether the commit removes the previous contents: those of the partitions that are written, if the options say
+        so, or else all.
     job : str
         The identifier of the job, unique among all jobs that write the directory.
     prefix : str
@@ -64,6 +67,11 @@ class Output:
         files.invalidate_cache()
         return bool(files.exists(path))
 
+    def has_partitions(self) -> bool:
+        """Return whether the path is a directory with some of partitions in it."""
+        files, path = storage.file_system(self.path)
+        return self.exists() and any("=" in posixpath.basename(each) for each in files.ls(path, detail=False))
+
     def begin(self) -> None:
         """Create the staging directory, in which tasks may write until `commit` or `abort`."""
         files, staging = storage.file_system(self._staging)
@@ -86,18 +94,27 @@ class Output:
             The paths of its files, relative to the directory.
         """
         attempt = uuid.uuid4().hex[:8]  # Spark may repeat a task, and commits one of its attempts
-        name = f"{self.prefix}-{task:05d}-{self.job[:8]}-{attempt}{_ENDINGS[self.options.compression]}"
+        begin, ending = f"{self.prefix}-{task:05d}-{self.job[:8]}-{attempt}", _ENDINGS[self.options.compression]
+        most = self.options.max_records_per_file
         open_files: dict[str, _PartFile] = {}
+        names: list[str] = []
         try:
             for batch in batches:
                 for folder, rows in self._divided(batch):
-                    if folder not in open_files:
-                        open_files[folder] = _PartFile(self._staging, folder, name, self.options)
-                    open_files[folder].add(rows)
+                    done = 0
+                    while done < rows.num_rows:
+                        if folder in open_files and open_files[folder].rows == most > 0:
+                            open_files.pop(folder).close()
+                        if folder not in open_files:
+                            names.append(f"{folder}{begin}-c{len(names):03d}{ending}")
+                            open_files[folder] = _PartFile(self._staging, names[-1], self.options)
+                        room = most - open_files[folder].rows if most else rows.num_rows
+                        open_files[folder].add(rows.slice(done, room))
+                        done += room
         finally:
             for part in open_files.values():
                 part.close()
-        return [f"{folder}{name}" for folder in open_files]
+        return names
 
     def _divided(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield each partition directory with its rows, without the partition columns."""
@@ -120,21 +137,40 @@ class Output:
             yield folder, rest.take(pa.array(rows))
 
     def commit(self, names: Iterable[str]) -> None:
-        """Move the files of all tasks to the directory, and mark it as complete."""
+        """Move the files of all tasks to the directory, remove what they replace, and mark it as complete.
+
+        New files come before old ones go: a process that ends in between leaves both, and no mark. A failed move is
+        undone.
+        """
         files, path = storage.file_system(self.path)
         files.invalidate_cache()
         _, staging = storage.file_system(self._staging)
+        root = path.rstrip("/")
         files.makedirs(path, exist_ok=True)
+        marked = files.exists(f"{root}/{_SUCCESS}")
+        if marked:
+            files.rm(f"{root}/{_SUCCESS}")
+        moved: list[str] = []
+        try:
+            for name in names:
+                target = f"{root}/{name}"
+                files.makedirs(posixpath.dirname(target), exist_ok=True)
+                moved.append(target)
+                files.mv(f"{staging}/{name}", target)
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to report
+                for target in moved:
+                    if files.exists(target):
+                        files.rm(target)
+                if marked:
+                    files.pipe_file(f"{root}/{_SUCCESS}", b"")
+            raise
         if self.overwrite:
-            for old in files.ls(path, detail=False):
-                if posixpath.basename(old.rstrip("/")) != _TEMPORARY:
-                    files.rm(old, recursive=True)
-        for name in names:
-            target = f"{path.rstrip('/')}/{name}"
-            files.makedirs(posixpath.dirname(target), exist_ok=True)
-            files.mv(f"{staging}/{name}", target)
+            dynamic = self.options.partition_by and self.options.partition_overwrite_mode is OverwriteMode.DYNAMIC
+            for folder in {posixpath.dirname(target) for target in moved} if dynamic else {root}:
+                _remove_others(files, folder, moved)
         self._clean_up()
-        files.pipe_file(f"{path.rstrip('/')}/{_SUCCESS}", b"")
+        files.pipe_file(f"{root}/{_SUCCESS}", b"")
 
     def abort(self) -> None:
         """Remove the files of all tasks; the previous contents are unchanged."""
@@ -157,23 +193,37 @@ class Output:
             files.rmdir(path)
 
 
-class _PartFile:
-    """An open file of one task."""
+def _remove_others(files: Any, folder: str, kept: Sequence[str]) -> None:
+    """Remove what is in a directory, except for some files."""
+    files.invalidate_cache()
+    for found in files.ls(folder, detail=False):
+        path = f"{folder}/{posixpath.basename(str(found).rstrip('/'))}"  # whatever else an adapter's names begin with
+        inside = [each for each in kept if each.startswith(f"{path}/")]
+        if inside:
+            _remove_others(files, path, inside)
+        elif path not in kept and posixpath.basename(path) != _TEMPORARY:
+            files.rm(path, recursive=True)
 
-    def __init__(self, staging: str, folder: str, name: str, options: Options) -> None:
+
+class _PartFile:
+    """An open file of one task, to which `rows` have been written."""
+
+    def __init__(self, staging: str, name: str, options: Options) -> None:
         files, within = storage.file_system(staging)
         # A task that outlives its failed job must not create the directory again.
         files.invalidate_cache()
         if not files.exists(f"{within}/{_STARTED}"):
             raise SpecError(f"the job that writes {staging} is over")
-        if folder:
+        if folder := posixpath.dirname(name):
             files.makedirs(f"{within}/{folder}", exist_ok=True)
-        self._file = files.open(f"{within}/{folder}{name}", "wb")
+        self._file = files.open(f"{within}/{name}", "wb")
+        self.rows = 0
         self._options = options
         self._compressor = compressor(options.compression)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write some rows."""
+        self.rows += batch.num_rows
         pieces = max(1, min(-(-batch.nbytes // _SLICE_BYTES), batch.num_rows))
         size = -(-batch.num_rows // pieces)
         for begin in range(0, batch.num_rows, size):

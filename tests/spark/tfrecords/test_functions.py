@@ -5,6 +5,7 @@ import decimal
 import os
 
 import numpy as np
+import pyspark
 import pytest
 import tensorflow as tf
 from pyspark.ml.linalg import Vectors, VectorUDT
@@ -13,6 +14,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 import tensorflowonspark as tfos
+from tensorflowonspark.tfrecords.options import SETTINGS, UNSUPPORTED
+from tests.support.file_settings import WITHOUT_MEANING
+from tests.support.file_trees import STRICTER, TREES, grow
 from tests.support.tfrecord_examples import example, floats, ints, texts, write
 
 pytestmark = pytest.mark.masters("local")
@@ -228,7 +232,7 @@ def test_bad_records_are_reported_or_left_out(spark, tmp_path):
     [
         ("/no/such", {}, "there is no file or directory '/no/such'"),
         ("/tmp", {"mode": "SLOPPY"}, "option mode='SLOPPY': expected one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
-        ("/tmp", {"splitBytes": "many"}, "option splitBytes='many': expected a whole number"),
+        ("/tmp", {"splitBytes": "many"}, "option splitBytes='many': expected a number of bytes above 0"),
     ],
 )
 def test_what_can_not_be_read_is_refused(spark, path, options, message):
@@ -244,11 +248,99 @@ def test_what_can_not_be_read_is_refused(spark, path, options, message):
         ("map(1, 2) as m", [], "column 'm' has type map<int32, int32.*>: a feature has no keys"),
         ("array(array(1)) as a", [], "recordType=SequenceExample"),
         ("struct(1 as x) as s", [], r"columns of their own \(col.field\)"),
+        (
+            "interval '1' month as i",
+            [],
+            "column 'i' has type interval month: its length in time varies: cast it to int",
+        ),
     ],
 )
 def test_what_can_not_be_written_is_refused(spark, tmp_path, columns, partition_by, message):
     with pytest.raises(tfos.SpecError, match=message):
         tfos.write_tfrecord(spark.sql(f"select {columns}"), str(tmp_path / "records"), partition_by=partition_by)
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4", reason="Spark has variants from 4.0 on")
+def test_a_variant_is_refused_with_its_own_advice(spark, tmp_path):
+    for value in ("parse_json('1')", "array(parse_json('1'))"):
+        with pytest.raises(
+            tfos.SpecError, match="column 'v' has type .*variant.*: .*take parts of it with variant_get"
+        ):
+            tfos.write_tfrecord(spark.sql(f"select {value} as v"), str(tmp_path / "records"))
+
+
+def test_names_of_directories_are_those_that_spark_writes(spark, tmp_path):
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        values = {
+            "timestamp": "timestamp'2024-02-03 04:05:06.789'", "ntz": "timestamp_ntz'2024-02-03 00:00:00'",
+            "date": "date'2024-02-03'", "double": "1e20D", "float": "cast(0.1 as float)", "boolean": "true",
+            "decimal": "12345678901234567890.5", "text": "'a b/ü%c[]{}^~\\'\"#*:=?'", "`a.b`": "1",
+            "binary": "X'41C3BC'",
+        }  # fmt: skip
+        frame = spark.sql("select 1 id, " + ", ".join(f"{value} {name}" for name, value in values.items()))
+        by = [name for name in frame.columns if name != "id"]
+        frame.write.partitionBy(*by).parquet(str(tmp_path / "theirs"))
+        tfos.write_tfrecord(frame, str(tmp_path / "ours"), partition_by=by)
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    ours, theirs = (
+        {folder.removeprefix(str(tmp_path / name)) for folder, _, _ in os.walk(tmp_path / name)}
+        for name in ("ours", "theirs")
+    )
+    assert ours == theirs
+
+
+def test_the_settings_of_the_session(spark, tmp_path):
+    path = str(tmp_path / "records")
+    frame = spark.range(0, 4, 1, 1).selectExpr("id", "cast(id % 2 as string) as odd")
+    settings = {
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+        "spark.sql.files.maxRecordsPerFile": "1",
+        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    }
+    tfos.write_tfrecord(frame, path, partition_by=["odd"])
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        tfos.write_tfrecord(frame.where("odd = 1"), path, mode="overwrite", partition_by=["odd"])
+        assert [len(os.listdir(f"{path}/odd={odd}")) for odd in (0, 1)] == [1, 2]
+        assert sorted(collected(tfos.read_tfrecord(spark, path))) == [(0, "0"), (1, "1"), (2, "0"), (3, "1")]
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    tfos.write_tfrecord(frame.where("odd = 1"), path, "overwrite", ["odd"], partitionOverwriteMode="dynamic")
+    assert sorted(collected(tfos.read_tfrecord(spark, path))) == [(0, 0), (1, 1), (2, 0), (3, 1)]
+
+
+def test_every_setting_of_sparks_sources_is_known(spark):
+    """A newer Spark's setting belongs to a table: obeyed, refused, or of no effect."""
+    names = [row.key for row in spark.sql("SET -v").collect()]
+    of_files = [each for each in names if each.startswith(("spark.sql.files.", "spark.sql.sources."))]
+    assert of_files
+    known = (*SETTINGS, *UNSUPPORTED, *WITHOUT_MEANING)
+    assert [each for each in of_files if not each.startswith(known)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in TREES if name not in STRICTER])
+def test_the_files_of_a_directory_are_those_of_spark(spark, tmp_path, name):
+    paths, expected = TREES[name]
+    grow(tmp_path, paths)
+    if isinstance(expected, str):
+        with pytest.raises(Exception, match="CONFLICTING|EMPTY|ALREADY_EXISTS|onflicting|mpty|assertion"):
+            spark.read.format("binaryFile").load(str(tmp_path))
+        return
+    frame = spark.read.format("binaryFile").load(str(tmp_path))
+    of_files = {"path", "modificationTime", "length", "content"}
+    found = {
+        row.path.partition(f"{tmp_path}/")[2]: {
+            key.lower(): str(row[key]) for key in frame.columns if key not in of_files
+        }
+        for row in frame.collect()
+    }
+    # Of two cases of a column's name, Spark takes any.
+    assert found == {path: {key.lower(): value for key, value in of.items()} for path, of in expected.items()}
 
 
 def test_a_null_in_an_array_is_refused(spark, tmp_path):

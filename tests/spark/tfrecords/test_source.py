@@ -46,6 +46,43 @@ def test_partition_columns(session, tmp_path):
     assert ids(frame.where("odd = 1")) == [1, 3, 5, 7, 9]
 
 
+def test_several_paths(session, tmp_path):
+    paths = [str(tmp_path / name) for name in "ab"]
+    for number, path in enumerate(paths):
+        tfos.write_tfrecord(numbers(session, 10 * number), path)
+    assert ids(session.read.format("tfrecord").load(paths)) == list(range(20))
+    assert ids(session.read.format("tfrecord").load(f"{tmp_path}/{{a,b}}")) == list(range(20))
+    given = session.read.format("tfrecord").schema("ID bigint").load(paths)
+    assert (given.columns, sorted(row.ID for row in given.collect())) == (["ID"], list(range(20)))
+
+
+def test_an_overwrite_of_partitions(session, tmp_path):
+    path = str(tmp_path / "records")
+    tfos.write_tfrecord(numbers(session), path, partition_by=["odd"])
+
+    def write(**options):
+        writer = numbers(session, 101, 1).write.format("tfrecord").option("partitionBy", "odd").mode("overwrite")
+        writer.options(**options).save(path)
+        return ids(session.read.format("tfrecord").load(path))
+
+    with pytest.raises(Exception, match="would replace all partitions of .*: say so by option"):
+        write()
+    assert write(partitionOverwriteMode="dynamic") == [0, 2, 4, 6, 8, 101]
+    session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        tfos.register_tfrecord(session)
+        assert write() == [0, 2, 4, 6, 8, 101]
+    finally:
+        session.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    tfos.register_tfrecord(session)
+    assert write(partitionOverwriteMode="static") == [101]
+    with pytest.raises(
+        Exception, match="partitionBy='f': only Spark itself writes a double as the name of a directory"
+    ):
+        writer = numbers(session).selectExpr("id", "1e20D f").write.format("tfrecord").option("partitionBy", "f")
+        writer.mode("append").save(str(tmp_path / "double"))
+
+
 def test_sql(session, tmp_path):
     path = str(tmp_path / "records")
     tfos.write_tfrecord(numbers(session), path)

@@ -22,7 +22,7 @@ COLUMNS = [
     pa.field("why", pa.string()),
 ]
 LISTS = {"bytes": "bytes_list", "float": "float_list", "int": "int64_list"}
-PERMISSIVE = Options(mode=Mode.PERMISSIVE, column_name_of_corrupt_record="why")
+PERMISSIVE = Options(mode=Mode.PERMISSIVE, column_name_of_corrupt_record="why", case_sensitive=True)
 
 
 def example(rng):

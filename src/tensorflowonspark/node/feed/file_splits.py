@@ -3,17 +3,21 @@
 import base64
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from tensorflowonspark.columns.schema import arrow_schema
 from tensorflowonspark.errors import TFRecordError
 from tensorflowonspark.node.feed.tables import FilesToRead
 from tensorflowonspark.tfrecords.files import Split as RecordSplit
 from tensorflowonspark.tfrecords.files import check_unchanged, find, plan
-from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, partition_types
+from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, options_for, partition_types
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import count, read
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 __all__ = [
     "TFRECORD",
@@ -140,13 +144,13 @@ class CountedRecords:
 
 def tfrecord_files(
     paths: Sequence[str],
-    schema: pa.Schema | None,
+    schema: "pa.Schema | StructType | str | None",
     columns: Sequence[str] | None,
     cache_limit: int | str | None,
     options: Mapping[str, Any],
 ) -> FilesToRead:
     """Return what a program asks for by the arguments of ``ctx.read_tfrecord``, as it can be sent to workers."""
-    text = None if schema is None else base64.b64encode(schema.serialize()).decode()
+    text = None if schema is None else base64.b64encode(arrow_schema(schema).serialize()).decode()
     source = {"paths": list(paths), "schema": text, "options": dict(options)}
     return FilesToRead(TFRECORD, source, columns, None, cache_limit)
 
@@ -171,9 +175,10 @@ def tfrecord_splits(
 ) -> tuple[list[Records], pa.Schema]:
     """Return the splits of TFRecord files, and the columns of their rows; `given` holds options by Spark's names."""
     options = Options.of(given)
-    files = find(paths, options.recursive_file_lookup)
+    files = find(paths, options)
     fields = inferred(files, options) if schema is None else list(schema)
-    fields = check_columns(_select(fields, columns), options, partition_types(files))
+    fields = check_columns(_select(fields, columns), options, partition_types(files, options))
+    options = options_for(fields, files, options, inferred=schema is None)
     splits = [split for task in plan(files, options.split_bytes) for split in task]
     splits.sort(key=lambda each: (each.file.path, each.begin))
     return [Records(split, fields, options) for split in splits], pa.schema(fields)

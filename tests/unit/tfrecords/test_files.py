@@ -1,0 +1,80 @@
+"""Which files a path stands for, and their partition columns: the rules of Spark's own sources."""
+
+import os
+
+import pytest
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.tfrecords.files import directory_of, find
+from tensorflowonspark.tfrecords.options import Options
+from tests.support.file_trees import TREES, grow
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_files_of_a_directory(tmp_path, name):
+    paths, expected = TREES[name]
+    grow(tmp_path, paths)
+    if isinstance(expected, str):
+        with pytest.raises(SpecError, match=expected):
+            find([str(tmp_path)])
+        return
+    found = find([str(tmp_path)])
+    assert {os.path.relpath(each.path, tmp_path): dict(each.values) for each in found} == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "expected"),
+    [
+        ("day={1,2}", {}, ["day=1/a", "day=2/b", "day=2/c.gz"]),
+        ("{day=1/a,day=2,nothing}", {}, ["day=1/a", "day=2/b", "day=2/c.gz"]),
+        ("day={1,2/{b,x}}", {}, ["day=1/a", "day=2/b"]),
+        ("day=[^1]", {}, ["day=2/b", "day=2/c.gz"]),
+        ("*", {}, ["day=1/a", "day=2/b", "day=2/c.gz"]),
+        ("day=2", {"pathGlobFilter": "*.{gz,zlib}"}, ["day=2/c.gz"]),
+        ("", {"pathGlobFilter": "[ac]*"}, ["day=1/a", "day=2/c.gz"]),
+        ("", {"modifiedAfter": "2020-01-01T01:00:00+01:00"}, ["day=2/b", "day=2/c.gz"]),
+        ("", {"modifiedBefore": "2020-01-01T00:00:01", "timeZone": "UTC"}, ["day=1/a"]),
+        ("", {"modifiedBefore": "2020-01-01T00:00:01", "timeZone": "+01:00"}, []),
+        ("", {"modifiedBefore": "2020-01-01T01:00:01", "timeZone": "Europe/Berlin"}, ["day=1/a"]),
+    ],
+)
+def test_wildcards_and_filters(tmp_path, path, options, expected):
+    grow(tmp_path, ["day=1/a", "day=2/b", "day=2/c.gz", "_SUCCESS", "b._COPYING_"])
+    os.utime(tmp_path / "day=1/a", (1577836800, 1577836800))  # 2020-01-01, 0:00 UTC
+    found = find([f"{tmp_path}/{path}"], Options.of(options))
+    assert [os.path.relpath(each.path, tmp_path) for each in found] == expected
+
+
+def test_a_base_path(tmp_path):
+    grow(tmp_path, ["day=1/hour=2/a", "day=2/hour=3/b"])
+    (found,) = find([f"{tmp_path}/day=1/hour=*"], Options.of({"basePath": str(tmp_path)}))
+    assert dict(found.values) == {"day": "1", "hour": "2"}
+    with pytest.raises(SpecError, match="basePath='/no/such' is not above"):
+        find([str(tmp_path)], Options.of({"basePath": "/no/such"}))
+
+
+def test_several_paths_without_duplicates(tmp_path):
+    grow(tmp_path, ["a/x", "b/y"])
+    assert len(find([f"{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/{{a,b}}", f"{tmp_path}/a/x"])) == 2
+    with pytest.raises(SpecError, match=r"there is no file or directory .*/\{c,d\}"):
+        find([f"{tmp_path}/{{c,d}}"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"modifiedAfter": "yesterday"}, "option modifiedAfter='yesterday'.*expected a time such as"),
+        (
+            {"modifiedBefore": "2026-01-01T00:00:00", "timeZone": "Mars"},
+            "timeZone='Mars'.*a zone such as Europe/Berlin",
+        ),
+    ],
+)
+def test_times_that_are_none(options, message):
+    with pytest.raises(SpecError, match=message):
+        Options.of(options)
+
+
+def test_names_of_directories_are_sparks():
+    text = "a b/ü%c[]{}^~\\'\"#*:=?\x01"
+    assert directory_of("h", text) == "h=a b%2Fü%25c%5B%5D%7B}%5E~%5C%27%22%23%2A%3A%3D%3F%01"
