@@ -16,7 +16,18 @@ from xml.etree import ElementTree
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["absolute_path", "default_fs", "hadoop_settings", "hadoop_user", "settings", "use", "use_session"]
+__all__ = [
+    "TIME_ZONE",
+    "absolute_path",
+    "default_fs",
+    "hadoop_settings",
+    "hadoop_user",
+    "settings",
+    "use",
+    "use_session",
+]
+
+TIME_ZONE = "spark.sql.session.timeZone"  # is sent with Hadoop's settings: names of directories have local times
 
 _PREFIXES = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.")
 _ALWAYS = "fs.defaultFS"  # even if it is Hadoop's default: an executor's HADOOP_CONF_DIR may have another
@@ -67,7 +78,7 @@ def settings() -> dict[str, str]:
 
 
 def hadoop_settings(spark: "SparkSession") -> dict[str, str]:
-    """Return a session's Hadoop settings for file systems, without Hadoop's own defaults.
+    """Return a session's Hadoop settings for file systems, without Hadoop's own defaults, and its time zone.
 
     Over Spark Connect these are the session's own settings and the server's ``spark.hadoop.*``, without the server's
     HADOOP_CONF_DIR. The server redacts secrets: set them with `use` first.
@@ -93,7 +104,7 @@ def hadoop_settings(spark: "SparkSession") -> dict[str, str]:
     found = spark._jsparkSession.sessionState().newHadoopConf()
     text = spark._jvm.java.io.StringWriter()
     found.writeXml(text)
-    chosen = {}
+    chosen = {TIME_ZONE: spark.conf.get(TIME_ZONE)}
     for name, value, source in _properties(text.toString()):
         if name.startswith(_PREFIXES) and (name == _ALWAYS or not source.endswith("-default.xml")):
             chosen[name] = str(found.get(name)) if "${" in value else value
@@ -118,7 +129,8 @@ def use_session(spark: "SparkSession | None" = None) -> None:
 def _of_connect(spark: "SparkSession") -> dict[str, str]:
     rows = [row for row in spark.sql("SET").collect() if _REDACTED not in row.value]
     named = {row.key.removeprefix(_SPARK_PREFIX): row.value for row in rows}
-    return {**_used, **{name: value for name, value in named.items() if name.startswith(_PREFIXES)}}
+    found = {name: value for name, value in named.items() if name.startswith(_PREFIXES)}
+    return {**_used, TIME_ZONE: spark.conf.get(TIME_ZONE), **found}
 
 
 def hadoop_user() -> str:

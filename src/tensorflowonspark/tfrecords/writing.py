@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tensorflowonspark import storage
 from tensorflowonspark.columns import vector_lists
@@ -18,6 +17,7 @@ from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.files import directory_of
 from tensorflowonspark.tfrecords.framing import compressor, framed
 from tensorflowonspark.tfrecords.options import Compression, Options, RecordType
+from tensorflowonspark.tfrecords.partitions import partition_text
 
 __all__ = ["Output"]
 
@@ -107,7 +107,7 @@ class Output:
         if not columns:
             yield "", batch
             return
-        texts = [pc.cast(batch.column(name), pa.string()).fill_null("") for name in columns]
+        texts = [partition_text(batch.column(name)) for name in columns]
         codes = [text.dictionary_encode() for text in texts]
         combined = np.zeros(batch.num_rows, np.int64)
         for code in codes:
