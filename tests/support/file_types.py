@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-MOMENT = dt.datetime(2024, 2, 3, 4, 5, 6)  # noqa: DTZ001 - a local time, as Spark's timestamp_ntz
+MOMENT = dt.datetime(2024, 2, 3, 4, 5, 6)
 MICROS = 1_706_933_106_000_000
 _UUID = uuid.UUID(int=7)
 
 
 class Case(NamedTuple):
-    """A column of one value, the dtype and value of a program, and the dtype through Spark, or None where it refuses."""
+    """A column of one value; a program's dtype and value; its dtype through Spark, or None where that refuses."""
 
     column: pa.Array
     dtype: str

@@ -3,6 +3,9 @@
 Every reader of files calls `to_plain` where a column enters, so that a program gets the same values from all of them.
 """
 
+from collections.abc import Callable
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,21 +46,27 @@ def plain_type(kind: pa.DataType, *, units: bool = True) -> pa.DataType:
     return _of_leaf(kind, units)
 
 
+_LEAVES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.DataType]], ...] = (
+    (pa.types.is_null, lambda _: pa.int32()),
+    (pa.types.is_fixed_size_binary, lambda _: pa.binary()),
+    # Arrow can't cut smaller decimals to whole numbers.
+    (
+        lambda kind: pa.types.is_decimal(kind) and kind.bit_width in (32, 64),
+        lambda kind: pa.decimal128(kind.precision, kind.scale),
+    ),
+    (pa.types.is_date, lambda _: pa.date32()),
+)
+_UNITS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], pa.DataType]], ...] = (
+    (pa.types.is_timestamp, lambda kind: pa.timestamp("us", kind.tz)),
+    (pa.types.is_duration, lambda _: pa.duration("us")),
+    (pa.types.is_time, lambda _: pa.time64("ns")),
+)
+
+
 def _of_leaf(kind: pa.DataType, units: bool) -> pa.DataType:
-    if pa.types.is_null(kind):
-        return pa.int32()
-    if pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if pa.types.is_decimal(kind) and kind.bit_width < 128:  # noqa: PLR2004 - Arrow can't cut these to whole numbers
-        return pa.decimal128(kind.precision, kind.scale)
-    if pa.types.is_date(kind):
-        return pa.date32()
-    if units and pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    if units and pa.types.is_duration(kind):
-        return pa.duration("us")
-    if units and pa.types.is_time(kind):
-        return pa.time64("ns")
+    for is_such, converted in (*_LEAVES, *(_UNITS if units else ())):
+        if is_such(kind):
+            return converted(kind)
     return _VIEWS.get(str(kind), kind)
 
 
@@ -76,4 +85,20 @@ def to_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """
     if column.type.equals(kind):
         return column
-    return pc.cast(column, options=pc.CastOptions(kind, allow_time_truncate=True))
+    return pc.cast(_without_list_views(column), options=pc.CastOptions(kind, allow_time_truncate=True))
+
+
+def _without_list_views(column: pa.Array) -> pa.Array:
+    """Return list views as lists: Arrow's own cast allocates one offset too few."""
+    kind = column.type
+    if "list_view" not in str(kind):
+        return column
+    if pa.types.is_struct(kind):
+        fields = [_without_list_views(each) for each in column.flatten()]
+        return pa.StructArray.from_arrays(fields, [each.name for each in kind], mask=column.is_null())
+    if pa.types.is_fixed_size_list(kind):
+        raise pa.ArrowNotImplementedError("list views can't be read inside lists of a fixed size")
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    made = pa.LargeListArray if str(kind).startswith("large_") else pa.ListArray
+    offsets = pa.array(np.append(0, ends), pa.int64() if made is pa.LargeListArray else pa.int32())
+    return made.from_arrays(offsets, _without_list_views(column.flatten()), mask=column.is_null())
