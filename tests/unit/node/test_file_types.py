@@ -1,6 +1,7 @@
 """Types, readers and writers: a program gets one value, whichever library wrote a file and whoever reads it."""
 
 import datetime as dt
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -18,6 +19,7 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.node.feed.file_splits import tfrecord_splits
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.tfrecords.files import directory_of
+from tensorflowonspark.tfrecords.partitions import partition_text, partition_value
 from tests.support.file_types import MICROS, MOMENT, cases, of_struct
 
 CASES = cases()
@@ -260,6 +262,26 @@ def test_a_timestamp_is_in_the_time_zone_of_sparks_session(tmp_path, zone, text,
         storage.use({})
     local = dt.datetime.fromisoformat(text).replace(tzinfo=dt.timezone.utc)
     assert found == int(local.replace(hour=hour).timestamp()) * 1_000_000
+
+
+@pytest.mark.parametrize(("text", "kind"), [("abc", pa.int32()), ("300", pa.int8()), ("7", pa.date32())])
+def test_a_directory_whose_value_is_not_of_a_given_type(text, kind):
+    with pytest.raises(
+        SpecError, match=f"a directory's name has the value '{text}', which is no {re.escape(str(kind))}"
+    ):
+        partition_value(text, kind)
+
+
+def test_values_are_written_as_spark_writes_them():
+    storage.use({"spark.sql.session.timeZone": "America/New_York"})
+    try:
+        moments = pa.array([MOMENT, None], pa.timestamp("us"))
+        assert partition_text(moments).to_pylist() == ["2024-02-03 04:05:06", ""]
+        assert partition_text(moments.cast(pa.timestamp("us", "UTC"))).to_pylist() == ["2024-02-02 23:05:06", ""]
+        assert partition_text(pa.array([2.0, float("nan")])).to_pylist() == ["2.0", "NaN"]
+        assert partition_text(pa.array([MOMENT.date()])).to_pylist() == ["2024-02-03"]
+    finally:
+        storage.use({})
 
 
 def test_partition_values_of_tables(tmp_path):
