@@ -266,9 +266,8 @@ def test_a_timestamp_is_in_the_time_zone_of_sparks_session(tmp_path, zone, text,
 
 @pytest.mark.parametrize(("text", "kind"), [("abc", pa.int32()), ("300", pa.int8()), ("7", pa.date32())])
 def test_a_directory_whose_value_is_not_of_a_given_type(text, kind):
-    with pytest.raises(
-        SpecError, match=f"a directory's name has the value '{text}', which is no {re.escape(str(kind))}"
-    ):
+    message = f"a directory's name has the value '{text}', which is no {kind}: give the column another type"
+    with pytest.raises(SpecError, match=re.escape(message)):
         partition_value(text, kind)
 
 
