@@ -1,14 +1,15 @@
 """Conversion between Arrow columns and numpy arrays: the only folder that knows both layouts.
 
 `summary` counts the nulls of a column and measures its arrays, `kinds` derives the dtype and shape of its values, and
-`arrays` converts them to numpy. `results` converts numpy arrays to Arrow. `layout` describes the types of Arrow, and
-`schema` those of Spark.
+`arrays` converts them to numpy. `results` converts numpy arrays to Arrow. `layout` describes the types of Arrow,
+`schema` those of Spark, and `plain` maps those of files to them.
 """
 
 from tensorflowonspark.columns.arrays import (
     Array,
     Ragged,
     concatenate,
+    convert,
     lists_as_vectors,
     repeat_rows,
     spread,
@@ -39,6 +40,7 @@ __all__ = [
     "arrow_type",
     "check_schema",
     "concatenate",
+    "convert",
     "flat_columns",
     "kind_of",
     "lists_as_vectors",

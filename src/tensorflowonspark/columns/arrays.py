@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from tensorflowonspark.columns import layout
 from tensorflowonspark.columns.kinds import Kind
+from tensorflowonspark.errors import FeedError
 
-__all__ = ["Array", "Ragged", "concatenate", "repeat_rows", "split_at", "to_array", "view", "zeros"]
+__all__ = ["Array", "Ragged", "concatenate", "convert", "repeat_rows", "split_at", "to_array", "view", "zeros"]
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
@@ -182,7 +183,7 @@ def to_array(column: pa.Array, kind: Kind) -> Array | Ragged:
     """
     seen = view(column, kind)
     if seen is not None:
-        return seen.astype(kind.dtype, copy=False)
+        return convert(seen, kind)
     if kind.ragged:
         return _ragged(column, kind)
     return _fixed(column, prod(kind.inner), kind).reshape(len(column), *kind.inner)
@@ -215,25 +216,77 @@ def _fixed(column: pa.Array, count: int, kind: Kind) -> Array:
 def _leaves(column: pa.Array, kind: Kind) -> Array:
     """Return the innermost values as a flat array; a vector or binary entry has several."""
     if layout.is_vector(column.type):
-        return _vectors(column).astype(kind.dtype, copy=False)
+        return convert(_vectors(column), kind)
     if kind.decoded:
-        return _bytes_of(column).astype(kind.dtype, copy=False)
+        return convert(_bytes_of(column), kind)
     column = layout.integers(column)
     if pa.types.is_decimal(column.type):
         # A whole number of more than 15 digits, as in a key, would not survive a conversion by way of a float.
-        whole = kind.dtype.kind in "iu"
-        column = pc.cast(
-            column, options=pc.CastOptions(pa.int64() if whole else pa.float64(), allow_decimal_truncate=True)
-        )
+        number = {"i": pa.int64(), "u": pa.uint64()}.get(kind.dtype.kind, pa.float64())
+        try:
+            column = pc.cast(column, options=pc.CastOptions(number, allow_decimal_truncate=True))
+        except pa.ArrowInvalid:
+            low, high = pc.min_max(column).values()
+            raise _refused(kind, f"{low} to {high}") from None
     if not column.null_count:
-        return column.to_numpy(zero_copy_only=False).astype(kind.dtype, copy=False)  # type: ignore[no-any-return]
+        values: Array = column.to_numpy(zero_copy_only=False)
+        return convert(values, kind)
     if kind.dtype.kind == "O":
         return pc.fill_null(column, kind.fill).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
     # The fill is stored last: the column's own type may not hold it, such as NaN for integers cast to floats.
     zero = pa.scalar(0, pa.int8()).cast(column.type)
-    flat: Array = pc.fill_null(column, zero).to_numpy(zero_copy_only=False).astype(kind.dtype)
+    flat = np.array(convert(pc.fill_null(column, zero).to_numpy(zero_copy_only=False), kind))
     flat[column.is_null().to_numpy(zero_copy_only=False)] = kind.fill
     return flat
+
+
+def convert(values: Array, kind: Kind, into: Array | None = None) -> Array:
+    """Return values as a kind's dtype: fractions are cut off and floats rounded, but no value becomes another.
+
+    Parameters
+    ----------
+    values : array
+        As stored.
+    kind : Kind
+        The dtype, and the column's name.
+    into : array, optional
+        Takes the result.
+
+    Raises
+    ------
+    FeedError
+        If the dtype can't hold a value, or the numbers include NaN and it is one of integers.
+
+    Examples
+    --------
+    >>> convert(np.array([300]), Kind(np.dtype("uint8"), name="x"))
+    Traceback (most recent call last):
+        ...
+    tensorflowonspark.errors.FeedError: column 'x' holds 300, which uint8 can't hold: ask for another dtype, as in \
+dtypes={'x': 'int64'}
+    """
+    dtype = kind.dtype
+    same_bits = kind.decoded and dtype.itemsize == 1  # bytes are stored, of which int8 is a view
+    if dtype.kind in "iu" and values.size and not same_bits and not np.can_cast(values.dtype, dtype):
+        limits = np.iinfo(dtype)
+        for each in (values.min(), values.max()):
+            if not (np.isfinite(each) and limits.min <= int(each) <= limits.max):
+                raise _refused(kind, each)
+    try:
+        with np.errstate(over="raise"):
+            if into is None:
+                return values.astype(dtype, copy=False)
+            np.copyto(into, values, casting="unsafe")
+            return into
+    except FloatingPointError:
+        raise _refused(kind, f"{values.min()} to {values.max()}") from None
+
+
+def _refused(kind: Kind, value: object) -> FeedError:
+    return FeedError(
+        f"column {kind.name!r} holds {value}, which {kind.dtype} can't hold: ask for another dtype, as in "
+        f"dtypes={{{kind.name!r}: '{'int64' if kind.dtype.kind in 'iu' else 'float64'}'}}"
+    )
 
 
 def spread(values: pa.Array, at: npt.NDArray[np.int64], rows: int) -> pa.Array:

@@ -1,7 +1,7 @@
 """The dtype and shape of a column's values: inferred from its type and summary, or declared by the program."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from operator import index
 from typing import Any
@@ -161,6 +161,8 @@ class Kind:
         Whether the bytes of a binary column are its values (uint8).
     text : bool
         Whether its values are strings.
+    name : str
+        The column, for errors.
     """
 
     dtype: np.dtype[Any]
@@ -168,6 +170,7 @@ class Kind:
     fill: Any = None
     decoded: bool = False
     text: bool = False
+    name: str = field(default="", repr=False, compare=False)
 
     @property
     def inner(self) -> tuple[int, ...]:
@@ -208,8 +211,9 @@ def kind_of(
         The shape of one row's value. A flat array, or the bytes of a binary value, is reshaped to it; ``(None,)`` and
         ``(None, None)`` declare ragged arrays.
     cast : str, optional
-        The dtype of the values, converted as by `numpy.ndarray.astype`: fractions are cut off. With a cast, or a
-        declared shape, bytes are decoded as uint8; bytes in arrays only with a cast.
+        The dtype of the values: fractions are cut off, floats are rounded, and a value that it can't hold is an
+        error when it is read. With a cast, or a declared shape, bytes are decoded as uint8; bytes in arrays only with
+        a cast.
     fill : object, optional
         The value that replaces nulls: a string or bytes for a column of these, otherwise a number, also for dates and
         timestamps (see `Kind`).
@@ -240,7 +244,7 @@ def kind_of(
         )
     # The length of a binary value is a dimension only if its bytes are the values.
     depth = layout.array_depth(type_) - (layout.is_binary(leaf) and not decoded)
-    return Kind(dtype, shape_of(name, depth, summary.lengths, shape), fill, decoded, layout.is_text(leaf))
+    return Kind(dtype, shape_of(name, depth, summary.lengths, shape), fill, decoded, layout.is_text(leaf), name)
 
 
 def natural_type(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], int, bool]:

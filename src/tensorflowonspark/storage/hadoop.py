@@ -16,14 +16,25 @@ from xml.etree import ElementTree
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["absolute_path", "default_fs", "hadoop_settings", "hadoop_user", "settings", "use", "use_session"]
+__all__ = [
+    "TIME_ZONE",
+    "absolute_path",
+    "default_fs",
+    "hadoop_settings",
+    "hadoop_user",
+    "settings",
+    "use",
+    "use_session",
+]
+
+TIME_ZONE = "spark.sql.session.timeZone"  # is sent with Hadoop's settings: names of directories have local times
 
 _OF_SOURCES = (  # what Spark's own sources of files obey: `tfrecords.options`
     "mapreduce.input.pathFilter.",
     "spark.sql.caseSensitive",
     "spark.sql.columnNameOfCorruptRecord",
     "spark.sql.files.",
-    "spark.sql.session.timeZone",
+    TIME_ZONE,
     "spark.sql.sources.partition",
 )
 _PREFIXES = ("fs.", "dfs.", "hadoop.security.", "hadoop.rpc.", "ipc.client.", "google.cloud.auth.", *_OF_SOURCES)
@@ -101,7 +112,7 @@ def hadoop_settings(spark: "SparkSession") -> dict[str, str]:
     found = spark._jsparkSession.sessionState().newHadoopConf()
     text = spark._jvm.java.io.StringWriter()
     found.writeXml(text)
-    chosen = {}
+    chosen = {TIME_ZONE: spark.conf.get(TIME_ZONE)}
     for name, value, source in _properties(text.toString()):
         if name.startswith(_PREFIXES) and (name == _ALWAYS or not source.endswith("-default.xml")):
             chosen[name] = str(found.get(name)) if "${" in value else value
@@ -126,7 +137,8 @@ def use_session(spark: "SparkSession | None" = None) -> None:
 def _of_connect(spark: "SparkSession") -> dict[str, str]:
     rows = [row for row in spark.sql("SET").collect() if _REDACTED not in row.value]
     named = {row.key.removeprefix(_SPARK_PREFIX): row.value for row in rows}
-    return {**_used, **{name: value for name, value in named.items() if name.startswith(_PREFIXES)}}
+    found = {name: value for name, value in named.items() if name.startswith(_PREFIXES)}
+    return {**_used, TIME_ZONE: spark.conf.get(TIME_ZONE), **found}
 
 
 def hadoop_user() -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.tfrecords.options import Options
+from tensorflowonspark.tfrecords.partitions import partition_value
 
 __all__ = ["NULL_DIRECTORY", "File", "Split", "check_unchanged", "constant", "directory_of", "find", "plan"]
 
@@ -239,7 +240,7 @@ def constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
     >>> constant("7", pa.int32(), 2).to_pylist()
     [7, 7]
     """
-    return pa.array([value], pa.string()).cast(kind).take(pa.array(np.zeros(rows, np.int64)))
+    return pa.array([partition_value(value, kind)], kind).take(pa.array(np.zeros(rows, np.int64)))
 
 
 def plan(files: Sequence[File], split_bytes: int) -> list[list[Split]]:

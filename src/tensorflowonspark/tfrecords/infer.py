@@ -1,6 +1,5 @@
 """Schemas of TFRecord files: checks of columns, and inference from records and directory names."""
 
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from tensorflowonspark.tfrecords.examples import (
 from tensorflowonspark.tfrecords.files import File, Split, plan
 from tensorflowonspark.tfrecords.framing import Block
 from tensorflowonspark.tfrecords.options import Options, RecordType
+from tensorflowonspark.tfrecords.partitions import partition_type
 from tensorflowonspark.tfrecords.reading import BYTES_COLUMN, Damaged, records_of
 from tensorflowonspark.tfrecords.wire import BadRecords
 
@@ -145,9 +145,6 @@ def _refusal(kind: pa.DataType, options: Options) -> str:
         if is_such(inner):
             return why
     return "no feature can hold it: drop the column, or cast it"
-
-
-_INTEGERS = range(-(1 << 31), 1 << 31)
 
 
 @dataclass(frozen=True)
@@ -376,26 +373,6 @@ def partition_types(files: Sequence[File], options: Options | None = None) -> di
     if not (options or Options.of({})).partition_column_type_inference:
         return dict.fromkeys(sorted(names), pa.string())
     return {
-        name: _common([value for file in files for key, value in file.values if key == name]) for name in sorted(names)
+        name: partition_type([value for file in files for key, value in file.values if key == name])
+        for name in sorted(names)
     }
-
-
-def _common(values: list[str | None]) -> pa.DataType:
-    """Return the first of int32, int64, float64 and string that all values fit."""
-    given = [value for value in values if value is not None]
-    for kind, check in ((pa.int32(), _is_int), (pa.int64(), _is_long), (pa.float64(), _is_double)):
-        if given and all(map(check, given)):
-            return kind
-    return pa.string()
-
-
-def _is_int(value: str) -> bool:
-    return _is_long(value) and int(value) in _INTEGERS
-
-
-def _is_long(value: str) -> bool:
-    return re.fullmatch(r"-?[0-9]{1,18}", value) is not None
-
-
-def _is_double(value: str) -> bool:
-    return re.fullmatch(r"-?[0-9]+\.[0-9]+([eE][-+]?[0-9]+)?", value) is not None

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tensorflowonspark import storage
 from tensorflowonspark.columns import vector_lists
@@ -20,6 +19,7 @@ from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.files import directory_of
 from tensorflowonspark.tfrecords.framing import compressor, framed
 from tensorflowonspark.tfrecords.options import Compression, Options, OverwriteMode, RecordType
+from tensorflowonspark.tfrecords.partitions import partition_text
 
 __all__ = ["Output"]
 
@@ -124,7 +124,7 @@ class Output:
         if not columns:
             yield "", batch
             return
-        texts = [pc.cast(batch.column(name), pa.string()).fill_null("") for name in columns]
+        texts = [partition_text(batch.column(name)) for name in columns]
         codes = [text.dictionary_encode() for text in texts]
         combined = np.zeros(batch.num_rows, np.int64)
         for code in codes:

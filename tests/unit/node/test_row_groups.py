@@ -177,7 +177,7 @@ def test_values_of_fewer_bits_are_converted(tmp_path, first, second, values):
 
 def test_a_value_that_does_not_fit_is_named_by_file_and_row_group(tmp_path):
     groups, _ = groups_of(two_files(tmp_path, {"x": pa.array([1], pa.int8())}, {"x": [300]}))
-    with pytest.raises(FeedError, match=r"2.parquet, row group 0 can't be read: Integer value 300 not in range"):
+    with pytest.raises(FeedError, match=r"2.parquet, row group 0 can't be read: column x: Integer value 300 not"):
         rows_of(groups)
 
 

@@ -7,11 +7,22 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
+from tensorflowonspark.columns.plain import plain_type, to_plain
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.tfrecords.files import find
 from tensorflowonspark.tfrecords.infer import partition_types
+from tensorflowonspark.tfrecords.partitions import partition_value
 
-__all__ = ["FIELD_ID", "DataFile", "ParquetFiles", "is_another", "parquet_files", "plain", "source_of"]
+__all__ = [
+    "FIELD_ID",
+    "DataFile",
+    "ParquetFiles",
+    "columns_of",
+    "constant_of",
+    "is_another",
+    "parquet_files",
+    "source_of",
+]
 
 FIELD_ID = b"PARQUET:field_id"  # the key of a column's number in the metadata of its field
 
@@ -56,22 +67,29 @@ def parquet_files(paths: Sequence[str]) -> ParquetFiles:
         raise SpecError(f"there are no Parquet files at {', '.join(paths)}")
     types = partition_types(found)
     files = [
-        DataFile(each.path, {name: pa.scalar(value, pa.string()).cast(types[name]) for name, value in each.values})
+        DataFile(each.path, {name: partition_value(value, types[name]) for name, value in each.values})
         for each in found
     ]
     return ParquetFiles(files, partitions=types)
 
 
-def plain(column: pa.Field) -> pa.Field:
-    """Return a column with the type that Spark reads: dictionary encoding is a matter of storage.
+def constant_of(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return a value that a table's metadata have for all rows of a file, with a plain type."""
+    return to_plain(pa.array([value], kind), plain_type(kind))[0]
 
-    Examples
-    --------
-    >>> plain(pa.field("x", pa.dictionary(pa.int32(), pa.string())))
-    pyarrow.Field<x: string>
-    """
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    return column.with_type(kind).remove_metadata()
+
+def columns_of(parquet: ParquetFiles, stored: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the columns of some files or of their table, with plain types, by the schemas of the files."""
+    if parquet.schema is not None:
+        return pa.schema([each.with_type(plain_type(each.type)) for each in parquet.schema])
+    found = []
+    for each in stored[0]:
+        if each.name not in parquet.partitions:
+            # The first file's, unless it has but nulls.
+            others = (schema.field(each.name) for schema in stored if each.name in schema.names)
+            known = next((other for other in others if not pa.types.is_null(other.type)), each)
+            found.append(pa.field(each.name, plain_type(known.type)))
+    return pa.schema([*found, *(pa.field(*each) for each in parquet.partitions.items())])
 
 
 def source_of(parquet: ParquetFiles, column: pa.Field, file: DataFile, stored: pa.Schema) -> Any:
@@ -91,7 +109,7 @@ def source_of(parquet: ParquetFiles, column: pa.Field, file: DataFile, stored: p
             raise SpecError(f"{file.path} has no column {column.name}, as {parquet.files[0].path} has")
         return parquet.defaults.get(column.name, pa.scalar(None, column.type))
     found = stored.field(name)
-    if not _fits(found, column):
+    if not _fits(found.type, column.type):
         other = parquet.files[0].path if parquet.schema is None else "its table"
         raise SpecError(f"{file.path}: column {name} is {found.type}, and {column.type} in {other}")
     return name
@@ -117,18 +135,20 @@ _SAME_KIND: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_decimal,
     pa.types.is_timestamp,
     is_text,
-    lambda kind: is_binary(kind) or pa.types.is_fixed_size_binary(kind),
+    is_binary,
 )
 
 
-def _fits(found: pa.Field, wanted: pa.Field) -> bool:
-    """Whether a file's column can be converted and keep its meaning: to more bits, but not from text to numbers."""
-    kind, target = plain(found).type, wanted.type
-    if pa.types.is_struct(kind) and pa.types.is_struct(target):
-        return int(kind.num_fields) == int(target.num_fields) and all(map(_is_same_field, kind, target))
+def _fits(found: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a file's type can be converted and keep its meaning: to more bits, but not from text to numbers."""
+    if pa.types.is_null(found):
+        return True
+    if pa.types.is_struct(found) and pa.types.is_struct(target):
+        return int(found.num_fields) == int(target.num_fields) and all(map(_is_same_field, found, target))
+    kind = plain_type(found)
     if is_list(kind) and is_list(target):
-        return _fits(kind.value_field, target.value_field)
-    if kind.equals(target) or pa.types.is_null(kind):
+        return _fits(getattr(found, "value_type", kind.value_type), target.value_type)
+    if kind.equals(target):
         return True
     if pa.types.is_integer(kind) and (pa.types.is_floating(target) or pa.types.is_decimal(target)):
         return True
@@ -138,4 +158,4 @@ def _fits(found: pa.Field, wanted: pa.Field) -> bool:
 def _is_same_field(found: pa.Field, wanted: pa.Field) -> bool:
     """Whether a field of a struct is the table's."""
     numbers = {_field_id(found), _field_id(wanted)} - {None}
-    return found.name == wanted.name and len(numbers) < 2 and _fits(found, wanted)  # noqa: PLR2004 - or one, or none
+    return found.name == wanted.name and len(numbers) < 2 and _fits(found.type, wanted.type)  # noqa: PLR2004 - or one, or none

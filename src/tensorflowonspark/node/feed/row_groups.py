@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tensorflowonspark import storage
+from tensorflowonspark.columns.plain import plain_type, to_plain
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.node.feed.file_columns import DataFile, ParquetFiles, is_another, plain, source_of
+from tensorflowonspark.node.feed.file_columns import DataFile, ParquetFiles, columns_of, is_another, source_of
 from tensorflowonspark.node.feed.row_filters import RowFilter
 from tensorflowonspark.tfrecords.infer import chosen
 
@@ -20,6 +21,7 @@ __all__ = ["RowGroup", "row_groups"]
 
 _FOOTERS_AT_A_TIME = 16
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 8 << 20  # decoded at a time: rows of images are large
+_INT96 = "us"  # Spark's old timestamps: Arrow's nanoseconds do not hold the years before 1677 and after 2262
 _BUFFER_BYTES = 1 << 20  # of each column: else a row group's would be read whole before its first row
 
 
@@ -44,7 +46,7 @@ class RowGroup:
     sources : mapping of str to (str or pa.Scalar)
         The column of the file, or the value of all rows, for each column to read and each that the filter needs.
     types : mapping of str to pa.DataType
-        Their types.
+        Their types, with the file's units of time, so that the filter compares what is stored.
     filter : RowFilter or None
         The rows to read.
     kept : pa.BooleanArray or None
@@ -89,7 +91,7 @@ class RowGroup:
             for batch in self._stored(list(dict.fromkeys((*names, *needed)))):
                 rows = batch if self.filter is None else self.filter.passing(batch)
                 if rows.num_rows:
-                    yield rows.select(list(names))
+                    yield self._plain(rows, names)
 
     def _stored(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield columns of the rows that are part of the table."""
@@ -99,7 +101,7 @@ class RowGroup:
         position = 0
         files, path = storage.file_system(self.file.path)
         with files.open(path, "rb") as file:
-            parquet = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES)
+            parquet = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, coerce_int96_timestamp_unit=_INT96)
             self._check_unchanged(parquet.metadata)
             for batch in parquet.iter_batches(at_once, row_groups=[self.number], columns=stored):
                 columns = [self._column(name, batch) for name in names]
@@ -111,9 +113,20 @@ class RowGroup:
 
     def _column(self, name: str, batch: pa.RecordBatch) -> pa.Array:
         source, kind = self.sources[name], self.types[name]
-        if isinstance(source, str):
-            return batch.column(source).cast(kind)
-        return _repeated(source, kind, batch.num_rows)
+        if not isinstance(source, str):
+            return _repeated(source, kind, batch.num_rows)
+        with _named_column(name):
+            return to_plain(batch.column(source), kind)
+
+    def _plain(self, rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+        """Return columns of rows with the units of time that programs get."""
+        if not names:
+            return rows.select([])  # which keeps their number
+        columns = []
+        for name in names:
+            with _named_column(name):
+                columns.append(to_plain(rows.column(name), self.schema.field(name).type))
+        return pa.RecordBatch.from_arrays(columns, list(names))
 
     def _check_unchanged(self, footer: Any) -> None:
         group = footer.row_group(self.number) if self.number < footer.num_row_groups else None
@@ -131,6 +144,14 @@ class RowGroup:
             yield
         except (OSError, pa.ArrowException) as error:
             raise FeedError(f"{self.name} can't be read: {error}") from error
+
+
+@contextmanager
+def _named_column(name: str) -> Iterator[None]:
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise pa.ArrowInvalid(f"column {name}: {error}") from error
 
 
 def row_groups(
@@ -154,10 +175,7 @@ def row_groups(
     """
     with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as readers:
         footers = list(readers.map(lambda file: _read_footer(file, expression is not None), parquet.files))
-    known = parquet.schema
-    if known is None:
-        stored = [each for each in footers[0].schema if each.name not in parquet.partitions]
-        known = pa.schema([*map(plain, stored), *(pa.field(*each) for each in parquet.partitions.items())])
+    known = columns_of(parquet, [each.schema for each in footers])
     schema = pa.schema([known.field(name).remove_metadata() for name in chosen(columns, known.names)])
     rows = None if expression is None else RowFilter.of(expression, known)
     used = dict.fromkeys((*schema.names, *(rows.columns if rows else ())))
@@ -165,10 +183,11 @@ def row_groups(
     numbers: Container[int]
     for file, footer in zip(parquet.files, footers, strict=True):
         sources = {name: source_of(parquet, known.field(name), file, footer.schema) for name in used}
+        types = {name: _stored_type(known.field(name).type, sources[name], footer.schema) for name in used}
         numbers = range(footer.metadata.num_row_groups)
         if rows is not None:
-            numbers = _not_excluded(footer, sources, known, rows)
-        groups += _groups_of(file, footer.metadata, numbers, schema, known, sources, rows)
+            numbers = _not_excluded(footer, sources, types, known, rows)
+        groups += _groups_of(file, footer.metadata, numbers, schema, types, sources, rows)
     return groups, schema
 
 
@@ -187,21 +206,33 @@ def _read_footer(file: DataFile, with_fragment: bool) -> _Footer:
             if with_fragment:
                 fragment = _fragment(file, opened)
                 return _Footer(fragment.metadata, fragment.physical_schema, fragment)
-            metadata = pq.read_metadata(opened)
-            return _Footer(metadata, metadata.schema.to_arrow_schema(), None)
+            parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit=_INT96)
+            return _Footer(parquet.metadata, parquet.schema_arrow, None)
         except pa.ArrowInvalid as error:
             raise SpecError(f"{file.path} is no Parquet file ({error})") from None
+        except (OSError, pa.ArrowException) as error:
+            raise SpecError(f"the footer of {file.path} can't be read: {error}") from None
 
 
 def _fragment(file: DataFile, opened: Any) -> Any:
-    from pyarrow.dataset import ParquetFileFormat  # imports pandas, which no process needs without a filter
+    # This imports pandas, which no process needs without a filter.
+    from pyarrow.dataset import ParquetFileFormat, ParquetReadOptions
 
     known = pc.scalar(True)
     for name, value in file.constants.items():
         known = known & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
-    fragment = ParquetFileFormat().make_fragment(opened, partition_expression=known)
+    options = ParquetReadOptions(coerce_int96_timestamp_unit=_INT96)
+    fragment = ParquetFileFormat(options).make_fragment(opened, partition_expression=known)
     fragment.ensure_complete_metadata()
     return fragment
+
+
+def _stored_type(kind: pa.DataType, source: Any, stored: pa.Schema) -> pa.DataType:
+    """Return the type with a file's units of time for a column of a plain type, which differs only in these."""
+    if not isinstance(source, str):
+        return kind
+    own = plain_type(stored.field(source).type, units=False)
+    return own if plain_type(own).equals(kind) else kind
 
 
 def _groups_of(
@@ -209,11 +240,10 @@ def _groups_of(
     footer: Any,
     numbers: Container[int],
     schema: pa.Schema,
-    known: pa.Schema,
+    types: Mapping[str, pa.DataType],
     sources: Mapping[str, Any],
     rows: RowFilter | None,
 ) -> Iterator[RowGroup]:
-    types = {name: known.field(name).type for name in sources}
     start = 0
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
@@ -232,7 +262,9 @@ def _part(kept: pa.BooleanArray, start: int, rows: int) -> pa.BooleanArray:
     return pa.concat_arrays([part, pa.repeat(pa.scalar(True), rows - len(part))])
 
 
-def _not_excluded(footer: _Footer, sources: Mapping[str, Any], known: pa.Schema, rows: RowFilter) -> Container[int]:
+def _not_excluded(
+    footer: _Footer, sources: Mapping[str, Any], types: Mapping[str, pa.DataType], known: pa.Schema, rows: RowFilter
+) -> Container[int]:
     """Return the row groups in which rows may pass a filter, by their statistics and the file's constants."""
     fields = [known.field(name) for name in rows.columns]
     values = [sources[each.name] for each in fields]
@@ -242,7 +274,8 @@ def _not_excluded(footer: _Footer, sources: Mapping[str, Any], known: pa.Schema,
         return range(footer.metadata.num_row_groups if passes else 0)
     if any(is_another(each, sources[each.name], footer.schema) for each in fields):
         return range(footer.metadata.num_row_groups)  # statistics go by the names in the file
-    found = footer.fragment.split_by_row_group(rows.expression, known)
+    own = pa.schema([pa.field(name, types[name]) for name in rows.columns])
+    found = footer.fragment.split_by_row_group(rows.expression, own)
     return {group.id for fragment in found for group in fragment.row_groups}
 
 

@@ -144,7 +144,7 @@ class Reader:
     def _run(self, name: str, batch: int, start: int, stop: int) -> Array | Ragged:
         kind = self._kinds[name]
         if name in self._views:
-            return self._views[name][batch][start:stop].astype(kind.dtype, copy=False)
+            return columns.convert(self._views[name][batch][start:stop], kind)
         return columns.to_array(self._columns[name][batch].slice(start, stop - start), kind)
 
     def _gather(self, name: str, index: _RowIndex, empty: Allocate) -> Array | Ragged:
@@ -166,6 +166,4 @@ class Reader:
             gathered = gathered.take(index.inverse, axis=0, out=empty(shape, gathered.dtype), mode="clip")
         if gathered.dtype == kind.dtype:
             return gathered
-        converted = empty(shape, kind.dtype)
-        np.copyto(converted, gathered, casting="unsafe")
-        return converted
+        return columns.convert(gathered, kind, empty(shape, kind.dtype))

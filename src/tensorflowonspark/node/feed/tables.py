@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.node.feed.file_columns import FIELD_ID, DataFile, ParquetFiles, parquet_files
+from tensorflowonspark.node.feed.file_columns import FIELD_ID, DataFile, ParquetFiles, constant_of, parquet_files
 from tensorflowonspark.node.feed.row_filters import filter_from_text, filter_to_text
 from tensorflowonspark.node.feed.row_groups import RowGroup, row_groups
 
@@ -78,13 +78,13 @@ def _delta(
         _check_delta(table, found)
         added = pa.table(found.get_add_actions(flatten=True)).to_pylist()
         deleted = _deletion_vectors(table, found)
+        schema = pa.schema(found.schema().to_arrow())
     except (DeltaError, OSError, ValueError) as error:
         raise SpecError(f"{table} can't be read as a Delta table: {error}") from error
-    schema = pa.schema(found.schema().to_arrow())
     partitions = found.metadata().partition_columns
     files = []
     for each in sorted(added, key=lambda each: str(each["path"])):
-        constants = {name: pa.scalar(each[f"partition.{name}"], schema.field(name).type) for name in partitions}
+        constants = {name: constant_of(each[f"partition.{name}"], schema.field(name).type) for name in partitions}
         path = each["path"]
         uri = path if "://" in path else f"{found.table_uri.rstrip('/')}/{path}"
         if "://" not in path:
@@ -152,7 +152,7 @@ def _iceberg(
         [DataFile(each.file.file_path, _identities(found, each.file, fields)) for each in _by_path(tasks)],
         fields,
         defaults={
-            each.name: pa.scalar(each.initial_default, fields.field(each.name).type)
+            each.name: constant_of(each.initial_default, fields.field(each.name).type)
             for each in schema.fields
             if getattr(each, "initial_default", None) is not None
         },
@@ -196,7 +196,7 @@ def _identities(found: Any, file: Any, fields: pa.Schema) -> dict[str, pa.Scalar
     for position, each in enumerate(found.specs()[file.spec_id].fields):
         column = by_number.get(each.source_id)
         if column is not None and str(each.transform) == "identity":
-            values[column.name] = pa.scalar(file.partition[position], column.type)
+            values[column.name] = constant_of(file.partition[position], column.type)
     return values
 
 
