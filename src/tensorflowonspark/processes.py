@@ -164,8 +164,6 @@ def place() -> str:
 
     Pids and paths alone are no identity: those of containers are alike. Empty if ``/proc`` is another namespace's.
     """
-    if sys.platform != "linux":
-        return sys.platform
     try:
         if str(Path("/proc/self").readlink()) != str(os.getpid()):
             return ""

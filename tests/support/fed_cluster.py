@@ -1,8 +1,7 @@
 """Clusters of two nodes that are fed, one after another, as a driver's program.
 
-It prints a line of JSON for each: the hosts and pids of the nodes, and whether each row came once in each epoch.
-
-python fed_cluster.py TIMEOUT [COUNT]
+It prints a line of JSON for each: the hosts and pids of the nodes, and whether each row came once in each epoch. Tests
+run it on executors whose processes have equal pids; ``TFOS_TEST_FRESH=7`` has them run it that often.
 """
 
 import json
@@ -16,6 +15,8 @@ from pyspark.sql import SparkSession
 import tensorflowonspark as tfos
 
 _ROWS, _EPOCHS = 400, 2
+_CLUSTERS = 3  # of one application
+APPLICATIONS = range(int(os.environ.get("TFOS_TEST_FRESH", "1")))  # of a test, each with executors of its own
 
 
 def count(args, ctx):
@@ -29,8 +30,8 @@ def count(args, ctx):
     return os.getpid(), ctx.host, epochs
 
 
-def fed_clusters(settings, address, count, timeout=60, seconds=200):
-    """Run the program with settings of Spark, at an address of this machine; return what it prints."""
+def check_fed_clusters(settings, address):
+    """Run the program with settings of Spark, at an address of this machine; check what it prints."""
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     environment = {
         **os.environ,
@@ -38,19 +39,24 @@ def fed_clusters(settings, address, count, timeout=60, seconds=200):
         "PYSPARK_SUBMIT_ARGS": shlex.join([*options, "pyspark-shell"]),
         "SPARK_LOCAL_IP": address,
     }
-    command = [sys.executable, __file__, str(timeout), str(count)]
-    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=seconds)
+    done = subprocess.run(
+        [sys.executable, __file__], check=False, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert not done.returncode, done.stderr[-3000:]
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(found) == count
-    return found
+    print(done.stdout)
+    clusters = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(clusters) == _CLUSTERS
+    for each in clusters:
+        assert each["whole"]
+        assert len(set(each["hosts"])) == 2
+        assert max(each["pids"]) < 2000  # in namespaces of their own
 
 
-def main(timeout, clusters="1"):
+def main():
     spark = SparkSession.builder.getOrCreate()
-    for _ in range(int(clusters)):
+    for _ in range(_CLUSTERS):
         with tfos.Cluster(spark, count, num_workers=2) as cluster:
-            cluster.train(spark.range(0, _ROWS, 1, 6), timeout=float(timeout))
+            cluster.train(spark.range(0, _ROWS, 1, 6), timeout=60)
             results = cluster.join().values()
         pids, hosts, epochs = zip(*results, strict=True)
         whole = all(sorted(sum(parts, [])) == list(range(_ROWS)) for parts in zip(*epochs, strict=True))
@@ -59,4 +65,4 @@ def main(timeout, clusters="1"):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

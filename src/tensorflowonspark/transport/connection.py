@@ -3,7 +3,6 @@
 import os
 import socket
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -245,8 +244,7 @@ def near_socket(node: NodeReady) -> Iterator[str]:
         yield ""
         return
     try:
-        socket = Path(node.feed_socket)
-        yield f"/proc/self/fd/{directory}/{socket.name}" if sys.platform == "linux" else str(socket)
+        yield f"/proc/self/fd/{directory}/{Path(node.feed_socket).name}"
     finally:
         os.close(directory)
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from tests.support import hosts, ladder
-from tests.support.fed_cluster import fed_clusters
+from tests.support.fed_cluster import APPLICATIONS, check_fed_clusters
 from tests.support.kubernetes.kubelet import PULL_SECONDS
 from tests.support.paths import ROOT, SUPPORT
 from tests.support.programs import wait_for
@@ -141,10 +141,8 @@ def test_a_cluster_comes_up_under_dynamic_allocation(kubernetes, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_rows_reach_their_nodes_although_pods_have_equal_pids(kubernetes):
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_rows_reach_their_nodes_although_pods_have_equal_pids(kubernetes, application):
     if not kubernetes.has_hosts:
         ladder.skip(hosts.what_is_missing())
-    for found in fed_clusters({**kubernetes.client_settings(), "spark.app.name": "fed"}, kubernetes.address, 2):
-        assert found["whole"]
-        assert len(set(found["hosts"])) == 2
-        assert max(found["pids"]) < 2000  # in a namespace of their own
+    check_fed_clusters({**kubernetes.client_settings(), "spark.app.name": "fed"}, kubernetes.address)

@@ -74,11 +74,9 @@ def test_a_node_refuses_what_is_for_another_one_by_name(tmp_path, credentials, w
         node_at(tmp_path / "here", 0, credentials) as (here, had),
         node_at(tmp_path / "there", 1, credentials) as (there, _),
     ):
-        wrong = {
-            "unix": {"feed_socket": here.ready.feed_socket},
-            "tcp": {"feed_port": here.ready.feed_port, "place": ""},
-        }
-        endpoint = moved(there, **wrong[way])
+        ready = here.ready
+        wrong = {"feed_socket": ready.feed_socket} if way == "unix" else {"feed_port": ready.feed_port, "place": ""}
+        endpoint = moved(there, **wrong)
         names = r"worker:0 on 127.0.0.1 \(\w{16}\) got a call for worker:1 on 127.0.0.1 \(\w{16}\)"
         with pytest.raises(FeedError, match=f"partition 0: worker:1 on 127.0.0.1 did not take its rows .*: {names}"):
             feed(endpoint, credentials)
@@ -141,7 +139,7 @@ def test_what_is_near(tmp_path, monkeypatch, what, is_near):
     elif what == "open to others":
         directory.chmod(0o711)
     elif what == "another user's":
-        monkeypatch.setattr(os, "geteuid", lambda owner=os.geteuid(): owner + 1)
+        monkeypatch.setattr(os, "geteuid", lambda: directory.stat().st_uid + 1)
     elif what == "no directory":
         path = tmp_path / "away" / "feed"
     elif what == "not to be entered":

@@ -260,8 +260,8 @@ class FeedSession:
         found = f"{has.role} on {has.host} reports them" if has else "no other node reports them"
         return (
             f"partition {ref.partition % self.partition_numbers}: its task has sent the rows to {node.role} on "
-            f"{node.host}, which does not report them, and {found} (missing parts: {parts}). See whether what is between "
-            "the executors (a proxy, NAT) exchanges their addresses, and feed the rows again"
+            f"{node.host}, which does not report them, and {found} (missing parts: {parts}). See whether what is "
+            "between the executors (a proxy, NAT) exchanges their addresses, and feed the rows again"
         )
 
     def manifests(self, parts: Sequence[PartSummary], split: Split) -> dict[int, SplitManifest]:
