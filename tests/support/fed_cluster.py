@@ -13,6 +13,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import tensorflowonspark as tfos
+from tests.support.paths import ROOT, SUPPORT
 
 _ROWS, _EPOCHS = 400, 2
 _CLUSTERS = 3  # of one application
@@ -32,6 +33,7 @@ def count(args, ctx):
 
 def check_fed_clusters(settings, address):
     """Run the program with settings of Spark, at an address of this machine; check what it prints."""
+    settings = {**settings, "spark.executorEnv.PYTHONPATH": str(SUPPORT / "equal_pids")}
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     environment = {
         **os.environ,
@@ -40,7 +42,13 @@ def check_fed_clusters(settings, address):
         "SPARK_LOCAL_IP": address,
     }
     done = subprocess.run(
-        [sys.executable, __file__], check=False, env=environment, capture_output=True, text=True, timeout=200
+        [sys.executable, "-m", "tests.support.fed_cluster"],
+        check=False,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
     )
     assert not done.returncode, done.stderr[-3000:]
     print(done.stdout)
@@ -49,7 +57,7 @@ def check_fed_clusters(settings, address):
     for each in clusters:
         assert each["whole"]
         assert len(set(each["hosts"])) == 2
-        assert max(each["pids"]) < 2000  # in namespaces of their own
+        assert all(5000 < pid < 5100 for pid in each["pids"])  # in namespaces of their own
 
 
 def main():

@@ -8,7 +8,7 @@ from tests.support.standalone import standalone_cluster
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("application", APPLICATIONS)
 def test_rows_reach_their_nodes_although_hosts_have_equal_pids(tmp_path, application):
     if problem := hosts.what_is_missing():

@@ -140,7 +140,7 @@ def test_a_cluster_comes_up_under_dynamic_allocation(kubernetes, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("application", APPLICATIONS)
 def test_rows_reach_their_nodes_although_pods_have_equal_pids(kubernetes, application):
     if not kubernetes.has_hosts:
