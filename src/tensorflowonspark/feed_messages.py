@@ -11,7 +11,7 @@ from enum import Enum
 
 from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.messages import ToDriver, ToNode
+from tensorflowonspark.messages import NodeReady, ToDriver, ToNode
 
 __all__ = [
     "FIRST_FILE_FEED",
@@ -313,8 +313,7 @@ class Move:
     taker: int
     rows: int
     host: str  # of the taker
-    feed_socket: str
-    feed_port: int
+    ready: NodeReady  # of the taker
     storage: CacheConfig = field(default_factory=CacheConfig)
 
 

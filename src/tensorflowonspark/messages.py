@@ -104,6 +104,7 @@ class Peer:
     name: str
     host: str
     port: int
+    identity: str = ""  # of its node
 
 
 class WaitsFor(Enum):
@@ -161,6 +162,8 @@ class NodeReady(ToDriver):
 
     feed_socket: str = ""
     feed_port: int = 0
+    identity: str = ""  # to which rows are addressed: role, host, and a random number
+    place: str = ""  # where the socket is (`processes.place`)
 
 
 @dataclass(frozen=True)
@@ -300,6 +303,7 @@ class RoundReached(ToDriver):
     min_workers: int
     timeout: float  # seconds that it waits for the other workers
     signature: str  # of the model and the settings, which must be the same on all workers
+    identity: str = ""  # of the node
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Processes of a cluster: start with a private pipe, detection of their ends, and clean-up.
+"""Processes of a cluster: start with a private pipe, detection of their ends, identity, and clean-up.
 
 A process is started with ``exec``, never forked from a running interpreter, except by a fork server
 (`supervisor.forkserver`). Parent and child share a socket pair: when the parent ends, its side closes, and the child
@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,9 @@ __all__ = [
     "Process",
     "kill_family",
     "kill_group",
+    "open_private",
     "parent_pipe",
+    "place",
     "process_name",
     "start",
     "wait_for_end",
@@ -156,6 +159,36 @@ def parent_pipe() -> Connection:
     pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
     return Connection(pipe)
+
+
+def place() -> str:
+    """Return what processes have in common to which a pid means the same: the kernel's boot, and the PID namespace.
+
+    Pids and paths alone are no identity: those of containers are alike. Empty if ``/proc`` is another namespace's.
+    """
+    try:
+        if str(Path("/proc/self").readlink()) != str(os.getpid()):
+            return ""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def open_private(directory: Path) -> int:
+    """Return a file descriptor of a directory that only this user can enter.
+
+    Raises
+    ------
+    OSError
+        If it is missing, belongs to another user, or is accessible to others.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        os.close(descriptor)
+        raise PermissionError(f"{directory} is not private to this user")
+    return descriptor
 
 
 def kill_group(leader: int, signal_number: int = signal.SIGKILL) -> None:

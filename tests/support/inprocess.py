@@ -19,7 +19,7 @@ import pyarrow as pa
 from tensorflowonspark import transport
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.feed_messages import PartitionFed
-from tensorflowonspark.messages import Member, NodeReady, Probe, ProbeReply, Register
+from tensorflowonspark.messages import Member, Probe, ProbeReply, Register
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.main import run_program
@@ -60,10 +60,9 @@ def run_node(plan, number, directory, placed, batches=()):
     placed.set()
     link = Link(Pipe(channel))
     receiver = FeedServer(setup, link.send)
-    ready = NodeReady(receiver.socket, receiver.port)
-    link.send(ready)
+    link.send(receiver.ready)
     if plan.feed is not None:
-        Thread(target=feed_held, args=(plan, number, ready, batches, link.send), daemon=True).start()
+        Thread(target=feed_held, args=(plan, number, receiver.ready, batches, link.send), daemon=True).start()
     members = link.wait_for_members()
     link.send(run_program(setup, members, link, receiver))
     link.wait_for_stop()

@@ -159,7 +159,7 @@ class Rounds:
             result = RoundResult(self._newest, tuple(self._holders.values()), averaged=False, final=True)
             self._send(node.number, result)
             return
-        peer = Peer(node.number, str(node.role), node.host, message.port)
+        peer = Peer(node.number, str(node.role), node.host, message.port, message.identity)
         before = self._members.get(node.number)
         newcomer = before.newcomer if before else node.number in self._lost
         member = _Member(node, peer, message, time.monotonic(), message.version, newcomer=newcomer)

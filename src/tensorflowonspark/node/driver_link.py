@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import signal
 import sys
 import sysconfig
@@ -12,7 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import singledispatchmethod
+from functools import partial, singledispatchmethod
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Condition, Lock, Thread
@@ -74,6 +75,12 @@ class NodeSetup:
     local_directory: str = ""  # private, for temporary files
     hadoop: dict[str, str] = field(default_factory=dict, repr=False)  # Hadoop's settings, for file systems
     supervisor_pid: int = 0
+    random_id: str = field(default_factory=partial(secrets.token_hex, 8))
+
+    @property
+    def identity(self) -> str:
+        """The identity of this process, for calls of others that are meant for it alone."""
+        return f"{self.role} on {self.host} ({self.random_id})"
 
     @property
     def spec(self) -> ClusterSpec:

@@ -76,7 +76,7 @@ def run_node(pipe: Connection) -> None:
     link = Link(pipe)
     link.watch(setup.supervisor_pid, setup.config.heartbeat_timeout)
     feed_server = FeedServer(setup, link.send) if setup.feed_socket else None
-    link.send(NodeReady(feed_server.socket, feed_server.port) if feed_server else NodeReady())
+    link.send(feed_server.ready if feed_server else NodeReady(identity=setup.identity))
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:

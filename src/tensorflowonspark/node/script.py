@@ -17,12 +17,17 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from tensorflowonspark import processes
 from tensorflowonspark.node.context import Context
 
 __all__ = ["Script", "run_script"]
 
 _POOLS = {"concurrent.futures.thread": "_shutdown", "concurrent.futures.process": "_global_shutdown"}
 _log = logging.getLogger(__name__)
+
+
+def _own_host() -> str:
+    return f"{platform.node()} {processes.place()}"
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Script:
     executables : collection of str
         The files that may be executed.
     host : str
-        The name of the driver's machine.
+        The driver's machine, or container: its name, and the place of its processes.
     """
 
     name: str
@@ -59,7 +64,7 @@ class Script:
     files: Mapping[str, bytes] = field(repr=False)
     extras: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     executables: Collection[str] = field(default=(), repr=False)
-    host: str = field(default_factory=platform.node)
+    host: str = field(default_factory=_own_host)
 
     def place(self, own_directory: Path) -> Path:
         """Change to the working directory; return the directory that holds the program.
@@ -91,7 +96,7 @@ class Script:
         return own_directory
 
     def _is_in_place(self) -> bool:
-        if not self.files and self.host != platform.node():
+        if not self.files and self.host != _own_host():
             return False  # a directory of the same name is another one
         places = [(Path(self.root), self.files), (Path(self.directory), self.extras)]
         try:

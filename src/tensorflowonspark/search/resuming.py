@@ -3,6 +3,7 @@
 import logging
 import os
 import platform
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -29,8 +30,8 @@ def mark(trial: "Trial") -> None:
 def end_leftovers(study: "Study") -> int:
     """Mark trials as failed whose driver ended while they ran, and queue their parameters again, once.
 
-    Those of drivers on other hosts are left to Optuna's heartbeat, if the storage has one: whether these drivers run is
-    unknown here.
+    Those of drivers on other hosts or in other containers are left to Optuna's heartbeat, if the storage has one:
+    whether these drivers run is unknown here.
 
     Parameters
     ----------
@@ -65,8 +66,8 @@ def end_leftovers(study: "Study") -> int:
 
 def _is_left(trial: "FrozenTrial") -> bool:
     """Whether a search of this package has started a trial, in a process of this host that has ended."""
-    driver = trial.user_attrs.get(DRIVER)
-    if not isinstance(driver, dict) or driver.get("host") != platform.node():
+    driver, own = trial.user_attrs.get(DRIVER), _own_process()
+    if not isinstance(driver, dict) or any(driver.get(name) != own[name] for name in ("host", "pids")):
         return False
     try:
         return bool(_process(int(driver["pid"])) != driver)
@@ -81,5 +82,16 @@ def _own_process() -> dict[str, Any]:
 
 
 def _process(pid: int) -> dict[str, Any]:
-    """Return what identifies a process of this host; a later process with the same number has another start."""
-    return {"host": platform.node(), "pid": pid, "started": round(psutil.Process(pid).create_time(), 1)}
+    """Return what identifies a process; a later one with the same number has another start.
+
+    Containers may have a host's name in common and have equal pids, each in a namespace of its own; the namespace of
+    processes outside of containers is the same after the host has started again.
+    """
+    namespace = Path("/proc/self/ns/pid")
+    pids = str(namespace.readlink()) if namespace.exists() else ""
+    return {
+        "host": platform.node(),
+        "pids": pids,
+        "pid": pid,
+        "started": round(psutil.Process(pid).create_time(), 1),
+    }

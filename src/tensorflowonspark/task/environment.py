@@ -153,10 +153,11 @@ def report_environment(
     from pyspark import TaskContext
 
     begin = time.monotonic()
-    # Containers that share a host's network may have equal pids and directories.
-    namespaces = Path("/proc/self/ns/pid")
+    # Containers that share a host's network may have equal pids and directories, and hosts equal names.
+    namespaces, boot = Path("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id")
     namespace = namespaces.stat().st_ino if namespaces.exists() else 0
-    key = f"{socket.gethostname()} {_executor_pid()} {namespace} {Path.cwd()}"
+    kernel = boot.read_text().strip() if boot.exists() else ""
+    key = f"{socket.gethostname()} {_executor_pid()} {kernel} {namespace} {Path.cwd()}"
     name = hashlib.sha256(f"{os.getuid()} {key}".encode(errors="surrogateescape")).hexdigest()
     task = TaskContext.get()
     assigned = task.resources().get("gpu") if task is not None else None

@@ -1,9 +1,8 @@
 """The feeding task: sends its partition to one node, in Spark's own Arrow batches."""
 
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
@@ -76,16 +75,22 @@ class PartitionFeeder:
 
 
 def choose(endpoints: tuple[NodeEndpoint, ...], partition: int) -> NodeEndpoint:
-    """Return the node that a partition goes to: nodes on this host in turn, or all in turn if none is on this host."""
-    near = [each for each in endpoints if Path(each.ready.feed_socket).exists()]
+    """Return the node that a partition goes to: nodes that are near in turn, or all in turn if none is."""
+
+    def is_near(endpoint: NodeEndpoint) -> bool:
+        with transport.near_socket(endpoint.ready) as socket:
+            return bool(socket)
+
+    near = [each for each in endpoints if is_near(each)]
     candidates = near or list(endpoints)
     return candidates[partition % len(candidates)]
 
 
-def connect_to(endpoint: NodeEndpoint, credentials: transport.Credentials) -> closing[transport.Connection]:
+def connect_to(
+    endpoint: NodeEndpoint, credentials: transport.Credentials
+) -> AbstractContextManager[transport.Connection]:
     """Return a connection to a node, for a ``with`` block."""
-    ready = endpoint.ready
-    return closing(transport.connect_local(ready.feed_socket, endpoint.host, ready.feed_port, credentials))
+    return transport.connect_local(endpoint.ready, endpoint.host, credentials)
 
 
 def node_lost_error(
@@ -132,8 +137,8 @@ def feed_partition(
     FeedError
         If the node can't be reached, or is lost before it has stored all rows.
     """
-    near = Path(endpoint.ready.feed_socket).exists() and can_share_files()
     with connect_to(endpoint, credentials) as node:
+        near = node.is_local and can_share_files()
         splits = {
             split: _SplitSender(node, spec, PartRef(split, partition, attempt, endpoint.number), near)
             for split in Split
@@ -169,7 +174,7 @@ class _SplitSender:
     first : PartRef
         The first part, or the only one.
     near : bool
-        Whether the node may be on this host.
+        Whether the node may open this process's files.
 
     Attributes
     ----------

@@ -9,10 +9,21 @@ one for each.
 No message of a peer is read before it has shown the cluster's token, so that unpickling is safe. On a Unix socket the
 server checks the token, and the socket's directory excludes other users. On a TCP port an `auth_proxy` checks it, or
 the port uses TLS and both sides present the cluster's certificate.
+
+Rows are addressed: each call carries the identity of the node that it is for, and another node refuses it. A path, a
+pid, a port and a host's name may be those of several nodes, since containers have equal ones.
 """
 
 from tensorflowonspark.transport.channel import Channel, Packed
-from tensorflowonspark.transport.connection import Connection, Exchange, PutStream, connect, connect_local, is_listening
+from tensorflowonspark.transport.connection import (
+    Connection,
+    Exchange,
+    PutStream,
+    connect,
+    connect_local,
+    is_listening,
+    near_socket,
+)
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, short_path
 from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost
@@ -32,6 +43,7 @@ __all__ = [
     "connect",
     "connect_local",
     "is_listening",
+    "near_socket",
     "new_credentials",
     "short_path",
     "spark_wants_tls",

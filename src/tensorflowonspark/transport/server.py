@@ -31,6 +31,7 @@ from tensorflowonspark.transport.wire import (
     END_MARK,
     HEADER_BYTES,
     MESSAGE_BYTES,
+    NODE_HEADER,
     NOT_OPENED,
     TAKEN,
     TOKEN_HEADER,
@@ -47,15 +48,15 @@ _PATH_BYTES = 107  # sockaddr_un.sun_path without its terminating zero, man 7 un
 
 
 def short_path(socket: Path) -> str:
-    """Return a path of a socket that is short enough for the kernel.
+    """Return a path at which this process can listen on a socket; it is short enough for the kernel.
 
     The limit is 107 bytes, and paths in Spark's local directories are longer. On Linux the path leads through ``/proc``
-    to a directory that this process has open; it is valid for this user until this process ends.
+    to a directory that this process has open until it ends.
     """
     if len(os.fsencode(socket)) <= _PATH_BYTES or sys.platform != "linux":
         return str(socket)
     descriptor = os.open(socket.parent, os.O_RDONLY | os.O_DIRECTORY)
-    return f"/proc/{os.getpid()}/fd/{descriptor}/{socket.name}"
+    return f"/proc/self/fd/{descriptor}/{socket.name}"
 
 
 class UnlinkedSocket:
@@ -131,6 +132,9 @@ class Server(flight.FlightServerBase):
         Those that a peer must show.
     directory : str
         For temporary files, preferably one that is removed with this process.
+    identity : str
+        Of its node: calls that are for another one are refused. Addresses and paths may lead to a wrong node: those of
+        two containers can be alike, and a port passes from one process to the next. Empty: all calls are for it.
     on_channel : callable, optional
         Called with each new channel, in a separate thread; the channel ends when it returns.
     on_put : callable, optional
@@ -145,6 +149,7 @@ class Server(flight.FlightServerBase):
         credentials: Credentials,
         *,
         directory: str = "",
+        identity: str = "",
         on_channel: ChannelHandler | None = None,
         on_put: PutHandler | None = None,
         on_exchange: ExchangeHandler | None = None,
@@ -154,7 +159,7 @@ class Server(flight.FlightServerBase):
         self._socket: UnlinkedSocket | None = None
         self._has_rows = on_put is not None or on_exchange is not None
         try:
-            self._listen(address, credentials, directory)
+            self._listen(address, credentials, directory, {"peer": _PeerCheck(credentials.token, identity)})
         except BaseException:
             for each in (self._proxy, self._socket):
                 if each is not None:
@@ -164,8 +169,13 @@ class Server(flight.FlightServerBase):
         self._on_put = on_put
         self._on_exchange = on_exchange
 
-    def _listen(self, address: str | tuple[str, int], credentials: Credentials, directory: str) -> None:
-        checks = {"token": _TokenCheck(credentials.token)}
+    def _listen(
+        self,
+        address: str | tuple[str, int],
+        credentials: Credentials,
+        directory: str,
+        checks: dict[str, flight.ServerMiddlewareFactory],
+    ) -> None:
         if isinstance(address, str):
             super().__init__(location(address), middleware=checks)
         elif credentials.certificate:
@@ -263,16 +273,20 @@ def _errors_to_peer() -> Iterator[None]:
         raise flight.FlightServerError(text) from error
 
 
-class _TokenCheck(flight.ServerMiddlewareFactory):
-    """Refuses every call that does not carry the token."""
+class _PeerCheck(flight.ServerMiddlewareFactory):
+    """Refuses every call that does not carry the token, or is for another node."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, identity: str) -> None:
         self._expected = bearer(token)
+        self._identity = identity
 
     def start_call(self, _info: Any, headers: dict[str, list[str]]) -> None:
         shown = headers.get(TOKEN_HEADER, [""])[0].encode()
         if not hmac.compare_digest(shown, self._expected):
             raise flight.FlightUnauthenticatedError("the token is not that of this cluster")
+        wanted = headers.get(NODE_HEADER, [""])[0]
+        if self._identity and wanted != self._identity:
+            raise flight.FlightUnauthorizedError(f"{self._identity} got a call for {wanted or 'a node without a name'}")
 
 
 def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mapped]:

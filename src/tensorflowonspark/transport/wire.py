@@ -10,6 +10,7 @@ __all__ = [
     "END_MARK",
     "HEADER_BYTES",
     "MESSAGE_BYTES",
+    "NODE_HEADER",
     "NOT_OPENED",
     "TAKEN",
     "TOKEN_HEADER",
@@ -25,6 +26,7 @@ __all__ = [
 END_MARK = b"end of partition"
 TAKEN, NOT_OPENED = b"taken", b"not opened"  # replies to a file
 TOKEN_HEADER = "authorization"  # noqa: S105 - a header's name
+NODE_HEADER = "tfos-node"  # the identity of the node that a call is for
 # Limit of a message on a channel: the largest is a program's result, such as a trained model with its weights. Each
 # process on its path to the driver holds it in memory, and gRPC accepts none above 2 GiB.
 MESSAGE_BYTES = 1 << 30

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import platform
+from dataclasses import replace
 
 import pytest
 
@@ -207,6 +209,18 @@ def test_a_directory_of_another_user_is_not_entered(tmp_path, monkeypatch):
     program = Script("a.b", True, (), str(tmp_path / "home"), str(tmp_path / "home"), {})
     assert program.place(tmp_path / "own") == tmp_path / "own"
     assert os.getcwd() == str(tmp_path / "own")
+
+
+def test_the_directory_of_another_container_is_not_used(tmp_path, monkeypatch):
+    """It may have the driver's host name and path."""
+    from tensorflowonspark.node.script import Script
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    program = Script("a.b", True, (), str(tmp_path / "home"), str(tmp_path / "home"), {})
+    assert program.place(tmp_path / "own") == tmp_path / "home"
+    there = replace(program, host=f"{platform.node()} another container")
+    assert there.place(tmp_path / "own") == tmp_path / "own"
 
 
 @pytest.mark.masters("local")

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -11,8 +12,6 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.feed import session
-from tensorflowonspark.messages import NodeReady
-from tensorflowonspark.task.feeder import NodeEndpoint
 from tests.support.programs import all_ids, read, small_frame
 
 
@@ -272,10 +271,7 @@ def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     original = session.node_endpoints
 
     def far(nodes, *driver):
-        return tuple(
-            NodeEndpoint(each.number, each.name, each.host, NodeReady("/far/away", each.ready.feed_port))
-            for each in original(nodes, *driver)
-        )
+        return tuple(replace(each, ready=replace(each.ready, place="far away")) for each in original(nodes, *driver))
 
     monkeypatch.setattr(session, "node_endpoints", far)
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from threading import Thread
 
 import cloudpickle
@@ -20,6 +19,7 @@ from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.messages import Member, Members, NodeReady, Returned, Stop, TensorFlowImported
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
+from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
 from tensorflowonspark.supervisor.node_process import node_environment
 from tests.support.processes import has_ended, is_fork_server
 from tests.support.programs import wait_for
@@ -288,7 +288,7 @@ def test_it_ends_when_no_cluster_has_been_there_for_long(executor):
 
 
 def test_an_open_directory_is_not_used(executor):
-    home = executor.directory / f"tfos-warm-{executor.process.pid}"
+    home = Rendezvous.of(str(executor.directory), executor.process.pid)
     home.mkdir(mode=0o755)
     server = executor.fork_server()
     server.ensure()
@@ -297,4 +297,4 @@ def test_an_open_directory_is_not_used(executor):
     assert not executor.servers()
     assert node.result() == 1
     assert node.stop() == 0
-    Path(home).rmdir()
+    home.rmdir()

@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from tests.support import hosts, ladder
+from tests.support.fed_cluster import APPLICATIONS, check_fed_clusters
 from tests.support.kubernetes.kubelet import PULL_SECONDS
 from tests.support.paths import ROOT, SUPPORT
 from tests.support.programs import wait_for
@@ -19,8 +21,7 @@ TFOS = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import mai
 
 
 def conf(kubernetes):
-    settings = {**kubernetes.settings(), "spark.driver.host": "127.0.0.1"}
-    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    return [word for name, value in kubernetes.client_settings().items() for word in ("--conf", f"{name}={value}")]
 
 
 def tfos_run(kubernetes, *arguments, workers=2):
@@ -133,6 +134,15 @@ def test_a_cluster_comes_up_under_dynamic_allocation(kubernetes, tmp_path):
     process = tfos_run(kubernetes, "--name", "dynamic", *options, tmp_path / "train.py")
     output = output_of(process, 150)
     assert process.returncode == 0, output
-    addresses = set(re.findall(r"127\.0\.1\.\d+", "".join(re.findall(r"^\[worker.*", output, re.MULTILINE))))
+    addresses = set(re.findall(kubernetes.pod_address, "".join(re.findall(r"^\[worker.*", output, re.MULTILINE))))
     assert len(addresses) == 2, output
     assert len(kubernetes.pods_of("dynamic")) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_rows_reach_their_nodes_although_pods_have_equal_pids(kubernetes, application):
+    if not kubernetes.has_hosts:
+        ladder.skip(hosts.what_is_missing())
+    check_fed_clusters({**kubernetes.client_settings(), "spark.app.name": "fed"}, kubernetes.address)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tensorflowonspark import storage
-from tests.support.kubernetes.kubelet import PULL_SECONDS
+from tests.support.kubernetes.kubelet import HOST_NETWORK, PULL_SECONDS
 from tests.support.paths import ROOT
 from tests.support.programs import wait_for
 
@@ -97,7 +97,7 @@ def test_an_unchanged_script_trains_under_a_driver_in_a_pod(kubernetes, tmp_path
         spec = kubernetes.pod(name)["spec"]
         assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in spec["volumes"]
         (driver_url,) = [each["value"] for each in spec["containers"][0]["env"] if each["name"] == "SPARK_DRIVER_URL"]
-        host = r"inside-\w+-driver-svc\.default\.svc" if kubernetes.has_names else r"127\.0\.1\.\d+"
+        host = r"inside-\w+-driver-svc\.default\.svc" if kubernetes.has_hosts else kubernetes.pod_address
         assert re.search(f"@{host}:", driver_url)
 
     _, role, _ = yaml.safe_load_all((ROOT / "deploy/kubernetes/rbac.yaml").read_text())
@@ -115,7 +115,9 @@ def test_the_exit_code_is_that_of_the_script(kubernetes, hdfs, hadoop_free, tmp_
     files.makedirs("/staging", exist_ok=True)
     files.client.set_owner("/staging", "ann", "ann")
     (tmp_path / "train.py").write_text("import sys; sys.exit(7)")
-    application = Application(kubernetes, "command", f"{hdfs}/staging", tmp_path / "train.py")
+    near = [f"spark.kubernetes.{role}.annotation.{HOST_NETWORK}=yes" for role in ("driver", "executor")]  # to the HDFS
+    options = [word for each in near for word in ("--conf", each)]
+    application = Application(kubernetes, "command", f"{hdfs}/staging", *options, tmp_path / "train.py")
 
     program = tmp_path / "tfos.py"  # as in the image of deploy/Dockerfile
     program.write_text("import sys\nfrom tensorflowonspark.cli import main\nsys.exit(main())\n")
@@ -130,7 +132,7 @@ def test_the_exit_code_is_that_of_the_script(kubernetes, hdfs, hadoop_free, tmp_
     finally:
         output, _, status = application.end(60)
     assert application.process.returncode == exit_code(status) == 7, output
-    assert re.search(r"worker:0 on 127\.0\.1\.\d+ failed: its program called sys.exit\(7\)", output)
+    assert re.search(rf"worker:0 on {kubernetes.pod_address} failed: its program called sys.exit\(7\)", output)
     (driver,) = kubernetes.pod("command-driver")["spec"]["containers"]
     assert {"name": "HADOOP_USER_NAME", "value": "ann"} in driver["env"]  # the owner of the staged files
 

@@ -29,7 +29,7 @@ import java.util.Map;
 /**
  * Kubernetes' API server as fabric8 mocks it, as a process: it stores objects, and serves them and their changes.
  *
- * It writes its URL. Then it answers each line of its standard input, the path of a YAML file, with "ok" or with what the
+ * Its argument is the address to listen on; it writes its URL. Then it answers each line of its standard input, the path of a YAML file, with "ok" or with what the
  * API's types do not allow in it; and ends with its input.
  */
 public class ApiServer {
@@ -37,8 +37,8 @@ public class ApiServer {
     KubernetesMockServer server =
         new KubernetesMockServer(
             new Context(Serialization.jsonMapper()), new MockWebServer(), new HashMap<>(), new Pods(), false);
-    server.start(InetAddress.getByName("127.0.0.1"), 0);
-    System.out.println("http://127.0.0.1:" + server.getPort());
+    server.start(InetAddress.getByName(args[0]), 0);
+    System.out.println("http://" + args[0] + ":" + server.getPort());
     System.out.flush();
     BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
     String order;

@@ -1,19 +1,19 @@
-"""A kubelet without containers: each pod is a group of processes at an address of its own, 127.0.1.n.
+"""A kubelet without containers: each pod is a group of processes at an address of its own.
 
 It does for Spark's pods what kubelet, name server and the image's entry point do: it mounts config maps and empty
 directories as folders of the pod, and the host's under their own path, fills in the environment, starts the command,
-reports its state, and ends it when the pod is deleted. A pod's processes see the machine's files, and its network. As
-root it gives each pod mounts of its own: a file of hosts with the names of services, and the /dev/shm that a volume of
-memory asks for.
+reports its state, and ends it when the pod is deleted. A pod's processes see the machine's files. As root it makes each
+pod a host of its own (`tests.support.hosts`), with a file of hosts with the names of services, and the /dev/shm that a
+volume of memory asks for; otherwise, and with the annotation ``HOST_NETWORK``, its address is 127.0.1.n.
 
-    python -m tests.support.kubernetes.kubelet URL DIRECTORY
+    python -m tests.support.kubernetes.kubelet DIRECTORY
 
-It ends, with all pods, when its standard input does.
+It reads the URL of the API server, writes this machine's address for the pods first, and ends, with all pods, when its
+standard input does.
 """
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +21,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
@@ -30,10 +30,13 @@ from threading import Event, Thread
 import psutil
 import pyspark
 
+from tests.support import hosts
+
 _SPARK = Path(pyspark.__file__).parent
 _GRACE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 PULL_SECONDS = "tests/pull-seconds"  # the annotation of a pod whose image takes time
+HOST_NETWORK = "tests/host-network"  # of one that needs servers at this machine's 127.0.0.1
 
 
 class Api:
@@ -72,15 +75,15 @@ class Api:
 
 
 class Kubelet:
-    """Runs the pods of a namespace."""
+    """Runs the pods of a namespace, on hosts of a network if there is one."""
 
-    def __init__(self, url, directory):
+    def __init__(self, url, directory, network):
         self._api = Api(url)
         self._directory = Path(directory)
         self._hosts = self._directory / "hosts"  # written in place: pods have mounted it
         self._hosts.touch()
-        self._mounts = can_mount()
-        self._addresses = count(2)
+        self._network = network
+        self._numbers = count(2)
         self._pods = {}
 
     def run(self, ended):
@@ -99,16 +102,23 @@ class Kubelet:
         for description in found:
             uid = description["metadata"]["uid"]
             if uid not in self._pods:
-                self._pods[uid] = Pod(description, f"127.0.1.{next(self._addresses)}", self._directory)
+                self._pods[uid] = self._new_pod(description)
             pod = self._pods[uid]
             with suppress(urllib.error.HTTPError):  # the pod has gone meanwhile
-                pod.step(self._api, description, contents, self._hosts if self._mounts else None)
+                pod.step(self._api, description, contents)
         gone = self._pods.keys() - {each["metadata"]["uid"] for each in found}
         for uid in gone:
             self._pods.pop(uid).kill()
 
+    def _new_pod(self, description):
+        hosts = self._hosts if self._network else None
+        if self._network and HOST_NETWORK not in description["metadata"].get("annotations", {}):
+            return Pod(description, self._network.next_address(), self._directory, hosts, self._network)
+        return Pod(description, f"127.0.1.{next(self._numbers)}", self._directory, hosts)
+
     def _write_hosts(self, services, pods):
         lines = [f"127.0.0.1 localhost {socket.gethostname()}"]
+        lines += [f"{pod['status']['podIP']} {pod['metadata']['name']}" for pod in pods if "podIP" in pod["status"]]
         for service in services:
             name, space = service["metadata"]["name"], service["metadata"]["namespace"]
             wanted = service["spec"].get("selector", {}).items()
@@ -124,7 +134,9 @@ class Kubelet:
 class Pod:
     """A pod's processes, which start and end as its object asks for it."""
 
-    def __init__(self, description, address, directory):
+    def __init__(self, description, address, directory, hosts=None, network=None):
+        self._hosts = hosts
+        self._network = network
         self._name = description["metadata"]["name"]
         self._uid = description["metadata"]["uid"]
         self._address = address
@@ -136,12 +148,12 @@ class Pod:
         self._deleted = None
         self._reported = "Pending"
 
-    def step(self, api, description, maps, hosts):
+    def step(self, api, description, maps):
         """Start, watch or end the pod; report its state if that has changed."""
         deleted = "deletionTimestamp" in description["metadata"]
         if self._process is None:
             if not deleted and self._is_ready(description, maps):
-                self._start(description, maps, hosts)
+                self._start(description, maps)
         elif self._process.poll() is not None:
             self.kill()
         elif deleted:
@@ -169,7 +181,7 @@ class Pod:
         wanted = [each["configMap"]["name"] for each in description["spec"].get("volumes", []) if "configMap" in each]
         return time.monotonic() - self._created >= wait and set(wanted) <= maps.keys()
 
-    def _start(self, description, maps, hosts):
+    def _start(self, description, maps):
         (container,) = description["spec"]["containers"]
         self._mount(description["spec"].get("volumes", []), container.get("volumeMounts", []), maps)
         environment = {
@@ -182,17 +194,21 @@ class Pod:
         }
         kind, *arguments = map(self._translated, container["args"])
         command = [*_driver(environment), *arguments] if kind == "driver" else _executor(environment)
-        if hosts:
-            memory = [path for path in self._mounts if path == "/dev/shm"]
-            command = [*_mounting(hosts, memory), *command]
+        mounts = [f"mount -t tmpfs tmpfs {path}" for path in self._mounts if path == "/dev/shm"]
+        if self._hosts:
+            mounts.append(f'mount --bind "{self._hosts}" /etc/hosts')
         self._started = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         work = self._folder / "work"
         work.mkdir()
         (self._folder / "pod.json").write_text(json.dumps(description))
         with open(self._folder / "log", "wb") as log:
-            self._process = subprocess.Popen(
-                command, cwd=work, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
+            options = {"cwd": work, "env": environment, "stdout": log, "stderr": log, "start_new_session": True}
+            if self._network:
+                self._process = self._network.start(command, self._address, mounts, self._name, **options)
+            else:
+                if self._hosts:
+                    command = ["unshare", "--mount", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh", *command]
+                self._process = subprocess.Popen(command, **options)
 
     def _mount(self, volumes, mounts, maps):
         sources = {each["name"]: each for each in volumes}
@@ -228,7 +244,10 @@ class Pod:
     def _end(self, grace):
         if self._deleted is None:
             self._deleted = time.monotonic()
-            self._process.send_signal(signal.SIGTERM)
+            if self._network:
+                self._process.stdin.close()
+            else:
+                self._process.send_signal(signal.SIGTERM)
         elif time.monotonic() - self._deleted > grace:
             self.kill()
 
@@ -248,20 +267,6 @@ class Pod:
             "conditions": [{"type": "Ready", "status": "True" if code is None else "False"}],
             "containerStatuses": [{**container, "state": state}],
         }
-
-
-def can_mount():
-    """Return whether this process may give others mounts of their own."""
-    command = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
-    return (
-        shutil.which("unshare") is not None and not subprocess.run(command, check=False, capture_output=True).returncode
-    )
-
-
-def _mounting(hosts, memory):
-    """Return the command that runs another one with its own file of hosts, and directories in memory."""
-    mounts = [f'mount --bind "{hosts}" /etc/hosts', *(f"mount -t tmpfs tmpfs {path}" for path in memory)]
-    return ["unshare", "--mount", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh"]
 
 
 def _driver(environment):
@@ -298,8 +303,14 @@ def _executor(environment):
     ]
 
 
-def main(url, directory):
+def main(directory):
     """Run pods until the standard input ends."""
+    with nullcontext() if hosts.what_is_missing() else hosts.Network() as network:
+        print(network.address if network else "127.0.0.1", flush=True)
+        _run(sys.stdin.readline().strip(), directory, network)
+
+
+def _run(url, directory, network):
     ended = Event()
 
     def wait():
@@ -307,7 +318,7 @@ def main(url, directory):
         ended.set()
 
     Thread(target=wait, daemon=True).start()
-    Kubelet(url, directory).run(ended)
+    Kubelet(url, directory, network).run(ended)
 
 
 if __name__ == "__main__":

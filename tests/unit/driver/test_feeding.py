@@ -83,5 +83,5 @@ def test_a_feed_is_described_to_each_node():
     assert found[7].parts == ()
     assert found[0].rows == found[7].rows == {0: 5, 1: 5}
     assert found[0].columns == {"x": ColumnSummary(3, "there")}
-    assert found[0].moves == found[1].moves == (Move(0, 1, 4, "here", "socket-1", 1),)
+    assert found[0].moves == found[1].moves == (Move(0, 1, 4, "here", NodeReady("socket-1", 1)),)
     assert found[7].moves == ()

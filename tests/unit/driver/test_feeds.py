@@ -2,13 +2,15 @@
 
 import pickle
 import time
-from contextlib import closing
-from threading import Event
+from contextlib import closing, suppress
+from dataclasses import replace
+from threading import Event, Thread
 
 import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
+from tensorflowonspark.driver.feed import session
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import (
     Backpressure,
@@ -26,6 +28,7 @@ from tensorflowonspark.feed_messages import (
 from tensorflowonspark.messages import (
     Failed,
     FeedWanted,
+    Heartbeat,
     NodeLost,
     NodeReady,
     NoMoreFeeds,
@@ -103,6 +106,32 @@ def test_a_report_that_never_comes_is_a_time_out():
     backend = ScriptedBackend(lambda node: node.send(FeedWanted(0)), feed=ScriptedJob([Row(part(0, 0, 5))]))
     with pytest.raises(tfos.FeedError, match=r"no progress for 1\.5 s"), cluster_on(backend) as cluster:
         cluster.train("frame", timeout=1.5)
+
+
+@pytest.mark.parametrize(("cache", "elsewhere"), [("disk", True), ("disk", False), (None, False)])
+def test_a_part_that_its_node_does_not_report_is_named_within_seconds(monkeypatch, cache, elsewhere):
+    """The node is heard from all the while; another one may have the part."""
+    monkeypatch.setattr(session, "_REPORT_SECONDS", 0.5)
+    monkeypatch.setattr(session, "_CHECK_SECONDS", 0.1)
+    parts = part(0, 0, 5), part(1, 1, 3)
+
+    def beat(node):
+        with suppress(transport.ConnectionLost):
+            while not node.stopped.wait(0.1):
+                node.send(Heartbeat())
+
+    def script(node):
+        node.send(FeedWanted(0))
+        node.feeding.wait(5)
+        if node.number == 1:
+            node.send(PartsStored(0, (parts[1], *([replace(parts[0], number=1)] if elsewhere else []))))
+        Thread(target=beat, args=(node,), daemon=True).start()
+
+    backend = ScriptedBackend(script, script, feed=ScriptedJob([Row(each) for each in parts]))
+    found = "worker:1 on here reports them" if elsewhere else "no other node reports them"
+    words = f"partition 0: .* to worker:0 on here, which does not report them, and {found} .missing parts: 1"
+    with pytest.raises(tfos.FeedError, match=words), cluster_on(backend, num_workers=2) as cluster:
+        cluster.train("frame", timeout=60, cache=cache)
 
 
 def test_a_worker_lost_before_its_report_keeps_no_one_waiting():

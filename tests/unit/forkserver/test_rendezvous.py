@@ -13,6 +13,13 @@ def test_it_is_this_users_alone(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o700
 
 
+def test_executors_with_equal_pids_in_two_containers_have_one_each(tmp_path, monkeypatch):
+    """They may share a local directory, as a hostPath volume of Kubernetes."""
+    here = Rendezvous.of(str(tmp_path), 7)
+    monkeypatch.setattr("tensorflowonspark.supervisor.forkserver.rendezvous.place", lambda: "another container")
+    assert Rendezvous.of(str(tmp_path), 7) not in (here, Rendezvous.of(str(tmp_path), 8))
+
+
 def test_what_others_may_look_into_is_refused(tmp_path):
     path = tmp_path / "open"
     path.mkdir(mode=0o755)

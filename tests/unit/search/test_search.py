@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 import tensorflowonspark as tfos
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, MetricsReported
-from tensorflowonspark.search.resuming import end_leftovers
+from tensorflowonspark.search.resuming import end_leftovers, mark
 from tensorflowonspark.search.trials import Search, Settings
 from tensorflowonspark.search.tune import _pruning, tune
 from tests.support.backend import cluster_on
@@ -416,6 +416,19 @@ for x in (2, 3):
     mark(trial)
 os._exit(9)
 """
+
+
+@pytest.mark.parametrize("name", ["host", "pids"])
+def test_trials_of_a_driver_elsewhere_are_left_alone(name):
+    """Its pid may be one that no process has here: a container with the same host name has pids of its own."""
+    study = optuna.create_study()
+    trial = study.ask()
+    mark(trial)
+    driver = {**trial.user_attrs["tfos:driver"], "pid": 1 << 30}
+    trial.set_user_attr("tfos:driver", {**driver, name: "another"})
+    assert end_leftovers(study) == 0
+    trial.set_user_attr("tfos:driver", driver)
+    assert end_leftovers(study) == 1
 
 
 def test_trials_of_a_killed_driver_are_marked_as_failed_and_tried_again(tmp_path):

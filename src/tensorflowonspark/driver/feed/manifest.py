@@ -62,9 +62,8 @@ def build_manifests(
 def _moves(rows: dict[int, int], endpoints: Sequence[NodeEndpoint], cache: CacheConfig) -> list[Move]:
     by_number = {each.number: each for each in endpoints}
     return [
-        Move(giver, taker, count, by_number[taker].host, ready.feed_socket, ready.feed_port, cache)
+        Move(giver, taker, count, by_number[taker].host, by_number[taker].ready, cache)
         for giver, taker, count in plan_moves(rows)
-        if (ready := by_number[taker].ready)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.feed.session import CompleteFeed, FeedSession
@@ -135,16 +136,12 @@ class RecoverableFeed(CompleteFeed):
             for load in loads:
                 self._refill(load)
             refs = [ref for load in loads for ref in load.refs.values()]
-            session.wait(lambda refs=refs: session.is_over or bool(self._lost(loads)) or self._have(refs))  # type: ignore[misc]
+            session.wait_for_parts(partial(session.unreported, refs), lambda: bool(self._lost(loads)))
             with self._monitor.lock:
                 if not self._lost(loads):
                     self._check_rows(loads)
                     return [session.stored[ref] for ref in refs if ref in session.stored]
         return []
-
-    def _have(self, refs: Sequence[PartRef]) -> bool:
-        """Whether all parts are reported, but for those of nodes without which the others go on."""
-        return all(ref in self._session.stored or self._monitor.nodes[ref.number].lost for ref in refs)
 
     def _lost(self, loads: Sequence[_Load]) -> set[int]:
         """Return the nodes that need rows again; one whose program was done with the feed does not."""

@@ -7,6 +7,7 @@ have arrived, `StreamedFeed`, `EarlyFeed` and `EarlyHeldFeed` as they arrive.
 
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tensorflowonspark.driver.feed.job import FeedRequest, accepted_parts, node_endpoints
@@ -39,6 +40,8 @@ __all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "CompleteFeed", "FeedSession", 
 # The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20
 _CHECK_SECONDS = 1.0  # between two checks for progress
+# For a node to report a part whose task has ended, although it is heard from. It does so before the task ends.
+_REPORT_SECONDS = 10.0
 
 
 class FeedStrategy(Protocol):
@@ -222,12 +225,44 @@ class FeedSession:
         The job's result and the reports take different paths, and either may be first. A node that is lost reports
         nothing more; the parts that it has not reported are left out.
         """
-
-        def missing() -> bool:
-            return any(ref not in self.stored and not self.monitor.nodes[ref.number].lost for ref in refs)
-
-        self.wait(lambda: self.is_over or not missing())
+        self.wait_for_parts(lambda: self.unreported(refs))
         return [self.stored[ref] for ref in refs if ref in self.stored]
+
+    def unreported(self, refs: Sequence[PartRef]) -> list[PartRef]:
+        """Return the parts that nodes have yet to report."""
+        return [ref for ref in refs if ref not in self.stored and not self.monitor.nodes[ref.number].lost]
+
+    def wait_for_parts(self, missing: Callable[[], Sequence[PartRef]], until: Callable[[], bool] | None = None) -> None:
+        """Wait until no part is missing that a task has sent, the feed is over, or another condition holds.
+
+        Raises
+        ------
+        FeedError
+            If a node that is heard from does not report its part.
+        """
+        fewest, since = 0, 0.0
+        while not self.monitor.wait(
+            lambda: self.is_over or (until is not None and until()) or not missing(), _CHECK_SECONDS
+        ):
+            self.timeout.check()
+            with self.monitor.lock:
+                absent = missing()
+                if len(absent) != fewest:
+                    fewest, since = len(absent), time.monotonic()
+                for ref in absent:
+                    if self.monitor.nodes[ref.number].last_message > since + _REPORT_SECONDS:
+                        raise FeedError(self._astray(ref, len(absent)))
+
+    def _astray(self, ref: PartRef, parts: int) -> str:
+        """Return the error of a part that its node does not report."""
+        node, others = self.monitor.nodes[ref.number], self.monitor.nodes
+        has = next((others[each.number] for each in self.stored if replace(each, number=ref.number) == ref), None)
+        found = f"{has.role} on {has.host} reports them" if has else "no other node reports them"
+        return (
+            f"partition {ref.partition % self.partition_numbers}: its task has sent the rows to {node.role} on "
+            f"{node.host}, which does not report them, and {found} (missing parts: {parts}). See whether what is "
+            "between the executors (a proxy, NAT) exchanges their addresses, and feed the rows again"
+        )
 
     def manifests(self, parts: Sequence[PartSummary], split: Split) -> dict[int, SplitManifest]:
         """Return the manifest of a split for each node that reads it."""

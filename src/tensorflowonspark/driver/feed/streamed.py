@@ -105,11 +105,13 @@ class StreamedFeed:
         """Wait until the nodes have reported the parts to train on, or the programs are done with the feed."""
         session = self.session
 
-        def to_come() -> set[int]:
+        def missing() -> list[PartRef]:
             gone = {node.number for node in self._monitor.nodes if node.lost or session.is_done(node)}
-            return {ref.partition for ref in accepted if ref.split is Split.TRAIN and ref.number not in gone}
+            known = self._scheduler.partitions
+            rest = [ref for ref in accepted if ref.split is Split.TRAIN and ref.number not in gone]
+            return [ref for ref in rest if ref.partition not in known]
 
-        session.wait(lambda: to_come() <= self._scheduler.partitions or session.is_over)
+        session.wait_for_parts(missing)
 
     def on_message(self, node: Node, message: Any) -> None:
         """Schedule the next steps, if the message bears on them: most say only that rows were taken."""

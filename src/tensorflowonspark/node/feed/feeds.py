@@ -274,11 +274,8 @@ def _moved_part(sender: int) -> int:
 
 def _send(shard: Shard, start: int, move: Move, header: PartHeader, credentials: Credentials) -> None:
     batches = list(shard.slices(start, start + move.rows))
-    connection = transport.connect_local(move.feed_socket, move.host, move.feed_port, credentials)
-    try:
+    with transport.connect_local(move.ready, move.host, credentials) as connection:
         stream = connection.put(header, batches[0].schema)
         for batch in batches:
             stream.write(batch)
         stream.finish()
-    finally:
-        connection.close()

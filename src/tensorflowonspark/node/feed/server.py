@@ -1,6 +1,7 @@
 """The server that receives a node's rows: a Unix socket for tasks on its host, TCP for others."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,9 +9,11 @@ import pyarrow as pa
 from tensorflowonspark import transport
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import InferenceHeader, PartHeader
+from tensorflowonspark.messages import NodeReady
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.inference import InferenceServer
+from tensorflowonspark.processes import place
 
 __all__ = ["FeedServer"]
 
@@ -31,27 +34,24 @@ class FeedServer:
         The rows received.
     inference : InferenceServer or None
         Answers the rows of inference, once the program has set it.
-    socket : str
-        Path of the Unix socket.
+    ready : NodeReady
+        Its addresses.
     """
 
     def __init__(self, setup: NodeSetup, send: Callable[[object], None]) -> None:
         self.cache = Cache(setup.local_directory, setup.number, send)
         self.inference: InferenceServer | None = None
-        self.socket = transport.short_path(Path(setup.feed_socket))
-        self._local = transport.Server(self.socket, setup.credentials, on_put=self._store, on_exchange=self._infer)
-        self._remote = transport.Server(
-            (setup.host, 0),
-            setup.credentials,
+        serve = partial(
+            transport.Server,
+            credentials=setup.credentials,
             directory=setup.local_directory,
+            identity=setup.identity,
             on_put=self._store,
             on_exchange=self._infer,
         )
-
-    @property
-    def port(self) -> int:
-        """The TCP port."""
-        return int(self._remote.port)
+        self._local = serve(transport.short_path(Path(setup.feed_socket)))
+        self._remote = serve((setup.host, 0))
+        self.ready = NodeReady(setup.feed_socket, self._remote.port, setup.identity, place())
 
     def _store(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]) -> int:
         """Store a part; return its number of rows, by which the sender checks that all have arrived."""

@@ -72,7 +72,7 @@ class RoundMember:
         self._closed = False
         self._changed = Condition()  # of the four above
         self._server: transport.Server | None = None
-        self._connections: dict[tuple[str, int], transport.Connection] = {}
+        self._connections: dict[Peer, transport.Connection] = {}
         self._connecting = Lock()
 
     def join(self, settings: RoundSettings, weights: Vector) -> tuple[Shared, bool]:
@@ -115,7 +115,14 @@ class RoundMember:
         for _ in range(_ATTEMPTS):
             version = NOTHING_SHARED if self._shared is None else self._shared.version
             report = RoundReached(
-                port, version, steps, last, settings.min_workers, settings.timeout, settings.signature
+                port,
+                version,
+                steps,
+                last,
+                settings.min_workers,
+                settings.timeout,
+                settings.signature,
+                self._setup.identity,
             )
             self._link.send(report)
             result = self._follow(settings, weights)
@@ -225,12 +232,13 @@ class RoundMember:
                 timer.cancel()
 
     def _connection(self, peer: Peer) -> transport.Connection:
-        address = peer.host, peer.port
         with self._connecting:
-            if address not in self._connections:
-                connection = transport.connect(address, self._setup.credentials, keepalive=False)
-                self._connections[address] = connection
-            return self._connections[address]
+            if peer not in self._connections:
+                address = peer.host, peer.port
+                self._connections[peer] = transport.connect(
+                    address, self._setup.credentials, keepalive=False, identity=peer.identity
+                )
+            return self._connections[peer]
 
     # ---- as a server
 
@@ -238,7 +246,11 @@ class RoundMember:
         if self._server is None:
             setup = self._setup
             self._server = transport.Server(
-                (setup.host, 0), setup.credentials, directory=setup.local_directory, on_exchange=self._serve
+                (setup.host, 0),
+                setup.credentials,
+                directory=setup.local_directory,
+                identity=setup.identity,
+                on_exchange=self._serve,
             )
             self._server.expect(2 * len(setup.spec.fed))
         return self._server.port

@@ -1,13 +1,15 @@
 """The private directory with the socket and the locks of an executor's fork server."""
 
 import fcntl
+import hashlib
 import os
 import shutil
 import socket
-import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
+
+from tensorflowonspark.processes import open_private, place
 
 __all__ = ["GO", "SERVER", "USERS", "Rendezvous", "is_free", "is_own_peer", "peer_is_stopped", "take"]
 
@@ -43,16 +45,16 @@ class Rendezvous:
         if make:
             with suppress(FileExistsError):
                 path.mkdir(mode=0o700)
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        found = os.fstat(self._descriptor)
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            self.close()
-            raise PermissionError(f"{path} is not private to this user")
+        self._descriptor = open_private(path)
 
     @classmethod
     def of(cls, local_directory: str, executor_pid: int) -> Path:
-        """Return the path for an executor."""
-        return Path(local_directory) / f"tfos-warm-{executor_pid}"
+        """Return the path for an executor.
+
+        Executors in several containers may share a local directory, and have equal pids.
+        """
+        own = hashlib.sha256(place().encode()).hexdigest()[:8]
+        return Path(local_directory) / f"tfos-warm-{executor_pid}-{own}"
 
     def exists(self) -> bool:
         """Return whether the directory still has its path: Spark removes it with the application."""
