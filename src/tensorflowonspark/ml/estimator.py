@@ -270,7 +270,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
                 compiled_with=serialize(compiled),
                 custom_objects=code_for(self.getCustomObjects()),
                 features=tuple(features),
-                arrays=tuple(name for name in features if holds_arrays(frame, name)),
+                arrays=tuple(name for name in features if holds_arrays(frame.schema[name].dataType)),
                 labels=tuple(self._label_columns),
                 weight=self._weight_column,
                 by_column=self._by_column,
