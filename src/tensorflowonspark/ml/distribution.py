@@ -209,8 +209,14 @@ def _by_name(results: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _plain(result: Any) -> Any:
-    """Return a tensor as an array, and a ragged tensor as it is."""
-    return result.numpy() if hasattr(result, "numpy") and not hasattr(result, "nested_row_splits") else result
+    """Return a tensor as an array, or one of ragged rows as these."""
+    if hasattr(result, "nested_row_splits"):
+        return Ragged(result.flat_values.numpy(), tuple(each.numpy() for each in result.nested_row_splits))
+    if hasattr(result, "dense_shape"):
+        import tensorflow as tf
+
+        result = tf.sparse.to_dense(result)
+    return result.numpy() if hasattr(result, "numpy") else result
 
 
 _directory: list[str] = []  # one, from which executors may fetch files at any time
