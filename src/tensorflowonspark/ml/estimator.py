@@ -62,7 +62,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
     labelCols : sequence of str, optional
         Several columns of labels instead, one for each output of the model.
     weightCol : str, optional
-        The column of each row's weight.
+        The column of each row's weight, a number or an array with one for each of its time steps.
     validationIndicatorCol : str, optional
         A boolean column that selects the rows to validate on after each epoch.
     validationData : DataFrame, optional

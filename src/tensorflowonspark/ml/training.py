@@ -255,13 +255,15 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = 
                                 "(StringIndexer)")  # fmt: skip
     outputs = list(getattr(model, "output_names", None) or [])
 
+    import tensorflow as tf
+
     taken = held(inputs, keras_backend())
 
     def arrange(x: Any, y: Any, weight: Any) -> Any:
         if isinstance(y, Mapping):
             y = _by_output(y, outputs)
         if job.class_weight and not for_validation:
-            weight *= _class_weights(y, job.class_weight)
+            weight *= tf.reshape(_class_weights(y, job.class_weight), [-1, *(1 for _ in weight.shape[1:])])
         weights = dict.fromkeys(y, weight) if isinstance(y, Mapping) else weight
         return to_inputs(x, taken), y, weights
 
