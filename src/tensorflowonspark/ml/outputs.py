@@ -66,9 +66,9 @@ def meaning_of(loss: Any, activation: str, tensor: TensorInfo) -> tuple[Meaning,
         return Meaning.CLASSES, _from_logits(loss, activation, "softmax")
     if (name == "bce" or ("binary" in name and "crossentropy" in name)) and size == 1:
         return Meaning.BINARY, _from_logits(loss, activation, "sigmoid")
-    if name in ("", "categoricalhinge") and activation == "softmax" and size:
+    if (not name or "categorical" in name) and activation == "softmax" and size:
         return Meaning.CLASSES, False
-    if not name and activation == "sigmoid" and size == 1:
+    if (not name or "binary" in name) and activation == "sigmoid" and size == 1:
         return Meaning.BINARY, False
     return Meaning.VALUES, False
 
