@@ -20,7 +20,7 @@ from tensorflowonspark.columns.arrays import (
 )
 from tensorflowonspark.columns.kinds import Kind, kind_of, natural_type
 from tensorflowonspark.columns.layout import flat_columns
-from tensorflowonspark.columns.results import to_batch
+from tensorflowonspark.columns.results import joined, to_batch
 from tensorflowonspark.columns.schema import (
     arrow_type,
     check_schema,
@@ -42,6 +42,7 @@ __all__ = [
     "concatenate",
     "convert",
     "flat_columns",
+    "joined",
     "kind_of",
     "lists_as_vectors",
     "map_in_arrow",

@@ -1,6 +1,6 @@
 """Conversion of a program's results, numpy arrays, to Arrow columns of the types of a result schema."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from tensorflowonspark.columns import layout
 from tensorflowonspark.columns.arrays import Array, Ragged, split_at
 from tensorflowonspark.errors import FeedError
 
-__all__ = ["to_batch"]
+__all__ = ["joined", "to_batch"]
 
 _SHOWN_CHARACTERS = 60
 
@@ -117,6 +117,22 @@ def _as_array(values: Any) -> Array:
     if array.size and array.dtype.kind not in "SU":
         return array
     return np.array(values, dtype=object)  # numpy's strings drop trailing zeros, and an empty list has no type
+
+
+def joined(pieces: Sequence[Any]) -> Array:
+    """Return results for some rows after the other as one array, of objects if rows differ in shape.
+
+    Examples
+    --------
+    >>> joined([np.zeros((1, 2)), np.ones((1, 3))]).tolist()
+    [array([0., 0.]), array([1., 1., 1.])]
+    """
+    arrays = [_as_array(each) for each in pieces]
+    if len(arrays) == 1 or not all(each.ndim for each in arrays):
+        return arrays[0]  # which is refused unless it has all the rows
+    if len({each.shape[1:] for each in arrays}) == 1:
+        return np.concatenate(arrays)
+    return _objects([row for each in arrays for row in each])
 
 
 def _objects(rows: list[Any] | tuple[Any, ...]) -> Array:

@@ -156,8 +156,15 @@ def _refusal(kind: "DataType", inside_array: bool = False) -> str:
     return "" if name in _PLAIN else _REASONS.get(name, "no tensor can hold it: drop the column, or cast it")
 
 
-def arrow_type(kind: "DataType") -> pa.DataType:
+def arrow_type(kind: "DataType", *, large: bool = False) -> pa.DataType:
     """Return the Arrow type in which Spark sends values of one of its types.
+
+    Parameters
+    ----------
+    kind : DataType
+        The type.
+    large : bool
+        Whether Spark is set to send strings and binary as the large types (``useLargeVarTypes``).
 
     Examples
     --------
@@ -172,10 +179,12 @@ def arrow_type(kind: "DataType") -> pa.DataType:
     if isinstance(kind, VectorUDT):
         return arrow_type(VectorUDT.sqlType())
     if isinstance(kind, StructType):
-        return pa.struct([pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in kind.fields])
-    # Spark 4.1 and newer require the time zone of timestamps; older versions assume UTC.
-    zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
-    return to_arrow_type(kind, **zone)
+        fields = [pa.field(each.name, arrow_type(each.dataType, large=large), each.nullable) for each in kind.fields]
+        return pa.struct(fields)
+    # Spark 4.1 and newer require the time zone of timestamps; older versions assume UTC. Spark 3.5 has no large types.
+    options = {"timezone": "UTC", "prefers_large_types": large}
+    known = signature(to_arrow_type).parameters
+    return to_arrow_type(kind, **{name: each for name, each in options.items() if name in known})
 
 
 _WORDS = {  # of Spark's schemas as text

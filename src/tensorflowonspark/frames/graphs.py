@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.analysis import Field
 from tensorflowonspark.frames.plain import named
-from tensorflowonspark.ml.inputs import TensorInfo
+from tensorflowonspark.ml.inputs import TensorInfo, exact_cast
 from tensorflowonspark.ml.model_bundle import ModelBundle, zipped
 
 __all__ = ["export"]
@@ -89,7 +89,7 @@ def _cast(name: str, value: Any, wanted: tf.DType | None) -> Any:
         raise SpecError(
             f"the function's {name!r} takes {wanted.name}, and the column holds {value.dtype.name}: cast it in Spark"
         )
-    return tf.cast(value, wanted)
+    return exact_cast(name, value, wanted.name)
 
 
 def _row_spec(field: Field) -> tf.TensorSpec:

@@ -221,9 +221,11 @@ def aggregate(
     reduction = _reduction(read(function, frame, Form.REDUCED_BLOCKS, schema=schema), frame, fill)
     whole = StructType([*keys, *[StructField(name, type_) for name, type_ in reduction.types]])
     reduce = partial(reduce_group, reduction, pa.schema([(each.name, arrow_type(each.dataType)) for each in keys]))
+    large = frame.sparkSession.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
+    sent = pa.schema([(each.name, arrow_type(each.dataType, large=large)) for each in whole])
 
-    def in_arrow(key: Any, table: Any) -> Any:  # Spark counts the parameters
-        return reduce(key, table.rename_columns(names))
+    def in_arrow(key: Any, table: Any) -> Any:  # Spark counts the parameters, and takes no other types
+        return reduce(key, table.rename_columns(names)).cast(sent)
 
     def in_pandas(key: Any, frame: Any) -> Any:  # before Spark 4.0
         table = pa.Table.from_pandas(frame, preserve_index=False)

@@ -200,8 +200,8 @@ def set_moments(layer: Any, moments: Moments, input_shape: Sequence[int | None] 
             f"layer {layer.name!r} was built for {built_for} means, and values of shape {moments.shape} have "
             f"{moments.mean.shape}"
         )
-    layer.adapt_mean.assign(moments.mean.astype(np.float32))
-    layer.adapt_variance.assign(moments.variance.astype(np.float32))
+    layer.adapt_mean.assign(moments.mean)
+    layer.adapt_variance.assign(moments.variance)
     layer.finalize_state()
 
 

@@ -20,7 +20,7 @@ from tensorflowonspark.keras.hooks import keep_sources, keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function
 from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.code import Code, code_for
-from tensorflowonspark.ml.inputs import to_inputs
+from tensorflowonspark.ml.inputs import held, to_inputs
 from tensorflowonspark.ml.model_bundle import ModelBundle
 from tensorflowonspark.ml.serialization import Serialized, load_model
 from tensorflowonspark.supervisor.host import local_directory
@@ -148,8 +148,10 @@ def _on_other_backend(model: Any, bundle: ModelBundle, names: Sequence[str]) -> 
     keras = import_module(bundle.kind)
     predict = inference_function(model) if keras_backend() == "jax" else inference_call(model)
 
+    inputs = held(bundle.inputs, keras_backend())
+
     def call(features: Any) -> dict[str, Any]:
-        taken = tf.nest.map_structure(lambda each: each.numpy(), to_inputs(_tensors(features), bundle.inputs))
+        taken = tf.nest.map_structure(lambda each: each.numpy(), to_inputs(_tensors(features), inputs))
         return _by_name(keras.tree.map_structure(keras.ops.convert_to_numpy, predict(taken)), names)
 
     return call
@@ -207,8 +209,14 @@ def _by_name(results: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _plain(result: Any) -> Any:
-    """Return a tensor as an array, and a ragged tensor as it is."""
-    return result.numpy() if hasattr(result, "numpy") and not hasattr(result, "nested_row_splits") else result
+    """Return a tensor as an array, or one of ragged rows as these."""
+    if hasattr(result, "nested_row_splits"):
+        return Ragged(result.flat_values.numpy(), tuple(each.numpy() for each in result.nested_row_splits))
+    if hasattr(result, "dense_shape"):
+        import tensorflow as tf
+
+        result = tf.sparse.to_dense(result)
+    return result.numpy() if hasattr(result, "numpy") else result
 
 
 _directory: list[str] = []  # one, from which executors may fetch files at any time

@@ -62,7 +62,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
     labelCols : sequence of str, optional
         Several columns of labels instead, one for each output of the model.
     weightCol : str, optional
-        The column of each row's weight.
+        The column of each row's weight, a number or an array with one for each of its time steps.
     validationIndicatorCol : str, optional
         A boolean column that selects the rows to validate on after each epoch.
     validationData : DataFrame, optional
@@ -270,7 +270,7 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
                 compiled_with=serialize(compiled),
                 custom_objects=code_for(self.getCustomObjects()),
                 features=tuple(features),
-                arrays=tuple(name for name in features if holds_arrays(frame, name)),
+                arrays=tuple(name for name in features if holds_arrays(frame.schema[name].dataType)),
                 labels=tuple(self._label_columns),
                 weight=self._weight_column,
                 by_column=self._by_column,

@@ -1,12 +1,13 @@
 """Conversion of feature columns to a model's inputs: one tensor, several by name, or several columns as one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["TensorInfo", "check_dtypes", "column_shapes", "to_inputs"]
+__all__ = ["TensorInfo", "check_dtypes", "column_shapes", "exact_cast", "held", "to_inputs"]
 
 
 @dataclass(frozen=True)
@@ -117,23 +118,76 @@ def to_inputs(features: Any, inputs: Sequence[TensorInfo]) -> Any:
     Returns
     -------
     tensor or dict
+        For an input of integers, of its dtype: Keras would cast them too, but let a large one become another.
     """
     if not isinstance(features, Mapping):
-        return features
+        return _whole(inputs[0].name, features, inputs[0]) if len(inputs) == 1 else features
     if len(inputs) == 1:
-        return (
-            _side_by_side(list(features.values()), inputs[0].dtype)
-            if len(features) > 1
-            else next(iter(features.values()))
-        )
-    names = [each.name for each in inputs]
-    if len(names) == len(features) and set(names) != set(features):
-        return dict(zip(names, features.values(), strict=True))
-    return dict(features)
+        columns = [(name, each) for name, each in features.items()]
+        return _side_by_side(columns, inputs[0]) if len(columns) > 1 else _whole(*columns[0], inputs[0])
+    taken = dict(zip(features, _input_of_each(inputs, list(features)), strict=True))
+    return {
+        taken_by.name if taken_by else name: _whole(name, features[name], taken_by) for name, taken_by in taken.items()
+    }
 
 
-def _side_by_side(columns: list[Any], dtype: str) -> Any:
+def _side_by_side(columns: Sequence[tuple[str, Any]], taken: TensorInfo) -> Any:
     import tensorflow as tf
 
-    alike = columns if dtype == "string" else [tf.cast(each, tf.float32) for each in columns]
+    alike = [each if taken.dtype == "string" else exact_cast(name, each, taken.dtype) for name, each in columns]
     return tf.concat([each[:, None] if each.shape.rank == 1 else each for each in alike], axis=-1)
+
+
+def _whole(name: str, values: Any, taken: TensorInfo | None) -> Any:
+    """Return a column's values of the input's dtype if that or their own is one of integers, or else as they are."""
+    import tensorflow as tf
+
+    casts = taken is not None and (values.dtype.is_integer or tf.as_dtype(taken.dtype).is_integer)
+    return exact_cast(name, values, taken.dtype) if taken and casts else values
+
+
+def held(inputs: Sequence[TensorInfo], backend: str) -> list[TensorInfo]:
+    """Return a model's inputs with the dtypes that its backend has: of JAX's integers 32 bits are kept, by default.
+
+    Examples
+    --------
+    >>> held([TensorInfo("x", (1,), "int64")], "tensorflow")
+    [TensorInfo(name='x', shape=(1,), dtype='int64')]
+    """
+    if backend != "jax" or import_module("jax").config.jax_enable_x64:
+        return list(inputs)
+    return [replace(each, dtype=each.dtype.replace("int64", "int32")) for each in inputs]
+
+
+def exact_cast(name: str, values: Any, dtype: str) -> Any:
+    """Return a tensor of another dtype; an integer that this can't hold is an error where the tensor is computed.
+
+    Fractions are cut off, and floats rounded, as TensorFlow does both.
+
+    Parameters
+    ----------
+    name : str
+        The column, for the error.
+    values : tensor
+        Numbers, dense or ragged.
+    dtype : str
+        The dtype.
+    """
+    import tensorflow as tf
+
+    old, new = values.dtype, tf.as_dtype(dtype)
+    if old == new:
+        return values
+    if not new.is_integer or old == tf.bool:
+        return tf.cast(values, new)
+    flat = values.flat_values if hasattr(values, "flat_values") else values
+    if old.is_integer:
+        fits = (flat >= max(old.min, new.min)) & (flat <= min(old.max, new.max))
+    else:
+        fits = (tf.math.ceil(flat) >= float(new.min)) & (flat < float(new.max + 1))
+    told = (
+        f"column {name!r} ({old.name}) has a value that does not fit into {new.name}, which its input takes: give the "
+        "model an input of int64 (on JAX with JAX_ENABLE_X64=1), or change the value in Spark"
+    )
+    with tf.control_dependencies([tf.debugging.assert_equal(fits, True, told)]):
+        return tf.cast(values, new)

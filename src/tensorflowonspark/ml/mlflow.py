@@ -5,14 +5,14 @@ TensorFlow and pyspark, but no Spark session.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
+from pyspark.ml.linalg import VectorUDT
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import code_for
@@ -22,30 +22,25 @@ from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.outputs import Columns, result_types, result_values
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import TakenColumns, call_in_pieces, features_of
-from tensorflowonspark.ml.transform import output_groups
+from tensorflowonspark.ml.taken_types import TakenTypes
+from tensorflowonspark.ml.transform import holds_arrays, output_groups
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["load_model", "log_stage", "requirements", "signature_of"]
+__all__ = ["load_model", "log_stage", "requirements"]
 
 _STAGE = "stage"
+_TAKEN = "taken.json"  # beside it: the types of its columns, and a time zone
 _PACKAGES = ("tensorflowonspark", "tensorflow", "keras", "tf_keras", "pyspark", "pandas", "pyarrow", "numpy")
 # The names of Spark's types and of MLflow's.
 _TYPES = {
-    "boolean": "boolean",
-    "tinyint": "integer",
-    "smallint": "integer",
-    "int": "integer",
-    "bigint": "long",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "binary": "binary",
-    "date": "datetime",
-    "timestamp": "datetime",
-    "timestamp_ntz": "datetime",
+    **{name: name for name in ("boolean", "integer", "long", "float", "double", "string", "binary")},
+    **dict.fromkeys(("byte", "short"), "integer"),
+    **dict.fromkeys(("char", "varchar"), "string"),
+    **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), "datetime"),
+    "decimal": "double",
 }
 
 
@@ -79,7 +74,7 @@ def load_model(model_uri: str) -> KerasModel:
         return _read(f"{directory}/data/{_STAGE}")
 
 
-def log_stage(stage: KerasModel, run_id: str, name: str, signature: Any) -> str:
+def log_stage(stage: KerasModel, run_id: str, name: str, columns: TakenTypes) -> str:
     """Log a stage as a model of a run; return its address.
 
     Parameters
@@ -90,8 +85,8 @@ def log_stage(stage: KerasModel, run_id: str, name: str, signature: Any) -> str:
         The run.
     name : str
         The model's name in the run.
-    signature : mlflow.models.ModelSignature or None
-        The columns that it takes and returns.
+    columns : TakenTypes
+        The columns that it takes.
     """
     from mlflow import pyfunc
     from mlflow.models import Model
@@ -100,6 +95,7 @@ def log_stage(stage: KerasModel, run_id: str, name: str, signature: Any) -> str:
         writer = stage.write()
         assert isinstance(writer, StageWriter)
         writer.save_locally(f"{scratch}/{_STAGE}")
+        Path(scratch, _STAGE, _TAKEN).write_text(columns.to_json())
         logged = Model.log(
             artifact_path=None,
             name=name,
@@ -108,7 +104,7 @@ def log_stage(stage: KerasModel, run_id: str, name: str, signature: Any) -> str:
             loader_module=__name__,
             data_path=f"{scratch}/{_STAGE}",
             pip_requirements=requirements(),
-            signature=signature,
+            signature=_signature_of(stage, columns.schema),
         )
     return str(logged.model_uri)
 
@@ -122,18 +118,8 @@ def requirements() -> list[str]:
     return found
 
 
-def signature_of(stage: KerasModel, schema: "StructType", columns: Sequence[str]) -> Any:
-    """Return MLflow's signature of a stage; None if a column has no type of MLflow's.
-
-    Parameters
-    ----------
-    stage : KerasModel
-        The stage.
-    schema : StructType
-        The schema of a DataFrame that it takes.
-    columns : sequence of str
-        The columns of features.
-    """
+def _signature_of(stage: KerasModel, schema: "StructType") -> Any:
+    """Return MLflow's signature of a stage that takes the columns of a schema."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema
     from pyspark.sql.types import StructType
@@ -141,33 +127,31 @@ def signature_of(stage: KerasModel, schema: "StructType", columns: Sequence[str]
     results: dict[str, DataType] = {}
     for outputs, names in _groups(stage):
         results.update(result_types(outputs, names))
-    taken = {name: _type(schema[name].dataType) for name in columns}
     returned: dict[str, Any] = {}
     for name, kind in results.items():
         if isinstance(kind, StructType):
             returned |= {f"{name}.{each.name}": _type(each.dataType) for each in kind}
         else:
             returned[name] = _type(kind)
-    if None in taken.values() or None in returned.values():
-        return None
     return ModelSignature(
-        inputs=Schema([ColSpec(kind, name) for name, kind in taken.items()]),
+        inputs=Schema([ColSpec(_type(each.dataType, taken=True), each.name) for each in schema]),
         outputs=Schema([ColSpec(kind, name) for name, kind in returned.items()]),
     )
 
 
-def _type(kind: "DataType") -> Any:
-    """Return MLflow's type for a type of Spark's; None if there is none."""
+def _type(kind: "DataType", taken: bool = False) -> Any:
+    """Return MLflow's type for a type of Spark's; for one that it does not have, or not in such columns, any."""
     from mlflow.types import DataType
-    from mlflow.types.schema import Array
+    from mlflow.types.schema import AnyType, Array
 
-    if kind.typeName() in ("vectorudt", "udt") or type(kind).__name__ == "VectorUDT":
-        return Array(DataType.double)
     if kind.typeName() == "array":
-        element = _type(kind.elementType)
-        return None if element is None else Array(element)
-    name = _TYPES.get(kind.simpleString(), "")
-    return DataType[name] if name else None
+        element = _type(kind.elementType, taken)
+        # MLflow makes numbers of times in lists.
+        return AnyType() if element in (AnyType(), DataType.datetime) else Array(element)
+    if isinstance(kind, VectorUDT):  # of which MLflow refuses Spark's own, where it wants arrays
+        return AnyType() if taken else Array(DataType.double)
+    name = _TYPES.get(kind.typeName(), "")
+    return DataType[name] if name else AnyType()
 
 
 def _groups(stage: KerasModel) -> Any:
@@ -188,14 +172,15 @@ def _read(directory: str) -> KerasModel:
 
 def _load_pyfunc(path: str) -> "_Predictor":
     """Return the object whose ``predict`` MLflow calls."""
-    return _Predictor(_read(path if Path(path).name == _STAGE else f"{path}/{_STAGE}"))
+    directory = Path(path) if Path(path).name == _STAGE else Path(path, _STAGE)
+    return _Predictor(_read(str(directory)), TakenTypes.from_json((directory / _TAKEN).read_text()))
 
 
 class _Predictor:
     """A stage applied to pandas."""
 
-    def __init__(self, stage: KerasModel) -> None:
-        self._stage = stage
+    def __init__(self, stage: KerasModel, taken: TakenTypes) -> None:
+        self._stage, self._taken = stage, taken
         self._call = load_call(stage._bundle, stage._layers, code_for(stage.getCustomObjects()))
 
     def predict(self, data: "pd.DataFrame", params: Mapping[str, Any] | None = None) -> "pd.DataFrame":  # noqa: ARG002
@@ -205,6 +190,8 @@ class _Predictor:
         ------
         SpecError
             If a column is missing.
+        FeedError
+            If a value can't be converted; it names the column.
         """
         import pandas as pd
 
@@ -212,10 +199,9 @@ class _Predictor:
         missing = [name for name in columns if name not in data]
         if missing:
             raise SpecError(f"the data has no column {', '.join(map(repr, missing))}; it has {list(data)}")
-        arrays = [pa.array([_plain(value) for value in data[name]]) for name in columns]
-        batch = pa.RecordBatch.from_arrays(arrays, columns)
+        batch = self._taken.batch_of(data)
         bundle, by_column = self._stage._bundle, self._stage._by_column
-        nested = [name for name in columns if pa.types.is_list(batch.schema.field(name).type)]
+        nested = [each.name for each in self._taken.schema if holds_arrays(each.dataType)]
         shapes = column_shapes(bundle.inputs, columns, nested, by_column["shapes"])
         features = features_of(TakenColumns(tuple(columns), {**by_column, "shapes": shapes}), batch)
         values = call_in_pieces(self._call, features, batch, self._stage.getInferenceBatchSize())
@@ -225,12 +211,6 @@ class _Predictor:
                 several = isinstance(result, dict)
                 found |= {f"{name}.{output}": each for output, each in result.items()} if several else {name: result}
         return pd.DataFrame({name: _column(result) for name, result in found.items()}, index=data.index)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of pandas as Arrow takes it: a vector of Spark's, or an array, as a list."""
-    value = value.toArray() if hasattr(value, "toArray") else value
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _column(values: Any) -> Any:

@@ -57,16 +57,18 @@ def meaning_of(loss: Any, activation: str, tensor: TensorInfo) -> tuple[Meaning,
     --------
     >>> meaning_of("sparse_categorical_crossentropy", "softmax", TensorInfo("y", (10,), "float32"))
     (<Meaning.CLASSES: 'classes'>, False)
+    >>> meaning_of("categorical_hinge", "linear", TensorInfo("y", (10,), "float32"))  # of scores, not of probabilities
+    (<Meaning.VALUES: 'values'>, False)
     """
-    name = _loss_name(loss)
+    name = _loss_name(loss).lower().replace("_", "")
     size = tensor.shape[-1] if len(tensor.shape) == 1 else None
-    if "categorical" in name and size:
+    if "categorical" in name and "crossentropy" in name and size:
         return Meaning.CLASSES, _from_logits(loss, activation, "softmax")
-    if "binary" in name and size == 1:
+    if (name == "bce" or ("binary" in name and "crossentropy" in name)) and size == 1:
         return Meaning.BINARY, _from_logits(loss, activation, "sigmoid")
-    if not name and activation == "softmax" and size:
+    if (not name or "categorical" in name) and activation == "softmax" and size:
         return Meaning.CLASSES, False
-    if not name and activation == "sigmoid" and size == 1:
+    if (not name or "binary" in name) and activation == "sigmoid" and size == 1:
         return Meaning.BINARY, False
     return Meaning.VALUES, False
 
@@ -110,9 +112,10 @@ def result_types(outputs: Sequence[OutputInfo], columns: Columns) -> dict[str, "
 def _prediction_type(output: OutputInfo) -> "DataType":
     from pyspark.sql.types import DoubleType
 
-    if output.meaning is not Meaning.VALUES or output.tensor.shape in ((), (1,)):
+    is_one = output.tensor.shape in ((), (1,))
+    if output.meaning is not Meaning.VALUES or (is_one and output.tensor.dtype not in ("str", "string")):
         return DoubleType()
-    return spark_type(output.tensor.dtype, len(output.tensor.shape))
+    return spark_type(output.tensor.dtype, 0 if is_one else len(output.tensor.shape))
 
 
 def spark_type(dtype: str, rank: int) -> "DataType":

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tensorflowonspark.columns import (
     arrow_type,
     flat_columns,
+    joined,
     map_in_arrow,
     plainly_named,
     summarize,
@@ -166,7 +167,7 @@ def call_in_pieces(
     for start in range(0, batch.num_rows, step):
         for name, values in model(_slice(features, start, start + step)).items():
             found.setdefault(name, []).append(values)
-    return {name: pieces[0] if len(pieces) == 1 else np.concatenate(pieces) for name, pieces in found.items()}
+    return {name: joined(pieces) for name, pieces in found.items()}
 
 
 def _rows_per_call(batch: pa.RecordBatch) -> int:
@@ -214,9 +215,6 @@ def _slice(features: Any, start: int, stop: int) -> Any:
     return features[start:stop]
 
 
-_RESULTS = "tensorflowonspark_results"
-
-
 def with_results(plan: PredictPlan, frame: "DataFrame", keep: Sequence[str] | None = None) -> "DataFrame":
     """Return a DataFrame with the result columns beside its own, or beside those in `keep`."""
     from pyspark.sql import functions as f
@@ -234,11 +232,20 @@ def with_results(plan: PredictPlan, frame: "DataFrame", keep: Sequence[str] | No
         plain = plain.where(f.spark_partition_id() >= 0)
     # Spark calls a deterministic function again for each use of its result.
     taken = [names[frame.columns.index(name)] for name in plan.taken.columns]
-    predicted = plain.withColumn(_RESULTS, _function(plan, types).asNondeterministic()(*taken))
+    added = _unlike(plain.columns)
+    predicted = plain.withColumn(added, _function(plan, types).asNondeterministic()(*taken))
     if plan.invalid == "skip":
-        predicted = predicted.where(f.col(_RESULTS).isNotNull())
-    results = [f.col(_RESULTS).getField(name).alias(name) for name in types.names]
+        predicted = predicted.where(f.col(added).isNotNull())
+    results = [f.col(added).getField(name).alias(name) for name in types.names]
     return predicted.select(*[names[place] for place in places], *results)
+
+
+def _unlike(names: Sequence[str]) -> str:
+    """Return a name that no column has, whatever the case of its letters."""
+    name = "tensorflowonspark_results"
+    while name in {each.lower() for each in names}:
+        name += "_"
+    return name
 
 
 def _has_user_types(fields: "Sequence[StructField]") -> bool:

@@ -9,6 +9,7 @@ from tensorflowonspark.driver.tracking import Fit, fit_parameters, scalars
 from tensorflowonspark.ml.autolog import autolog_takes_models
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import ModelParams, is_plain
+from tensorflowonspark.ml.taken_types import TakenTypes
 from tensorflowonspark.secrecy import is_secret
 
 if TYPE_CHECKING:
@@ -88,10 +89,11 @@ def log_fitted(fit: Fit | None, model: KerasModel, frame: "DataFrame") -> None:
         return
     name = f"{log.prefix}model".replace("/", "_")
     run_id, size = log.run_id, len(model._bundle.data)
+    columns = TakenTypes.of(model, frame)
 
     def send() -> None:
-        from tensorflowonspark.ml.mlflow import log_stage, signature_of
+        from tensorflowonspark.ml.mlflow import log_stage
 
-        log_stage(model, run_id, name, signature_of(model, frame.schema, model._feature_columns))
+        log_stage(model, run_id, name, columns)
 
     log.call("the model", _MODEL_SECONDS + size / _BYTES_PER_SECOND, send)

@@ -15,7 +15,7 @@ from tensorflowonspark.keras.hooks import keras_backend
 from tensorflowonspark.keras.jax.saving import inference_function, whole_model
 from tensorflowonspark.keras.preprocessing import family_of
 from tensorflowonspark.ml.code import Code
-from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, to_inputs
+from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, held, to_inputs
 from tensorflowonspark.ml.layers import model_up_to, unadapted_layers
 from tensorflowonspark.ml.model_bundle import ModelBundle, from_model, tensor_info
 from tensorflowonspark.ml.serialization import deserialize, is_model, library_of, serialize_model
@@ -255,13 +255,17 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = 
                                 "(StringIndexer)")  # fmt: skip
     outputs = list(getattr(model, "output_names", None) or [])
 
+    import tensorflow as tf
+
+    taken = held(inputs, keras_backend())
+
     def arrange(x: Any, y: Any, weight: Any) -> Any:
         if isinstance(y, Mapping):
             y = _by_output(y, outputs)
         if job.class_weight and not for_validation:
-            weight *= _class_weights(y, job.class_weight)
+            weight *= tf.reshape(_class_weights(y, job.class_weight), [-1, *(1 for _ in weight.shape[1:])])
         weights = dict.fromkeys(y, weight) if isinstance(y, Mapping) else weight
-        return to_inputs(x, inputs), y, weights
+        return to_inputs(x, taken), y, weights
 
     return dataset.map(arrange)
 

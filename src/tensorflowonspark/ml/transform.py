@@ -72,7 +72,7 @@ def plan_transform(  # noqa: PLR0913 - one for each property of a stage
     existing = [name for name in types if name in frame.columns]
     if existing:
         raise SpecError(f"the DataFrame has a column {existing[0]!r} already: drop it, or set another predictionCol")
-    arrays = [name for name in features if holds_arrays(frame, name)]
+    arrays = [name for name in features if holds_arrays(frame.schema[name].dataType)]
     shapes = column_shapes(bundle.inputs, features, arrays, by_column["shapes"])
     check_dtypes(bundle.inputs, _dtypes(frame, features, shapes))
     return PredictPlan(
@@ -104,6 +104,6 @@ def _dtypes(frame: "DataFrame", features: Sequence[str], shapes: Mapping[str, An
     return dtypes
 
 
-def holds_arrays(frame: "DataFrame", column: str) -> bool:
-    """Return whether a column's values are arrays, vectors or bytes, so that they can have a shape."""
-    return isinstance(frame.schema[column].dataType, (ArrayType, BinaryType, UserDefinedType))
+def holds_arrays(kind: "DataType") -> bool:
+    """Return whether values of a type are arrays, vectors or bytes, so that they can have a shape."""
+    return isinstance(kind, (ArrayType, BinaryType, UserDefinedType))

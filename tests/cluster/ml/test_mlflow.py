@@ -14,7 +14,9 @@ from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
 import tensorflowonspark.ml.mlflow as flavor
-from tensorflowonspark.ml import KerasEstimator
+from tensorflowonspark.ml import KerasEstimator, KerasModel
+from tensorflowonspark.ml.taken_types import TakenTypes
+from tests.support.spark_types import ROWS, TAKEN, source
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
 
@@ -76,6 +78,70 @@ def test_a_logged_model_predicts_pandas_and_is_a_stage_again(spark, mlflow):
     again = flavor.load_model(uri)
     assert (again.uid, again.history) == (model.uid, model.history)
     assert again.transform(data.limit(9)).toPandas()["prediction"].tolist() == expected["prediction"].tolist()
+
+
+MORE = {
+    "date of today": ("date_add(date'2024-02-03', cast(id as int))", lambda i: 19756 + i, ()),
+    "timestamp of today": ("timestamp_micros(1706934306123456 + id)", lambda i: 1706934306123456 + i, ()),
+    "long of 53 bits": ("9007199254740980 + id", lambda i: 9007199254740980 + i, ()),
+    "array<date>": ("array(date_add(date'2024-02-03', cast(id as int)))", lambda i: [19756 + i], (1,)),
+    "array<timestamp>": ("array(timestamp_micros(1706934306123456 + id))", lambda i: [1706934306123456 + i], (1,)),
+    "array<boolean>": ("array(id % 2 = 0)", lambda i: [i % 2 == 0], (1,)),
+    "array<byte>": ("array(cast(id as byte))", lambda i: [i], (1,)),
+    "array<long>": ("array(9007199254740980 + id)", lambda i: [9007199254740980 + i], (1,)),
+    "array<double>": ("array(id / 4)", lambda i: [i / 4], (1,)),
+    "array<decimal>": ("array(cast(id / 4 as decimal(10, 2)))", lambda i: [i / 4], (1,)),
+    "time: nanoseconds": ("make_time(0, 0, cast(id as decimal(16, 6)))", lambda i: i * 10**9, ()),
+}
+
+
+def number(value):
+    """Return a number for a row's value: the sum of its numbers, or of the codes of its characters."""
+    flat = np.asarray(value).reshape(-1).tolist()
+    return float(sum(sum(map(ord, each)) if isinstance(each, str) else each for each in flat))
+
+
+@pytest.mark.slow
+def test_each_type_of_spark_means_the_same_to_a_logged_model(spark, mlflow):
+    """By `transform`, ``pyfunc`` on pandas, and ``spark_udf``, in a session of another time zone than UTC."""
+    kinds = {**TAKEN, **MORE}
+    if not hasattr(f, "make_time"):  # before Spark 4.1
+        del kinds["time: nanoseconds"]
+    names = [f"c{place}" for place in range(len(kinds))]
+    settings = {"spark.sql.session.timeZone": "America/Los_Angeles", "spark.sql.timeType.enabled": "true"}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        columns = [f.expr(sql).alias(name) for name, (sql, _, _) in zip(names, kinds.values(), strict=True)]
+        frame = source(spark).select("id", *columns).cache()
+        stage = KerasModel.from_function(
+            lambda columns: np.stack([np.array([number(each) for each in columns[name]]) for name in columns], axis=1),
+            {"y": ("float64", (len(names),))},
+            featuresCols=names,
+            shapes={name: (2,) for name, kind in zip(names, kinds, strict=True) if kind.startswith("binary")},
+        )
+        with mlflow.start_run() as run:
+            uri = flavor.log_stage(stage, run.info.run_id, "model", TakenTypes.of(stage, frame))
+        udf = mlflow.pyfunc.spark_udf(spark, uri, env_manager="local", result_type="prediction array<double>")
+        given = frame.toPandas()
+        answers = {
+            "transform": {row.id: row.prediction for row in stage.transform(frame).collect()},
+            "pyfunc": dict(
+                zip(given["id"], mlflow.pyfunc.load_model(uri).predict(given[names])["prediction"], strict=True)
+            ),
+        }
+        for zone in ("America/Los_Angeles", "Asia/Tokyo"):  # the second is not that of the session that has logged it
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            found = frame.select("id", udf(*names).alias("y")).collect()
+            answers[f"spark_udf in {zone}"] = {row.id: row.y.prediction for row in found}
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    for way, found in answers.items():
+        assert len(found) == ROWS
+        for place, (kind, (_, value, _)) in enumerate(kinds.items()):
+            for i in range(ROWS):
+                assert found[i][place] == number(value(i)), (way, kind, i)
 
 
 def report(args, ctx):

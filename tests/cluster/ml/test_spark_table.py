@@ -14,7 +14,7 @@ from pyspark.ml import evaluation as ev
 from pyspark.ml.classification import OneVsRest
 from pyspark.ml.feature import StandardScaler, StringIndexer, VectorAssembler
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.linalg import Matrices, Vectors
+from pyspark.ml.linalg import Vectors
 from pyspark.ml.tuning import CrossValidator, CrossValidatorModel, ParamGridBuilder, TrainValidationSplit
 from pyspark.sql import functions as f
 from sklearn import metrics as sk
@@ -22,12 +22,12 @@ from sklearn import metrics as sk
 import tensorflowonspark as tfos
 from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tests.support.paths import DOCS
+from tests.support.spark_types import ROWS, TAKEN, source
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 PAGE = DOCS / "spark-ml.md"
 BEGIN, END = "<!-- the table: begin -->\n", "<!-- the table: end -->\n"
-ROWS = 12
 QUIET = {"clusterOptions": {"log_level": "ERROR"}}
 CELLS: dict[tuple[str, str], str] = {}
 EQUAL = "equal"
@@ -40,31 +40,6 @@ def cell(group, name, verdict=EQUAL):
 
 # ---- types
 
-# By the type: the column in SQL, of `id`; what a program in plain Keras would give its input for each row; its shape.
-TAKEN = {
-    "boolean": ("id % 2 = 0", lambda i: i % 2 == 0, ()),
-    "byte": ("cast(id - 5 as byte)", lambda i: i - 5, ()),
-    "short": ("cast(id - 5 as short)", lambda i: i - 5, ()),
-    "int": ("cast(id - 5 as int)", lambda i: i - 5, ()),
-    "long": ("id - 5", lambda i: i - 5, ()),
-    "float": ("cast(id / 4 as float)", lambda i: i / 4, ()),
-    "double": ("cast(id / 4 as double)", lambda i: i / 4, ()),
-    "decimal": ("cast(id / 4 as decimal(10, 2))", lambda i: i / 4, ()),
-    "string": ("if(id % 2 = 0, 'a', 'b')", lambda i: "ab"[i % 2], ()),
-    "char, varchar": ("cast(if(id % 2 = 0, 'a', 'b') as string)", lambda i: "ab"[i % 2], ()),
-    "array<string>": ("array('a', if(id % 2 = 0, 'a', 'b'))", lambda i: ["a", "ab"[i % 2]], (2,)),
-    "binary, as numbers": ("unhex(concat('0', id % 9, '0a'))", lambda i: [i % 9, 10], (2,)),
-    "date: days": ("date_add(date'1970-01-01', cast(id as int))", lambda i: i, ()),
-    "timestamp: microseconds": ("timestamp_micros(id * 3)", lambda i: i * 3, ()),
-    "timestamp_ntz: microseconds": ("cast(timestamp_micros(id * 3) as timestamp_ntz)", lambda i: i * 3, ()),
-    "interval day to second: microseconds": ("make_dt_interval(0, 0, 0, cast(id as decimal(18,6)) / 1000000)",
-                                             lambda i: i, ()),
-    "array<float>": ("array(cast(id as float), 1.0f)", lambda i: [i, 1.0], (2,)),
-    "array<array<int>>": ("array(array(cast(id as int), 1), array(2, 3))", lambda i: [[i, 1], [2, 3]], (2, 2)),
-    "vector, dense": ("dense", lambda i: [i, 0.5, 0.0], (3,)),
-    "vector, sparse": ("sparse", lambda i: [0.0, i, 0.0], (3,)),
-    "vector, dense and sparse": ("mixed", lambda i: [i, 0.5, 0.0] if i % 2 else [0.0, i, 0.0], (3,)),
-}  # fmt: skip
 REFUSED = {
     "map": ("map('a', id)", "a tensor has no keys"),
     "void": ("null", "it has no values"),
@@ -74,12 +49,6 @@ REFUSED = {
     "matrix": ("matrix", "only Spark ML's vectors"),
     "string into a number": ("cast(id as string)", "holds strings or bytes, and the model's input .* takes float32"),
 }
-
-
-def source(spark):
-    rows = [(i, Vectors.dense(i, 0.5, 0.0), Vectors.sparse(3, {1: i}), Matrices.dense(1, 1, [i])) for i in range(ROWS)]
-    frame = spark.createDataFrame(rows, ["id", "dense", "sparse", "matrix"]).repartition(2, "id")
-    return frame.withColumn("mixed", f.expr("if(id % 2 = 1, dense, sparse)")).withColumn("y", f.col("id") / 10)
 
 
 def name_of(kind):

@@ -121,6 +121,38 @@ def test_several_feeds_one_after_another(spark):
 
 
 @pytest.mark.masters("local")
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirroredStrategy", pytest.param("jax", marks=pytest.mark.slow)])
+def test_a_weight_for_each_time_step_trains_as_in_one_process(spark, strategy):
+    def trained(data, **fit):
+        import keras
+
+        layers = [keras.Input((3, 1)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.1), "mse", weighted_metrics=["mae"])
+        history = model.fit(*data, epochs=2, shuffle=False, verbose=0, **fit).history
+        return [*history["loss"], *history["mae"], *model.get_weights()[0].ravel().tolist()]
+
+    def program(args, ctx):
+        import tensorflow as tf
+
+        data = ctx.dataset(16, features="x", label="y", sample_weight="w", shapes={"x": (3, 1), "y": (3, 1)})
+        if args == "jax":
+            return trained([data])
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            return trained([data])
+
+    x = np.arange(48, dtype="float32").reshape(16, 3) / 48
+    y, w = x * 2 + 1, np.arange(48, dtype="float32").reshape(16, 3) % 5
+    rows = list(zip(x.tolist(), y.tolist(), w.tolist(), strict=True))
+    frame = spark.createDataFrame(rows, "x array<float>, y array<float>, w array<float>").repartition(2)
+    env = {"KERAS_BACKEND": "jax"} if strategy == "jax" else {}
+    found = tfos.run(spark, program, strategy, num_workers=2, data=frame, env=env)
+    alone = trained([x[..., None], y[..., None]], sample_weight=w, batch_size=16)
+    for worker in found.values():
+        assert worker == pytest.approx(alone, rel=1e-4)
+
+
+@pytest.mark.masters("local")
 def test_elements_of_a_dataset(spark):
     def program(args, ctx):
         feed = ctx.feed()

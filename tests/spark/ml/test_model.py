@@ -152,3 +152,12 @@ def test_what_cant_be_transformed_is_refused(spark):
 def test_a_directory_in_place_of_a_file_is_refused_with_what_takes_it(spark, tmp_path):
     with pytest.raises(tfos.SpecError, match=r"is a directory: KerasModel\.from_saved_model takes a SavedModel"):
         KerasModel.from_file(str(tmp_path))
+
+
+def test_no_column_of_the_user_is_overwritten(spark):
+    data = pairs(spark, 4).withColumn("TensorFlowOnSpark_results", f.lit("mine"))
+    data = data.withColumn("tensorflowonspark_results_", f.lit("too"))
+    found = KerasModel.from_function(lambda rows: rows * 2, {"twice": ("float32", (2,))}).transform(data)
+    assert found.columns == [*data.columns, "prediction"]
+    for row in found.collect():
+        assert (row[2], row[3], row.prediction) == ("mine", "too", [row.id * 2.0, 2.0])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, set_tokens
+from tensorflowonspark.keras.preprocessing import Moments, TokenCounts, set_moments, set_tokens
 from tensorflowonspark.ml.counting import CountTokens, FindMoments, Splitter, _split_by_keras
 from tensorflowonspark.ml.predict import TakenColumns
 from tests.support.preprocessing import state_of
@@ -96,3 +96,12 @@ def test_any_numbers_in_any_tasks(tasks, axis):
         over = None if axis is None else 0
         np.testing.assert_allclose(moments.mean, values.mean(over), atol=1e-9)
         np.testing.assert_allclose(moments.variance, values.var(over), atol=1e-6)
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_a_layer_of_float64_keeps_what_float32_would_round(library):
+    layers = pytest.importorskip(library).layers
+    for dtype, mean in (("float64", 2**24 + 1), ("float32", 2**24)):
+        layer = layers.Normalization(dtype=dtype)
+        set_moments(layer, Moments.of(np.array([[2**24], [2**24 + 2]]), (1,)))
+        assert np.asarray(layer.adapt_mean).tolist() == [mean]

@@ -99,6 +99,21 @@ def test_kinds_are_those_that_are_declared():
         ({"x": [1, 2, 3], "w": [2.0, 0.5, 7.0]}, {"sample_weight": "w"}, [2, 0.5, -0.0]),
         ({"x": [1, 2, 3], "w": [True, False, True]}, {"sample_weight": "w"}, [1, 0, -0.0]),
         ({"x": [1, 2, 3], "w": [[2.0], [0.5], [7.0]]}, {"sample_weight": "w"}, [2, 0.5, -0.0]),
+        (
+            {"x": [1, 2, 3], "w": [[2.0, 1.0], [-0.0, 0.5], [7.0, 7.0]]},  # a number for each time step
+            {"sample_weight": "w"},
+            [[2, 1], [0, 0.5], [-0.0, -0.0]],
+        ),
+        (
+            {"x": [1, 2, 3], "w": [2**24 + 1, 0.1, 7.0]},
+            {"sample_weight": "w", "dtypes": {"w": "float64"}},
+            [2**24 + 1, 0.1, -0.0],
+        ),
+        (
+            {"x": [1, 2, 3], "w": [[2, 1], [0, 3], [7, 7]]},  # for each pixel
+            {"sample_weight": "w", "shapes": {"w": (1, 2)}},
+            [[[2, 1]], [[0, 3]], [[-0.0, -0.0]]],
+        ),
     ],
 )
 def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
@@ -106,9 +121,10 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
     selection = Selection(contents, FeatureOptions(**options))
     values = {name: to_array(batch.column(name), kind) for name, kind in selection.kinds.items()}
     found = selection.weights((values, np.array([True, True, False])))
-    assert found.dtype == np.float32
+    assert found.dtype == selection.weight_dtype == options.get("dtypes", {}).get("w", "float32")
     assert found.tolist() == weights
-    assert np.signbit(found).tolist() == [False, False, True]
+    assert found.shape[1:] == selection.weight_shape
+    assert np.signbit(found).tolist() == np.signbit(weights).tolist()
 
 
 # ---- what can't be had
@@ -129,12 +145,12 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
         (IMAGES, {"dtypes": "float32"}, "dtypes='float32': expected a dict by column"),
         ({"label": [1]}, {}, r"no column is left for the features; .* \['label'\]"),
         (IMAGES, {"features": []}, "no column is left for the features"),
-        (IMAGES, {"sample_weight": "image"}, "sample_weight='image': expected a column of single numbers"),
-        ({"x": [1], "w": ["a"]}, {"sample_weight": "w"}, "sample_weight='w': expected a column of single numbers"),
+        ({"x": [1], "w": [["a"]]}, {"sample_weight": "w"}, "sample_weight='w': expected a column of numbers"),
+        ({"x": [1], "w": ["a"]}, {"sample_weight": "w"}, "sample_weight='w': expected a column of numbers"),
         (
             {"x": [1], "w": [[1]]},
             {"sample_weight": "w", "shapes": {"w": (None,)}},
-            "sample_weight='w': expected a column of single",
+            "sample_weight='w': expected a column of numbers: .* an array of one length",
         ),
         ({"x": [1], WEIGHT: [2.0]}, {}, "column 'sample_weight' would take the place of the rows' weights"),
         (IMAGES, {"dtypes": {"image": "flaot"}}, r"dtypes=\{'image': 'flaot'\}"),

@@ -203,7 +203,7 @@ def flat_specs(selection: Selection) -> Iterator[tf.TensorSpec]:
         inner = [size for size in kind.shape if size is not None]
         yield tf.TensorSpec((None, *inner), _tensor_type(kind))
         yield from (tf.TensorSpec((None,), tf.int64) for size in kind.shape if size is None)
-    yield tf.TensorSpec((None,), tf.float32)
+    yield tf.TensorSpec((None, *selection.weight_shape), selection.weight_dtype)
 
 
 def assemble(selection: Selection, tensors: Any) -> Any:

@@ -322,7 +322,7 @@ class Batches:
                 raise FeedError(f"column {name!r} is {'ragged' if kind.ragged else 'of strings'}: a model on JAX takes "
                                 "arrays of numbers of one shape")  # fmt: skip
         values = {name: make(kind.inner, kind.dtype.name) for name, kind in self._selection.kinds.items()}
-        return self._selection.arrange(values, make((), "float32"))
+        return self._selection.arrange(values, make(self._selection.weight_shape, self._selection.weight_dtype))
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch."""

@@ -148,7 +148,8 @@ class Feed:
             The label's column, or those of several outputs. If neither it nor `features` is given, the column
             ``label`` if it exists.
         sample_weight : str, optional
-            A column of weights: one number per row.
+            A column of weights: one number per row, or an array of one length, with one for each of its time steps.
+            They are float32, or float64 with that dtype in `dtypes`.
         shapes : mapping, optional
             The shape of one row's value, by column, as in ``{"image": (28, 28, 1)}``: flat arrays, and the bytes of
             binary columns (as uint8; those in arrays only with a dtype), are folded into it. ``(None,)`` makes a
@@ -173,10 +174,10 @@ class Feed:
         Returns
         -------
         tf.data.Dataset
-            With a label, of ``(x, y, sample_weight)``: batches of shape ``(rows, *shape of a value)`` and a float32
-            vector ``(rows,)``. Without a label, of dicts by column name with one more key, ``"sample_weight"``. Dates
-            are int32 (days since 1970), timestamps and intervals int64 (microseconds), times of day int64
-            (nanoseconds), decimals and the vectors of Spark ML float64.
+            With a label, of ``(x, y, sample_weight)``: batches of shape ``(rows, *shape of a value)`` and
+            weights of shape ``(rows,)``, or ``(rows, *shape of a weight)``. Without a label, of dicts by column name
+            with one more key, ``"sample_weight"``. Dates are int32 (days since 1970), timestamps and intervals int64
+            (microseconds), times of day int64 (nanoseconds), decimals and the vectors of Spark ML float64.
 
         Raises
         ------

@@ -105,8 +105,11 @@ class Selection:
         if self.features == []:
             raise FeedError(f"no column is left for the features; the DataFrame that was fed has {self._columns}")
         weight = self.sample_weight
-        if weight is not None and not _is_number(self.kinds[weight]):
-            raise FeedError(f"sample_weight={weight!r}: expected a column of single numbers")
+        if weight is not None and not _are_numbers(self.kinds[weight]):
+            raise FeedError(
+                f"sample_weight={weight!r}: expected a column of numbers: one for each row, or an array of one length, "
+                "with one for each of its time steps or pixels"
+            )
         if self.label is None and not inference and WEIGHT in _names(self.features) and weight != WEIGHT:
             raise FeedError(
                 f"column {WEIGHT!r} would take the place of the rows' weights: pass sample_weight={WEIGHT!r} if it "
@@ -144,14 +147,31 @@ class Selection:
         """Return the features alone, in their structure."""
         return _pick(self.features, values)
 
-    def weights(self, batch: Batch) -> npt.NDArray[np.float32]:
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """The shape of a row's weight: ``()`` for one number, or that of an array of them."""
+        inner = () if self.sample_weight is None else self.kinds[self.sample_weight].inner
+        return () if prod(inner) == 1 else inner
+
+    @property
+    def weight_dtype(self) -> str:
+        """The dtype of the weights: float32, unless the program asks for float64."""
+        name = self.sample_weight
+        asked = name is not None and name in self._by_column("dtypes") and self.kinds[name].dtype == np.float64
+        return "float64" if asked else "float32"
+
+    def weights(self, batch: Batch) -> Array:
         """Return the rows' weights: the user's, or 1, for real rows, and -0.0 for padding.
 
         A negative zero counts as zero in a loss, and marks the rows to leave out for metrics, which take no weights.
         """
         values, real = batch
-        weights = 1 if self.sample_weight is None else cast("Array", values[self.sample_weight]).reshape(-1)
-        return np.where(real, weights + 0.0, -0.0).astype(np.float32)  # + 0.0: no weight of the user is a negative zero
+        shape = len(real), *self.weight_shape
+        weights = 1 if self.sample_weight is None else cast("Array", values[self.sample_weight]).reshape(shape)
+        real = real.reshape(-1, *(1 for _ in self.weight_shape))
+        return np.where(real, weights + 0.0, -0.0).astype(
+            self.weight_dtype
+        )  # + 0.0: no weight of the user is a negative zero
 
 
 def real_rows(batch: Batch) -> Batch:
@@ -161,8 +181,8 @@ def real_rows(batch: Batch) -> Batch:
     return {name: each[:rows] for name, each in values.items()}, real[:rows]
 
 
-def _is_number(kind: Kind) -> bool:
-    return kind.dtype.kind in "biuf" and not kind.ragged and prod(kind.inner) == 1
+def _are_numbers(kind: Kind) -> bool:
+    return kind.dtype.kind in "biuf" and not kind.ragged and prod(kind.inner) > 0
 
 
 def _names(structure: str | Sequence[str] | None) -> list[str]:
