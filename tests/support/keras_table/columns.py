@@ -46,7 +46,7 @@ class Column:
         return self.strategy.scope() if self.strategy else nullcontext()
 
     def even(self, label="label"):
-        """Return the rows of the even feed in global batches of 16, 16 and 4: ``(x, y, weight)``."""
+        """Return the rows of the even feed in global batches of 16, 16 and 3: ``(x, y, weight)``."""
         if self.ctx is None:
             return self._plain(self.ids, label)
         if self.coordinator:
@@ -63,13 +63,6 @@ class Column:
             validation = self.ctx.feed().validation
             return validation.per_worker(rows.BATCH, features="features", label=label, shuffle=False)()
         return self.ctx.validation_dataset(rows.BATCH, features="features", label=label)
-
-    def padded(self):
-        """Return the uneven rows in three batches of 16, with those that fill up; for several workers only."""
-        if self.ctx is None:
-            ids, weights = rows.padded(rows.UNEVEN)
-            return self._plain(ids, "label", weights)
-        return self.uneven()
 
     def check_arrays(self):
         """Raise an error if a cell has changed the arrays that it was given, and give the next cell others."""
@@ -101,9 +94,9 @@ class Column:
         self.cell = cell
         self._met = 0
 
-    def _plain(self, ids, label, weights=None):
+    def _plain(self, ids, label):
         import tensorflow as tf
 
         y = np.array(ids, "i8") if label == "id" else rows.labels(ids)
-        weights = np.ones(len(ids), "f4") if weights is None else weights
+        weights = np.ones(len(ids), "f4")
         return tf.data.Dataset.from_tensor_slices((rows.features(ids), y, weights)).batch(rows.BATCH)
