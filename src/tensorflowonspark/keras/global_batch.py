@@ -124,8 +124,9 @@ def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> C
 
     def run(data: Any) -> Any:
         real = real_rows(_weights(trainer, data))
-        if real is not None and not _has_fixed_batches(model):
-            data, real = _without_padding(data, real)
+        if not _has_fixed_batches(model):
+            data, real = (data, None) if real is None else _without_padding(data, real)
+            data = trainer.tree.map_structure(_of_any_size, data) if own else data
         rows = mark(_rows(data) if real is None else tf.reduce_sum(tf.cast(real, tf.float32)))
         total = mark(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows))
         token = _current.set(Step(model, rows, total, real, name, divisor, notes))
@@ -220,6 +221,13 @@ def _without_padding(data: Any, real: tf.Tensor) -> tuple[Any, tf.Tensor]:
     for place, values in zip(places, rows, strict=True):
         flat[place] = values
     return tf.nest.pack_sequence_as(data, flat[:-1]), flat[-1]
+
+
+def _of_any_size(values: Any) -> Any:
+    """Return values whose static shape has no number of rows, by which `loss_terms` knows rows."""
+    if not tf.is_symbolic_tensor(values) or isinstance(values, tf.SparseTensor | tf.RaggedTensor) or not values.shape:
+        return values
+    return tf.compat.v1.placeholder_with_default(values, [None, *values.shape[1:]])
 
 
 def _output(value: Any) -> Any:
