@@ -102,15 +102,9 @@ def track_all_rows(trainer: ModuleType) -> None:
         step = current_step()
 
         def arguments(values: Any, sample_weight: Any = None) -> Any:
-            scalar = tf.is_tensor(values) and values.shape.rank == 0 and values.dtype.is_floating
-            if step is None or not (scalar or sample_weight is not None) or not step.here:
+            if step is None or not step.here:
                 return wrapped(values, sample_weight)
-            if scalar and sample_weight is None:  # each step counts once
-                replicas = tf.distribute.get_strategy().num_replicas_in_sync
-                return wrapped(step.contribution(values) * tf.cast(replicas, values.dtype))
-            if any(mean is each for each in _trackers(step.model)):  # each row counts once
-                sample_weight = step.own
-            return wrapped(step.shown(values) if is_of_keras(values) else values, sample_weight)
+            return wrapped(*_of_all_rows(step, mean, values, sample_weight))
 
         return arguments(*args, **kwargs)
 
@@ -133,6 +127,15 @@ def track_all_rows(trainer: ModuleType) -> None:
     wrap(trainer.base_trainer, "Trainer.compute_loss", compute_loss)
 
 
-def _trackers(model: Any) -> list[Any]:
-    """Return the metrics of a model that track its loss, and that of each output if there are several."""
-    return [model._loss_tracker, *getattr(model._compile_loss, "metrics", [])]
+def _of_all_rows(step: Step, mean: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
+    """Return the arguments of a ``Mean`` in place of a replica's own values and their weights."""
+    outputs = getattr(step.model._compile_loss, "metrics", [])  # with weights, if Keras knows a number of rows
+    is_output = any(mean is each for each in outputs)
+    if is_output or (mean is step.model._loss_tracker and sample_weight is not None):
+        sample_weight = step.own  # each row counts once
+    elif sample_weight is None:
+        if not (tf.is_tensor(values) and values.shape.rank == 0 and values.dtype.is_floating):
+            return values, None
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        return step.contribution(values) * tf.cast(replicas, values.dtype), None  # each step counts once
+    return (step.shown(values) if is_of_keras(values) else values), sample_weight
