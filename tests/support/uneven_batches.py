@@ -151,14 +151,6 @@ def _vae(model, x, y):
     return keras.ops.mean(keras.ops.sum(by_row, axis=1)) + keras.ops.mean(keras.ops.sum(divergence, axis=1))
 
 
-def _average(model, x, y):
-    import tensorflow as tf
-
-    weights = tf.convert_to_tensor(model.trainable_weights[0])
-    of_rows = tf.nn.compute_average_loss((x - y)[:, 0] ** 2, global_batch_size=4)
-    return of_rows + tf.nn.scale_regularization_loss(0.1 * tf.reduce_sum(weights**2))
-
-
 def _rows(x):
     return keras.ops.cast(keras.ops.shape(x)[0], "float32")
 
@@ -181,7 +173,6 @@ OWN_LOSSES = {
         + keras.ops.mean(y**2) / model.distribute_strategy.num_replicas_in_sync
     ),
     "that of Keras's guide to VAE": _vae,
-    "by TensorFlow's functions": _average,
 }  # fmt: skip
 REFUSED = {
     "a sum and a mean": lambda model, x, y: keras.ops.sum((x - y) ** 2) + keras.ops.mean(y**2),

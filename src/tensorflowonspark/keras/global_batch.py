@@ -92,7 +92,8 @@ class Step:
 
     def shown(self, loss: Any) -> Any:
         """Return the value of a part whose mean over replicas, weighted with their rows, is that of all of them."""
-        return loss * self.divisor if self.name else tf.math.divide_no_nan(loss, tf.cast(self.share, loss.dtype))
+        of_rows = self.name and (is_of_keras(loss) or SUM not in terms(loss))
+        return loss * self.divisor if of_rows else tf.math.divide_no_nan(loss, tf.cast(self.share, loss.dtype))
 
     def contribution(self, value: Any) -> Any:
         """Return what this replica adds to a sum over replicas that is the value of all rows together."""

@@ -1,12 +1,15 @@
-"""Reported losses: the mean over real rows.
+"""Losses: divided by what all replicas have, and reported as the mean over real rows.
 
-Keras divides a batch's loss by the number of its rows, and weights the batch with that number in the epoch's mean. With
-padding both numbers are too large. The minimized loss is unchanged, so that each row has the same weight in the
-gradients; only the values that Keras's trackers of the loss receive are corrected.
+In a step of one of several replicas (`global_batch`) a mean over rows counts by the replica's share of them, and what
+is divided by anything else (unmasked time steps, the sum of weights) is divided by the sum over all replicas.
+
+Without several replicas Keras divides a batch's loss by the number of its rows, and weights the batch with that number
+in the epoch's mean. With padding both numbers are too large. The minimized loss is unchanged, so that each row has the
+same weight in the gradients; only the values that Keras's trackers of the loss receive are corrected.
 
 A loss that is one number for a whole batch (a function that returns a mean, or one over a model's output without a
-second axis) is averaged over the workers like every other mean. Keras does not divide it: the sum of all workers'
-gradients, and the reported loss, would be too large by the number of workers.
+second axis) is averaged over the workers like every other mean, also outside of `fit`. Keras does not divide it: the
+sum of all workers' gradients would be too large by the number of workers.
 """
 
 import copy

@@ -70,15 +70,24 @@ def weigh_gradients(trainer: ModuleType) -> None:
                 return wrapped(target, sources, output_gradients, **options)
             step.weighted = True
             given = tf.nest.flatten(output_gradients) if output_gradients is not None else map(tf.ones_like, losses)
-            factors = [
-                each * tf.cast(step.any if of_sum else step.share * step.divisor, each.dtype)
-                for each, of_sum in zip(given, sums, strict=True)
-            ]
+            by_loss = [_factor(step, *each) for each in zip(losses, sums, strict=True)]
+            factors = [each * tf.cast(factor, each.dtype) for each, factor in zip(given, by_loss, strict=True)]
             return wrapped(target, sources, tf.nest.pack_sequence_as(target, factors), **options)
 
         return arguments(*args, **kwargs) if step is not None and step.name else wrapped(*args, **kwargs)
 
     wrap(trainer.tf, "GradientTape.gradient", gradient)
+
+
+def _factor(step: Step, loss: Any, of_sum: bool) -> Any:
+    """Return by what the gradient of a replica's loss is multiplied."""
+    if not of_sum:
+        return step.share * step.divisor
+    if FREE not in terms(loss):
+        return step.any
+    message = f"{step.name}: a worker without rows in this step can't take a sum over rows out of its loss"
+    with tf.control_dependencies([tf.debugging.assert_positive(step.own, message=message)]):
+        return tf.identity(step.any)
 
 
 def weighted(gradients: Sequence[Any]) -> list[Any]:

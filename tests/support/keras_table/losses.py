@@ -172,7 +172,7 @@ def by_weight(column):
     return trained(column, loss=keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"), data=data)
 
 
-@cell("Losses", "of time steps behind a mask")
+@cell("Losses", "of time steps behind a mask", columns=SYNCHRONOUS)
 def masked(column):
     def change(x, y, w):
         import tensorflow as tf
