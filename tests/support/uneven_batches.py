@@ -200,10 +200,10 @@ def losses(place):
     """Return cases of losses without a mask."""
 
     def mean(truth, y):
-        return keras.ops.mean((truth[:, None] - y) ** 2)
+        return keras.ops.mean((truth - y) ** 2)
 
     def total(truth, y):
-        return keras.ops.sum((truth[:, None] - y) ** 2)
+        return keras.ops.sum((truth - y) ** 2)
 
     def by_class():
         data = place.dataset("x", "class")
@@ -255,7 +255,7 @@ def masks(place):
     """Return cases of losses of time steps, of which rows have different numbers."""
 
     def outputs():
-        data = place.dataset("tokens", "labels").map(lambda x, y, w: (x, [y, y[:, 0]], w))
+        data = place.dataset("tokens", "labels").map(lambda x, y, w: (x, (y, y[:, 0]), w))
         found = place.fitted(
             several_outputs, data, kind=lambda made: keras.Model(**made), loss=["mse", "mae"], loss_weights=[1.0, 2.0]
         )
@@ -283,7 +283,7 @@ def own_functions(place):
 
     def without_labels():
         data = place.dataset("x", "y").map(lambda x, y, w: {"x": x, "sample_weight": w})
-        return place.fitted(line, data, rate=0.002, kind=own_step(OWN_LOSSES["a mean"]))
+        return place.fitted(line, data, rate=0.002, loss=None, kind=own_step(OWN_LOSSES["a mean"]))
 
     found = {"compute_loss": _fit(place, line, "x", "y", kind=OwnLoss), "own step: without labels": without_labels}
     for name, loss in OWN_LOSSES.items():
