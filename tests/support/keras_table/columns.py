@@ -2,6 +2,7 @@
 
 import time
 from contextlib import nullcontext
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,13 @@ class Column:
             validation = self.ctx.feed().validation
             return validation.per_worker(rows.BATCH, features="features", label=label, shuffle=False)()
         return self.ctx.validation_dataset(rows.BATCH, features="features", label=label)
+
+    def filled_up(self):
+        """Return the uneven rows in the steps of several workers, of which one fills its batches up."""
+        if self.ctx is None:
+            steps = [self._plain(ids, "label") for ids in rows.in_steps(rows.UNEVEN)]
+            return reduce(lambda one, other: one.concatenate(other), steps)
+        return self.uneven()
 
     def check_arrays(self):
         """Raise an error if a cell has changed the arrays that it was given, and give the next cell others."""

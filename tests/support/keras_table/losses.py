@@ -231,12 +231,12 @@ def computed(column):
 
 @cell("Losses", "fit on rows that fill up", columns=("MultiWorkerMirrored",))
 def padding(column):
-    return trained(column, data=column.uneven(), optimizer=lambda: keras.optimizers.Adam(0.02))
+    return trained(column, data=column.filled_up(), optimizer=lambda: keras.optimizers.Adam(0.02))
 
 
 @cell("Losses", "fit on rows that fill up: weighted_metrics", columns=("MultiWorkerMirrored",))
 def padding_metrics(column):
-    result = trained(column, data=column.uneven(), weighted_metrics=["mae", "mse"])
+    result = trained(column, data=column.filled_up(), weighted_metrics=["mae", "mse"])
     return {"weights": result["weights"], **{name: result["history"][name] for name in ("mae", "mse")}}
 
 

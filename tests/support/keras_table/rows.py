@@ -24,5 +24,10 @@ def labels(ids):
 
 def in_one_process(partitions):
     """Return the ids in the order in which one process has them: step by step, those of both workers."""
-    steps = -(-max(map(len, partitions)) // SHARE)
-    return [row for step in range(steps) for rows in partitions for row in rows[step * SHARE : (step + 1) * SHARE]]
+    return [row for rows in in_steps(partitions) for row in rows]
+
+
+def in_steps(partitions):
+    """Return the ids of each step: those of both workers."""
+    starts = range(0, max(map(len, partitions)), SHARE)
+    return [[row for rows in partitions for row in rows[start : start + SHARE]] for start in starts]
