@@ -1,12 +1,15 @@
-"""Reported losses: the mean over real rows.
+"""Losses: divided by what all replicas have, and reported as the mean over real rows.
 
-Keras divides a batch's loss by the number of its rows, and weights the batch with that number in the epoch's mean. With
-padding both numbers are too large. The minimized loss is unchanged, so that each row has the same weight in the
-gradients; only the values that Keras's trackers of the loss receive are corrected.
+In a step of one of several replicas (`global_batch`) a mean over rows counts by the replica's share of them, and what
+is divided by anything else (unmasked time steps, the sum of weights) is divided by the sum over all replicas.
+
+Without several replicas Keras divides a batch's loss by the number of its rows, and weights the batch with that number
+in the epoch's mean. With padding both numbers are too large. The minimized loss is unchanged, so that each row has the
+same weight in the gradients; only the values that Keras's trackers of the loss receive are corrected.
 
 A loss that is one number for a whole batch (a function that returns a mean, or one over a model's output without a
-second axis) is averaged over the workers like every other mean. Keras does not divide it: the sum of all workers'
-gradients, and the reported loss, would be too large by the number of workers.
+second axis) is averaged over the workers like every other mean, also outside of `fit`. Keras does not divide it: the
+sum of all workers' gradients would be too large by the number of workers.
 """
 
 import copy
@@ -20,11 +23,16 @@ from typing import Any
 import tensorflow as tf
 import wrapt
 
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.global_batch import Step, current_step
+from tensorflowonspark.keras.loss_terms import KERAS, MEAN, SUM, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
+from tensorflowonspark.keras.own_losses import is_sum
 
-__all__ = ["average_single_values", "count_real_rows", "count_real_rows_in_tf_keras"]
+__all__ = ["count_real_rows", "count_real_rows_in_tf_keras", "divide_by_all"]
 
 _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
+_BY_WEIGHT = "mean_with_sample_weight"
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ def count_real_rows(trainer: ModuleType) -> None:
     def step(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         data = args[0] if args else kwargs["data"]
         real = real_rows(trainer.data_adapter_utils.unpack_x_y_sample_weight(data)[2])
-        if real is None:
+        if real is None or current_step():
             return wrapped(data)
         token = current.set((model, _Batch(real, _averaged(model.loss))))
         try:
@@ -73,20 +81,96 @@ def count_real_rows(trainer: ModuleType) -> None:
     wrapt.wrap_function_wrapper(trainer.metrics_module, "Mean.update_state", update_state)
 
 
-def average_single_values(losses: ModuleType) -> None:
-    """Have Keras 3 divide a mean that is one number by the workers (called after the import of its ``loss``)."""
+def divide_by_all(losses: ModuleType) -> None:
+    """Have Keras 3 divide losses by what all replicas have (called after the import of its ``loss``)."""
     if not hasattr(losses, "scale_loss_for_distribution"):
         return  # this version scales no loss in this module
+
+    def reduce_weighted(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bound = inspect.signature(wrapped).bind(*args, **kwargs)
+        bound.apply_defaults()
+        step = current_step()
+        if step is None or bound.arguments["reduction"] in (None, "none"):
+            return wrapped(*bound.args)
+        return _reduced(losses, step, wrapped, *bound.args)
 
     def reduce_values(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = inspect.signature(wrapped).bind(*args, **kwargs)
         bound.apply_defaults()
         reduced = wrapped(*args, **kwargs)
         single = tuple(bound.arguments["values"].shape) == ()
-        averaged = bound.arguments["reduction"] in (*_AVERAGING, "mean_with_sample_weight")
+        averaged = bound.arguments["reduction"] in (*_AVERAGING, _BY_WEIGHT)
         return losses.scale_loss_for_distribution(reduced) if single and averaged else reduced
 
-    wrapt.wrap_function_wrapper(losses, "reduce_values", reduce_values)
+    def scale(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        step, loss = current_step(), args[0] if args else kwargs["value"]
+        return wrapped(loss) if step is None else _scaled(step, loss)
+
+    def unscale(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        step, loss = current_step(), args[0] if args else kwargs["value"]
+        if step is None or loss.shape.rank != 0:  # no loss of a single row is divided
+            return loss if step else wrapped(loss)
+        return step.shown(loss) if step.here else wrapped(loss)
+
+    for name, wrapper in (
+        ("reduce_weighted_values", reduce_weighted),
+        ("reduce_values", reduce_values),
+        ("scale_loss_for_distribution", scale),
+        ("unscale_loss_for_distribution", unscale),
+    ):
+        wrapt.wrap_function_wrapper(losses, name, wrapper)
+
+
+def _scaled(step: Step, loss: Any) -> Any:
+    """Return a replica's additional loss, in place of Keras's ``scale_loss_for_distribution``."""
+    if not step.here:  # a graph that outlives this step's tensors
+        return loss / (step.divisor if step.name else tf.distribute.get_strategy().num_replicas_in_sync)
+    if terms(loss) == {KERAS}:  # given to `add_loss`
+        return loss
+    return step.part(loss, SUM if is_sum(step, loss, strict=False) else MEAN)
+
+
+def _reduced(
+    losses: Any, step: Step, reduce: Any, values: Any, weights: Any, mask: Any, reduction: str, dtype: Any
+) -> Any:
+    """Return a replica's loss, in place of Keras's ``reduce_weighted_values``."""
+    ops = losses.ops
+    by_weight = reduction == _BY_WEIGHT and not (weights is None and mask is None)
+    if not step.here:
+        if by_weight or mask is not None:
+            raise SpecError(
+                "a loss with a mask, or with reduction='mean_with_sample_weight', is divided by what all workers have, "
+                "which a tf.function within a step can't learn: compute this loss outside of that function"
+            )
+        loss = reduce(values, weights, mask, reduction, dtype)
+        return mark(loss, SUM if reduction == "sum" else KERAS)
+    values = ops.convert_to_tensor(values, dtype=dtype)
+    is_one = values.shape.rank == 0
+    kind = SUM if is_one and is_sum(step, values, strict=False) else MEAN
+    if is_one and weights is None and mask is None:
+        return step.part(values, kind)
+    total = reduce(values, weights, mask, "sum", dtype)
+    if weights is None:  # which exclude padding
+        total *= tf.cast(step.any, total.dtype)
+    if reduction == "sum":
+        return step.part(total, SUM)
+    if by_weight:
+        weights = None if weights is None else ops.convert_to_tensor(weights, dtype=values.dtype)
+        divisor = ops.sum(losses.apply_mask(weights, mask, values.dtype, reduction))
+    elif mask is not None:
+        valid = ops.cast(mask, values.dtype)
+        if step.real is not None:
+            valid *= tf.reshape(tf.cast(step.real, valid.dtype), [-1, *[1] * (valid.shape.rank - 1)])
+        per_step = tf.size(values) / tf.maximum(tf.size(mask), 1)  # losses of each time step
+        divisor = ops.sum(valid) * tf.cast(per_step, values.dtype)
+    else:  # the mean over this replica's rows
+        size = tf.size(values) if weights is None else tf.maximum(tf.size(values), tf.size(weights))
+        divisor = tf.cast(size, tf.float32)
+        if weights is not None and step.real is not None:
+            divisor *= step.own / tf.maximum(tf.cast(tf.size(step.real), tf.float32), 1.0)
+        return step.part(tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype)), kind)
+    divisor = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(divisor, total.dtype))
+    return step.part(tf.math.divide_no_nan(total, divisor), SUM)
 
 
 def _trackers(model: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.own_losses import weighted
 
 __all__ = ["agree_on_loss_scale", "only_building", "sum_gradients_first"]
 
@@ -106,9 +107,9 @@ def _gradients_are_summed() -> Iterator[None]:
 
 def _sum(grads: Sequence[Any]) -> list[Any]:
     """Return the sum of each gradient over all replicas, unless they are summed already."""
-    known = [each for each in grads if each is not None]
-    if _summed.get() or not known:
+    if _summed.get() or all(each is None for each in grads):
         return list(grads)
+    known = [each for each in weighted(grads) if each is not None]
     sums = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, known))
     return [None if each is None else next(sums) for each in grads]
 

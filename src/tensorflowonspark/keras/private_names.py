@@ -48,6 +48,8 @@ _SHOWN = {"tensorflow": "TensorFlow", "keras": "Keras"}
 FIT = "fit on several workers"
 CLASSES = "class weights beside sample weights"
 PADDING = "losses and metrics without padding rows"
+LOSSES = "losses of several workers"
+STATISTICS = "BatchNormalization(synchronized=True) on several workers"
 OPTIMIZERS = "an optimizer on several workers"
 SAVING = "saving a model on several workers"
 PATHS = "models that several workers save to one path"
@@ -128,6 +130,7 @@ _TRAINER = "keras.src.backend.tensorflow.trainer"
 _OPTIMIZER = "keras.src.backend.tensorflow.optimizer"
 _ADAPTERS = "keras.src.trainers.data_adapters"
 _LAYERS = "keras.src.layers.preprocessing"
+_NORMALIZATION = "keras.src.layers.normalization"
 _COLLECTIVES = "tensorflow.python.distribute.collective_all_reduce_strategy"
 _OPS = "tensorflow.python.data.ops"
 _UNPACK = "data_adapter_utils.unpack_x_y_sample_weight"
@@ -142,15 +145,19 @@ _CALLBACKS = tuple(f"CallbackList.{name}" for name in _FIT_EVENTS)
 REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("steps:compile_steps", _TRAINER, "jit_compile=True on several workers", *_STEPS, _UNPACK, "tree.flatten",
             "loss_module.unscale_loss_for_distribution", "base_trainer.Trainer._compute_loss"),
-    _repair("steps:restore_divided_losses", _TRAINER, "the loss of a custom train_step on several workers",
-            "loss_module.scale_loss_for_distribution", "loss_module.unscale_loss_for_distribution",
-            "base_trainer.Trainer.compute_loss", "metrics_module.Mean.update_state"),
+    _repair("own_losses:track_all_rows", _TRAINER, LOSSES, "base_trainer.Trainer.compute_loss",
+            "metrics_module.Mean.update_state", "metrics_module.Sum.update_state"),
+    _repair("own_losses:weigh_gradients", _TRAINER, LOSSES, "tf.GradientTape.gradient"),
     _repair("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES,
             "make_class_weight_map_fn", _UNPACK, required=False),
     _repair("fitting:multiply_class_weights_on_batch", _TRAINER, CLASSES,
             "TensorFlowTrainer.train_on_batch", "data_adapter_utils.class_weight_to_sample_weights", required=False),
-    _repair("losses:average_single_values", "keras.src.losses.loss", "a loss that is one number, on several workers",
-            "reduce_values", "scale_loss_for_distribution"),
+    _repair("losses:divide_by_all", "keras.src.losses.loss", LOSSES,
+            "reduce_values", "reduce_weighted_values", "apply_mask", "scale_loss_for_distribution",
+            "unscale_loss_for_distribution"),
+    _repair("batch_statistics:skip_padding", "keras.src.backend.tensorflow.nn", STATISTICS, "_compute_moments_sync"),
+    _repair("batch_statistics:reduce_masked", f"{_NORMALIZATION}.batch_normalization", STATISTICS,
+            "BatchNormalization._moments", "backend.epsilon"),
     _repair("row_weights:spread_weights", "keras.src.losses.loss", "a loss for each pixel or time step of a fed row",
             "reduce_weighted_values"),
     _repair("optimizers:sum_gradients_first", _OPTIMIZER, OPTIMIZERS,

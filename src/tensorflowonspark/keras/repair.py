@@ -25,11 +25,11 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from tensorflowonspark.keras.global_batch import on_replica
 from tensorflowonspark.keras.steps import (
     build_in_advance,
     can_be_called,
     refuse_custom_step,
-    with_undivided_losses,
     without_compiling,
 )
 
@@ -205,7 +205,7 @@ def _stepwise(trainer: ModuleType) -> Callable[..., Any]:
     def _make_function(self: Any, step_function: Callable[..., Any]) -> Any:
         strategy = self.distribute_strategy
         refuse_custom_step(trainer, self, step_function.__name__)
-        step_function = with_undivided_losses(trainer, step_function)
+        step_function = on_replica(trainer, self, step_function)
         if self.steps_per_execution == 1 or not _several_replicas(trainer, strategy):
             with without_compiling(self):
                 return original(self, step_function)

@@ -1,15 +1,13 @@
 """Training and test steps of models with ``jit_compile=True``, and of models with custom steps.
 
 Keras compiles a step as a whole, but XLA can't compile the exchange of gradients between replicas: TensorFlow aborts.
-Here XLA compiles the local part of a replica's step: the model, its loss and its gradients. The optimizer and the
-metrics follow. (Keras itself compiles the function that ``predict`` runs on a replica.)
+Here XLA compiles a replica's model and its gradients. The loss, which is divided by what all replicas have, the
+optimizer and the metrics are outside. (Keras itself compiles the function that ``predict`` runs on a replica.)
 
 Models with a custom ``train_step`` or ``test_step``:
 
 - A model without a ``call``, as the GAN of Keras's guide, is built in its first step, where several replicas of one
   worker can't make variables. They are made before, by tracing the step.
-- Keras divides losses by the number of replicas, whose gradients are summed. Keras's own steps report the undivided
-  loss; custom steps do so here if they pass the loss to a ``Mean`` or return it.
 - With ``jit_compile=True`` a custom step is refused, since XLA may not be able to compile it.
 """
 
@@ -23,7 +21,6 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.optimizers import only_building
 
 __all__ = [
@@ -32,8 +29,6 @@ __all__ = [
     "compile_steps",
     "is_compiled",
     "refuse_custom_step",
-    "restore_divided_losses",
-    "with_undivided_losses",
     "without_compiling",
 ]
 
@@ -73,13 +68,11 @@ def _train_step(trainer: ModuleType) -> Callable[[Any, Any], Any]:
             return original(self, data)
         x, y, sample_weight = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
 
-        def compute(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-            with tf.GradientTape() as tape:
-                y_pred, loss = _forward(self, x, y, sample_weight, training=True)
-                scaled = loss if self.optimizer is None else self.optimizer.scale_loss(loss)
-            return y_pred, loss, tape.gradient(scaled, self.trainable_weights)
-
-        y_pred, loss, gradients = _compiled(self, compute)(x, y, sample_weight)
+        with tf.GradientTape() as tape:
+            y_pred = _predicted(self, x, training=True)
+            loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+            scaled = loss if self.optimizer is None else self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, self.trainable_weights)
         _track(trainer, self, loss, x)
         if self.trainable_weights:
             self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
@@ -96,19 +89,12 @@ def _test_step(trainer: ModuleType) -> Callable[[Any, Any], Any]:
             return original(self, data)
         x, y, sample_weight = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
 
-        def compute(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
-            return _forward(self, x, y, sample_weight, training=False)
-
-        y_pred, loss = _compiled(self, compute)(x, y, sample_weight)
+        y_pred = _predicted(self, x, training=False)
+        loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
         _track(trainer, self, loss, x)
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     return test_step
-
-
-def _forward(model: Any, x: Any, y: Any, sample_weight: Any, *, training: bool) -> tuple[Any, Any]:
-    y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
-    return y_pred, model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
 
 
 def _track(trainer: ModuleType, model: Any, loss: Any, x: Any) -> None:
@@ -116,34 +102,30 @@ def _track(trainer: ModuleType, model: Any, loss: Any, x: Any) -> None:
     model._loss_tracker.update_state(trainer.loss_module.unscale_loss_for_distribution(loss), sample_weight=rows)
 
 
-def _compiled(model: Any, compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function, whose first result is the model's prediction, compiled by XLA.
+def _predicted(model: Any, x: Any, *, training: bool) -> Any:
+    """Return a model's prediction, compiled by XLA, which compiles its gradients too.
 
     The compiled graph also returns the masks of the prediction and the losses of layers, which Keras keeps beside it.
     """
     layers: list[Any] = []
 
     @tf.function(jit_compile=True, autograph=False)
-    def inner(*args: Any) -> Any:
-        results = compute(*args)
-        masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten(results[0])]
+    def compiled(x: Any) -> Any:
+        y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
+        masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten(y_pred)]
         layers[:] = [each for each in model._flatten_layers() if each._losses]
-        return results, masks, [list(each._losses) for each in layers]
+        return y_pred, masks, [list(each._losses) for each in layers]
 
-    def outer(*args: Any) -> Any:
-        results, masks, losses = inner(*args)
-        for each, mask in zip(tf.nest.flatten(results[0]), masks, strict=True):
-            if mask is not None:
-                each._keras_mask = mask
-        for layer, own in zip(layers, losses, strict=True):
-            layer._losses[:] = own
-        return results
-
-    return outer
+    y_pred, masks, losses = compiled(x)
+    for each, mask in zip(tf.nest.flatten(y_pred), masks, strict=True):
+        if mask is not None:
+            each._keras_mask = mask
+    for layer, own in zip(layers, losses, strict=True):
+        layer._losses[:] = own
+    return y_pred
 
 
 _log = logging.getLogger(__name__)
-_DIVIDED = "_tfos_divided"  # attribute of the tensor of a loss that is divided by the number of replicas
 
 
 def can_be_called(model: Any) -> bool:
@@ -200,36 +182,3 @@ def refuse_custom_step(trainer: ModuleType, model: Any, name: str) -> None:
             "the other workers, and XLA can't compile that; put @tf.function(jit_compile=True) on the functions of its "
             f'local part, and compile the model with jit_compile="auto" or False'
         )
-
-
-def restore_divided_losses(trainer: ModuleType) -> None:
-    """Have each ``Mean`` track undivided losses (called after the import of Keras's TensorFlow trainer)."""
-
-    def divided(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss = wrapped(*args, **kwargs)
-        if tf.is_tensor(loss) and tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            setattr(loss, _DIVIDED, True)
-        return loss
-
-    def update_state(wrapped: Any, _mean: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def arguments(values: Any, *rest: Any, **more: Any) -> Any:
-            return wrapped(_undivided(trainer, values), *rest, **more)
-
-        return arguments(*args, **kwargs)
-
-    wrap(trainer.loss_module, "scale_loss_for_distribution", divided)
-    wrap(trainer.base_trainer, "Trainer.compute_loss", divided)  # a sum of divided losses
-    wrap(trainer.metrics_module, "Mean.update_state", update_state)
-
-
-def with_undivided_losses(trainer: ModuleType, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a step that returns undivided losses."""
-
-    def undivided(data: Any) -> Any:
-        return trainer.tree.map_structure(lambda each: _undivided(trainer, each), step(data))
-
-    return undivided
-
-
-def _undivided(trainer: ModuleType, loss: Any) -> Any:
-    return trainer.loss_module.unscale_loss_for_distribution(loss) if getattr(loss, _DIVIDED, False) else loss

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import nullcontext
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ class Column:
         return self.strategy.scope() if self.strategy else nullcontext()
 
     def even(self, label="label"):
-        """Return the rows of the even feed in global batches of 16, 16 and 4: ``(x, y, weight)``."""
+        """Return the rows of the even feed in global batches of 16, 16 and 3: ``(x, y, weight)``."""
         if self.ctx is None:
             return self._plain(self.ids, label)
         if self.coordinator:
@@ -64,11 +65,11 @@ class Column:
             return validation.per_worker(rows.BATCH, features="features", label=label, shuffle=False)()
         return self.ctx.validation_dataset(rows.BATCH, features="features", label=label)
 
-    def padded(self):
-        """Return the uneven rows in three batches of 16, with those that fill up; for several workers only."""
+    def filled_up(self):
+        """Return the uneven rows in the steps of several workers, of which one fills its batches up."""
         if self.ctx is None:
-            ids, weights = rows.padded(rows.UNEVEN)
-            return self._plain(ids, "label", weights)
+            steps = [self._plain(ids, "label") for ids in rows.in_steps(rows.UNEVEN)]
+            return reduce(lambda one, other: one.concatenate(other), steps)
         return self.uneven()
 
     def check_arrays(self):
@@ -101,9 +102,9 @@ class Column:
         self.cell = cell
         self._met = 0
 
-    def _plain(self, ids, label, weights=None):
+    def _plain(self, ids, label):
         import tensorflow as tf
 
         y = np.array(ids, "i8") if label == "id" else rows.labels(ids)
-        weights = np.ones(len(ids), "f4") if weights is None else weights
+        weights = np.ones(len(ids), "f4")
         return tf.data.Dataset.from_tensor_slices((rows.features(ids), y, weights)).batch(rows.BATCH)

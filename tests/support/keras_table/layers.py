@@ -86,7 +86,7 @@ def frozen_normalization(column):
 @cell("Layers", "BatchNormalization, synchronized=True, on rows that fill up", columns=(MULTI_WORKER,))
 def padded_normalization(column):
     layer = {"BatchNormalization": lambda: keras.layers.BatchNormalization(synchronized=True)}["BatchNormalization"]
-    return trained(column, _model(layer), data=column.padded())["weights"]
+    return trained(column, _model(layer), data=column.filled_up())["weights"]
 
 
 @cell("Layers", *DRAWING, different=on(SEVERAL_REPLICAS, _DRAWN))

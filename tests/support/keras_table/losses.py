@@ -159,23 +159,31 @@ def summed(column):
     return trained(column, loss=keras.losses.MeanSquaredError(reduction="sum"), optimizer=keras.optimizers.SGD(0.002))
 
 
-@cell(
-    "Losses",
-    "reduction='none'",
-    columns=SYNCHRONOUS,
-    different=on(
-        SEVERAL_REPLICAS,
-        "Keras multiplies the loss that it shows by the number of replicas, since it expects to have divided it, which "
-        "it does for all other reductions. The weights are equal.",
-    ),
-)
+@cell("Losses", "reduction='none'", columns=SYNCHRONOUS)
 def unreduced(column):
     return trained(column, loss=keras.losses.MeanSquaredError(reduction="none"))
 
 
 @cell("Losses", "reduction='mean_with_sample_weight'")
 def by_weight(column):
-    return trained(column, loss=keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"))
+    import tensorflow as tf
+
+    data = column.even().map(lambda x, y, w: (x, y, w * tf.abs(x[:, 0])))
+    return trained(column, loss=keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"), data=data)
+
+
+@cell("Losses", "of time steps behind a mask", columns=SYNCHRONOUS)
+def masked(column):
+    def change(x, y, w):
+        import tensorflow as tf
+
+        tokens = tf.where(x > 0.3, x, 0.0)[..., None]  # of each row another number
+        return tokens, tokens * 2.0, w[:, None]
+
+    def build():
+        return keras.Sequential([keras.Input((4, 1)), keras.layers.Masking(), keras.layers.Dense(1)])
+
+    return trained(column, build, data=column.even().map(change))
 
 
 @cell("Losses", "add_loss in a layer")
@@ -212,15 +220,7 @@ def active(column):
     return trained(column, build)
 
 
-@cell(
-    "Losses",
-    "compute_loss of a model's own",
-    different=on(
-        SEVERAL_REPLICAS,
-        "Keras adds up the replicas' gradients. Its own losses are divided by their number; a value that compute_loss "
-        "makes by itself is not: divide it by tf.distribute.get_strategy().num_replicas_in_sync.",
-    ),
-)
+@cell("Losses", "compute_loss of a model's own")
 def computed(column):
     class Own(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -231,14 +231,12 @@ def computed(column):
 
 @cell("Losses", "fit on rows that fill up", columns=("MultiWorkerMirrored",))
 def padding(column):
-    """The weights alone: plain Keras counts rows of weight zero in the loss that it shows, and we do not."""
-    result = trained(column, data=column.padded(), optimizer=lambda: keras.optimizers.Adam(0.02))
-    return result["weights"]
+    return trained(column, data=column.filled_up(), optimizer=lambda: keras.optimizers.Adam(0.02))
 
 
 @cell("Losses", "fit on rows that fill up: weighted_metrics", columns=("MultiWorkerMirrored",))
 def padding_metrics(column):
-    result = trained(column, data=column.padded(), weighted_metrics=["mae", "mse"])
+    result = trained(column, data=column.filled_up(), weighted_metrics=["mae", "mse"])
     return {"weights": result["weights"], **{name: result["history"][name] for name in ("mae", "mse")}}
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from tests.support.keras_table import rows
-from tests.support.keras_table.cells import MULTI_WORKER, SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
+from tests.support.keras_table.cells import MULTI_WORKER, SYNCHRONOUS, cell, on
 from tests.support.keras_table.columns import MIRRORED
 from tests.support.keras_table.datasets import Rows
 from tests.support.keras_table.training import linear, mapped, weights_of
@@ -106,15 +106,7 @@ def weighted_arrays(column):
     return _fit(column, column.x, column.y, batch_size=16, shuffle=False, sample_weight=weights)
 
 
-@cell(
-    "fit",
-    "arrays with validation_split, and a last batch of three rows",
-    different=on(
-        SEVERAL_REPLICAS,
-        "TensorFlow divides a batch of three rows into two and one, and Keras takes the mean of both replicas' means: "
-        "rows of a batch that can't be divided evenly do not weigh the same.",
-    ),
-)
+@cell("fit", "arrays with validation_split, and a last batch of two rows")
 def split_arrays(column):
     return _fit(column, column.x, column.y, batch_size=8, shuffle=False, validation_split=0.25)
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from tests.support.keras_table.cells import SEVERAL_REPLICAS, SYNCHRONOUS, cell, on
-from tests.support.keras_table.columns import MIRRORED, PARAMETER_SERVER
+from tests.support.keras_table.columns import PARAMETER_SERVER
 from tests.support.keras_table.training import linear, mapped, trained, weights_of
 
 
@@ -332,6 +332,21 @@ def own_step(column):
     return result["weights"]
 
 
+@cell("Models", "train_step of one's own, with a loss of its own", columns=SYNCHRONOUS)
+def own_loss(column):
+    import tensorflow as tf
+
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            x, y, _ = data
+            with tf.GradientTape() as tape:
+                loss = keras.ops.mean(keras.ops.square(keras.ops.reshape(y, (-1, 1)) - self(x, training=True)))
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    return trained(column, lambda: Own([keras.Input((4,)), keras.layers.Dense(1)]))["weights"]
+
+
 @cell(
     "Models",
     "test_step and predict_step of one's own",
@@ -438,16 +453,7 @@ def _trained_in_loop(column, data, epochs):
     return weights_of(model)
 
 
-@cell(
-    "Models",
-    "distribute_datasets_from_function, into fit",
-    columns=SYNCHRONOUS,
-    different=on(
-        MIRRORED,
-        "Each batch of the function's dataset goes to one replica. In the last step one of the two has none, and Keras "
-        "takes the mean over both.",
-    ),
-)
+@cell("Models", "distribute_datasets_from_function, into fit", columns=SYNCHRONOUS)
 def from_function(column):
     if column.strategy is None:
         return trained(column, data=column.even())

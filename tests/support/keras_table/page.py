@@ -40,8 +40,10 @@ _LEGEND = """## How to read the tables
 | — | not applicable |
 
 `MultiWorkerMirrored` is two nodes with one device each, `Mirrored` one node with two devices, `no strategy` one node,
-and `ParameterServer` a chief, a parameter server and a worker. All rows come from a DataFrame. Each training has a
-short last batch; of the rows to evaluate on, one worker has 7 and the other 24.
+and `ParameterServer` a chief, a parameter server and a worker. All rows come from a DataFrame. The last
+batch of each training has three rows, which two replicas can't share evenly; of the rows to evaluate on, one worker has
+7 and the other 24. Three workers, a batch size that they can't share evenly, and workers without rows have a test of
+their own (`tests/cluster/keras/test_uneven_batches.py`).
 """
 
 

@@ -1,0 +1,241 @@
+"""Steps that know the rows of the global batch: those of all replicas together.
+
+Keras divides a loss by the number of a replica's own rows (or of its unmasked time steps, or the sum of its weights),
+and adds up the gradients of all replicas, divided by their number: the mean of means. That is the mean over all rows
+only if all replicas have as many. They have not in a short last batch, with a batch size that can't be divided evenly,
+or beside a worker whose rows are at an end.
+
+Here a replica's mean counts by its share of the rows. What is divided by anything else is divided by the sum over all
+replicas (`losses`). In Keras's own steps the loss is multiplied by the share, as Keras divides it by the number of
+replicas. In a ``train_step`` or ``compute_loss`` of a model's own, which adds terms that know nothing of replicas, the
+gradients are (`own_losses`).
+
+Padding rows are taken out of a batch before the step, unless it consists of nothing else.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflowonspark.keras.loss_terms import COUNT, KERAS, SUM, is_of_keras, mark, terms
+from tensorflowonspark.keras.metrics import real_rows
+
+__all__ = ["Step", "current_step", "on_replica"]
+
+_WEIGHT = "sample_weight"
+_LIBRARIES = ("builtins", "keras.", "tensorflow.")
+# A program that uses one of these divides its losses by itself.
+_DIVIDING = {"num_replicas_in_sync", "compute_average_loss", "scale_regularization_loss"}
+
+
+@dataclass
+class Step:
+    """The step that one of several replicas takes, or whose graph is made.
+
+    Attributes
+    ----------
+    model : keras.Model
+        The model.
+    own, all : tf.Tensor
+        The number of this replica's real rows, and that of all replicas.
+    real : tf.Tensor or None
+        A mask of the real rows, if any may be padding.
+    name : str
+        The model's own function whose gradients are multiplied by the share; empty if losses are.
+    divisor : float
+        By what the model's own function divides its losses itself: the number of replicas, or 1.
+    notes : dict
+        What stays known when a graph is made anew.
+    weighted : bool
+        Whether gradients have been multiplied.
+    graph : tf.Graph
+        The step's own graph, the only one in which replicas can communicate.
+    """
+
+    model: Any
+    own: tf.Tensor
+    all: tf.Tensor
+    real: tf.Tensor | None
+    name: str
+    divisor: float
+    notes: dict[str, bool]
+    weighted: bool = False
+    graph: Any = field(default_factory=tf.compat.v1.get_default_graph)
+
+    @property
+    def here(self) -> bool:
+        """Whether operations are added to the step's own graph."""
+        return tf.compat.v1.get_default_graph() is self.graph
+
+    @property
+    def share(self) -> tf.Tensor:
+        """The replica's share of the real rows."""
+        return mark(tf.math.divide_no_nan(self.own, self.all))
+
+    @property
+    def any(self) -> tf.Tensor:
+        """1 if the replica has real rows, else 0."""
+        return mark(tf.cast(self.own > 0, tf.float32))
+
+    def part(self, loss: Any, kind: str) -> Any:
+        """Return a mean or a sum over this replica's rows as the step takes it."""
+        share, real = tf.cast(self.share, loss.dtype), tf.cast(self.any, loss.dtype)
+        if not self.name:
+            return mark(loss * (real if kind == SUM else share), KERAS)
+        return mark((tf.math.divide_no_nan(loss, share) if kind == SUM else loss) / self.divisor, KERAS)
+
+    def shown(self, loss: Any) -> Any:
+        """Return the value of a part whose mean over replicas, weighted with their rows, is that of all of them."""
+        of_rows = self.name and (is_of_keras(loss) or SUM not in terms(loss))
+        return loss * self.divisor if of_rows else tf.math.divide_no_nan(loss, tf.cast(self.share, loss.dtype))
+
+    def contribution(self, value: Any) -> Any:
+        """Return what this replica adds to a sum over replicas that is the value of all rows together."""
+        found = terms(value)
+        if found & {SUM, COUNT}:
+            return value * tf.cast(self.any, value.dtype) / (self.divisor if SUM in found else 1.0)
+        value = self.shown(value) if is_of_keras(value) else value
+        return value * tf.cast(self.share, value.dtype)
+
+
+_current: ContextVar[Step | None] = ContextVar("step", default=None)  # replicas run in threads of their own
+
+
+def current_step() -> Step | None:
+    """Return the step that this replica takes, if it is one of several."""
+    return _current.get()
+
+
+def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a step of a model that knows the rows of all replicas."""
+    strategy = model.distribute_strategy
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not isinstance(strategy, mirrored) or strategy.num_replicas_in_sync == 1:
+        return step
+    own = [name for name in (step.__name__, "compute_loss") if _is_own(trainer, model, name)]
+    name = f"{type(model).__name__}.{own[0]}" if own else ""
+    divisor = float(strategy.num_replicas_in_sync) if own and _divides(type(model)) else 1.0
+    notes: dict[str, bool] = {}
+
+    def run(data: Any) -> Any:
+        real = real_rows(_weights(trainer, data))
+        if not _has_fixed_batches(model):
+            data, real = (data, None) if real is None else _without_padding(data, real)
+            data = trainer.tree.map_structure(_of_any_size, data) if own else data
+        rows = mark(_rows(data) if real is None else tf.reduce_sum(tf.cast(real, tf.float32)))
+        total = mark(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows))
+        token = _current.set(Step(model, rows, total, real, name, divisor, notes))
+        try:
+            outputs = step(data)
+            return trainer.tree.map_structure(_output, outputs) if own else outputs
+        finally:
+            _current.reset(token)
+
+    run.__name__ = step.__name__
+    return run
+
+
+def _is_own(trainer: ModuleType, model: Any, name: str) -> bool:
+    """Return whether a model has a function of its own, and not Keras's."""
+    return inspect.getattr_static(type(model), name) is not inspect.getattr_static(trainer.TensorFlowTrainer, name)
+
+
+def _divides(kind: type) -> bool:
+    """Return whether functions of a model's own class, or those that they call, use the number of replicas."""
+    own = [each for each in kind.__mro__ if not each.__module__.startswith(_LIBRARIES)]
+    pending = [each for owner in own for each in vars(owner).values()]
+    seen = set()
+    while pending:
+        each = pending.pop()
+        function = inspect.unwrap(getattr(each, "fget", None) or getattr(each, "__func__", each))
+        if not inspect.isfunction(function) or function.__module__.startswith(_LIBRARIES) or function in seen:
+            continue
+        seen.add(function)
+        names = set(_names(function.__code__))
+        if names & _DIVIDING:
+            return True
+        pending += [value for name, value in function.__globals__.items() if name in names]
+        pending += _enclosed(function)
+    return False
+
+
+def _enclosed(function: Any) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # an empty one
+            yield cell.cell_contents
+
+
+def _names(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if inspect.iscode(constant):
+            yield from _names(constant)
+
+
+def _weights(trainer: ModuleType, data: Any) -> Any:
+    """Return the weights of a batch's rows, which mark padding."""
+    if isinstance(data, dict):  # of a feed without a label
+        return data.get(_WEIGHT)
+    try:
+        x, _, weights = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
+    except ValueError:  # a structure of the program's own
+        return None
+    return x.get(_WEIGHT) if weights is None and isinstance(x, dict) else weights
+
+
+def _has_fixed_batches(model: Any) -> bool:
+    """Return whether a model takes batches of one size, as one with a stateful layer does."""
+    inputs = getattr(model, "inputs", None) or [None]
+    return bool(getattr(inputs[0], "shape", None) and inputs[0].shape[0])
+
+
+def _rows(data: Any) -> tf.Tensor:
+    for each in tf.nest.flatten(data):
+        if isinstance(each, tf.SparseTensor):
+            return tf.cast(each.dense_shape[0], tf.float32)
+        if isinstance(each, tf.RaggedTensor):
+            return tf.cast(each.nrows(), tf.float32)
+        if tf.is_tensor(each) and each.shape.rank != 0:
+            return tf.cast(tf.shape(each)[0], tf.float32)
+    return tf.ones([])
+
+
+def _without_padding(data: Any, real: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """Return a batch's real rows; the whole batch if there are none, since layers fail with an empty one."""
+    flat = [*tf.nest.flatten(data), real]
+    if any(isinstance(each, tf.SparseTensor) for each in flat):
+        return data, real
+    places = [place for place, each in enumerate(flat) if tf.is_tensor(each) and each.shape.rank != 0]
+
+    def kept() -> list[Any]:
+        masks = [tf.ragged if isinstance(flat[place], tf.RaggedTensor) else tf for place in places]
+        return [each.boolean_mask(flat[place], real) for place, each in zip(places, masks, strict=True)]
+
+    some = tf.reduce_any(real) & tf.logical_not(tf.reduce_all(real))
+    rows = tf.cond(some, kept, lambda: [flat[place] for place in places])
+    for place, values in zip(places, rows, strict=True):
+        flat[place] = values
+    return tf.nest.pack_sequence_as(data, flat[:-1]), flat[-1]
+
+
+def _of_any_size(values: Any) -> Any:
+    """Return values whose static shape has no number of rows, by which `loss_terms` knows rows."""
+    if not tf.is_symbolic_tensor(values) or isinstance(values, tf.SparseTensor | tf.RaggedTensor) or not values.shape:
+        return values
+    return tf.compat.v1.placeholder_with_default(values, [None, *values.shape[1:]])
+
+
+def _output(value: Any) -> Any:
+    """Return what a model's own step returns so that the mean over replicas is the value of all rows."""
+    found = terms(value) if tf.is_tensor(value) and value.shape.rank == 0 and value.dtype.is_floating else ()
+    if not found or (KERAS not in found and not tf.is_symbolic_tensor(value)):
+        return value  # the result of a metric
+    step = _current.get()
+    assert step is not None
+    return step.contribution(value) * tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, value.dtype)
