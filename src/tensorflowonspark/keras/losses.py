@@ -83,8 +83,6 @@ def count_real_rows(trainer: ModuleType) -> None:
 
 def divide_by_all(losses: ModuleType) -> None:
     """Have Keras 3 divide losses by what all replicas have (called after the import of its ``loss``)."""
-    if not hasattr(losses, "scale_loss_for_distribution"):
-        return  # this version scales no loss in this module
 
     def reduce_weighted(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         bound = inspect.signature(wrapped).bind(*args, **kwargs)

@@ -30,8 +30,6 @@ _only_building: ContextVar[bool] = ContextVar("optimizers only make their variab
 
 def sum_gradients_first(module: ModuleType) -> None:
     """Have all optimizers sum gradients first (called after the import of Keras's TensorFlow optimizer)."""
-    # Before Keras 3.10 the function that is replaced counts the steps, and since then the one that calls it.
-    counts = "assign_add" in module.base_optimizer.BaseOptimizer._backend_apply_gradients.__code__.co_names
 
     def apply_gradients(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         def arguments(grads: Any, trainable_variables: Any) -> None:
@@ -43,8 +41,6 @@ def sum_gradients_first(module: ModuleType) -> None:
             total = _sum(grads)
             with _gradients_are_summed():
                 _apply(optimizer, total, trainable_variables)
-                if counts:
-                    optimizer._iterations.assign_add(1)
 
         arguments(*args, **kwargs)
 

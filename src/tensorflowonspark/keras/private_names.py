@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 # The releases with which the tests have run: docs/compatibility.md.
 TESTED = {
     "tensorflow": "tensorflow>=2.16,<2.22",
-    "keras": "keras>=3.8,<3.16",
+    "keras": "keras>=3.10,<3.16",
     "tf_keras": "tf_keras>=2.16,<2.22",
 }
 _TESTED_ON_JAX = "keras>=3.15,<3.16"
@@ -145,8 +145,10 @@ _CALLBACKS = tuple(f"CallbackList.{name}" for name in _FIT_EVENTS)
 REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("steps:compile_steps", _TRAINER, "jit_compile=True on several workers", *_STEPS, _UNPACK, "tree.flatten",
             "loss_module.unscale_loss_for_distribution", "base_trainer.Trainer._compute_loss"),
+    # Without the last name metrics of several replicas count earlier batches again in each step.
     _repair("own_losses:track_all_rows", _TRAINER, LOSSES, "base_trainer.Trainer.compute_loss",
-            "metrics_module.Mean.update_state", "metrics_module.Sum.update_state"),
+            "metrics_module.Mean.update_state", "metrics_module.Sum.update_state",
+            "base_trainer.backend.Variable._map_synchronization"),
     _repair("own_losses:weigh_gradients", _TRAINER, LOSSES, "tf.GradientTape.gradient"),
     _repair("fitting:multiply_class_weights", f"{_ADAPTERS}.tf_dataset_adapter", CLASSES,
             "make_class_weight_map_fn", _UNPACK, required=False),
@@ -161,8 +163,7 @@ REPAIRS = (  # in order: functions are replaced before they are wrapped
     _repair("row_weights:spread_weights", "keras.src.losses.loss", "a loss for each pixel or time step of a fed row",
             "reduce_weighted_values"),
     _repair("optimizers:sum_gradients_first", _OPTIMIZER, OPTIMIZERS,
-            "TFOptimizer._backend_apply_gradients", "base_optimizer.BaseOptimizer._backend_apply_gradients",
-            "TFOptimizer._all_reduce_sum_gradients",
+            "TFOptimizer._backend_apply_gradients", "TFOptimizer._all_reduce_sum_gradients",
             "TFOptimizer._backend_update_step", "TFOptimizer._backend_reset_gradient_accumulators",
             "TFOptimizer._backend_increment_gradient_accumulators", "TFOptimizer._apply_weight_decay",
             "base_optimizer.BaseOptimizer._clip_gradients", "base_optimizer.BaseOptimizer._get_variable_index",

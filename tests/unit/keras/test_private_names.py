@@ -53,7 +53,7 @@ def test_names_that_results_depend_on_refuse_several_replicas_and_others_are_war
     done = subprocess.run([sys.executable, "-c", _WITHOUT], capture_output=True, text=True, check=True, timeout=110)
     version = importlib.metadata.version("keras")
     required, other = (
-        f'Keras {version} has no keras.src.{name} needs it; install "keras>=3.8,<3.16", or a release of '
+        f'Keras {version} has no keras.src.{name} needs it; install "keras>=3.10,<3.16", or a release of '
         "TensorFlowOnSpark for this version"
         for name in (
             "saving.saving_lib.get_attr_skipset: saving a model on several workers",
