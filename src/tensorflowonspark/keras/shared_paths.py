@@ -26,7 +26,7 @@ _FUNCTIONS = ("save_model", "save_weights_only", "save_weights", "save_model_to_
 _OPENED_FIRST = ("checkpoint", "saved_model.pb")  # what readers open first is moved last
 _began = time.time()
 _own: dict[Path, tuple[float, ...]] = {}  # when this process wrote the files of a path
-_told: set[Path] = set()  # paths of which the log tells
+_logged: set[Path] = set()  # paths with a line in the log
 
 
 def save_whole(module: ModuleType) -> None:
@@ -64,8 +64,8 @@ def _moved(path: Path, worker: str, write: Callable[[str], Any]) -> Any:
     with tempfile.TemporaryDirectory(prefix=".tfos-", dir=path.parent) as own:
         result = write(str(Path(own, path.name)))
         now = _times(path)
-        if worker and now != _own.get(path, ()) and max(now, default=0.0) >= _began and path not in _told:
-            _told.add(path)
+        if worker and now != _own.get(path, ()) and max(now, default=0.0) >= _began and path not in _logged:
+            _logged.add(path)
             _log.warning(
                 "%s and another worker save to %s: the last one's stays, or the chief's if they save at the same time. "
                 "Save on one worker (if ctx.is_chief), or call ctx.export on all",

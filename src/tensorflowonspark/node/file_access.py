@@ -1,7 +1,7 @@
 """The methods of a node's context that read files and tables, each worker its share."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypedDict, overload
+from typing import TYPE_CHECKING, overload
 
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.feed import Feed
@@ -9,6 +9,7 @@ from tensorflowonspark.node.feed.file_splits import FileSplit, find_records, tfr
 from tensorflowonspark.node.feed.files import FileFeeds
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
+from tensorflowonspark.tfrecords.options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["FileAccess"]
 
 
-class _RecordOptions(TypedDict, total=False):
+class _RecordOptions(SourceOptions, total=False):
     """The arguments of `FileAccess.read_tfrecord` by name, but for `cache`, which determines the type of its result."""
 
     schema: "pa.Schema | StructType | str | None"
@@ -33,15 +34,6 @@ class _RecordOptions(TypedDict, total=False):
     sampleRecords: int | None
     splitBytes: int | None
     recursiveFileLookup: bool | None
-    pathGlobFilter: str | None
-    modifiedAfter: str | None
-    modifiedBefore: str | None
-    timeZone: str | None
-    basePath: str | None
-    partitionColumnTypeInference: bool | None
-    ignoreInvalidPartitionPaths: bool | None
-    ignoreCorruptFiles: bool | None
-    caseSensitive: bool | None
 
 
 class FileAccess:
@@ -88,7 +80,7 @@ class FileAccess:
         sampleRecords: int | None = None,
         splitBytes: int | None = None,
         recursiveFileLookup: bool | None = None,
-        **others: str | bool | None,
+        **others: "Unpack[SourceOptions]",
     ) -> Feed | CoordinatedFeed:
         """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
 

@@ -212,6 +212,18 @@ def _member(directory: str, path: str) -> str:
 def check_member(directory: str, name: str) -> str:
     """Return the name of a file in a directory, which others may have written.
 
+    Parameters
+    ----------
+    directory : str
+        The URL or path that lists the file.
+    name : str
+        The file's name below it.
+
+    Returns
+    -------
+    str
+        The name.
+
     Raises
     ------
     StorageError
@@ -261,6 +273,11 @@ def make_private_directory(path: str) -> bool:
     ----------
     path : str
         The URL or path, which does not exist.
+
+    Returns
+    -------
+    bool
+        Whether only the owner can read it.
 
     Raises
     ------

@@ -22,13 +22,14 @@ from tensorflowonspark.tfrecords.infer import (
     seen_in,
     spark_schema,
 )
-from tensorflowonspark.tfrecords.options import Options
+from tensorflowonspark.tfrecords.options import Options, SourceOptions
 from tensorflowonspark.tfrecords.reading import read
 from tensorflowonspark.tfrecords.writing import Output
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
 
 __all__ = ["read_tfrecord", "register_tfrecord", "write_files", "write_tfrecord"]
 
@@ -85,7 +86,7 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
     sampleRecords: int | None = None,
     splitBytes: int | None = None,
     recursiveFileLookup: bool | None = None,
-    **options: str | bool | None,
+    **options: "Unpack[SourceOptions]",
 ) -> "DataFrame":
     """Return the records of TFRecord files as a DataFrame.
 

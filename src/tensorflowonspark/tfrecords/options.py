@@ -5,14 +5,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
-from typing import Any
+from typing import Any, TypedDict
 from zoneinfo import ZoneInfo
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.feed_messages import parse_bytes
 
-__all__ = ["SETTINGS", "UNSUPPORTED", "Compression", "Mode", "Options", "OverwriteMode", "RecordType"]
+__all__ = [
+    "SETTINGS",
+    "UNSUPPORTED",
+    "Compression",
+    "Mode",
+    "Options",
+    "OverwriteMode",
+    "RecordType",
+    "SourceOptions",
+    "time_zone",
+]
 
 
 class RecordType(Enum):
@@ -65,6 +75,21 @@ UNSUPPORTED = {
     "spark.sql.files.archive.reader.enabled": "false",
     "spark.sql.files.ignoredPathSegmentRegex": "^[._]",
 }
+
+
+class SourceOptions(TypedDict, total=False):
+    """The options of Spark's own sources that functions take by name; `Options` explains them."""
+
+    pathGlobFilter: str | None
+    modifiedAfter: str | None
+    modifiedBefore: str | None
+    timeZone: str | None
+    basePath: str | None
+    partitionColumnTypeInference: bool | None
+    ignoreInvalidPartitionPaths: bool | None
+    ignoreCorruptFiles: bool | None
+    ignoreMissingFiles: bool | None
+    caseSensitive: bool | None
 
 
 @dataclass(frozen=True)
@@ -208,7 +233,7 @@ ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
             return None
         try:
             when = datetime.fromisoformat(text)
-            return (when if when.tzinfo else when.replace(tzinfo=_zone(self.time_zone))).timestamp()
+            return (when if when.tzinfo else when.replace(tzinfo=time_zone(self.time_zone))).timestamp()
         except (ValueError, KeyError, OSError) as error:
             raise SpecError(
                 f"option {_camel(name)}={text!r}, timeZone={self.time_zone!r}: expected a time such as "
@@ -216,7 +241,7 @@ ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
             ) from None
 
 
-def _zone(name: str) -> tzinfo | None:
+def time_zone(name: str) -> tzinfo | None:
     """Return a time zone by its name in Spark; None for the machine's."""
     if not name:
         return None

@@ -5,9 +5,8 @@ A timestamp is in the time zone of Spark's session, which comes with the setting
 
 import re
 from collections.abc import Iterable
-from datetime import date, datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, tzinfo
 from decimal import Decimal
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage.hadoop import TIME_ZONE
+from tensorflowonspark.tfrecords.options import time_zone
 
 __all__ = ["partition_text", "partition_type", "partition_value"]
 
@@ -26,7 +26,6 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _DOUBLE = re.compile(rf"\s*({_NUMBER.pattern}|[+-]?(NaN|Infinity))[dDfF]?\s*")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(rf"{_DATE.pattern} [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0-9])?")
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2}))?")
 
 
 def partition_type(texts: Iterable[str | None]) -> pa.DataType:
@@ -110,13 +109,8 @@ def _parsed(text: str, kind: pa.DataType) -> object:
     return pa.scalar(text, pa.string()).cast(kind).as_py()
 
 
-def _session_zone() -> tzinfo:
-    name = storage.settings().get(TIME_ZONE, "UTC")
-    offset = _OFFSET.fullmatch(name)
-    if offset is None:
-        return ZoneInfo("UTC" if name == "Z" else name)
-    sign, hours, minutes = offset.groups(default="0")
-    return timezone(int(f"{sign}1") * timedelta(hours=int(hours), minutes=int(minutes)))
+def _session_zone() -> tzinfo | None:
+    return time_zone(storage.settings().get(TIME_ZONE, "UTC"))
 
 
 def partition_text(column: pa.Array) -> pa.Array:

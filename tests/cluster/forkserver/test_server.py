@@ -16,7 +16,7 @@ import pytest
 
 from tensorflowonspark import processes
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
-from tensorflowonspark.messages import Member, Members, NodeReady, Returned, Stop, TensorFlowImported
+from tensorflowonspark.messages import Member, Members, NodeReady, ProgramBegun, Returned, Stop, TensorFlowImported
 from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
@@ -106,7 +106,7 @@ class Node:
 
     def result(self):
         message = self._pipe.recv()
-        assert isinstance(message, (Returned, TensorFlowImported)), message
+        assert isinstance(message, (ProgramBegun, Returned, TensorFlowImported)), message
         return pickle.loads(message.result) if isinstance(message, Returned) else self.result()
 
     def output(self):
