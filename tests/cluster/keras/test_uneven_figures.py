@@ -68,7 +68,7 @@ def model_of(kind, dataset):
         dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
         model = (Own if kind == "own" else keras.Sequential)([*first, dense])
         model.compile(keras.optimizers.SGD(0.1), loss)
-    (shown,) = model.fit(dataset, verbose=0).history.values()
+    ((shown,),) = model.fit(dataset, verbose=0).history.values()
     return float(dense.kernel.numpy()[0, 0]), float(shown)
 
 
