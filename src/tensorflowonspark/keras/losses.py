@@ -167,7 +167,7 @@ def _reduced(
         if weights is not None and step.real is not None:
             divisor *= step.own / tf.maximum(tf.cast(tf.size(step.real), tf.float32), 1.0)
         return step.part(tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype)), kind)
-    divisor = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(divisor, total.dtype))
+    divisor = step.of_all(tf.cast(divisor, total.dtype))
     return step.part(tf.math.divide_no_nan(total, divisor), SUM)
 
 
