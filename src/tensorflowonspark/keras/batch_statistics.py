@@ -23,7 +23,7 @@ def skip_padding(backend: ModuleType) -> None:
         step = current_step()
 
         def arguments(x: Any, axes: Any, keepdims: bool) -> Any:
-            if step is None or not step.here:
+            if step is None or not step.here or step.is_compiled:
                 return wrapped(x, axes, keepdims)
             real = tf.cast(step.any, x.dtype)
             local = [tf.reduce_sum(each * real, axes, keepdims=True) for each in (x, tf.square(x), tf.ones_like(x))]
@@ -46,7 +46,7 @@ def reduce_masked(layers: ModuleType) -> None:
         def arguments(inputs: Any, mask: Any) -> Any:
             if step is None or mask is None or not layer.synchronized:
                 return wrapped(inputs, mask)
-            if not step.here:
+            if not step.here or step.is_compiled:
                 raise SpecError(
                     f"{layer.name}: BatchNormalization(synchronized=True) behind a mask exchanges its statistics with "
                     "the other workers, which can't be compiled: compile the model without jit_compile=True"

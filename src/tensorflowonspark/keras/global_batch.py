@@ -15,7 +15,7 @@ Padding rows are taken out of a batch before the step, unless it consists of not
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -54,6 +54,10 @@ class Step:
         What stays known when a graph is made anew.
     weighted : bool
         Whether gradients have been multiplied.
+    divisors : list of tf.Tensor
+        By what all replicas' losses are divided, in their order.
+    is_compiled : bool
+        Whether XLA compiles the present graph.
     graph : tf.Graph
         The step's own graph, the only one in which replicas can communicate.
     """
@@ -66,12 +70,32 @@ class Step:
     divisor: float
     notes: dict[str, bool]
     weighted: bool = False
+    divisors: list[tf.Tensor] = field(default_factory=list)
+    is_compiled: bool = False
     graph: Any = field(default_factory=tf.compat.v1.get_default_graph)
 
     @property
     def here(self) -> bool:
         """Whether operations are added to the step's own graph."""
         return tf.compat.v1.get_default_graph() is self.graph
+
+    @contextmanager
+    def compiled(self) -> Iterator[None]:
+        """Have the present graph, in which replicas can't communicate, divide by the same as the step's own one."""
+        own, divisors = self.graph, list(self.divisors)
+        self.graph, self.is_compiled = tf.compat.v1.get_default_graph(), True
+        try:
+            yield
+        finally:
+            self.graph, self.divisors, self.is_compiled = own, divisors, False
+
+    def of_all(self, divisor: tf.Tensor) -> tf.Tensor:
+        """Return the sum of a divisor over all replicas."""
+        if self.is_compiled:
+            return self.divisors.pop(0)
+        total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, divisor)
+        self.divisors.append(total)
+        return total
 
     @property
     def share(self) -> tf.Tensor:

@@ -167,7 +167,7 @@ def _reduced(
         if weights is not None and step.real is not None:
             divisor *= step.own / tf.maximum(tf.cast(tf.size(step.real), tf.float32), 1.0)
         return step.part(tf.math.divide_no_nan(total, tf.cast(divisor, total.dtype)), kind)
-    divisor = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(divisor, total.dtype))
+    divisor = step.of_all(tf.cast(divisor, total.dtype))
     return step.part(tf.math.divide_no_nan(total, divisor), SUM)
 
 
@@ -186,16 +186,45 @@ def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
         y_true, y_pred, weights, additional = _arguments(*args, **kwargs)
         real = real_rows(weights)
         if real is None:
-            return original(container, y_true, y_pred, weights, additional)
+            total = original(container, y_true, y_pred, weights, additional)
+            return _shared(compile_utils, container, total, y_pred, real, additional)
         if not container.built:
             container.build(y_pred)
         batch = _Batch(real, _averaged(container._user_losses))
         own = copy.copy(container)  # Keras's function runs unchanged, with trackers that correct their values
         own._total_loss_mean = _Tracker(container._total_loss_mean, batch, additional or [])
         own._per_output_metrics = [each and _Tracker(each, batch, []) for each in container._per_output_metrics]
-        return original(own, y_true, y_pred, weights, additional)
+        total = original(own, y_true, y_pred, weights, additional)
+        return _shared(compile_utils, container, total, y_pred, real, additional)
 
     compile_utils.LossesContainer.__call__ = call
+
+
+def _shared(utils: ModuleType, container: Any, total: Any, y_pred: Any, real: Any, additional: Any) -> Any:
+    """Return a replica's loss of ``tf_keras``, divided by the rows or unmasked time steps that all replicas have."""
+    strategy, replica = tf.distribute.get_strategy(), tf.distribute.get_replica_context()
+    mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    replicas = strategy.num_replicas_in_sync
+    averaged = _averaged(container._user_losses)
+    if total is None or not averaged or replica is None or not isinstance(strategy, mirrored) or replicas == 1:
+        return total
+    outputs = tf.nest.flatten(y_pred)
+    masks = [utils.losses_utils.get_mask(each) for each in outputs]
+    if len(outputs) > 1 and any(each is not None for each in masks):
+        raise SpecError(
+            "tf_keras divides the losses of several outputs by each worker's own unmasked time steps, which several "
+            "workers can't share evenly: use Keras 3, or one output with a mask"
+        )
+    first = outputs[0]
+    rows = first.nrows() if isinstance(first, tf.RaggedTensor) else tf.shape(first)[0]
+    counted = tf.cast(tf.ones([rows]) if masks[0] is None else masks[0], total.dtype)
+    of_real = counted
+    if real is not None:
+        of_real *= tf.reshape(tf.cast(real, total.dtype), [-1, *[1] * (counted.shape.rank - 1)])
+    count = replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(of_real))
+    factor = tf.math.divide_no_nan(tf.reduce_sum(counted) * replicas, count)
+    rest = tf.add_n([tf.zeros([], total.dtype), *(tf.cast(each, total.dtype) for each in additional or ())]) / replicas
+    return (total - rest) * factor + rest
 
 
 @dataclass(frozen=True)

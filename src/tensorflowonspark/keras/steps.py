@@ -1,8 +1,8 @@
 """Training and test steps of models with ``jit_compile=True``, and of models with custom steps.
 
 Keras compiles a step as a whole, but XLA can't compile the exchange of gradients between replicas: TensorFlow aborts.
-Here XLA compiles a replica's model and its gradients. The loss, which is divided by what all replicas have, the
-optimizer and the metrics are outside. (Keras itself compiles the function that ``predict`` runs on a replica.)
+Here XLA compiles the local part of a replica's step: the model, its loss and its gradients. The optimizer and the
+metrics follow. (Keras itself compiles the function that ``predict`` runs on a replica.)
 
 Models with a custom ``train_step`` or ``test_step``:
 
@@ -14,13 +14,14 @@ Models with a custom ``train_step`` or ``test_step``:
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.optimizers import only_building
 
 __all__ = [
@@ -68,11 +69,13 @@ def _train_step(trainer: ModuleType) -> Callable[[Any, Any], Any]:
             return original(self, data)
         x, y, sample_weight = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
 
-        with tf.GradientTape() as tape:
-            y_pred = _predicted(self, x, training=True)
-            loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
-            scaled = loss if self.optimizer is None else self.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, self.trainable_weights)
+        def compute(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+            with tf.GradientTape() as tape:
+                y_pred, loss = _forward(self, x, y, sample_weight, training=True)
+                scaled = loss if self.optimizer is None else self.optimizer.scale_loss(loss)
+            return y_pred, loss, tape.gradient(scaled, self.trainable_weights)
+
+        y_pred, loss, gradients = _compiled(self, compute, x, y, sample_weight, training=True)
         _track(trainer, self, loss, x)
         if self.trainable_weights:
             self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
@@ -89,8 +92,10 @@ def _test_step(trainer: ModuleType) -> Callable[[Any, Any], Any]:
             return original(self, data)
         x, y, sample_weight = trainer.data_adapter_utils.unpack_x_y_sample_weight(data)
 
-        y_pred = _predicted(self, x, training=False)
-        loss = self._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
+        def compute(x: Any, y: Any, sample_weight: Any) -> tuple[Any, Any]:
+            return _forward(self, x, y, sample_weight, training=False)
+
+        y_pred, loss = _compiled(self, compute, x, y, sample_weight, training=False)
         _track(trainer, self, loss, x)
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
@@ -102,27 +107,41 @@ def _track(trainer: ModuleType, model: Any, loss: Any, x: Any) -> None:
     model._loss_tracker.update_state(trainer.loss_module.unscale_loss_for_distribution(loss), sample_weight=rows)
 
 
-def _predicted(model: Any, x: Any, *, training: bool) -> Any:
-    """Return a model's prediction, compiled by XLA, which compiles its gradients too.
+def _forward(model: Any, x: Any, y: Any, sample_weight: Any, *, training: bool) -> tuple[Any, Any]:
+    y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
+    return y_pred, model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+
+
+def _compiled(model: Any, compute: Callable[..., Any], *data: Any, training: bool) -> Any:
+    """Return a function's results, of which the first is the model's prediction, compiled by XLA.
 
     The compiled graph also returns the masks of the prediction and the losses of layers, which Keras keeps beside it.
+    What its losses are divided by is exchanged before, by a pass that changes no variable, and whose predictions
+    TensorFlow prunes.
     """
+    from keras.src.backend.common.stateless_scope import StatelessScope
+
+    step = current_step()
+    if step is not None:
+        with StatelessScope([(each, each.value) for each in model.trainable_weights]):  # of which regularizers ask it
+            _forward(model, *data, training=training)
     layers: list[Any] = []
 
     @tf.function(jit_compile=True, autograph=False)
-    def compiled(x: Any) -> Any:
-        y_pred = model(x, training=training) if model._call_has_training_arg else model(x)
-        masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten(y_pred)]
+    def inner(*data: Any) -> Any:
+        with nullcontext() if step is None else step.compiled():
+            results = compute(*data)
+        masks = [getattr(each, "_keras_mask", None) for each in tf.nest.flatten(results[0])]
         layers[:] = [each for each in model._flatten_layers() if each._losses]
-        return y_pred, masks, [list(each._losses) for each in layers]
+        return results, masks, [list(each._losses) for each in layers]
 
-    y_pred, masks, losses = compiled(x)
-    for each, mask in zip(tf.nest.flatten(y_pred), masks, strict=True):
+    results, masks, losses = inner(*data)
+    for each, mask in zip(tf.nest.flatten(results[0]), masks, strict=True):
         if mask is not None:
             each._keras_mask = mask
     for layer, own in zip(layers, losses, strict=True):
         layer._losses[:] = own
-    return y_pred
+    return results
 
 
 _log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ FIGURES = {
             0.485, (16 + 9 + 4 + 0.49) / 4,
         ),
         "weights": (
-            "weights", 4,
+            "weights", 6,
             [[([1.0], [4.0], 8.0)], [([1.0], [1.0], 1.0), ([1.0], [2.0], 1.0), ([1.0], [3.0], 3.0)]],
             0.677, (8 * 16 + 1 + 4 + 27) / 13,
         ),
@@ -58,7 +58,7 @@ def model_of(kind, dataset):
                 loss = keras.ops.mean(keras.ops.sum((data[1] - self(data[0], training=True)) ** 2, axis=-1))
             gradients = tape.gradient(loss, self.trainable_weights)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
-            return {"loss": loss}
+            return {"own_loss": loss}
 
     first = [keras.Input((3, 1)), keras.layers.Masking()] if kind == "masked" else [keras.Input((1,))]
     loss = keras.losses.MeanSquaredError(
@@ -68,7 +68,7 @@ def model_of(kind, dataset):
         dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
         model = (Own if kind == "own" else keras.Sequential)([*first, dense])
         model.compile(keras.optimizers.SGD(0.1), loss)
-    (shown,) = model.fit(dataset, verbose=0).history["loss"]
+    ((shown,),) = model.fit(dataset, verbose=0).history.values()
     return float(dense.kernel.numpy()[0, 0]), float(shown)
 
 

@@ -1,5 +1,7 @@
 """Keras as it is installed: what is broken there, and that our repair is still the right one."""
 
+import os
+
 import pytest
 
 from tensorflowonspark.keras import fitting, repair
@@ -101,6 +103,45 @@ with strategy.scope():
 """
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
     assert shown.stdout.strip() == "[[2, 1], [1, 1]] 7 [3, 2, 2] -7 [-2, -2, -3]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rows", "weights", "padding", "tokens"])
+def test_tf_keras_divides_losses_by_what_all_replicas_have(kind):
+    import subprocess
+    import sys
+
+    program = """
+import sys
+from tensorflowonspark.keras import hooks; hooks.install()
+import numpy as np, tensorflow as tf, tf_keras
+devices = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+ones, tokens = np.ones((4, 1), "f4"), np.tri(4, 3, dtype="f4")[:, :, None]  # 1, 2, 3 and 3 tokens
+x, y, weights = {
+    "rows": (ones[:3], [9, 0, 0], None),
+    "weights": (ones[:3], [9, 0, 1], [1, 3, 2]),
+    "padding": (ones, [9, 0, 1, 5], [1, 1, 0.5, -0.0]),
+    "tokens": (tokens[:3], np.arange(1, 4)[:, None, None] * tokens[:3], None),
+}[sys.argv[1]]
+real = np.array([not (each == 0 and np.signbit(each)) for each in weights or [1] * len(x)])
+def learned(strategy, *data):
+    x, y, weights = (each if each is None else np.array(each, "f4") for each in data)
+    with strategy.scope():
+        first = [tf_keras.layers.Masking()] if x.ndim == 3 else []
+        dense = tf_keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", kernel_regularizer="l2")
+        model = tf_keras.Sequential([tf_keras.layers.Input(x.shape[1:]), *first, dense])
+        model.compile(tf_keras.optimizers.SGD(0.1), "mse")
+    history = model.fit(x, y, sample_weight=weights, batch_size=4, epochs=2, shuffle=False, verbose=0).history
+    return [dense.kernel.numpy().item(), *history["loss"]]
+two = learned(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), x, y, weights)
+of_real = (each if each is None else np.array(each)[real] for each in (x, y, weights))
+one = learned(tf.distribute.get_strategy(), *of_real)
+shown = 1 if x.ndim == 3 else 3  # tf_keras shows each replica's mean over its own time steps
+np.testing.assert_allclose(two[:shown], one[:shown], rtol=1e-5)
+"""
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
+    subprocess.run([sys.executable, "-c", program, kind], check=True, timeout=100, env=environment)
 
 
 def test_steps_of_a_division_are_rounded_down():
