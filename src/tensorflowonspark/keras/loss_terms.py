@@ -18,13 +18,15 @@ COUNT = "a number of rows"
 FREE = "without rows"  # beside terms of rows, as a regularizer
 UNKNOWN = "unknown"
 _PER_COUNT = "one divided by a number of rows"
+_OF_ROWS = {SUM, COUNT, _PER_COUNT, MEAN, KERAS}  # of which another function is one of the batch as a whole
 
 _MARK = "_tfos_terms"  # attribute of a tensor whose terms are known
 _SUMS = ("Sum", "L2Loss")
-_OF_A_PART = ("Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin", "EuclideanNorm")
+_MEANS = ("Mean", "All", "Any", "ArgMax", "ArgMin")  # the latter choose, and have no gradients
 _LINEAR = (
     "Identity", "IdentityN", "Cast", "Neg", "Add", "AddV2", "AddN", "Sub", "Pack", "ConcatV2", "Sum", "Mean", "Reshape",
     "Squeeze", "ExpandDims", "StridedSlice", "Select", "SelectV2", "StopGradient", "PreventGradient", "Prod", "Mul",
+    "EnsureShape", "CheckNumerics", "PlaceholderWithDefault", "Snapshot", "BroadcastTo", "Transpose", "Unpack",
 )  # fmt: skip
 _ADDING = ("Add", "AddV2", "AddN", "Sub", "Pack", "ConcatV2")
 _RATIOS = ("RealDiv", "Div", "DivNoNan")
@@ -88,7 +90,7 @@ def _combined(tensor: Any, found: dict[str, frozenset[str]]) -> frozenset[str]: 
     if kind in ("Shape", "Size"):
         return frozenset([COUNT]) if _has_rows(inputs[0]) else frozenset()
     if any(_has_rows(each) for each in inputs):
-        return frozenset([SUM if kind in _SUMS else MEAN if kind in _OF_A_PART else UNKNOWN])
+        return frozenset([SUM if kind in _SUMS else MEAN if kind in _MEANS else UNKNOWN])
     of_inputs = [found[each.name] for each in inputs]
     if kind == "StridedSlice" and inputs[0].op.type == "Shape" and tf.get_static_value(inputs[1]) != 0:
         return frozenset()  # the length of another axis
@@ -101,13 +103,13 @@ def _combined(tensor: Any, found: dict[str, frozenset[str]]) -> frozenset[str]: 
         union |= {FREE}
     if any(name in kind for name in _FUNCTIONS):
         return frozenset([UNKNOWN]) if union else union
-    return union if kind in _LINEAR or not union & {SUM, COUNT, _PER_COUNT} else frozenset([UNKNOWN])
+    return union if kind in _LINEAR or not union & _OF_ROWS else frozenset([UNKNOWN])
 
 
 def _ratio(dividend: frozenset[str], divisor: frozenset[str]) -> frozenset[str]:
     if divisor == {COUNT}:
         return _product(dividend, frozenset([_PER_COUNT]))
-    if divisor & {SUM, COUNT, _PER_COUNT}:  # divided by what this worker has
+    if divisor & _OF_ROWS:  # divided by what this worker has
         return frozenset([UNKNOWN])
     return dividend | divisor
 
@@ -121,4 +123,4 @@ def _product(one: frozenset[str], other: frozenset[str]) -> frozenset[str]:
             return other
         return frozenset(filter(None, (by_count.get(each, UNKNOWN) for each in one)))
     both = one | other
-    return both if not one or not other or not both & {SUM, COUNT, _PER_COUNT} else frozenset([UNKNOWN])
+    return both if not one or not other or not both & _OF_ROWS else frozenset([UNKNOWN])

@@ -17,8 +17,10 @@ CASES = [
     (lambda x: tf.reduce_mean(tf.reduce_sum(x, axis=1)), {MEAN}),
     (lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=0)), {MEAN}),
     (lambda x: tf.reduce_mean(x) + tf.reduce_mean(x**2) / 2.0, {MEAN}),
-    (lambda x: tf.sqrt(tf.reduce_mean(x**2)), {MEAN}),
-    (lambda x: tf.reduce_max(x), {MEAN}),
+    (lambda x: tf.sqrt(tf.reduce_mean(x**2)), {UNKNOWN}),  # of the batch as a whole, as the next ones are
+    (lambda x: tf.reduce_mean(x**2) - tf.square(tf.reduce_mean(x)), {UNKNOWN, MEAN}),
+    (lambda x: tf.reduce_mean(x) / tf.reduce_mean(x**2), {UNKNOWN}),
+    (lambda x: tf.reduce_max(x), {UNKNOWN}),
     (lambda x: tf.reduce_sum(x), {SUM}),
     (lambda x: tf.nn.l2_loss(x), {SUM}),
     (lambda x: -tf.reduce_sum(x @ _WEIGHT) / 16.0, {SUM}),

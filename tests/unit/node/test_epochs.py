@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.node.feed.epochs import plan_epoch
+from tensorflowonspark.node.feed.epochs import more_steps, plan_epoch
 
 rows_of_workers = st.lists(st.integers(0, 500), min_size=1, max_size=5)
 
@@ -36,3 +36,19 @@ def test_nearly_even_workers_need_no_padding():
 def test_a_batch_size_that_can_not_be_divided_is_refused(batch_size):
     with pytest.raises(SpecError, match="batch_size="):
         plan_epoch([10, 10], batch_size, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "words"),
+    [
+        ([800, 800, 800], 8, "400 steps, many with fewer rows than batch_size=8: one process takes 300"),
+        ([37, 0], 8, "let them have equal numbers of rows"),
+        ([19, 18], 8, ""),
+        ([800, 800, 800], 9, ""),
+        ([37], 8, ""),
+    ],
+)
+def test_more_steps_than_one_process_takes_are_a_warning(rows, batch_size, words):
+    text = more_steps(rows, batch_size, plan_epoch(rows, batch_size, 0).steps)
+    assert words in text
+    assert bool(text) == bool(words)

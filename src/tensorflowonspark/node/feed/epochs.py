@@ -24,7 +24,17 @@ from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 from tensorflowonspark.node.feed.shard import Allocate, Segment
 
-__all__ = ["BLOCK_BYTES", "BLOCK_ROWS", "Batches", "EpochPlan", "Epochs", "Rows", "batch_shares", "plan_epoch"]
+__all__ = [
+    "BLOCK_BYTES",
+    "BLOCK_ROWS",
+    "Batches",
+    "EpochPlan",
+    "Epochs",
+    "Rows",
+    "batch_shares",
+    "more_steps",
+    "plan_epoch",
+]
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,35 @@ def batch_shares(batch_size: int, workers: int) -> list[int]:
     share, rest = divmod(int(batch_size), workers)
     return [share + (bool(rest) if equal_batches() else worker < rest) for worker in range(workers)]
 
+
+def more_steps(rows: Sequence[int], batch_size: int, steps: int) -> str:
+    """Return a warning if an epoch has clearly more steps than one process takes; empty if it has not.
+
+    Examples
+    --------
+    >>> more_steps([800, 800, 800], 8, 400)
+    'an epoch has 400 steps, many with fewer rows than batch_size=8: one process takes 300. The 3 workers have 800, \
+800, 800 rows and take 3, 3, 2 of a batch: choose a batch_size that 3 divides'
+    >>> more_steps([19, 18], 8, 5)
+    ''
+    """
+    one = -(-sum(rows) // batch_size)
+    if steps <= one + max(1, one // 10):
+        return ""
+    shares, workers = batch_shares(batch_size, len(rows)), len(rows)
+    first = ", ".join(map(str, rows[:_SHOWN])) + (", ..." if workers > _SHOWN else "")
+    advice = (
+        "let them have equal numbers of rows (the default cache, more row groups or files, rebalance=True)"
+        if len(set(shares)) == 1
+        else f"choose a batch_size that {workers} divides"
+    )
+    return (
+        f"an epoch has {steps} steps, many with fewer rows than batch_size={batch_size}: one process takes {one}. The "
+        f"{workers} workers have {first} rows and take {', '.join(map(str, shares[:_SHOWN]))} of a batch: {advice}"
+    )
+
+
+_SHOWN = 5  # workers that a message lists
 
 # Gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
 BLOCK_ROWS = 2048

@@ -1,5 +1,6 @@
 """Passes over a worker's share of a feed, wherever its rows are: in a cache, in files, arriving, or in a stream."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from numbers import Integral
@@ -10,11 +11,13 @@ from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.arriving import ArrivingPasses, ArrivingRows
-from tensorflowonspark.node.feed.epochs import Epochs, Rows, batch_shares, plan_epoch
+from tensorflowonspark.node.feed.epochs import Epochs, Rows, batch_shares, more_steps, plan_epoch
 from tensorflowonspark.node.feed.selection import Batch, Selection
 from tensorflowonspark.node.feed.stream import Stream
 
 __all__ = ["Passes", "Share"]
+
+_log = logging.getLogger(__name__)
 
 Passes = Callable[[], Iterator[Batch]]  # starts a pass; an `Epochs`, an `ArrivingPasses`, or a stream's only pass
 
@@ -151,7 +154,10 @@ class Share:
             return partial(self._rows.batches, selection, self.batch_rows(batch_size), seed, on_epoch_end)
 
         def epochs_over(rows: Rows, manifest: SplitManifest) -> Epochs:
-            plan = plan_epoch(self._rows_of(manifest), batch_size, self.index)
+            shares = self._rows_of(manifest)
+            plan = plan_epoch(shares, batch_size, self.index)
+            if self.is_training and self.index == 0 and (text := more_steps(shares, batch_size, plan.steps)):
+                _log.warning("%s", text)
             count = row_counts.add if self.is_training else None
             return Epochs(rows, selection, plan, self._report, seed, on_epoch_end, count)
 
