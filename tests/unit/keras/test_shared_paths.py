@@ -37,7 +37,7 @@ class Workers:
 
 @pytest.fixture
 def workers(monkeypatch):
-    monkeypatch.setattr(shared_paths, "_told", set())
+    monkeypatch.setattr(shared_paths, "_logged", set())
     return Workers(monkeypatch)
 
 
