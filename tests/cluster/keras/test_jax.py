@@ -264,9 +264,9 @@ def test_an_estimator_trains_on_jax_and_its_model_works_on_any_backend(spark):
     rows = model.transform(frame).collect()
     program = """
         import pickle, sys
-        from tensorflowonspark.ml.distribution import DistributedModel, _keras_model
+        from tensorflowonspark.ml.distribution import _keras_model
         bundle, features = pickle.load(sys.stdin.buffer)
-        call = _keras_model(bundle, DistributedModel("", bundle))
+        call = _keras_model(bundle, (), None)
         sys.stdout.buffer.write(pickle.dumps(call(features)))
     """
     data = pickle.dumps((model._bundle, np.array([row.features for row in rows], np.float32)))

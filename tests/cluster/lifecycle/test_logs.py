@@ -87,7 +87,7 @@ def test_files_in_an_object_store_and_json(spark, bucket):
 
 @pytest.mark.slow  # compiles TensorFlow
 @pytest.mark.masters("local")
-def test_an_import_without_bytecode_is_a_warning_of_the_first_node_with_its_seconds(spark, tmp_path, caplog):
+def test_an_import_without_bytecode_is_one_warning_of_a_node_with_its_seconds(spark, tmp_path, caplog):
     def program(args, ctx):
         import tensorflow  # noqa: F401
 
@@ -96,5 +96,9 @@ def test_an_import_without_bytecode_is_a_warning_of_the_first_node_with_its_seco
     with tfos.Cluster(spark, program, num_workers=2, env=settings) as cluster:
         cluster.join()
     found = [text for text in caplog.messages if "have no bytecode, so each process compiles them anew" in text]
-    assert len(found) == 1, caplog.messages
+    nodes = [
+        text.partition("]")[0] for text in found
+    ]  # the chief's lines are shown, and what is new in those of others
+    assert nodes
+    assert len(set(nodes)) == len(nodes), caplog.messages
     assert re.search(r"imported after \d+ s of processor time: \d+ modules .* -m compileall -q", found[0])
