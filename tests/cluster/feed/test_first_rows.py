@@ -97,7 +97,7 @@ def test_held_nodes_begin_with_the_first_rows(spark, tmp_path):
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("dies_at", [(0, 9), (1, 9)])
 def test_a_restart_feeds_anew_and_resumes_after_the_first_epoch(spark, tmp_path, dies_at, held):
-    """No checkpoint is written within the first epoch, so that no row of it comes twice; the history is of all epochs."""
+    """No checkpoint is written within the first epoch, so that no row of it comes twice. The history has all epochs."""
     args = {"directory": str(tmp_path), "dies_at": dies_at}
     frame, settings = small_frame(spark, [40, 80, 40, 40]), {"num_workers": 2, "restarts": 1}
     if held:
