@@ -98,7 +98,7 @@ def test_an_import_without_bytecode_is_one_warning_of_a_node_with_its_seconds(sp
     found = [text for text in caplog.messages if "have no bytecode, so each process compiles them anew" in text]
     nodes = [
         text.partition("]")[0] for text in found
-    ]  # the chief's lines are shown, and what is new in those of others
+    ]  # those of the chief, and what is new of others
     assert nodes
     assert len(set(nodes)) == len(nodes), caplog.messages
     assert re.search(r"imported after \d+ s of processor time: \d+ modules .* -m compileall -q", found[0])
