@@ -185,9 +185,9 @@ def exact_cast(name: str, values: Any, dtype: str) -> Any:
         fits = (flat >= max(old.min, new.min)) & (flat <= min(old.max, new.max))
     else:
         fits = (tf.math.ceil(flat) >= float(new.min)) & (flat < float(new.max + 1))
-    told = (
+    message = (
         f"column {name!r} ({old.name}) has a value that does not fit into {new.name}, which its input takes: give the "
         "model an input of int64 (on JAX with JAX_ENABLE_X64=1), or change the value in Spark"
     )
-    with tf.control_dependencies([tf.debugging.assert_equal(fits, True, told)]):
+    with tf.control_dependencies([tf.debugging.assert_equal(fits, True, message)]):
         return tf.cast(values, new)

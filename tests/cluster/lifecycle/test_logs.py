@@ -96,9 +96,7 @@ def test_an_import_without_bytecode_is_one_warning_of_a_node_with_its_seconds(sp
     with tfos.Cluster(spark, program, num_workers=2, env=settings) as cluster:
         cluster.join()
     found = [text for text in caplog.messages if "have no bytecode, so each process compiles them anew" in text]
-    nodes = [
-        text.partition("]")[0] for text in found
-    ]  # those of the chief, and what is new of others
+    nodes = [text.partition("]")[0] for text in found]  # those of the chief, and what is new of others
     assert nodes
     assert len(set(nodes)) == len(nodes), caplog.messages
     assert re.search(r"imported after \d+ s of processor time: \d+ modules .* -m compileall -q", found[0])

@@ -40,7 +40,7 @@ __all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "CompleteFeed", "FeedSession", 
 # The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20
 _CHECK_SECONDS = 1.0  # between two checks for progress
-# For a node to report a part whose task has ended, although it is heard from. It does so before the task ends.
+# For a node that still sends messages to report a part whose task has ended; it should have before the task ended.
 _REPORT_SECONDS = 10.0
 
 
@@ -238,7 +238,7 @@ class FeedSession:
         Raises
         ------
         FeedError
-            If a node that is heard from does not report its part.
+            If a node that still sends messages does not report its part.
         """
         fewest, since = 0, 0.0
         while not self.monitor.wait(
