@@ -36,7 +36,7 @@ GRACE_SECONDS = 2.0  # for a process to end before it is killed
 _END_SECONDS = 5.0  # for supervisors to close their channels, and for Spark to end a job that was cancelled
 _STAGE_END_SECONDS = 1.0  # for tasks whose supervisors have ended, before they are cancelled
 _PEERS_PER_NODE = 2  # its supervisor and its task, which may connect while those of all other nodes do
-_FILES_PER_NODE = 10  # a connection through the proxy has three
+_FILES_PER_NODE = 4  # the connections of its supervisor and of its task, with some to spare
 
 
 class ClusterAttempt:

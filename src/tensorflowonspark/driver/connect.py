@@ -28,7 +28,6 @@ from tensorflowonspark.driver.spark.gpus import gpu_profile_of_connect
 from tensorflowonspark.driver.spark.jobs import stage_error
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
-from tensorflowonspark.supervisor.host import local_directory
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address
 from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
 
@@ -162,7 +161,7 @@ class _StageBackend:
 
     def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
         """Start the server at this executor."""
-        server = Server((self._host, 0), credentials, directory=local_directory(), on_channel=on_channel)
+        server = Server((self._host, 0), credentials, on_channel=on_channel)
         return server, (self._host, int(server.port))
 
     def place(self, plan: LaunchPlan, _data: Any, on_end: Callable[[], None]) -> "_StageBackend":

@@ -58,7 +58,7 @@ __all__ = ["Supervisor"]
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
 _REPLY_SECONDS = 0.5  # for the node to reply while the driver waits; native code may keep it from that
-_HEARTBEAT_SECONDS = 5.0  # at most between heartbeats: gRPC pings a silent peer only beside other messages
+_HEARTBEAT_SECONDS = 5.0  # at most between heartbeats
 _LAST_SECONDS = 2.0  # for the driver to read the last messages
 _ENDED = object()  # in the inbox: the source has ended
 

@@ -1,17 +1,15 @@
-"""Connections between the processes of a cluster, over Arrow Flight with a token.
+"""Connections between the processes of a cluster: authenticated sockets.
 
-A *channel* (Flight's ``DoExchange``) carries pickled messages in both directions while both ends are alive; its end
-signals the loss of the other side. A *stream* (``DoPut``) carries the Arrow batches of one partition to a node, which
-replies when it has stored all of them; a stream without its end mark was interrupted and does not count. On one host
-the batches are passed as files (`shared_file`). An *exchange* (``DoExchange`` with a header) sends batches and receives
-one for each.
+A *channel* carries pickled messages in both directions while both ends are alive; its end signals the loss of the other
+side. A *stream* carries the Arrow batches of one partition to a node, which replies when it has stored all of them; a
+stream without its end mark was interrupted and does not count. On one host the batches are passed as files
+(`shared_file`). An *exchange* sends batches and receives one for each.
 
-No message of a peer is read before it has shown the cluster's token, so that unpickling is safe. On a Unix socket the
-server checks the token, and the socket's directory excludes other users. On a TCP port an `auth_proxy` checks it, or
-the port uses TLS and both sides present the cluster's certificate.
+No message of a peer is read before it has proved that it knows the cluster's token (`handshake`), so that unpickling is
+safe; the token itself is never sent. With TLS both sides also present the cluster's certificate.
 
-Rows are addressed: each call carries the identity of the node that it is for, and another node refuses it. A path, a
-pid, a port and a host's name may be those of several nodes, since containers have equal ones.
+Connections are addressed: a client says which node it wants, and another node refuses it. A path, a pid, a port and a
+host's name may be those of several nodes, since containers have equal ones.
 """
 
 from tensorflowonspark.transport.channel import Channel, Packed

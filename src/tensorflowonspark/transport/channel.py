@@ -4,12 +4,10 @@ import pickle
 import threading
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import pyarrow as pa
-
-from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, pack, peer_error, unpack
+from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
+from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, pack, unpack
 
 __all__ = ["Channel", "Packed"]
 
@@ -53,16 +51,17 @@ class Channel:
     """One end of a two-way stream of messages.
 
     ``send`` may be called from any thread, ``receive`` from one.
+
+    Parameters
+    ----------
+    sock : FramedSocket
+        The connection, which carries nothing else from now on.
     """
 
-    def __init__(
-        self, reader: Any, writer: Any, close_stream: Callable[[], None], finish: Callable[[], None] = lambda: None
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._close_stream = close_stream
-        self._finish = finish
+    def __init__(self, sock: FramedSocket) -> None:
+        self._socket = sock
         self._lock = threading.Lock()
+        self._closed = False
 
     def send(self, message: object) -> None:
         """Send a message, or the content of a `Packed`.
@@ -76,13 +75,9 @@ class Channel:
         """
         data = message.data if isinstance(message, Packed) else pack(message, MESSAGE_BYTES)
         with self._lock:
-            # Writing to a stream whose call has ended crashes the process: hence the lock and the check.
-            if self._writer is None:
+            if self._closed:
                 raise ConnectionLost("the channel is closed")
-            try:
-                self._writer.write_metadata(data)
-            except (pa.ArrowException, OSError) as error:
-                raise ConnectionLost(peer_error(error)) from error
+            self._socket.send(Frame.MESSAGE, data)
 
     def receive(self) -> Any:
         """Wait for the next message and return it.
@@ -93,24 +88,14 @@ class Channel:
             If the other side has closed the channel, has ended, or sent invalid data.
         """
         try:
-            data = self._reader.read_chunk().app_metadata
-        except StopIteration:
-            self._end()
-            raise ConnectionLost("the other side closed the channel") from None
-        except (pa.ArrowException, OSError) as error:
-            self._end()
-            raise ConnectionLost(peer_error(error)) from error
-        return unpack(data, MESSAGE_BYTES)
-
-    def _end(self) -> None:
-        """Finish a call that has ended: Arrow would do so with its last reference, and warn on standard error."""
-        with self._lock, suppress(pa.ArrowException, OSError):
-            self._writer = None
-            self._finish()
+            return unpack(self._socket.expect(Frame.MESSAGE, MESSAGE_BYTES))
+        except ConnectionLost:
+            with self._lock:
+                self._closed = True
+            raise
 
     def close(self) -> None:
         """Close the channel, which ends ``receive`` on the other side."""
         with self._lock:
-            if self._writer is not None:
-                self._writer = None
-                self._close_stream()
+            self._closed = True
+            self._socket.end()

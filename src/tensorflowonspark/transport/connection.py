@@ -3,162 +3,32 @@
 import os
 import socket
 import stat
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
-from pyarrow import flight
 
 from tensorflowonspark.messages import NodeReady
 from tensorflowonspark.processes import open_private, place
 from tensorflowonspark.transport.channel import Channel
-from tensorflowonspark.transport.credentials import CERTIFIED_NAME, Credentials
+from tensorflowonspark.transport.credentials import Credentials
+from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
+from tensorflowonspark.transport.handshake import prove_to_server
 from tensorflowonspark.transport.shared_file import FileRef
-from tensorflowonspark.transport.wire import (
-    END_MARK,
-    HEADER_BYTES,
-    MESSAGE_BYTES,
-    NODE_HEADER,
-    TAKEN,
-    TOKEN_HEADER,
-    ConnectionLost,
-    bearer,
-    connection_errors,
-    location,
-    pack,
-    unpack,
-)
+from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
 
 __all__ = ["Connection", "Exchange", "PutStream", "connect", "connect_local", "is_listening", "near_socket"]
 
-# gRPC pings a silent peer, which detects a host that vanished without closing its connections. The time-out of the
-# reply has two names: one for newer versions of gRPC and one for older ones.
-_KEEPALIVE = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),
-]
-_LISTENING_SECONDS = 2.0  # for a host to answer
-# Not shared with other clients of this process: their pings would end it, and the same path may lead to another socket.
-_OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
-_BATCH_BYTES = 64 << 20  # in one message: Arrow sends none above 2 GiB, and the receiver holds one at a time
-
-
-class PutStream:
-    """The sending end of a stream of one partition's batches."""
-
-    def __init__(
-        self, client: flight.FlightClient, header: object, schema: pa.Schema, options: flight.FlightCallOptions
-    ) -> None:
-        descriptor = flight.FlightDescriptor.for_command(pack(header, HEADER_BYTES))
-        with connection_errors():
-            self._writer, self._answers = client.do_put(descriptor, schema, options)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Send a batch, split into messages; wait while the receiver is behind."""
-        with connection_errors():
-            for piece in _split(batch):
-                self._writer.write_batch(piece)
-
-    def send_file(self, piece: FileRef) -> bool:
-        """Pass a file and wait for the reply; return whether the receiver could open the file."""
-        with connection_errors():
-            self._writer.write_metadata(pack(piece, HEADER_BYTES))
-            answer = self._answers.read()
-        if answer is None:
-            self._raise_refusal()
-        return bool(answer.to_pybytes() == TAKEN)
-
-    def finish(self) -> Any:
-        """Send the end mark and wait until all rows are stored; return the receiver's reply."""
-        with connection_errors():
-            self._writer.write_metadata(END_MARK)
-            self._writer.done_writing()
-            answer = self._answers.read()
-        if answer is None:
-            self._raise_refusal()
-        with connection_errors():
-            result = unpack(answer.to_pybytes(), MESSAGE_BYTES)
-            self._writer.close()
-            return result
-
-    def _raise_refusal(self) -> NoReturn:
-        with connection_errors():
-            self._writer.close()  # raises what the receiver raised
-        raise ConnectionLost("the receiver ended without a reply")
-
-
-class Exchange:
-    """The client end of an exchange, which sends a batch and receives one.
-
-    Sending and receiving alternate: two ends that both wrote without reading would wait for each other for ever.
-    """
-
-    def __init__(
-        self, client: flight.FlightClient, header: object, schema: pa.Schema, options: flight.FlightCallOptions
-    ) -> None:
-        descriptor = flight.FlightDescriptor.for_command(pack(header, HEADER_BYTES))
-        with connection_errors():
-            self._writer, self._reader = client.do_exchange(descriptor, options)
-            try:
-                self._writer.begin(schema)
-            except BaseException:
-                self._end()
-                raise
-
-    def _end(self) -> None:
-        """Finish a call that has failed: Arrow would do so with its last reference, and warn on standard error."""
-        with suppress(pa.ArrowException, OSError):
-            self._writer.close()
-
-    def request(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Send a batch, split into messages; yield the reply to each."""
-        for piece in _split(batch):
-            with connection_errors():
-                self._writer.write_batch(piece)
-                try:
-                    answer = self._reader.read_chunk().data
-                except StopIteration:
-                    raise ConnectionLost("the other side ended without a reply") from None
-            yield answer
-
-    def drain(self) -> Iterator[pa.RecordBatch]:
-        """End the requests; yield the batches that the other side still sends."""
-        try:
-            with connection_errors():
-                self._writer.done_writing()
-            while True:
-                with connection_errors():
-                    try:
-                        answer = self._reader.read_chunk().data
-                    except StopIteration:
-                        break
-                yield answer
-        except Exception:
-            self._end()
-            raise
-        with connection_errors():
-            self._writer.close()
-
-    def cancel(self) -> None:
-        """Break the exchange off, from any thread: a call that waits for the other side fails."""
-        self._reader.cancel()
-
-    def close(self) -> None:
-        """End the exchange."""
-        with connection_errors():
-            try:
-                self._writer.done_writing()
-            except BaseException:
-                self._end()
-                raise
-            self._writer.close()
+_CONNECTING_SECONDS = 20.0  # for a host to answer
+_LISTENING_SECONDS = 2.0  # the same, where it is only asked whether it does
+_BATCH_BYTES = 64 << 20  # in one message: the receiver holds one at a time
 
 
 class Connection:
-    """A connection to a server, which is established by the first call.
+    """Calls of a server, whose sockets are opened by the first ones and used again by later ones.
 
     Parameters
     ----------
@@ -166,9 +36,6 @@ class Connection:
         A Unix socket's path, or a host and port.
     credentials : Credentials
         The cluster's.
-    keepalive : bool
-        Whether a host is detected that vanishes. A server ends the connection of a client that sends these pings while
-        a call of it waits for minutes ("too_many_pings").
     identity : str
         The node that all calls are for; another one refuses them.
 
@@ -178,58 +45,165 @@ class Connection:
         Whether it leads to a Unix socket.
     """
 
-    def __init__(
-        self,
-        address: str | tuple[str, int],
-        credentials: Credentials,
-        *,
-        keepalive: bool = True,
-        identity: str = "",
-    ) -> None:
+    def __init__(self, address: str | tuple[str, int], credentials: Credentials, *, identity: str = "") -> None:
         self.is_local = isinstance(address, str)
-        options = _KEEPALIVE if keepalive else []
-        if self.is_local or not keepalive:
-            options = [*options, *_OWN_CONNECTION]
-        self._options = flight.FlightCallOptions(
-            headers=[(TOKEN_HEADER.encode(), bearer(credentials.token)), (NODE_HEADER.encode(), identity.encode())]
-        )
-        own = credentials.certificate.encode()
-        if own and not isinstance(address, str):
-            self._client = flight.FlightClient(
-                location(address, tls=True),
-                tls_root_certs=own,
-                cert_chain=own,
-                private_key=credentials.key.encode(),
-                override_hostname=CERTIFIED_NAME,
-                generic_options=options,
-            )
-        else:
-            self._client = flight.FlightClient(location(address), generic_options=options)
+        self._address = address
+        self._credentials = credentials
+        self._identity = identity
+        self._opened: weakref.WeakSet[FramedSocket] = weakref.WeakSet()
+        self._idle: list[FramedSocket] = []
 
     def channel(self) -> Channel:
         """Open a channel."""
-        with connection_errors():
-            writer, reader = self._client.do_exchange(flight.FlightDescriptor.for_command(b""), self._options)
-        return Channel(reader, writer, writer.done_writing, writer.close)
+        return Channel(self._call("channel", None))
 
-    def put(self, header: object, schema: pa.Schema) -> PutStream:
+    def put(self, header: object, schema: pa.Schema) -> "PutStream":
         """Open a stream for one partition."""
-        return PutStream(self._client, header, schema, self._options)
+        return PutStream(self._call("put", header), schema, self._idle.append)
 
-    def exchange(self, header: object, schema: pa.Schema) -> Exchange:
+    def exchange(self, header: object, schema: pa.Schema) -> "Exchange":
         """Open an exchange for batches of a schema."""
-        return Exchange(self._client, header, schema, self._options)
+        return Exchange(self._call("exchange", header), schema, self._idle.append)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._client.close()
+        """Close the connection, and break off what it still does."""
+        for each in list(self._opened):
+            each.close()
+
+    def _call(self, kind: str, header: object) -> FramedSocket:
+        data = pack((kind, header), HEADER_BYTES)
+        while self._idle:
+            sock = self._idle.pop()
+            if not sock.has_bytes():  # else the server has ended
+                break
+            sock.close()
+        else:
+            sock = self._open()
+        sock.send(Frame.CALL, data)
+        return sock
+
+    def _open(self) -> FramedSocket:
+        """Connect, and let both sides prove that they belong to the cluster."""
+        address = self._address
+        shown = address if isinstance(address, str) else "{}:{}".format(*address)
+        try:
+            if isinstance(address, str):
+                raw = socket.socket(socket.AF_UNIX)
+                raw.connect(address)
+            else:
+                raw = socket.create_connection(address, _CONNECTING_SECONDS)
+        except OSError as error:
+            raise ConnectionLost(f"{shown} can't be reached: {error.strerror or error}") from error
+        encrypted = bool(self._credentials.certificate) and not self.is_local
+        sock = FramedSocket(raw, self._credentials, encrypted=encrypted, server=False)
+        self._opened.add(sock)
+        try:
+            prove_to_server(sock, self._credentials.token, self._identity, shown)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
 
-def connect(
-    address: str | tuple[str, int], credentials: Credentials, *, keepalive: bool = True, identity: str = ""
-) -> Connection:
+class _Call:
+    """The client end of a call that sends batches.
+
+    Parameters
+    ----------
+    sock : FramedSocket
+        The connection, on which the call has begun.
+    schema : pyarrow.Schema
+        Of the batches.
+    release : callable
+        Takes the connection when the call has ended well.
+    """
+
+    def __init__(self, sock: FramedSocket, schema: pa.Schema, release: Callable[[FramedSocket], None]) -> None:
+        self._socket = sock
+        self._release = release
+        with self._sending():
+            sock.send_schema(schema)
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Raise the server's error, if it has sent one, in place of the error of a connection that it has closed."""
+        try:
+            yield
+        except ConnectionLost as error:
+            raise ConnectionLost(self._socket.refusal() or str(error)) from error
+
+
+class PutStream(_Call):
+    """The sending end of a stream of one partition's batches."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send a batch, split into messages; wait while the receiver is behind."""
+        for piece in _split(batch):
+            with self._sending():
+                if self._socket.has_bytes():  # before the end only an error comes
+                    raise ConnectionLost("the receiver has ended")
+                self._socket.send_batch(piece)
+
+    def send_file(self, piece: FileRef) -> bool:
+        """Pass a file and wait for the reply; return whether the receiver could open the file."""
+        with self._sending():
+            self._socket.send(Frame.FILE, pack(piece, HEADER_BYTES))
+        return self._socket.receive(0)[0] is Frame.TAKEN
+
+    def finish(self) -> Any:
+        """Send the end mark and wait until all rows are stored; return the receiver's reply."""
+        with self._sending():
+            self._socket.send(Frame.END)
+        result = unpack(self._socket.expect(Frame.MESSAGE, MESSAGE_BYTES))
+        self._release(self._socket)
+        return result
+
+
+class Exchange(_Call):
+    """The client end of an exchange, which sends a batch and receives one.
+
+    Sending and receiving alternate: two ends that both wrote without reading would wait for each other for ever.
+    """
+
+    def request(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Send a batch, split into messages; yield the reply to each."""
+        for piece in _split(batch):
+            with self._sending():
+                self._socket.send_batch(piece)
+            answer = self._answer()
+            if answer is None:
+                raise ConnectionLost("the other side ended without a reply")
+            yield answer
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """End the requests; yield the batches that the other side still sends."""
+        with self._sending():
+            self._socket.send(Frame.END)
+        while (answer := self._answer()) is not None:
+            yield answer
+        self._release(self._socket)
+
+    def _answer(self) -> pa.RecordBatch | None:
+        """Return the next batch of the other side; None at its end."""
+        kind, data = self._socket.receive(HEADER_BYTES)
+        if kind is Frame.SCHEMA:
+            self._socket.read_schema(data)
+            kind, data = self._socket.receive(HEADER_BYTES)
+        return None if kind is Frame.END else self._socket.read_batch(data)
+
+    def cancel(self) -> None:
+        """Break the exchange off, from any thread: a call that waits for the other side fails."""
+        self._socket.abort()
+
+    def close(self) -> None:
+        """End the exchange."""
+        for _ in self.drain():
+            pass
+
+
+def connect(address: str | tuple[str, int], credentials: Credentials, *, identity: str = "") -> Connection:
     """Return a connection to a Unix socket's path, or to a host and port; `identity` is that of the node there."""
-    return Connection(address, credentials, keepalive=keepalive, identity=identity)
+    return Connection(address, credentials, identity=identity)
 
 
 @contextmanager

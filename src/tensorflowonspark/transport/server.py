@@ -1,48 +1,31 @@
-"""Servers, which accept messages only from peers that have shown the token, and their Unix sockets."""
+"""Servers, which serve only peers that have proved their membership, and the paths of their Unix sockets."""
 
-import ctypes
-import hmac
 import logging
 import os
+import socket
 import sys
-import tempfile
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
-from pyarrow import flight
 
 from tensorflowonspark.errors import ClusterError, error_text
 from tensorflowonspark.terminal import CONSOLE
-from tensorflowonspark.transport.auth_proxy import AuthProxy
-from tensorflowonspark.transport.authentication import TlsAuthentication, TokenAuthentication
 from tensorflowonspark.transport.channel import Channel
 from tensorflowonspark.transport.credentials import Credentials
+from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
+from tensorflowonspark.transport.handshake import prove_to_client
 from tensorflowonspark.transport.shared_file import FileRef, open_shared
-from tensorflowonspark.transport.wire import (
-    END_MARK,
-    HEADER_BYTES,
-    MESSAGE_BYTES,
-    NODE_HEADER,
-    NOT_OPENED,
-    TAKEN,
-    TOKEN_HEADER,
-    ConnectionLost,
-    bearer,
-    location,
-    pack,
-    unpack,
-)
+from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
 
-__all__ = ["ChannelHandler", "ExchangeHandler", "Mapped", "PutHandler", "Server", "UnlinkedSocket", "short_path"]
+__all__ = ["ChannelHandler", "ExchangeHandler", "Mapped", "PutHandler", "Server", "short_path"]
 
 _PATH_BYTES = 107  # sockaddr_un.sun_path without its terminating zero, man 7 unix
 
@@ -59,50 +42,12 @@ def short_path(socket: Path) -> str:
     return f"/proc/self/fd/{descriptor}/{socket.name}"
 
 
-class UnlinkedSocket:
-    """A socket that only this process can reach: its path is removed once a server listens on it.
-
-    Parameters
-    ----------
-    directory : str
-        For its path until then, preferably one that is removed with this process; by default the system's.
-
-    Attributes
-    ----------
-    path : str
-        The path to listen on.
-    """
-
-    def __init__(self, directory: str = "") -> None:
-        self._directory = tempfile.mkdtemp(prefix="tfos-", dir=directory or None)  # which only this user can enter
-        self._entry = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        self.path = f"/proc/self/fd/{self._entry}/hidden"  # a temporary directory's own path may be too long
-        self._socket = -1
-
-    def hide(self) -> str:
-        """Remove the path; return one by which only this process reaches the socket."""
-        self._socket = os.open(self.path, os.O_PATH)
-        self._remove()
-        return f"/proc/self/fd/{self._socket}"
-
-    def close(self) -> None:
-        """Close the socket's descriptors."""
-        if self._socket < 0:
-            self._remove()  # no server has listened
-        else:
-            os.close(self._socket)
-        os.close(self._entry)
-
-    def _remove(self) -> None:
-        Path(self.path).unlink(missing_ok=True)
-        Path(self._directory).rmdir()
-
-
 _log = logging.getLogger(__name__)
+_BACKLOG = 4096  # connections that wait in the kernel until they are accepted; it may allow fewer
+_MAX_UNPROVED = 64  # connections, unless more are expected; at one more, the oldest is closed
+_NO_FILES_SECONDS = 0.05  # until the next attempt, when this process has no free file descriptor
 _CLOSING_SECONDS = 2.0
-_servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
-_ERROR_BYTES, _ELLIPSIS = 5000, 8
-_LOOPBACK = ("127.0.0.1", 0)  # a server with TLS listens here, behind its proxy
+_ERROR_CHARACTERS = 5000
 
 PutHandler = Callable[[Any, pa.Schema, Iterator["pa.RecordBatch | Mapped"]], Any]
 ExchangeHandler = Callable[[Any, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -117,30 +62,37 @@ class Mapped:
     size: int  # of the file
 
 
-class Server(flight.FlightServerBase):
-    """Listens on a Unix socket's path, or a host and port, until ``close``.
+class Server:
+    """Listens on a Unix socket's path, or a host and port, until ``close``; each connection has a thread.
 
-    A Unix socket is protected by its directory and the token. A port is protected by an `AuthProxy`, through which a
-    peer reaches the server only after it has shown the token or, with TLS, finished the handshake, in which both sides
-    present the certificate.
+    A connection is closed unless its peer proves that it belongs to the cluster (`handshake`), with TLS on a port
+    unless it has the certificate too. Of those that have not proved it a limited number is open at a time.
 
     Parameters
     ----------
     address : str or (str, int)
         Path, or host and port; port 0 selects a free one.
     credentials : Credentials
-        Those that a peer must show.
-    directory : str
-        For temporary files, preferably one that is removed with this process.
+        Those that a peer must have.
     identity : str
         Of its node: calls that are for another one are refused. Addresses and paths may lead to a wrong node: those of
-        two containers can be alike, and a port passes from one process to the next. Empty: all calls are for it.
+        two containers can be alike, and a port passes from one process to the next.
     on_channel : callable, optional
-        Called with each new channel, in a separate thread; the channel ends when it returns.
+        Called with each new channel, which ends when it returns.
     on_put : callable, optional
         Called with the header, schema and batches of each stream; returns the reply.
     on_exchange : callable, optional
         Called with the header and batches of each exchange; yields a batch for each.
+
+    Attributes
+    ----------
+    port : int
+        The TCP port; 0 for a Unix socket.
+
+    Raises
+    ------
+    OSError
+        If the address can't be bound.
     """
 
     def __init__(
@@ -148,179 +100,216 @@ class Server(flight.FlightServerBase):
         address: str | tuple[str, int],
         credentials: Credentials,
         *,
-        directory: str = "",
         identity: str = "",
         on_channel: ChannelHandler | None = None,
         on_put: PutHandler | None = None,
         on_exchange: ExchangeHandler | None = None,
     ) -> None:
-        _servers.add(self)
-        self._proxy: AuthProxy | None = None
-        self._socket: UnlinkedSocket | None = None
-        self._has_rows = on_put is not None or on_exchange is not None
-        try:
-            self._listen(address, credentials, directory, {"peer": _PeerCheck(credentials.token, identity)})
-        except BaseException:
-            for each in (self._proxy, self._socket):
-                if each is not None:
-                    each.close()
-            raise
+        self._credentials = credentials
+        self._identity = identity
         self._on_channel = on_channel
         self._on_put = on_put
         self._on_exchange = on_exchange
-
-    def _listen(
-        self,
-        address: str | tuple[str, int],
-        credentials: Credentials,
-        directory: str,
-        checks: dict[str, flight.ServerMiddlewareFactory],
-    ) -> None:
-        if isinstance(address, str):
-            super().__init__(location(address), middleware=checks)
-        elif credentials.certificate:
-            own = credentials.certificate.encode()
-            self._proxy = AuthProxy(address, partial(TlsAuthentication, credentials.certificate), bulk=self._has_rows)
-            # Flight supports TLS on ports only. Only this host reaches this one, which requires the certificate too.
-            super().__init__(
-                location(_LOOPBACK, tls=True),
-                tls_certificates=[(own, credentials.key.encode())],
-                verify_client=True,
-                root_certificates=own,
-                middleware=checks,
-            )
-            self._proxy.open((_LOOPBACK[0], int(super().port)))
-        else:
-            self._proxy = AuthProxy(address, partial(TokenAuthentication, credentials.token), bulk=self._has_rows)
-            self._socket = UnlinkedSocket(directory)
-            super().__init__(location(self._socket.path), middleware=checks)
-            self._proxy.open(self._socket.hide())
-
-    @property
-    def port(self) -> int:
-        """The TCP port."""
-        return self._proxy.port if self._proxy is not None else int(super().port)
+        self._encrypted = bool(credentials.certificate) and not isinstance(address, str)
+        self._changed = threading.Condition()
+        self._unproved: dict[FramedSocket, None] = {}  # the oldest first
+        self._max_unproved = _MAX_UNPROVED
+        self._members: dict[FramedSocket, bool] = {}  # with whether a call is being served
+        self._closed = False
+        self._listener = _listen(address)
+        self.port = 0 if isinstance(address, str) else int(self._listener.getsockname()[1])
+        _all.add(self)
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
 
     def expect(self, peers: int) -> None:
         """Allow this number of peers, if it is above the default, to connect to the port at the same time."""
-        if self._proxy is not None:
-            self._proxy.expect(peers)
-
-    def do_exchange(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Serve one channel or exchange (called by Flight)."""
-        with _errors_to_peer():
-            if descriptor.command:
-                self._serve_exchange(unpack(descriptor.command, HEADER_BYTES), reader, writer)
-                return
-            if self._on_channel is None:
-                raise flight.FlightUnauthorizedError("this server has no channels")
-            channel = Channel(reader, writer, lambda: None)
-            try:
-                self._on_channel(channel)
-            finally:
-                channel.close()
-
-    def _serve_exchange(self, header: Any, reader: Any, writer: Any) -> None:
-        if self._on_exchange is None:
-            raise flight.FlightUnauthorizedError("this server answers no exchanges")
-        begun = False
-        for answer in self._on_exchange(header, (chunk.data for chunk in reader)):
-            if not begun:
-                writer.begin(answer.schema)
-                begun = True
-            writer.write_batch(answer)
-
-    def do_put(self, _context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Receive the batches of one partition (called by Flight)."""
-        if self._on_put is None:
-            raise flight.FlightUnauthorizedError("this server accepts no rows")
-        with _errors_to_peer():
-            answer = self._on_put(
-                unpack(descriptor.command, HEADER_BYTES), reader.schema, _until_end_mark(reader, writer)
-            )
-            writer.write(pack(answer, MESSAGE_BYTES))
+        self._max_unproved = max(peers, self._max_unproved)
 
     def close(self) -> None:
-        """Stop listening; abandon calls that do not end within two seconds."""
-        if self._proxy is not None:
-            self._proxy.close()
-        closer = threading.Thread(target=self.shutdown, daemon=True)
-        closer.start()
-        closer.join(_CLOSING_SECONDS)
-        if self._socket is not None:
-            self._socket.close()
+        """Stop listening; break off calls that do not end within two seconds."""
+        with self._changed:
+            self._closed = True
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts; a forked child may hold it
+            for each in [*self._unproved, *(sock for sock, busy in self._members.items() if not busy)]:
+                each.abort()
+            self._changed.wait_for(lambda: not any(self._members.values()), _CLOSING_SECONDS)
+            for each in self._members:
+                each.abort()
+        self._listener.close()
 
+    # ---- connections
 
-@contextmanager
-def _errors_to_peer() -> Iterator[None]:
-    """Send an exception to the peer as a short text: gRPC drops a call's answer if its error exceeds 8 kB.
-
-    Flight's own exceptions are sent without the traceback that Flight appends, several times, to all others. An
-    exception that nobody raised on purpose is sent with its type, and its traceback goes to this process's log.
-    """
-    try:
-        yield
-    except flight.FlightError:
-        raise
-    except Exception as error:
-        text = error_text(error, _ERROR_BYTES)
-        if not isinstance(error, (ClusterError, OSError, pa.ArrowException)):
-            text = f"{type(error).__name__}: {text}"
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            CONSOLE.log(_log, logging.ERROR, "a call of another process failed:\n%s%s", frames, text)
-        while (size := len(quote(text))) > _ERROR_BYTES:  # its form on the wire
-            text = f"{text[: len(text) * _ERROR_BYTES // size - _ELLIPSIS]} ..."
-        raise flight.FlightServerError(text) from error
-
-
-class _PeerCheck(flight.ServerMiddlewareFactory):
-    """Refuses every call that does not carry the token, or is for another node."""
-
-    def __init__(self, token: str, identity: str) -> None:
-        self._expected = bearer(token)
-        self._identity = identity
-
-    def start_call(self, _info: Any, headers: dict[str, list[str]]) -> None:
-        shown = headers.get(TOKEN_HEADER, [""])[0].encode()
-        if not hmac.compare_digest(shown, self._expected):
-            raise flight.FlightUnauthenticatedError("the token is not that of this cluster")
-        wanted = headers.get(NODE_HEADER, [""])[0]
-        if self._identity and wanted != self._identity:
-            raise flight.FlightUnauthorizedError(f"{self._identity} got a call for {wanted or 'a node without a name'}")
-
-
-def _until_end_mark(reader: Any, writer: Any) -> Iterator[pa.RecordBatch | Mapped]:
-    """Yield the batches and files of a stream; raise `ConnectionLost` if it ends without its end mark."""
-    while True:
-        try:
-            chunk = reader.read_chunk()
-        except StopIteration:
-            raise ConnectionLost("the sender ended before the end of its partition") from None
-        if chunk.data is not None:
-            yield chunk.data
-        elif chunk.app_metadata is not None:
-            message = chunk.app_metadata.to_pybytes()
-            if message == END_MARK:
-                return
-            piece = unpack(message, HEADER_BYTES)
-            if not isinstance(piece, FileRef):
-                raise ConnectionLost(f"the sender sent a {type(piece).__name__} instead of a file")
+    def _accept(self) -> None:
+        while not self._closed:
             try:
-                mapped = [Mapped(open_shared(piece), piece.size)]
-            except OSError:
-                writer.write(NOT_OPENED)
+                raw, _ = self._listener.accept()
+                sock = FramedSocket(raw, self._credentials, encrypted=self._encrypted, server=True)
+            except OSError:  # closed; or this process has no free file descriptor, and may soon have one
+                time.sleep(_NO_FILES_SECONDS)
                 continue
-            yield mapped.pop()  # without a reference here: the receiver may free it before the next one arrives
-            writer.write(TAKEN)  # the receiver has stored it, and the sender may continue
+            with self._changed:
+                self._unproved[sock] = None
+                if len(self._unproved) > self._max_unproved:
+                    next(iter(self._unproved)).abort()
+                    del self._unproved[next(iter(self._unproved))]
+            try:
+                threading.Thread(target=self._serve, args=(sock,), name="connection", daemon=True).start()
+            except RuntimeError:  # no thread can be started
+                self._forget(sock)
+                sock.close()
+
+    def _serve(self, sock: FramedSocket) -> None:
+        """Serve one connection until its end."""
+        try:
+            prove_to_client(sock, self._credentials.token, self._identity)
+            with self._changed:
+                self._unproved.pop(sock, None)
+                self._members[sock] = False
+            while not self._closed and self._serve_call(sock):
+                self._set_busy(sock, False)
+            self._forget(sock)
+            sock.close_gently()
+        except ConnectionLost:
+            sock.close()
+        finally:
+            self._forget(sock)
+
+    def _forget(self, sock: FramedSocket) -> None:
+        with self._changed:
+            self._unproved.pop(sock, None)
+            self._members.pop(sock, None)
+            self._changed.notify_all()
+
+    def _set_busy(self, sock: FramedSocket, busy: bool) -> None:
+        with self._changed:
+            self._members[sock] = busy
+            self._changed.notify_all()
+
+    # ---- calls
+
+    def _serve_call(self, sock: FramedSocket) -> bool:
+        """Serve the next call; return whether another one may follow."""
+        data = sock.expect(Frame.CALL, HEADER_BYTES)
+        self._set_busy(sock, True)
+        try:
+            kind, header = unpack(data)
+            if kind == "channel":
+                self._serve_channel(sock)
+                return False
+            items = _Items(sock)
+            if kind == "put":
+                self._serve_put(sock, header, items)
+            else:
+                self._serve_exchange(sock, header, items)
+        except Exception as error:
+            sock.send(Frame.ERROR, _text_for_peer(error).encode(errors="replace"))
+            return False
+        return True
+
+    def _serve_channel(self, sock: FramedSocket) -> None:
+        if self._on_channel is None:
+            raise ConnectionLost("this server has no channels")
+        channel = Channel(sock)
+        self._on_channel(channel)
+        channel.close()
+
+    def _serve_put(self, sock: FramedSocket, header: Any, items: "_Items") -> None:
+        if self._on_put is None:
+            raise ConnectionLost("this server accepts no rows")
+        answer = pack(self._on_put(header, items.schema, iter(items)), MESSAGE_BYTES)
+        items.skip()
+        sock.send(Frame.MESSAGE, answer)
+
+    def _serve_exchange(self, sock: FramedSocket, header: Any, items: "_Items") -> None:
+        if self._on_exchange is None:
+            raise ConnectionLost("this server answers no exchanges")
+        begun = False
+        for answer in self._on_exchange(header, iter(items)):
+            if not begun:
+                sock.send_schema(answer.schema)
+                begun = True
+            sock.send_batch(answer)
+        sock.send(Frame.END)
+        items.skip()
 
 
-def _detach_from_parent() -> None:
-    """Detach the parent's servers in a forked child, which would wait for ever when it shuts them down at its end."""
-    for server in list(_servers):
-        for reference in weakref.getweakrefs(server):
-            if isinstance(reference.__callback__, weakref.finalize):
-                reference.__callback__.detach()  # pyarrow's own, which shuts the server down
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))  # so that its last reference does not shut it down either
+class _Items:
+    """What a client sends in a call until its end mark: batches, and files with batches."""
+
+    def __init__(self, sock: FramedSocket) -> None:
+        self.schema = sock.receive_schema(HEADER_BYTES)
+        self._socket = sock
+        self._ended = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch | Mapped]:
+        while not self._ended:
+            try:
+                kind, data = self._socket.receive(HEADER_BYTES)
+            except ConnectionLost as error:
+                raise ConnectionLost(f"the sender ended before the end of its partition ({error})") from None
+            if kind is Frame.BATCH:
+                yield self._socket.read_batch(data)
+            elif kind is Frame.FILE:
+                yield from self._mapped(unpack(data))
+            elif kind is Frame.END:
+                self._ended = True
+            else:
+                raise ConnectionLost(f"the sender sent {kind.name} where rows were expected")
+
+    def _mapped(self, piece: Any) -> Iterator[Mapped]:
+        if not isinstance(piece, FileRef):
+            raise ConnectionLost(f"the sender sent a {type(piece).__name__} instead of a file")
+        try:
+            mapped = [Mapped(open_shared(piece), piece.size)]
+        except OSError:
+            self._socket.send(Frame.NOT_OPENED)
+            return
+        yield mapped.pop()  # without a reference here: the receiver may free it before the next one arrives
+        self._socket.send(Frame.TAKEN)  # the receiver has stored it, and the sender may continue
+
+    def skip(self) -> None:
+        """Receive what was not asked for."""
+        for _ in self:
+            pass
 
 
-os.register_at_fork(after_in_child=_detach_from_parent)
+def _text_for_peer(error: Exception) -> str:
+    """Return an exception as a short text.
+
+    One that nobody raised on purpose has its type in it, and its traceback goes to this process's log.
+    """
+    text = error_text(error, _ERROR_CHARACTERS)
+    if not isinstance(error, (ClusterError, OSError, pa.ArrowException)):
+        text = f"{type(error).__name__}: {text}"
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        CONSOLE.log(_log, logging.ERROR, "a call of another process failed:\n%s%s", frames, text)
+    return text
+
+
+def _listen(address: str | tuple[str, int]) -> socket.socket:
+    """Return a socket that listens at a path, or at the first address of a host name that can be bound."""
+    if isinstance(address, str):
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        return listener
+    problem = OSError(f"no address of {address[0]}")
+    for family, _, _, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+        try:
+            return socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+_all: "weakref.WeakSet[Server]" = weakref.WeakSet()
+
+
+def _forget_parents() -> None:
+    """Close the parent's servers in a forked child, which would keep their ports open after the parent's end."""
+    for each in list(_all):
+        each._listener.close()
+
+
+os.register_at_fork(after_in_child=_forget_parents)

@@ -231,7 +231,7 @@ def test_a_registration_that_is_not_awaited_is_turned_away(word):
     cluster = cluster_on(backend).start()
     channel = transport.connect(backend.plan.driver, backend.plan.credentials).channel()
     channel.send(word(backend.plan))
-    with pytest.raises(transport.ConnectionLost, match="^the other side closed the channel$"):
+    with pytest.raises(transport.ConnectionLost, match="^the other side closed the connection$"):
         channel.receive()
     assert cluster.nodes[0].host == "here"
     cluster._check()

@@ -13,7 +13,7 @@ from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned
 from tensorflowonspark.transport import ConnectionLost, Packed
-from tensorflowonspark.transport.wire import MESSAGE_BYTES, unpack
+from tensorflowonspark.transport.wire import unpack
 
 
 class Interrupted(BaseException):
@@ -137,4 +137,4 @@ def test_the_list_of_all_nodes_is_small():
     )  # fmt: skip
     packed = Packed(members)
     assert len(packed.data) < 16_000
-    assert unpack(packed.data, MESSAGE_BYTES) == members
+    assert unpack(packed.data) == members

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.transport import ConnectionLost, Server, connect, new_credentials
+from tensorflowonspark.transport.framed_socket import Frame
 from tests.support import hostile
 from tests.support.attack import Sizes, attack
 from tests.support.programs import wait_for
@@ -81,15 +82,15 @@ def test_strangers_reach_no_handler_and_take_no_memory(guarded):
     assert sizes.grown[0] < _SERVER_MEGABYTES
 
 
-def test_a_stranger_is_cut_off_after_some_kilobytes(guarded):
-    """gRPC would take the whole message first, whoever sends it."""
-    for address in guarded.addresses[1:]:  # a Unix socket is out of a stranger's reach
+@pytest.mark.parametrize("beginning", [hostile.HELLO, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], ids=["ours", "another"])
+def test_a_stranger_is_cut_off_after_some_kilobytes(guarded, beginning):
+    for address in guarded.addresses:
         sent = 0
         with hostile.connected(address) as peer, pytest.raises(ConnectionError):
             peer.settimeout(5)
-            peer.sendall(hostile.PREFACE + hostile.frame(4, 0, 0, b"") + hostile.call(b"/x/DoGet"))
+            peer.sendall(beginning + bytes(32) + hostile.frame(Frame.BATCH, length=1 << 30))
             while sent < 512 << 20:
-                peer.sendall(hostile.frame(0, 0, 1, bytes(16 << 10)) * 64)
+                peer.sendall(bytes(1 << 20))
                 sent += 1 << 20
         assert sent < 16 << 20  # what the kernel's buffers hold
 
@@ -127,10 +128,10 @@ def test_more_unauthenticated_peers_than_may_wait_keep_no_other_out(guarded, way
     for _ in range(300):
         held.append(socket.create_connection(guarded.addresses[way], timeout=5))
         if said != "nothing":
-            held[-1].sendall(_client_hello() if way == 2 else hostile.PREFACE)
+            held[-1].sendall(_client_hello() if way == 2 else hostile.PROTOCOL)
     guarded.answer()
     assert _hung_up(held[0], 2000)  # the oldest had to go
-    wait_for(lambda: len(os.listdir("/proc/self/fd")) - before - len(held) < 3 * 64 + 40, 5)  # two here, one in gRPC
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) - before - len(held) < 64 + 40, 5)
     guarded.answer()
     held[-1].settimeout(0.1)
     assert not _hung_up(held[-1], 2000)
@@ -140,14 +141,12 @@ def test_more_unauthenticated_peers_than_may_wait_keep_no_other_out(guarded, way
 
 @pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
 def test_as_many_peers_as_are_expected_may_connect_at_once(guarded, way):
-    """The supervisors of a large cluster do; none of them is turned away, and none takes a thread until then."""
+    """The supervisors of a large cluster do; none of them is turned away."""
     guarded.servers[way].expect(300)
-    threads = threading.active_count()
     held = [socket.create_connection(guarded.addresses[way], timeout=5) for _ in range(299)]
     for peer in held:
-        peer.sendall(_client_hello() if way == 2 else hostile.PREFACE)
+        peer.sendall(_client_hello() if way == 2 else hostile.PROTOCOL)
     guarded.answer()
-    assert threading.active_count() - threads < 30
     for peer in held:
         peer.settimeout(0.001)
         assert not _hung_up(peer, 2000)
@@ -155,14 +154,14 @@ def test_as_many_peers_as_are_expected_may_connect_at_once(guarded, way):
 
 
 def test_peers_connect_at_once_and_are_told_apart(tmp_path):
-    """Channels of members, opened at the same time through one thread of the proxy, beside strangers."""
+    """Channels of members, opened at the same time, beside strangers."""
     server = Server(("127.0.0.1", 0), known := new_credentials(), on_channel=lambda each: each.send(each.receive()))
     server.expect(200)
     replies = {}
 
     def call(number):
         with hostile.connected(("127.0.0.1", server.port)) as stranger:
-            stranger.sendall(hostile.PREFACE)
+            stranger.sendall(hostile.PROTOCOL)
             channel = connect(("127.0.0.1", server.port), known).channel()
             channel.send(bytes([number]) * 200_000)
             replies[number] = channel.receive()
@@ -179,33 +178,35 @@ def test_peers_connect_at_once_and_are_told_apart(tmp_path):
 
 @pytest.mark.parametrize("way", [1, 2], ids=["plain", "tls"])
 def test_who_says_nothing_is_not_waited_for(guarded, monkeypatch, way):
-    monkeypatch.setattr("tensorflowonspark.transport.auth_proxy._AUTHENTICATION_SECONDS", 0.3)
+    monkeypatch.setattr("tensorflowonspark.transport.handshake._PROOF_SECONDS", 0.3)
     with hostile.connected(guarded.addresses[way]) as silent:
         silent.settimeout(5)
         assert _hung_up(silent)
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_handshake_without_the_certificate_lets_nobody_in(guarded, monkeypatch, version):
-    """However much of its own part of the handshake a stranger has done, and whatever ciphers it asks for."""
-    monkeypatch.setattr("tensorflowonspark.transport.auth_proxy._AUTHENTICATION_SECONDS", 1.0)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    context.minimum_version = context.maximum_version = version
-    gate = guarded.servers[2]._proxy
+def test_a_handshake_without_the_certificate_lets_nobody_in(guarded, monkeypatch):
+    """However much of its own part of the handshake a stranger has done."""
+    monkeypatch.setattr("tensorflowonspark.transport.handshake._PROOF_SECONDS", 1.0)
+    server = guarded.servers[2]
     with hostile.connected(guarded.addresses[2]) as peer:
         peer.settimeout(5)
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = context.wrap_bio(incoming, outgoing)
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
-        peer.sendall(outgoing.read())
+        peer.sendall(_client_hello())
         time.sleep(0.3)  # and the answer to the server's part is not sent
         assert len(peer.recv(10_000)) > 300
-        assert len(gate._unauthenticated) == 1
-        assert not gate._spliced._peers
+        assert len(server._unproved) == 1
+        assert not server._members
         assert _hung_up(peer)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with hostile.connected(guarded.addresses[2]) as peer:
+        peer.settimeout(5)
+        with pytest.raises((ssl.SSLError, ConnectionError)), context.wrap_socket(peer) as tls:
+            tls.sendall(hostile.HELLO)
+            if not tls.recv(100):
+                raise ConnectionResetError
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with hostile.connected(guarded.addresses[2]) as peer, pytest.raises((ssl.SSLError, ConnectionError)):
+        context.wrap_socket(peer)
     guarded.answer()
 
 
@@ -219,17 +220,16 @@ def test_nonsense_of_one_who_has_the_token_is_an_error_to_that_one_alone(guarded
 
 def test_what_is_no_message_is_named(guarded):
     channel = connect(guarded.addresses[1], guarded.known[1]).channel()
-    channel._writer.write_metadata(b"no pickle")
+    channel._socket.send(Frame.MESSAGE, b"no pickle")
     with pytest.raises(ConnectionLost, match="9 bytes that are not a message"):
         channel.receive()
 
 
 def test_a_message_that_is_too_large_is_refused_by_both_sides(guarded, monkeypatch):
-    for module in ("channel", "server", "connection"):
-        monkeypatch.setattr(f"tensorflowonspark.transport.{module}.MESSAGE_BYTES", 1000)
+    monkeypatch.setattr("tensorflowonspark.transport.channel.MESSAGE_BYTES", 1000)
     channel = connect(guarded.addresses[1], guarded.known[1]).channel()
     with pytest.raises(ValueError, match="str has 1018 bytes, outside of 1 to 1000"):
         channel.send("x" * 1000)
-    channel._writer.write_metadata(pickle.dumps("x" * 1000))
+    channel._socket.send(Frame.MESSAGE, pickle.dumps("x" * 1000))
     with pytest.raises(ConnectionLost, match="a message of the other side has 1018 bytes"):
         channel.receive()

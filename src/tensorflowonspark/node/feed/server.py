@@ -44,7 +44,6 @@ class FeedServer:
         serve = partial(
             transport.Server,
             credentials=setup.credentials,
-            directory=setup.local_directory,
             identity=setup.identity,
             on_put=self._store,
             on_exchange=self._infer,

@@ -235,9 +235,7 @@ class RoundMember:
         with self._connecting:
             if peer not in self._connections:
                 address = peer.host, peer.port
-                self._connections[peer] = transport.connect(
-                    address, self._setup.credentials, keepalive=False, identity=peer.identity
-                )
+                self._connections[peer] = transport.connect(address, self._setup.credentials, identity=peer.identity)
             return self._connections[peer]
 
     # ---- as a server
@@ -248,7 +246,6 @@ class RoundMember:
             self._server = transport.Server(
                 (setup.host, 0),
                 setup.credentials,
-                directory=setup.local_directory,
                 identity=setup.identity,
                 on_exchange=self._serve,
             )

@@ -18,7 +18,7 @@ __all__ = ["preload", "why_unsafe"]
 _NICENESS = 5  # running programs have priority
 # Modules of a node; that of the data sets imports TensorFlow, which imports Keras.
 _MODULES = (
-    "pyarrow.flight",
+    "pyarrow",
     "tensorflowonspark.node.main",
     "tensorflowonspark.node.feed.dataset",
     "tensorflowonspark.keras.resuming",
