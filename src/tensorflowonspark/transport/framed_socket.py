@@ -189,6 +189,7 @@ class FramedSocket:
                 buffer = pa.allocate_buffer(size)
             self._fill(memoryview(buffer).cast("B"))
             return Frame.BATCH, buffer
+        limit = _ERROR_BYTES if kind == Frame.ERROR else limit
         if kind not in _KINDS or size > limit:
             raise ConnectionLost(f"a message of the other side has {size} bytes (kind {kind}), outside of 0 to {limit}")
         data = self.read(size)

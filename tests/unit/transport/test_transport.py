@@ -12,6 +12,7 @@ import pytest
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.transport import ConnectionLost, Credentials, Server, connect, new_credentials
+from tensorflowonspark.transport.shared_file import SharedFileWriter
 from tests.support.programs import wait_for
 
 
@@ -144,6 +145,21 @@ def test_a_partition_that_breaks_off_does_not_count(credentials):
     connection.close()  # as when the sender's process ends
     wait_for(lambda: outcome, 5)
     assert "the sender ended before the end of its partition" in outcome[0]
+    server.close()
+
+
+def test_a_file_that_is_refused_brings_the_reason(credentials):
+    def refuse(header, schema, stream):
+        next(stream)
+        raise FeedError("no room")
+
+    server = Server(("127.0.0.1", 0), credentials, on_put=refuse)
+    writer = SharedFileWriter(pa.schema([("x", pa.int64())]), None)
+    writer.write(pa.record_batch({"x": [1]}))
+    stream = connect(("127.0.0.1", server.port), credentials).put("header", pa.schema([("x", pa.int64())]))
+    with pytest.raises(ConnectionLost, match="^no room$"):
+        stream.send_file(writer.finish())
+    writer.close()
     server.close()
 
 
