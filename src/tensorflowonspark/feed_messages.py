@@ -9,9 +9,8 @@ import re
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.messages import NodeReady, ToDriver, ToNode
+from tensorflowonspark.messages import ColumnSummary, NodeReady, ToDriver, ToNode
 
 __all__ = [
     "FIRST_FILE_FEED",

@@ -15,6 +15,7 @@ __all__ = [
     "Accepted",
     "Active",
     "CheckpointSaved",
+    "ColumnSummary",
     "Connected",
     "Contributed",
     "Contribution",
@@ -25,6 +26,7 @@ __all__ = [
     "Heartbeat",
     "Idle",
     "InferenceReady",
+    "LengthRange",
     "Lines",
     "Member",
     "MemberReplaced",
@@ -467,3 +469,22 @@ class StatusRequest(ToNode):
 @dataclass(frozen=True)
 class PortReleased(ToNode):
     """The supervisor has released the node's TensorFlow port."""
+
+
+@dataclass(frozen=True)
+class LengthRange:
+    """The shortest and the longest array of a column at one level of nesting, and the first row with each."""
+
+    shortest: int
+    longest: int
+    shortest_at: str = ""
+    longest_at: str = ""
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """The number of nulls in one column at all levels, and the range of lengths at each, outermost level first."""
+
+    nulls: int = 0
+    null_at: str = ""
+    lengths: tuple[LengthRange, ...] = ()

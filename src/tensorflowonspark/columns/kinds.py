@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.columns import layout
-from tensorflowonspark.columns.summary import ColumnSummary, LengthRange
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.messages import ColumnSummary, LengthRange
 
 __all__ = ["Kind", "kind_of", "natural_type", "shape_of"]
 
@@ -225,7 +225,7 @@ def kind_of(
 
     Examples
     --------
-    >>> from tensorflowonspark.columns.summary import LengthRange
+    >>> from tensorflowonspark.messages import LengthRange
     >>> kind_of("x", pa.list_(pa.int8()), ColumnSummary(lengths=(LengthRange(4, 4),)), shape=(2, 2), cast="float32")
     Kind(dtype=dtype('float32'), shape=(2, 2), fill=None, decoded=False, text=False)
     """

@@ -5,34 +5,15 @@ declares a shape gets an error before its first batch if any row of any worker d
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark.columns import layout
+from tensorflowonspark.messages import ColumnSummary, LengthRange
 
-__all__ = ["ColumnSummary", "LengthRange", "merge", "summarize"]
-
-
-@dataclass(frozen=True)
-class LengthRange:
-    """The shortest and the longest array of a column at one level of nesting, and the first row with each."""
-
-    shortest: int
-    longest: int
-    shortest_at: str = ""
-    longest_at: str = ""
-
-
-@dataclass(frozen=True)
-class ColumnSummary:
-    """The number of nulls in one column at all levels, and the range of lengths at each, outermost level first."""
-
-    nulls: int = 0
-    null_at: str = ""
-    lengths: tuple[LengthRange, ...] = ()
+__all__ = ["merge", "summarize"]
 
 
 _SHOWN_CHARACTERS = 60

@@ -19,8 +19,8 @@ from tensorflowonspark.columns import (
     select,
     summarize,
 )
-from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.messages import ColumnSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,5 +1,7 @@
 """Client side of a connection: channels, streams and exchanges."""
 
+from __future__ import annotations
+
 import os
 import socket
 import stat
@@ -7,9 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.messages import NodeReady
 from tensorflowonspark.processes import open_private, place
@@ -19,6 +19,9 @@ from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
 from tensorflowonspark.transport.handshake import prove_to_server
 from tensorflowonspark.transport.shared_file import FileRef
 from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Connection", "Exchange", "PutStream", "connect", "connect_local", "is_listening", "near_socket"]
 
@@ -57,11 +60,11 @@ class Connection:
         """Open a channel."""
         return Channel(self._call("channel", None))
 
-    def put(self, header: object, schema: pa.Schema) -> "PutStream":
+    def put(self, header: object, schema: pa.Schema) -> PutStream:
         """Open a stream for one partition."""
         return PutStream(self._call("put", header), schema, self._idle.append)
 
-    def exchange(self, header: object, schema: pa.Schema) -> "Exchange":
+    def exchange(self, header: object, schema: pa.Schema) -> Exchange:
         """Open an exchange for batches of a schema."""
         return Exchange(self._call("exchange", header), schema, self._idle.append)
 

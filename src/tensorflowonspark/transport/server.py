@@ -1,5 +1,7 @@
 """Servers, which serve only peers that have proved their membership, and the paths of their Unix sockets."""
 
+from __future__ import annotations
+
 import logging
 import os
 import socket
@@ -12,9 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import ClusterError, error_text
 from tensorflowonspark.terminal import CONSOLE
@@ -24,6 +24,9 @@ from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
 from tensorflowonspark.transport.handshake import prove_to_client
 from tensorflowonspark.transport.shared_file import FileRef, open_shared
 from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, ConnectionLost, pack, unpack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["ChannelHandler", "ExchangeHandler", "Mapped", "PutHandler", "Server", "short_path"]
 
@@ -49,9 +52,9 @@ _NO_FILES_SECONDS = 0.05  # until the next attempt, when this process has no fre
 _CLOSING_SECONDS = 2.0
 _ERROR_CHARACTERS = 5000
 
-PutHandler = Callable[[Any, pa.Schema, Iterator["pa.RecordBatch | Mapped"]], Any]
-ExchangeHandler = Callable[[Any, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-ChannelHandler = Callable[["Channel"], None]
+PutHandler = Callable[[Any, "pa.Schema", Iterator["pa.RecordBatch | Mapped"]], Any]
+ExchangeHandler = Callable[[Any, Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+ChannelHandler = Callable[[Channel], None]
 
 
 @dataclass(frozen=True)
@@ -214,14 +217,14 @@ class Server:
         self._on_channel(channel)
         channel.close()
 
-    def _serve_put(self, sock: FramedSocket, header: Any, items: "_Items") -> None:
+    def _serve_put(self, sock: FramedSocket, header: Any, items: _Items) -> None:
         if self._on_put is None:
             raise ConnectionLost("this server accepts no rows")
         answer = pack(self._on_put(header, items.schema, iter(items)), MESSAGE_BYTES)
         items.skip()
         sock.send(Frame.MESSAGE, answer)
 
-    def _serve_exchange(self, sock: FramedSocket, header: Any, items: "_Items") -> None:
+    def _serve_exchange(self, sock: FramedSocket, header: Any, items: _Items) -> None:
         if self._on_exchange is None:
             raise ConnectionLost("this server answers no exchanges")
         begun = False
@@ -279,6 +282,8 @@ def _text_for_peer(error: Exception) -> str:
 
     One that nobody raised on purpose has its type in it, and its traceback goes to this process's log.
     """
+    import pyarrow as pa
+
     text = error_text(error, _ERROR_CHARACTERS)
     if not isinstance(error, (ClusterError, OSError, pa.ArrowException)):
         text = f"{type(error).__name__}: {text}"
@@ -303,7 +308,7 @@ def _listen(address: str | tuple[str, int]) -> socket.socket:
     raise problem
 
 
-_all: "weakref.WeakSet[Server]" = weakref.WeakSet()
+_all: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 def _forget_parents() -> None:

@@ -6,6 +6,8 @@ memory, and the receiver opens the file through the sender's process (``/proc/<p
 user) and maps it. The kernel frees the file with the last process that has it open or mapped, however that ends.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import resource
@@ -15,11 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
-
-import pyarrow as pa
+from typing import IO, TYPE_CHECKING
 
 from tensorflowonspark.errors import FeedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "FILE_BYTES",
@@ -65,6 +68,7 @@ class SharedFileWriter:
 
     Examples
     --------
+    >>> import pyarrow as pa
     >>> writer = SharedFileWriter(pa.schema({"x": pa.int64()}), None)
     >>> writer.write(pa.record_batch({"x": [1, 2]}))
     >>> [batch.to_pydict() for batch in open_shared(writer.finish())]
@@ -73,6 +77,8 @@ class SharedFileWriter:
     """
 
     def __init__(self, schema: pa.Schema, directory: str | None) -> None:
+        import pyarrow as pa
+
         self._place = "memory" if directory is None else directory or tempfile.gettempdir()
         with disk_errors(self._place):
             self._file: IO[bytes] = (
@@ -117,6 +123,8 @@ def open_shared(piece: FileRef) -> list[pa.RecordBatch]:
     OSError
         If it can't be opened, as in another container, or is not the referenced file.
     """
+    import pyarrow as pa
+
     # O_NONBLOCK: to open a pipe would wait.
     descriptor = os.open(f"/proc/{int(piece.pid)}/fd/{int(piece.descriptor)}", os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
@@ -137,6 +145,8 @@ def map_file(file: IO[bytes]) -> pa.Buffer:
     FeedError
         If the kernel refuses another mapping.
     """
+    import pyarrow as pa
+
     try:
         with pa.memory_map(f"/proc/self/fd/{file.fileno()}") as mapped:
             return mapped.read_buffer()

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from tensorflowonspark.columns import Kind, kind_of, merge, summarize
-from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.messages import ColumnSummary
 from tests.support.columns import VECTOR, dense, own_kind
 
 

@@ -10,8 +10,8 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from tensorflowonspark.columns import check_schema, kind_of
 from tensorflowonspark.columns.layout import array_depth
-from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.messages import ColumnSummary
 
 SCALARS = [
     types.ByteType(), types.ShortType(), types.IntegerType(), types.LongType(), types.FloatType(), types.DoubleType(),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.columns import merge, summarize
-from tensorflowonspark.columns.summary import ColumnSummary
+from tensorflowonspark.messages import ColumnSummary
 from tests.support.columns import VECTOR, columns, dense, pieces, sparse, vectors
 
 

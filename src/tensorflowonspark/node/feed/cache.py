@@ -13,7 +13,6 @@ from typing import IO, Any
 import pyarrow as pa
 
 from tensorflowonspark.columns import flat_columns, merge, summarize
-from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
     Backpressure,
@@ -25,6 +24,7 @@ from tensorflowonspark.feed_messages import (
     RowsReceived,
     Split,
 )
+from tensorflowonspark.messages import ColumnSummary
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.transport import Mapped
 from tensorflowonspark.transport.shared_file import disk_errors, map_file

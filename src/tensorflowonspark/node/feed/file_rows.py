@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark.columns import flat_columns, summarize
-from tensorflowonspark.columns.summary import ColumnSummary
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.messages import ColumnSummary
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.shard import Segment, Shard
 
