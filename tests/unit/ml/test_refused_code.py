@@ -11,6 +11,7 @@ from pathlib import Path
 import cloudpickle
 import numpy as np
 import pytest
+from packaging.specifiers import SpecifierSet
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.types import StructField, StructType
 
@@ -227,19 +228,13 @@ def test_a_plain_model_of_keras_3_is_used_where_code_is_refused(plain, refused):
     assert fetch_keras_model(str(plain / "model/model.keras"), "keras").code_names == []
 
 
-@pytest.mark.parametrize(
-    ("version", "allowed"),
-    [
-        ("3.10.0", 0),
-        ("3.12.3", 0),
-        ("3.12.4", 1),
-        ("3.13.2", 0),
-        ("3.14.1", 0),
-        ("3.15.0", 0),
-        ("3.15.1", 1),
-        ("4.0", 1),
-    ],
-)
+VERSIONS = {
+    **dict.fromkeys(["3.10.0", "3.12.3", "3.13.2", "3.14.1", "3.15.0"], False),
+    **dict.fromkeys(["3.12.4", "3.15.1", "3.16.0", "4.0"], True),
+}
+
+
+@pytest.mark.parametrize(("version", "allowed"), VERSIONS.items())
 def test_where_code_is_refused_keras_has_no_known_way_around_that(plain, refused, version, allowed, monkeypatch):
     """Also in another process, which has got the model from one where code is refused."""
     import keras
@@ -254,6 +249,13 @@ def test_where_code_is_refused_keras_has_no_known_way_around_that(plain, refused
     for use in (lambda: load_model(received), stage.keras, lambda: load_call(stage._bundle)):
         with pytest.raises(tfos.SpecError, match=rf"Keras {version} has known faults.*install .keras>=3.15.1"):
             use()
+
+
+def test_what_is_installed_is_such_a_keras():
+    """By the extra ``local``."""
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    wanted = SpecifierSet(re.search(r'local = \[\n  "keras([^"]*)"', project)[1])
+    assert {version: wanted.contains(version) for version in VERSIONS} == VERSIONS
 
 
 def test_the_types_of_a_logged_models_columns_are_sparks_own(tmp_path):
