@@ -52,6 +52,12 @@ def test_a_longer_record_is_refused_with_its_file_place_size_and_the_option(file
     assert [row["byteArray"] and len(row["byteArray"]) for row in rows] == ROWS[mode]
 
 
+def test_a_schema_is_not_inferred_from_what_is_too_long_without_a_word(tmp_path):
+    path = write_rows(tmp_path / "first", byteArray=[b"b" * LONG])
+    with pytest.raises(TFRecordError, match=rf"{path}, byte 0: a record has 5,000,0\d\d bytes"):
+        read_rows(path, maxRecordBytes=100)
+
+
 @pytest.mark.parametrize("limit", ["5000100", "6m", None])
 def test_a_record_within_the_limit_is_read(files, limit):
     rows = read_rows(files, schema="byteArray binary", maxRecordBytes=limit)
