@@ -12,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, Split
+from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
+from tensorflowonspark.transport.shared_file import SharedFileWriter, open_shared
 from tests.support.tables import make_iceberg
 
 
@@ -77,16 +80,37 @@ class Marks:
         return open, (self.path, "w")
 
 
-def test_a_parquet_file_unpickles_nothing(tmp_path):
-    """Arrow's older releases took a pickled type from a column's metadata."""
+@pytest.fixture
+def schema(tmp_path):
+    """A column whose type, by its metadata, is a pickle, as in Arrow's older releases."""
     pickled = {
         "ARROW:extension:name": "arrow.py_extension_type",
         "ARROW:extension:metadata": pickle.dumps(Marks(tmp_path / "ran")),
     }
-    field = pa.field("id", pa.int64(), metadata=pickled)
-    pq.write_table(pa.table([[1, 2]], schema=pa.schema([field])), tmp_path / "file.parquet")
+    yield pa.schema([pa.field("id", pa.int64(), metadata=pickled)])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_parquet_file_unpickles_nothing(tmp_path, schema):
+    pq.write_table(pa.table([[1, 2]], schema=schema), tmp_path / "file.parquet")
     stored = pq.read_metadata(tmp_path / "file.parquet").metadata[b"ARROW:schema"]
     assert b"py_extension_type" in base64.b64decode(stored)
     groups, _, _ = find_row_groups(FilesToRead("parquet", {"paths": [str(tmp_path / "file.parquet")]}))
     assert [each for batch in groups[0].batches() for each in batch.column("id").to_pylist()] == [1, 2]
-    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("mode", [CacheMode.DISK, CacheMode.MEMORY])
+def test_rows_that_are_fed_unpickle_nothing(tmp_path, schema, mode):
+    """They come by an unnamed file, or as Arrow's messages, and are kept."""
+    writer = SharedFileWriter(schema, str(tmp_path))
+    writer.write(pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64())], schema=schema))
+    batches = open_shared(writer.finish())
+    writer.close()
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, schema) as messages:
+        messages.write_batch(batches[0])
+    batches += pa.ipc.open_stream(stream.getvalue())
+    cache = Cache(str(tmp_path), 0, lambda _: None)
+    cache.store(PartHeader(0, Split.TRAIN, 0, 1, CacheConfig(mode)), schema, iter(batches))
+    shard = cache.shard(0, Split.TRAIN, [(0, 1)])
+    assert [value for batch in shard.slices(0, shard.rows) for value in batch["id"].to_pylist()] == [1, 2, 1, 2]
