@@ -39,3 +39,21 @@ def test_modules_and_classes_on_the_architecture_pages_exist(page):
     assert not {name for name in modules if not any((place / name).exists() for place in places)}
     words = set(re.findall(r"\w+", "\n".join(module.read_text() for module in PACKAGE.rglob("*.py"))))
     assert not set(re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)\b", text)) - words
+
+
+def test_what_is_proved_is_where_the_page_on_security_says():
+    """Each row of its last table names functions, and a test that fails without them."""
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = [line.split(" | ") for line in page.split("## What is believed")[1].splitlines() if line.startswith("| ")][
+        1:
+    ]
+    assert len(rows) > 25
+    for what, _, _, where, test in rows:
+        for file, names in re.findall(r"`((?:\w+/)*\w+\.py|\w+/)`((?:[:,] `\w+`)*)", where):
+            place = PACKAGE / file if (PACKAGE / file).exists() else ROOT / file
+            assert place.exists(), (what, file)
+            for name in re.findall(r"\w+", names):
+                assert re.search(rf"(def|class) {name}\b", place.read_text()), (what, file, name)
+        tests = re.findall(r"`([\w/]+\.py)`", test)
+        assert tests or where in ("Spark", "TensorFlow"), what
+        assert not [each for each in tests if not (ROOT / "tests" / each).exists()], what

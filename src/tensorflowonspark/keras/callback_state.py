@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.archives import open_archive
 
 __all__ = ["CallbackStates", "has_stopped"]
 
@@ -66,11 +67,23 @@ class CallbackStates:
                 with archive.open(str(number), "w", force_zip64=True) as entry:
                     entry.write(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data)
 
-    def read(self, directory: str) -> None:
-        """Read the states from a directory of this machine; a checkpoint of an earlier version has none."""
-        path = Path(directory, _FILE)
-        if path.exists():
-            with zipfile.ZipFile(path) as archive:
+    def read(self, directory: str, source: str) -> None:
+        """Read the states from a directory of this machine; a checkpoint of an earlier version has none.
+
+        Parameters
+        ----------
+        directory : str
+            The directory.
+        source : str
+            Path of the checkpoint, for errors.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is damaged.
+        """
+        if Path(directory, _FILE).exists():
+            with open_archive(directory, _FILE, source) as archive:
                 states = json.loads(archive.read(_STATES))
                 self._found = {name: _decoded(each, archive) for name, each in states.items()}
 
@@ -95,10 +108,15 @@ def _keras_names(callback: Any) -> list[str]:
     return [kind.__name__ for kind in kinds if kind.__module__.split(".")[0] in ("keras", "tf_keras")]
 
 
+def _remembered(callback: Any) -> list[str]:
+    """Return the attributes of a callback that are kept."""
+    names = {each for kind in _keras_names(callback) for each in REMEMBERED.get(kind, ())}
+    return sorted(each for each in names if hasattr(callback, each))
+
+
 def _state(callback: Any) -> dict[str, Any]:
     kinds = _keras_names(callback)
-    names = {each for kind in kinds for each in REMEMBERED.get(kind, ())}
-    state: dict[str, Any] = {"keras": {each: getattr(callback, each) for each in names if hasattr(callback, each)}}
+    state: dict[str, Any] = {"keras": {each: getattr(callback, each) for each in _remembered(callback)}}
     if _rewrites(callback, kinds):
         state["text"] = Path(callback.filename).read_text()
     if hasattr(callback, "get_state") and hasattr(callback, "set_state"):
@@ -107,8 +125,8 @@ def _state(callback: Any) -> dict[str, Any]:
 
 
 def _set_state(callback: Any, state: dict[str, Any]) -> None:
-    for name, value in state["keras"].items():
-        setattr(callback, name, value)
+    for name in state["keras"].keys() & _remembered(callback):  # and no setting, such as a path
+        setattr(callback, name, state["keras"][name])
     if state.get("text") and _rewrites(callback, _keras_names(callback)):
         callback.csv_file.write(state["text"])
         callback.csv_file.flush()

@@ -6,7 +6,10 @@ object beside the name. A process that can import the module uses its own; any o
 
 import functools
 import importlib.metadata
+import logging
+import os
 import pickle
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,13 +17,30 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.storage.hadoop import active_session
 
-__all__ = ["EVERYWHERE", "LIBRARIES", "Code", "WithCode", "code_for", "is_own", "pickled", "qualified_name"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "EVERYWHERE",
+    "LIBRARIES",
+    "Code",
+    "WithCode",
+    "check_code",
+    "check_keras",
+    "code_for",
+    "is_own",
+    "pickled",
+    "qualified_name",
+]
+
+_log = logging.getLogger(__name__)
 
 LIBRARIES = ("keras", "tf_keras")
 _INSTALLED = ("site-packages", "dist-packages")
@@ -232,3 +252,64 @@ def _register(saving: Any, objects: Mapping[str, Any]) -> None:
 def qualified_name(value: Any) -> str:
     """Return the full name of a class or a function."""
     return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__name__)}"
+
+
+# ---- code in files
+
+
+_SETTING, _VARIABLE = "spark.tensorflowonspark.loadCode", "TFOS_LOAD_CODE"
+
+
+def check_code(path: str, names: Sequence[str], spark: "SparkSession | None" = None) -> bool:
+    """Refuse code in a file if this process may load none; return whether it may load none.
+
+    Parameters
+    ----------
+    path : str
+        The user's path of the file.
+    names : sequence of str
+        The code in it.
+    spark : SparkSession, optional
+        The session whose setting counts; by default that of the task in which this runs, else the active one.
+
+    Raises
+    ------
+    SpecError
+        With the names, and the setting.
+    """
+    given = {_SETTING: _setting(spark), _VARIABLE: os.environ.get(_VARIABLE, "")}
+    refusal = next((f"{name}={value}" for name, value in given.items() if (value or "true").lower() != "true"), "")
+    if names and refusal:
+        raise SpecError(
+            f"{path} holds code ({', '.join(names)}), and {refusal} forbids to load any: set it to true if you trust "
+            "everyone who can write there"
+        )
+    if names:
+        _log.info("%s holds code, which runs when it is used: %s", path, ", ".join(names))
+    return bool(refusal)
+
+
+def _setting(spark: "SparkSession | None") -> str:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    session = None if task else spark or active_session()
+    # Spark's SQL sends the session's settings to its tasks.
+    value = task.getLocalProperty(_SETTING) if task else session and session.conf.get(_SETTING, "true")
+    return str(value or "")
+
+
+def check_keras(version: str) -> None:
+    """Refuse a version of Keras in which files are known to run code in spite of ``safe_mode``.
+
+    Raises
+    ------
+    SpecError
+        With the versions to install.
+    """
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    if not ((3, 12, 4) <= numbers < (3, 13) or numbers >= (3, 15, 1)):  # docs/security.md
+        raise SpecError(
+            f"Keras {version} has known faults by which a .keras file runs code or reads others, and code is refused "
+            'here: install "keras>=3.15.1", or for Python 3.10 "keras>=3.12.4,<3.13"'
+        )

@@ -22,7 +22,7 @@ from tensorflowonspark.keras.saving import inference_call
 from tensorflowonspark.ml.code import Code, code_for
 from tensorflowonspark.ml.inputs import held, to_inputs
 from tensorflowonspark.ml.model_bundle import ModelBundle
-from tensorflowonspark.ml.serialization import Serialized, load_model
+from tensorflowonspark.ml.serialization import load_model
 from tensorflowonspark.supervisor.host import local_directory
 
 if TYPE_CHECKING:
@@ -123,8 +123,7 @@ def prepare_tensorflow() -> None:
 def _keras_model(bundle: ModelBundle, layers: Sequence[str], custom_objects: Code | None) -> Call:
     import tensorflow as tf
 
-    serialized = Serialized(bundle.kind, file=bundle.data, code=bundle.code)
-    model = load_model(serialized, (custom_objects or Code()).load(bundle.kind))
+    model = load_model(bundle.to_serialized(), (custom_objects or Code()).load(bundle.kind))
     names = list(layers) or [output.tensor.name for output in bundle.outputs]
     if layers:
         keras = import_module(bundle.kind)

@@ -263,7 +263,11 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
 
     @property
     def custom_code(self) -> list[str]:
-        """Names of the user's own classes and functions whose code the model contains; using the model runs them."""
+        """Names of the code in the model, which runs when it is used.
+
+        These are the user's own classes and functions, and what can run any code: ``function.pkl``, ``saved_model``
+        (its graph), and ``model.keras of tf_keras``.
+        """
         return self._bundle.code_names
 
     def __repr__(self) -> str:

@@ -4,17 +4,20 @@ import io
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import LIBRARIES, Code, code_for
+from tensorflowonspark.ml.code import LIBRARIES, Code, check_code, code_for
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.outputs import Meaning, OutputInfo, meaning_of
 from tensorflowonspark.ml.serialization import Serialized, load_model, serialize_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = [
     "ModelBundle",
@@ -31,6 +34,9 @@ _MODEL_FILE = "model.keras"
 _SAVED_MODEL = "saved_model"
 _FUNCTION = "function.pkl"
 _CODE = "code.pkl"
+# The kinds of models whose data can run any code, with the name of that in errors. Of Keras 3 `safe_mode` refuses it.
+_CODE_OF = {"function": _FUNCTION, "saved_model": _SAVED_MODEL, "tf_keras": f"{_MODEL_FILE} of tf_keras"}
+_KINDS = ("keras", *_CODE_OF)
 _SAVED_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 
@@ -54,6 +60,8 @@ class ModelBundle:
         The tags of a SavedModel's graph; none if it has only one.
     code : Code
         The user's own classes and functions in a Keras model.
+    distrusted : bool
+        Whether it came from where code is refused.
     """
 
     kind: str
@@ -64,6 +72,7 @@ class ModelBundle:
     signature: str = ""
     tags: tuple[str, ...] = ()
     code: Code = field(default_factory=Code)
+    distrusted: bool = False
 
     @property
     def digest(self) -> str:
@@ -72,8 +81,8 @@ class ModelBundle:
 
     @property
     def code_names(self) -> list[str]:
-        """The names of the user's code in it."""
-        return [_FUNCTION] if self.kind == "function" else list(self.code.names)
+        """The names of the code that it can run."""
+        return [*filter(None, [_CODE_OF.get(self.kind)]), *self.code.names]
 
     def to_serialized(self) -> Serialized:
         """Return the Keras model in the form that is sent to the nodes.
@@ -85,7 +94,7 @@ class ModelBundle:
         """
         if self.kind not in LIBRARIES:
             raise SpecError(f"this stage holds a {self.kind}, and no Keras model")
-        return Serialized(self.kind, file=self.data, code=self.code)
+        return Serialized(self.kind, file=self.data, code=self.code, distrusted=self.distrusted)
 
     def to_metadata(self) -> dict[str, Any]:
         """Return all but the data, as JSON represents it."""
@@ -194,7 +203,7 @@ def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any]
     Raises
     ------
     SpecError
-        If there is no such file, or Keras can't read it.
+        If there is no such file, Keras can't read it, or code is refused and tf_keras reads it.
     """
     storage.use_session()
     files, within = storage.file_system(path)
@@ -207,8 +216,10 @@ def fetch_keras_model(path: str, library: str, custom_objects: Mapping[str, Any]
         if not storage.fetch(path, str(local)):
             raise SpecError(f"{path}: there is no such file")
         data = local.read_bytes()
-    model = load_model(Serialized(library, file=data), code_for(custom_objects).load(library))
-    return from_model(serialize_file(library, data, model), model)
+    given = ModelBundle(library, data)
+    distrusted = check_code(path, given.code_names)
+    model = load_model(replace(given, distrusted=distrusted).to_serialized(), code_for(custom_objects).load(library))
+    return replace(from_model(serialize_file(library, data, model), model), distrusted=distrusted)
 
 
 def fetch_saved_model(path: str, signature: str, tags: Sequence[str] = ()) -> ModelBundle:
@@ -217,9 +228,10 @@ def fetch_saved_model(path: str, signature: str, tags: Sequence[str] = ()) -> Mo
     Raises
     ------
     SpecError
-        If there is no SavedModel, or no such signature or tags in it.
+        If there is no SavedModel, or no such signature or tags in it, or code is refused, which its graph can be.
     """
     storage.use_session()
+    check_code(path, [_SAVED_MODEL])
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         if not storage.fetch(path, f"{scratch}/model"):
             raise SpecError(f"{path}: there is no such directory")
@@ -286,21 +298,46 @@ def write_saved(bundle: ModelBundle, directory: str) -> None:
         Path(directory, _CODE).write_bytes(bundle.code.pickle)
 
 
-def read_saved(directory: str, metadata: Mapping[str, Any]) -> ModelBundle:
-    """Return the bundle that `write_saved` wrote, with its metadata from `ModelBundle.to_metadata`."""
-    kind = metadata["kind"]
-    if kind == "saved_model":
-        data = zipped(str(Path(directory, _SAVED_MODEL)))
-    else:
-        data = Path(directory, _FUNCTION if kind == "function" else _MODEL_FILE).read_bytes()
-    names = tuple(metadata.get("code", ()))
-    return ModelBundle(
-        kind,
-        data,
-        tuple(map(_tensor, metadata["inputs"])),
-        tuple(OutputInfo(_tensor(each), Meaning(each["meaning"]), each["logits"]) for each in metadata["outputs"]),
-        {each["name"]: _tensor(each) for each in metadata["layers"]},
-        metadata["signature"],
-        tuple(metadata.get("tags", ())),
-        Code(names, Path(directory, _CODE).read_bytes()) if names else Code(),
-    )
+def read_saved(
+    directory: str, metadata: Mapping[str, Any], path: str, spark: "SparkSession | None" = None
+) -> ModelBundle:
+    """Return the bundle that `write_saved` wrote; nothing of it runs.
+
+    Parameters
+    ----------
+    directory : str
+        The directory, on this machine.
+    metadata : mapping
+        Its metadata, from `ModelBundle.to_metadata`.
+    path : str
+        The user's own path of the stage, for errors.
+    spark : SparkSession, optional
+        The session that may refuse code.
+
+    Raises
+    ------
+    SpecError
+        If there is no model, the metadata is damaged, or code is refused and the model can run some.
+    """
+    kind = metadata.get("kind")
+    if kind not in _KINDS:
+        raise SpecError(f"{path}: its metadata names the kind of model {kind!r}: expected one of {', '.join(_KINDS)}")
+    try:
+        names = tuple(map(str, metadata.get("code", ())))
+        if kind == "saved_model":
+            data = zipped(str(Path(directory, _SAVED_MODEL)))
+        else:
+            data = Path(directory, _FUNCTION if kind == "function" else _MODEL_FILE).read_bytes()
+        bundle = ModelBundle(
+            kind,
+            data,
+            tuple(map(_tensor, metadata["inputs"])),
+            tuple(OutputInfo(_tensor(each), Meaning(each["meaning"]), each["logits"]) for each in metadata["outputs"]),
+            {each["name"]: _tensor(each) for each in metadata["layers"]},
+            metadata["signature"],
+            tuple(metadata.get("tags", ())),
+            Code(names, Path(directory, _CODE).read_bytes()) if names else Code(),
+        )
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise SpecError(f"{path} holds no model that can be read ({type(error).__name__}: {error})") from error
+    return replace(bundle, distrusted=check_code(path, bundle.code_names, spark))

@@ -7,12 +7,11 @@ JSON can't represent in ``objects/objects.pkl``.
 """
 
 import json
-import logging
 import pickle
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
@@ -20,16 +19,18 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, 
 from tensorflowonspark import storage
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.ml.code import check_code
 from tensorflowonspark.ml.model_bundle import ModelBundle, read_saved, write_saved
 from tensorflowonspark.ml.params import ModelParams, is_plain
 from tensorflowonspark.ml.serialization import deserialize, serialize
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 __all__ = ["StageReader", "StageWriter"]
 
-_log = logging.getLogger(__name__)
 _OBJECTS = "objects.pkl"
 _METADATA = "metadata"
-_LOAD_CODE = "spark.tensorflowonspark.loadCode"
 Stage = TypeVar("Stage", bound=ModelParams)
 
 
@@ -125,44 +126,41 @@ class StageReader(MLReader[Stage]):
         """
         path = _hadoop_path(path, self)
         metadata = DefaultParamsReader.loadMetadata(path, _spark_of(self))
-        bundle = self._load_bundle(path, metadata["model"]) if "model" in metadata else None
-        stage = self._with_params(bundle, metadata)
         with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-            if storage.fetch(f"{path}/objects", scratch):
-                _check_code(path, self, [f"objects/{_OBJECTS}"])
-                _set_objects(stage, scratch)
-        return stage
+            for part in ("model", "objects"):
+                storage.fetch(f"{path}/{part}", f"{scratch}/{part}")
+            return self._stage(scratch, metadata, path, self.sparkSession)
 
     def load_locally(self, directory: str) -> Stage:
-        """Return the stage in a directory of this machine, without Spark.
+        """Return the stage in a directory of this machine; this needs no Spark session.
 
         Raises
         ------
         SpecError
-            If there is none.
+            If there is none, or it contains code, which this process may not load.
         """
         parts = sorted(Path(directory, _METADATA).glob("part-*"))
         if not parts:
             raise SpecError(f"{directory}: there is no stage of this package")
-        metadata = json.loads(parts[0].read_text())
-        stage = self._with_params(read_saved(f"{directory}/model", metadata["model"]), metadata)
-        if Path(directory, "objects").exists():
-            _set_objects(stage, f"{directory}/objects")
-        return stage
+        return self._stage(directory, json.loads(parts[0].read_text()), directory)
 
-    def _with_params(self, bundle: ModelBundle | None, metadata: Mapping[str, Any]) -> Stage:
+    def _stage(
+        self, directory: str, metadata: Mapping[str, Any], path: str, spark: "SparkSession | None" = None
+    ) -> Stage:
+        """Return the stage whose files lie in a directory, and are those of the user's path."""
+        described = metadata.get("model")
+        bundle = None if described is None else read_saved(f"{directory}/model", described, path, spark)
         stage = self._make(bundle, metadata)
         stage._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(stage, metadata)
+        has_objects = Path(directory, "objects").exists()
+        options = stage.getOrDefault("clusterOptions") if stage.hasParam("clusterOptions") else {}
+        # The environment of nodes names what Python imports and the linker loads.
+        code = {f"objects/{_OBJECTS}": has_objects, "clusterOptions.env": "env" in options}
+        check_code(path, [name for name, held in code.items() if held], spark)
+        if has_objects:
+            _set_objects(stage, f"{directory}/objects")
         return stage
-
-    def _load_bundle(self, path: str, metadata: Mapping[str, Any]) -> ModelBundle:
-        with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
-            if not storage.fetch(f"{path}/model", f"{scratch}/model"):
-                raise SpecError(f"{path}/model: there is no model")
-            bundle = read_saved(f"{scratch}/model", metadata)
-        _check_code(path, self, bundle.code_names)
-        return bundle
 
 
 def _spark_of(end: Any) -> Any:
@@ -195,20 +193,3 @@ def _set_objects(stage: ModelParams, directory: str) -> None:
 def _write_objects(directory: str, objects: bytes) -> None:
     Path(directory).mkdir()
     Path(directory, _OBJECTS).write_bytes(objects)
-
-
-def _check_code(path: str, reader: Any, names: list[str]) -> None:
-    """Refuse a saved stage that contains code, if Spark's settings forbid to load any.
-
-    Raises
-    ------
-    SpecError
-        With the names of the code.
-    """
-    if names and str(reader.sparkSession.conf.get(_LOAD_CODE, "true")).lower() == "false":
-        raise SpecError(
-            f"{path} holds code ({', '.join(names)}), and {_LOAD_CODE}=false forbids to load any: set it to true if "
-            "you trust everyone who can write there"
-        )
-    if names:
-        _log.info("%s holds code, which runs when it is used: %s", path, ", ".join(names))

@@ -7,6 +7,7 @@ Keras writes a name in place of a class or a function. Those whose names are in 
 the object or registered, are sent beside it as `Code`.
 """
 
+import io
 import json
 import numbers
 import sys
@@ -24,7 +25,16 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.code import EVERYWHERE, LIBRARIES, Code, WithCode, is_own, pickled, qualified_name
+from tensorflowonspark.ml.code import (
+    EVERYWHERE,
+    LIBRARIES,
+    Code,
+    WithCode,
+    check_keras,
+    is_own,
+    pickled,
+    qualified_name,
+)
 
 __all__ = [
     "Serialized",
@@ -57,12 +67,15 @@ class Serialized:
         The configuration of another object.
     code : Code
         The user's own classes and functions in it.
+    distrusted : bool
+        Whether the file came from where code is refused.
     """
 
     library: str
     file: bytes = b""
     configuration: Any = None
     code: Code = field(default_factory=Code)
+    distrusted: bool = False
 
 
 def library_of(value: Any) -> str:
@@ -135,9 +148,14 @@ def load_model(serialized: Serialized, custom_objects: Mapping[str, Any] | None 
     Raises
     ------
     SpecError
-        If Keras can't read it, for example because a class of the user's is missing.
+        If Keras can't read it, for example because a class of the user's is missing; if the file is no zip archive, as
+        Keras has no ``safe_mode`` for others; or if the model is distrusted, and `check_keras` refuses this Keras.
     """
     library = import_module(serialized.library)
+    if serialized.distrusted:
+        check_keras(library.__version__)
+    if not zipfile.is_zipfile(io.BytesIO(serialized.file)):
+        raise SpecError(f"the model is no .keras file, which is a zip archive: it begins with {serialized.file[:8]!r}")
     with tempfile.TemporaryDirectory(prefix="tfos-") as scratch:
         path = Path(scratch, _FILE)
         path.write_bytes(serialized.file)

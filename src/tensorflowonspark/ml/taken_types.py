@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType, StructType
 
 from tensorflowonspark.columns import arrow_type
 from tensorflowonspark.columns.layout import is_list, leaf_type
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.model import KerasModel
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TakenTypes"]
 
 _ZONE = "spark.sql.session.timeZone"
+_VECTOR = f"{VectorUDT.__module__}.{VectorUDT.__name__}"
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,14 @@ class TakenTypes:
 
     @classmethod
     def from_json(cls, text: str) -> "TakenTypes":
-        """Return what `to_json` has written."""
-        schema, zone = json.loads(text)
+        """Return what `to_json` has written.
+
+        Raises
+        ------
+        SpecError
+            If it has a type that is not Spark's own: its description would name a class to import, or contain its code.
+        """
+        schema, zone = json.loads(text, object_hook=_own_type)
         return cls(StructType.fromJson(schema), zone)
 
     def batch_of(self, data: "pd.DataFrame") -> pa.RecordBatch:
@@ -67,6 +74,12 @@ class TakenTypes:
         zone = _session_zone() or self.zone
         arrays = [_array(data[each.name], each.dataType, zone) for each in self.schema]
         return pa.RecordBatch.from_arrays(arrays, self.schema.names)
+
+
+def _own_type(given: dict[str, Any]) -> dict[str, Any]:
+    if given.get("type") == "udt" and given.get("pyClass") != _VECTOR:
+        raise SpecError(f"the type {given.get('pyClass')!r} of a column is none that a stage takes")
+    return given
 
 
 def _session_zone() -> str:

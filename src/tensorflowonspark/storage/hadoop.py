@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TIME_ZONE",
     "absolute_path",
+    "active_session",
     "default_fs",
     "hadoop_settings",
     "hadoop_user",
@@ -125,13 +126,22 @@ def use_session(spark: "SparkSession | None" = None) -> None:
     Parameters
     ----------
     spark : SparkSession, optional
-        The session; by default the active one. Without an active session nothing changes.
+        The session; by default that of `active_session`. Without one nothing changes.
     """
-    from pyspark.sql import SparkSession
-
-    session = spark or SparkSession.getActiveSession()
+    session = spark or active_session()
     if session is not None:
         use(hadoop_settings(session))
+
+
+def active_session() -> "SparkSession | None":
+    """Return this thread's Spark session, else this process's; None if it has none."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:  # there is none
+        return None
 
 
 def _of_connect(spark: "SparkSession") -> dict[str, str]:

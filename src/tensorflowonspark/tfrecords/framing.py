@@ -28,7 +28,7 @@ from tensorflowonspark.tfrecords.checksums import (
     masked_crc,
     wrong_data,
 )
-from tensorflowonspark.tfrecords.options import Compression
+from tensorflowonspark.tfrecords.options import MAX_RECORD_BYTES, Compression
 from tensorflowonspark.tfrecords.wire import PADDING_BYTES, Bytes, Ints, Spans, numbers_at, within
 
 __all__ = [
@@ -184,7 +184,9 @@ class Block:
         return Block(self.offset, self.data, Spans(good.start, good.end, np.arange(len(good))), self.wrong[:0])
 
 
-def blocks(file: BinaryIO, begin: int = 0, end: int | None = None, size: int = BLOCK_BYTES) -> Iterator[Block]:
+def blocks(
+    file: BinaryIO, begin: int = 0, end: int | None = None, size: int = BLOCK_BYTES, longest: int = MAX_RECORD_BYTES
+) -> Iterator[Block]:
     """Yield the records of a file whose frames begin in ``[begin, end)``.
 
     Parameters
@@ -195,6 +197,8 @@ def blocks(file: BinaryIO, begin: int = 0, end: int | None = None, size: int = B
         In bytes; by default the whole file.
     size : int
         The number of bytes to read at once. A longer record is read whole.
+    longest : int
+        The most bytes of a record: some bytes of compressed data can stand for any number.
 
     Yields
     ------
@@ -204,7 +208,8 @@ def blocks(file: BinaryIO, begin: int = 0, end: int | None = None, size: int = B
     Raises
     ------
     BrokenFile
-        After the records that can be read, if the file ends within a record or a length does not match its checksum.
+        After the records that can be read, if the file ends within a record, or a length does not match its checksum or
+        exceeds `longest`.
 
     Examples
     --------
@@ -219,13 +224,19 @@ def blocks(file: BinaryIO, begin: int = 0, end: int | None = None, size: int = B
         length = len(data) - PADDING_BYTES
         frames, behind = _walk(data, length, length if end is None else min(length, end - offset))
         partial = [behind] if behind + HEADER_BYTES <= length and (end is None or offset + behind < end) else []
-        good = headers_hold(data, np.append(frames, np.array(partial, np.int64)))
+        hold, lengths = headers_hold(data, np.append(frames, np.array(partial, np.int64)))
+        good = hold & (lengths <= longest)
         whole = len(frames) if good.all() else int(np.argmin(good))
         if whole and len(frames):
             yield _block(data, offset, frames[:whole])
         if not good.all():
-            wrong = [*frames[whole : whole + 1].tolist(), *partial][0]
-            raise BrokenFile(offset + wrong, "the length of a record does not have its checksum")
+            wrong, number = [*frames[whole : whole + 1].tolist(), *partial][0], int(np.argmin(good))
+            raise BrokenFile(
+                offset + wrong,
+                f"a record has {lengths[number]:,} bytes, and the option maxRecordBytes allows {longest:,}"
+                if hold[number]
+                else "the length of a record does not have its checksum",
+            )
         if ended:
             if behind < length and (end is None or offset + behind < end):
                 raise BrokenFile(offset + behind, _cut(data, behind, length))
@@ -310,10 +321,10 @@ def _cut(data: Bytes, at: int, length: int) -> str:
     return f"it ends within a record of {_length_at(data.data, at)[0]:,} bytes: {there:,} of them are there"
 
 
-def headers_hold(array: Bytes, at: Ints) -> npt.NDArray[np.bool_]:
-    """Return whether the lengths at some positions of a buffer match their checksums."""
-    hold: npt.NDArray[np.bool_] = length_crc(numbers_at(array, at, "<u8")) == numbers_at(array, at + 8, "<u4")
-    return hold
+def headers_hold(array: Bytes, at: Ints) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64]]:
+    """Return whether the lengths at some positions of a buffer match their checksums, and the lengths."""
+    lengths = numbers_at(array, at, "<u8")
+    return length_crc(lengths) == numbers_at(array, at + 8, "<u4"), lengths
 
 
 def is_header(data: bytes) -> bool:
@@ -351,7 +362,7 @@ def first_header(file: BinaryIO, begin: int, end: int) -> int:
             else array[:0]
         )
         places = np.flatnonzero(~high.astype(bool))
-        for place in places[headers_hold(array, places)].tolist():
+        for place in places[headers_hold(array, places)[0]].tolist():
             if _chain_holds(file, at + place, end):
                 return int(at + place)
         at, size = at + size, min(2 * size, BLOCK_BYTES)

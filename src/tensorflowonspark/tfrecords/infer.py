@@ -29,7 +29,7 @@ from tensorflowonspark.tfrecords.files import File, Split, plan
 from tensorflowonspark.tfrecords.framing import Block
 from tensorflowonspark.tfrecords.options import Options, RecordType
 from tensorflowonspark.tfrecords.partitions import partition_type
-from tensorflowonspark.tfrecords.reading import BYTES_COLUMN, Damaged, records_of
+from tensorflowonspark.tfrecords.reading import BYTES_COLUMN, Damaged, count, records_of
 from tensorflowonspark.tfrecords.wire import BadRecords
 
 if TYPE_CHECKING:
@@ -322,6 +322,8 @@ def inferred(files: Sequence[File], options: Options, summarize: Summarize | Non
     ------
     SpecError
         If the files have no records, or records contradict each other.
+    TFRecordError
+        If the files have no records that can be read, and the mode is ``FAILFAST``.
     """
     if options.record_type is RecordType.BYTE_ARRAY:
         columns = [pa.field(BYTES_COLUMN, pa.binary())]
@@ -332,6 +334,8 @@ def inferred(files: Sequence[File], options: Options, summarize: Summarize | Non
         else:
             seen = seen_in((split for task in tasks for split in task), options, options.sample_records)
         if not seen:
+            for split in (split for task in tasks for split in task):
+                count(split, [], options)  # raises the error of what can't be read
             raise SpecError("there are no records to infer the columns from: give a schema")
         columns = columns_of(seen, options)
     return columns + [pa.field(name, kind) for name, kind in partition_types(files, options).items()]

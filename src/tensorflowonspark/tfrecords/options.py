@@ -13,6 +13,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.feed_messages import parse_bytes
 
 __all__ = [
+    "MAX_RECORD_BYTES",
     "SETTINGS",
     "UNSUPPORTED",
     "Compression",
@@ -56,6 +57,8 @@ class OverwriteMode(Enum):
     DYNAMIC = "dynamic"  # the partitions that are written
 
 
+MAX_RECORD_BYTES = 256 << 20
+
 # The settings of Spark's session that its own file sources obey, with the option that each is the default of.
 SETTINGS = {
     "spark.sql.caseSensitive": "case_sensitive",
@@ -78,8 +81,9 @@ UNSUPPORTED = {
 
 
 class SourceOptions(TypedDict, total=False):
-    """The options of Spark's own sources that functions take by name; `Options` explains them."""
+    """The options that functions take by name, most of Spark's own sources; `Options` explains them."""
 
+    maxRecordBytes: int | str | None
     pathGlobFilter: str | None
     modifiedAfter: str | None
     modifiedBefore: str | None
@@ -114,6 +118,9 @@ class Options:
         ``sampleRecords``: the number of records, over all files, from which a schema is inferred; 0 for all of them.
     split_bytes : int
         ``splitBytes``: the size, in bytes, above which several tasks read a file.
+    max_record_bytes : int
+        ``maxRecordBytes``: the most bytes of a record, by default 256 MiB; what is left of a file from a longer one on
+        can't be read.
     compression : Compression
         ``compression`` of written files: ``none`` (the default), ``gzip`` or ``zlib``.
     partition_by : tuple of str
@@ -155,10 +162,10 @@ class Options:
     Traceback (most recent call last):
         ...
     tensorflowonspark.errors.SpecError: option 'recrodType' is unknown; there are recordType, mode, \
-columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, compression, partitionBy, \
-partitionOverwriteMode, maxRecordsPerFile, recursiveFileLookup, pathGlobFilter, modifiedAfter, modifiedBefore, \
-timeZone, basePath, partitionColumnTypeInference, ignoreInvalidPartitionPaths, ignoreCorruptFiles, \
-ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
+columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, maxRecordBytes, compression, \
+partitionBy, partitionOverwriteMode, maxRecordsPerFile, recursiveFileLookup, pathGlobFilter, modifiedAfter, \
+modifiedBefore, timeZone, basePath, partitionColumnTypeInference, ignoreInvalidPartitionPaths, \
+ignoreCorruptFiles, ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
     """
 
     record_type: RecordType = RecordType.EXAMPLE
@@ -168,6 +175,7 @@ ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
     binary_features: tuple[str, ...] = ()
     sample_records: int = 10_000
     split_bytes: int = 128 << 20
+    max_record_bytes: int = MAX_RECORD_BYTES
     compression: Compression = Compression.NONE
     partition_by: tuple[str, ...] = ()
     partition_overwrite_mode: OverwriteMode = OverwriteMode.STATIC
@@ -280,7 +288,7 @@ def _value(name: str, default: Any, given: Any) -> Any:
 
 
 def _number(name: str, text: str) -> int:
-    if name == "splitBytes":
+    if name.endswith("Bytes"):
         return parse_bytes(f"option {name}", text)
     if not text.isdigit():
         raise SpecError(f"option {name}={text!r}: expected a whole number")

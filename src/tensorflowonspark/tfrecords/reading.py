@@ -75,12 +75,12 @@ def records_of(split: Split, options: Options) -> Iterator[Block | Damaged]:
         return
     with file:
         try:
-            yield from _blocks(file, split)
+            yield from _blocks(file, split, options.max_record_bytes)
         except BrokenFile as error:
             yield Damaged(error.offset, str(error))
 
 
-def _blocks(file: BinaryIO, split: Split) -> Iterator[Block]:
+def _blocks(file: BinaryIO, split: Split, longest: int) -> Iterator[Block]:
     head = file.read(HEADER_BYTES)
     if other := foreign_compression(head, split.file.path):
         raise TFRecordError(
@@ -90,11 +90,11 @@ def _blocks(file: BinaryIO, split: Split) -> Iterator[Block]:
     if compression is not Compression.NONE:
         if split.begin == 0:  # decompression starts at the beginning, so the first split is the whole file
             file.seek(0)
-            yield from blocks(decompressed(file, compression))
+            yield from blocks(decompressed(file, compression), longest=longest)
         return
     begin = first_header(file, split.begin, split.end) if split.begin else 0
     file.seek(begin)
-    yield from blocks(file, begin, split.end)
+    yield from blocks(file, begin, split.end, longest=longest)
 
 
 def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options) -> Iterator[pa.RecordBatch]:

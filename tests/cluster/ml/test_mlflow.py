@@ -80,6 +80,25 @@ def test_a_logged_model_predicts_pandas_and_is_a_stage_again(spark, mlflow):
     assert again.transform(data.limit(9)).toPandas()["prediction"].tolist() == expected["prediction"].tolist()
 
 
+def test_where_code_is_refused_no_way_of_mlflow_loads_a_function(spark, mlflow):
+    """``spark_udf`` loads it in Spark's tasks, which have the session's setting."""
+    data = rows(spark)
+    stage = KerasModel.from_function(lambda x: x[:, 0], {"y": ("float32", ())}, shapes={"features": (2,)})
+    with mlflow.start_run() as run:
+        uri = flavor.log_stage(stage, run.info.run_id, "model", TakenTypes.of(stage, data))
+    spark.conf.set("spark.tensorflowonspark.loadCode", "false")
+    try:
+        for load in (flavor.load_model, mlflow.pyfunc.load_model):
+            with pytest.raises(tfos.SpecError, match=r"holds code \(function.pkl\)"):
+                load(uri)
+        predict = mlflow.pyfunc.spark_udf(spark, uri, result_type="float", env_manager="local")
+        with pytest.raises(Exception, match=r"holds code \(function.pkl\), and spark.tensorflowonspark.loadCode=false"):
+            data.limit(1).select(predict("features")).collect()
+    finally:
+        spark.conf.unset("spark.tensorflowonspark.loadCode")
+    assert data.limit(1).select(predict("features").alias("y")).first().y == 0.0
+
+
 MORE = {
     "date of today": ("date_add(date'2024-02-03', cast(id as int))", lambda i: 19756 + i, ()),
     "timestamp of today": ("timestamp_micros(1706934306123456 + id)", lambda i: 1706934306123456 + i, ()),

@@ -115,6 +115,33 @@ def test_errors_name_file_and_place(session, tmp_path):
         session.sql("select map(1, 2) as m").write.format("tfrecord").mode("append").save(str(tmp_path / "other"))
 
 
+READERS = {
+    "source": lambda session, path, limit: session.read.format("tfrecord").option("maxRecordBytes", limit).load(path),
+    "stream": lambda session, path, limit: (
+        session.readStream.format("tfrecord").schema("id bigint").option("maxRecordBytes", limit).load(path)
+    ),
+    "function": lambda session, path, limit: tfos.read_tfrecord(session, path, "id bigint", maxRecordBytes=limit),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_each_reader_has_the_limit_on_a_records_bytes(session, tmp_path, reader):
+    path = f"{tmp_path}/records"
+    numbers(session, rows=1).write.format("tfrecord").mode("append").save(path)
+
+    def rows(limit):
+        frame = READERS[reader](session, path, limit)
+        if not frame.isStreaming:
+            return frame.collect()
+        query = frame.writeStream.format("noop").trigger(availableNow=True)
+        query.option("checkpointLocation", f"{tmp_path}/{limit}").start().awaitTermination()
+        return None
+
+    rows("1k")
+    with pytest.raises(Exception, match=r"byte 0: a record has \d\d bytes, and the option maxRecordBytes allows 20"):
+        rows("20")
+
+
 @pytest.mark.slow
 def test_a_stream_reads_each_file_once(session, tmp_path):
     path, out, checkpoint = (str(tmp_path / name) for name in ("in", "out", "checkpoint"))

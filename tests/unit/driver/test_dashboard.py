@@ -101,6 +101,18 @@ def test_the_headers_forbid_other_sites_and_caches(served):
         assert "Python" not in headers["Server"]
 
 
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.nip.io:80", ""])
+def test_under_any_name_the_token_alone_decides(served, host):
+    """Names of tunnels work; a page of another site, under whatever name, has neither a token nor a cookie."""
+    _, dashboard = served
+    assert get(dashboard.url, Host=host)[0] == 200
+    for path in (None, "/", "/?token=wrong"):
+        status, headers, _ = get(dashboard.url, path, Host=host, Cookie=urlsplit(dashboard.url).query)
+        assert status == (403 if path else 200)
+        assert "Set-Cookie" not in headers
+        assert "Access-Control-Allow-Origin" not in headers
+
+
 def test_each_page_has_scripts_of_its_own(served):
     _, dashboard = served
     policies = [get(dashboard.url)[1]["Content-Security-Policy"] for _ in range(2)]

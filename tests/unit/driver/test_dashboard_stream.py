@@ -147,6 +147,9 @@ def test_a_node_has_curves_lines_values_and_gpus():
         assert len(node["curves"]["time"]) == len(node["curves"]["waiting_for_workers"]) == 10
         assert len(node["lines"][-2]) == 1000
         assert node["lines"][-1] == "\x1b[31mred</script>"
+        training.store.take_lines(training.nodes[1], tuple(map(str, range(70))))
+        node = json.loads(get(dashboard.url, with_token(dashboard.url, "/node?number=1"))[2])
+        assert node["lines"] == [str(each) for each in range(20, 70)]
         assert node["gpus"][0][0] == "0"
         for wrong in ("", "?number=", "?number=2", "?number=-1", "?number=x", "?number=1e9", f"?number={'9' * 99}"):
             assert get(dashboard.url, with_token(dashboard.url, f"/node{wrong}"))[0] == 404

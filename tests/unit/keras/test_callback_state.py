@@ -157,7 +157,7 @@ def test_every_kind_of_value_comes_back(tmp_path):
     arrays = {"half": half, "empty": np.zeros((0, 3)), "scalar": np.array(7), "whole": np.array([2**62 + 1])}
     callback_state.CallbackStates([Own({**kept, **arrays})]).write(str(tmp_path))
     states = callback_state.CallbackStates([restored := Own(None)])
-    states.read(str(tmp_path))
+    states.read(str(tmp_path), "/ckpt")
     states.set()
     for name, value in arrays.items():
         assert restored.state[name].dtype == value.dtype

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tensorflowonspark.errors import CheckpointError
+from tensorflowonspark.keras.archives import parsed
 from tensorflowonspark.keras.embedding.table import Table
 
 __all__ = ["read_parts", "written_parts"]
@@ -58,7 +59,7 @@ def read_parts(table: Table, layer: str, names: Sequence[str], read: Callable[[s
     Raises
     ------
     CheckpointError
-        If the checkpoint has no such table, or one of another shape or optimizer.
+        If the checkpoint has no such table, or one of another shape or optimizer, or a file that can't be read.
     """
     pattern = re.compile(rf"{re.escape(layer)}/(\d+)-of-(\d+)/{re.escape(_ABOUT)}")
     found = [(match[0], int(match[1]), int(match[2])) for name in names if (match := pattern.fullmatch(name))]
@@ -71,24 +72,31 @@ def read_parts(table: Table, layer: str, names: Sequence[str], read: Callable[[s
     for path, rank, workers in found:
         if (rank - table.rank) % divisor:
             continue
-        about = json.loads(read(path))
-        expected = _shape(table)
-        different = [each for each, value in expected.items() if about.get(each) != value]
-        if different:
-            raise CheckpointError(
-                f"the rows of ShardedEmbedding {layer!r} in the checkpoint do not fit: {different[0]} is "
-                f"{about.get(different[0])!r} there, and {expected[different[0]]!r} here"
-            )
-        table.steps.assign(about["steps"])
-        table.learning_rate.assign(about["learning_rate"])
-        count = len(range(rank, table.rows, workers))
-        for name, variable in table.variables.items():
-            for part, first in enumerate(range(0, count, about["block_rows"])):
-                ids = rank + workers * np.arange(first, min(first + about["block_rows"], count))
-                own = ids % table.workers == table.rank
-                if own.any():
-                    values = _array(read(f"{path.removesuffix(_ABOUT)}{name}-{part:06d}.npy"))
-                    table.assign(variable, ids[own] // table.workers, values[own])
+        with parsed(f"{path} of a checkpoint"):
+            about = json.loads(read(path))
+            _check_fit(table, layer, about)
+            table.steps.assign(about["steps"])
+            table.learning_rate.assign(about["learning_rate"])
+            count = len(range(rank, table.rows, workers))
+            for name, variable in table.variables.items():
+                for part, first in enumerate(range(0, count, about["block_rows"])):
+                    ids = rank + workers * np.arange(first, min(first + about["block_rows"], count))
+                    own = ids % table.workers == table.rank
+                    if own.any():
+                        values = _array(read(f"{path.removesuffix(_ABOUT)}{name}-{part:06d}.npy"))
+                        table.assign(variable, ids[own] // table.workers, values.reshape(len(ids), table.dim)[own])
+
+
+def _check_fit(table: Table, layer: str, about: dict[str, Any]) -> None:
+    expected = _shape(table)
+    different = [each for each, value in expected.items() if about.get(each) != value]
+    if different:
+        raise CheckpointError(
+            f"the rows of ShardedEmbedding {layer!r} in the checkpoint do not fit: {different[0]} is "
+            f"{about.get(different[0])!r} there, and {expected[different[0]]!r} here"
+        )
+    if about["block_rows"] < 1:
+        raise ValueError(f"block_rows is {about['block_rows']}")
 
 
 def _shape(table: Table) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import CheckpointError, SpecError
+from tensorflowonspark.keras.archives import open_archive
 from tensorflowonspark.keras.jax.cluster import JaxCluster, current
 from tensorflowonspark.keras.jax.placement import assign, gathered, is_sharded
 
@@ -101,17 +102,11 @@ class JaxState:
             If a file is damaged, or the values do not fit the model.
         """
         variables = self._variables
-        try:
-            with zipfile.ZipFile(Path(directory, _FILE)) as archive:
-                _check_fit(json.loads(archive.read(_VARIABLES)), variables, source)
-                for number, each in enumerate(variables):
-                    flat = np.lib.format.read_array(io.BytesIO(archive.read(str(number))), allow_pickle=False)
-                    assign(each, flat.view(np.asarray(each.value.dtype.type(0)).dtype).reshape(each.shape))
-        except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise CheckpointError(
-                f"{source} is damaged, or was not written on JAX: remove it, and training resumes from the one before "
-                f"({error})"
-            ) from error
+        with open_archive(directory, _FILE, source) as archive:
+            _check_fit(json.loads(archive.read(_VARIABLES)), variables, source)
+            for number, each in enumerate(variables):
+                flat = np.lib.format.read_array(io.BytesIO(archive.read(str(number))), allow_pickle=False)
+                assign(each, flat.view(np.asarray(each.value.dtype.type(0)).dtype).reshape(each.shape))
         self._model._jax_state = None  # Keras takes the values of the variables
 
 

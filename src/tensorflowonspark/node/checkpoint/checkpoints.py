@@ -175,7 +175,7 @@ class Checkpoints:
         return saved.step if saved else 0
 
     def _restore(
-        self, state: Any, *, is_built: bool = False, beside: Callable[[str], None] | None = None
+        self, state: Any, *, is_built: bool = False, beside: Callable[[str, str], None] | None = None
     ) -> SavedCheckpoint | None:
         """Restore the newest complete checkpoint, and return its record.
 
@@ -186,17 +186,18 @@ class Checkpoints:
         is_built : bool
             Whether all variables have been created, so that a value without a variable is an error.
         beside : callable, optional
-            Reads from the local directory of the checkpoint what `_save` was given to write.
+            Reads what `_save` was given to write, from the checkpoint's local directory; its path is for errors.
         """
         strategy = strategy_of(state)
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
             saved = self._fetch_newest(strategy, local, divided_objects(state))
-            if saved and read_state(state, local, self._node, f"{self.directory}/{saved.name}", is_built=is_built):
+            source = f"{self.directory}/{saved.name}" if saved else ""
+            if saved and read_state(state, local, self._node, source, is_built=is_built):
                 # TensorFlow reads the values of variables that don't exist yet when they are created.
                 atexit.register(stack.pop_all().close)
             if saved and beside is not None:
-                beside(local)
+                beside(local, source)
         return saved
 
     def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int]:

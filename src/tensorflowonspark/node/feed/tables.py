@@ -1,6 +1,8 @@
 """Parquet files, and Delta and Iceberg tables, by the request of a program; their libraries are optional."""
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -123,6 +125,11 @@ def _deletion_vectors(table: str, found: Any) -> dict[str, pa.BooleanArray]:
 # ---- Iceberg
 
 
+_FILE_ACCESS = "py-io-impl"  # a property of pyiceberg
+_KNOWN_ACCESS = ("pyiceberg.io.fsspec.FsspecFileIO", "pyiceberg.io.pyarrow.PyArrowFileIO")
+_pyiceberg = threading.Lock()  # while a name of its is replaced
+
+
 def _iceberg(
     table: str, snapshot: int | str | None, catalog: str | Mapping[str, str] | None, schema_id: int | None = None
 ) -> tuple[ParquetFiles, dict[str, Any]]:
@@ -167,8 +174,34 @@ def _iceberg_table(table: str, catalog: str | Mapping[str, str] | None) -> Any:
 
     properties = {} if catalog is None or isinstance(catalog, str) else dict(catalog)
     if "/" in table:
-        return StaticTable.from_metadata(table, properties)
-    return load_catalog(catalog if isinstance(catalog, str) else None, **properties).load_table(table)
+        with _only_known(properties.get(_FILE_ACCESS)):
+            return StaticTable.from_metadata(table, properties)
+    found = load_catalog(catalog if isinstance(catalog, str) else None, **properties)
+    with _only_known(found.properties.get(_FILE_ACCESS)):
+        return found.load_table(table)
+
+
+@contextmanager
+def _only_known(named: str | None) -> Iterator[None]:
+    """Refuse a class that a table's metadata alone names for the access to its files: pyiceberg would call anything."""
+    from pyiceberg import io
+
+    with _pyiceberg:
+        call = io._import_file_io
+
+        def checked(name: str, properties: dict[str, str]) -> Any:
+            if name not in (*_KNOWN_ACCESS, named):
+                raise ValueError(
+                    f"its metadata names {name!r} as {_FILE_ACCESS}: remove that property, or name the same in the "
+                    "properties of the catalog, if you trust everyone who can write there"
+                )
+            return call(name, properties)
+
+        io._import_file_io = checked
+        try:
+            yield
+        finally:
+            io._import_file_io = call
 
 
 def _snapshot_of(found: Any, snapshot: int | str | None) -> tuple[int | None, Any]:
