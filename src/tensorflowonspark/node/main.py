@@ -26,7 +26,7 @@ from tensorflowonspark.errors import FailureKind, error_text
 from tensorflowonspark.keras import adapting, hooks, rounds, training_events
 from tensorflowonspark.keras.jax import cluster as jax_cluster
 from tensorflowonspark.messages import Failed, Member, NodeReady, ProgramBegun, Returned, TensorFlowImported
-from tensorflowonspark.node.collectives import Collectives
+from tensorflowonspark.node.collectives import NodeCollectives
 from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
@@ -80,7 +80,7 @@ def run_node(pipe: Connection) -> None:
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
-        collectives = Collectives(setup, link)
+        collectives = NodeCollectives(setup, link)
         adapting.connect(collectives)
         rounds.connect(RoundMember(setup, link))
         addresses = {member.role: member.address for member in members}

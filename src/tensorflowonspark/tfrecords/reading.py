@@ -14,7 +14,7 @@ from tensorflowonspark.columns.layout import is_binary, is_vector
 from tensorflowonspark.errors import TFRecordError
 from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.examples import Records
-from tensorflowonspark.tfrecords.files import Split, constant
+from tensorflowonspark.tfrecords.files import RecordSplit, constant
 from tensorflowonspark.tfrecords.framing import (
     HEADER_BYTES,
     Block,
@@ -55,7 +55,7 @@ class Damaged:
     reason: str
 
 
-def records_of(split: Split, options: Options) -> Iterator[Block | Damaged]:
+def records_of(split: RecordSplit, options: Options) -> Iterator[Block | Damaged]:
     """Yield the records of a split, and last a `Damaged` if the file can't be read to the end of the split.
 
     Raises
@@ -80,7 +80,7 @@ def records_of(split: Split, options: Options) -> Iterator[Block | Damaged]:
             yield Damaged(error.offset, str(error))
 
 
-def _blocks(file: BinaryIO, split: Split, longest: int) -> Iterator[Block]:
+def _blocks(file: BinaryIO, split: RecordSplit, longest: int) -> Iterator[Block]:
     head = file.read(HEADER_BYTES)
     if other := foreign_compression(head, split.file.path):
         raise TFRecordError(
@@ -97,12 +97,12 @@ def _blocks(file: BinaryIO, split: Split, longest: int) -> Iterator[Block]:
     yield from blocks(file, begin, split.end, longest=longest)
 
 
-def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options) -> Iterator[pa.RecordBatch]:
+def read(splits: Iterable[RecordSplit], columns: Sequence[pa.Field], options: Options) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some splits.
 
     Parameters
     ----------
-    splits : iterable of Split
+    splits : iterable of RecordSplit
         The parts of files.
     columns : sequence of pa.Field
         The columns of the rows: features, partition columns of the files, and the column of reasons.
@@ -127,7 +127,7 @@ def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options)
         reader.log_dropped()
 
 
-def count(split: Split, columns: Sequence[pa.Field], options: Options) -> int:
+def count(split: RecordSplit, columns: Sequence[pa.Field], options: Options) -> int:
     """Return the number of rows that `read` yields for a split; records are decoded only if some are to be left out.
 
     Raises
@@ -151,7 +151,7 @@ def count(split: Split, columns: Sequence[pa.Field], options: Options) -> int:
 class _Reader:
     """Converts the records of one file to rows."""
 
-    def __init__(self, split: Split, columns: list[pa.Field], options: Options) -> None:
+    def __init__(self, split: RecordSplit, columns: list[pa.Field], options: Options) -> None:
         self._file = split.file.path
         self._options = options
         self._schema = pa.schema(columns)

@@ -7,7 +7,7 @@ from tensorflowonspark.node import collectives
 
 
 def combining(ctx):
-    return collectives.Collectives(ctx._setup, ctx._link).combine
+    return collectives.NodeCollectives(ctx._setup, ctx._link).combine
 
 
 @pytest.mark.smoke

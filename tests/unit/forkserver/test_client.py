@@ -40,9 +40,9 @@ import os, sys
 from pathlib import Path
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
 from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvous
-from tensorflowonspark.supervisor.forkserver.server import Server
+from tensorflowonspark.supervisor.forkserver.server import ForkServerProcess
 rendezvous = Rendezvous(Path(sys.argv[1]), make=True)
-if Server(rendezvous, rendezvous.lock(SERVER), ImportProperties(dict(os.environ)), sys.path, 600.0).run():
+if ForkServerProcess(rendezvous, rendezvous.lock(SERVER), ImportProperties(dict(os.environ)), sys.path, 600.0).run():
     os.write(1, b"begun")
     os._exit(7)
 """

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tensorflowonspark.driver.attempt import ClusterAttempt
-    from tensorflowonspark.driver.spark.jobs import Job
+    from tensorflowonspark.driver.spark.jobs import RunningJob
 
 __all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "CompleteFeed", "FeedSession", "FeedStrategy"]
 
@@ -115,7 +115,7 @@ class FeedSession:
         self._endpoints: tuple[NodeEndpoint, ...] = ()
         self._received: dict[int, int] = {}
         self.stored: dict[PartRef, PartSummary] = {}
-        self._job: Job | None = None
+        self._job: RunningJob | None = None
         self.strategy = strategy(self)
         self.timeout = ProgressTimeout(request.timeout, self._progress, self._describe)
         self.monitor.begin_feed(number, self._on_message)
@@ -186,7 +186,7 @@ class FeedSession:
         spec: FeedSpec,
         nodes: Sequence[Node] | None = None,
         chosen: Callable[[int], bool] | None = None,
-    ) -> "Job":
+    ) -> "RunningJob":
         """Start a feeding job.
 
         Parameters
@@ -211,7 +211,7 @@ class FeedSession:
         self._attempt.hold_job(self._job)
         return self._job
 
-    def accepted(self, job: "Job") -> list[PartRef]:
+    def accepted(self, job: "RunningJob") -> list[PartRef]:
         """Return the parts that count, from the result of a feeding job; raise what it has failed of."""
         if self.is_over:
             return []  # the programs were done before all rows arrived

@@ -35,10 +35,10 @@ def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
         rendezvous.remove()
         return False
     from tensorflowonspark.supervisor.forkserver.server import (
-        Server,  # which imports what a node does, and so comes last
+        ForkServerProcess,  # which imports what a node does, and so comes last
     )
 
-    return Server(rendezvous, lock, properties, search_path, idle_seconds).run()
+    return ForkServerProcess(rendezvous, lock, properties, search_path, idle_seconds).run()
 
 
 if __name__ == "__main__":
