@@ -18,7 +18,7 @@ def answer(args, ctx):
         total += sum(int(batch["id"].sum()) for batch in feed.batches(10, features=["id"])())
 
 
-@pytest.mark.smoke("local", "local-cluster")
+@pytest.mark.smoke
 def test_train_train_then_infer_on_one_living_cluster(spark):
     with tfos.Cluster(spark, answer) as cluster:
         cluster.train(spark.range(10))

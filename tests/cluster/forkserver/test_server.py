@@ -143,7 +143,6 @@ def describe(args, ctx):
     }
 
 
-@pytest.mark.smoke
 def test_a_forked_node_is_like_a_fresh_one(shared):
     cold = Node(ForkServer("/nowhere", 1, shared.fork_server()._properties.environment), describe)
     warm = [Node(shared.fork_server(), describe) for _ in range(2)]

@@ -175,7 +175,6 @@ def test_a_slow_program_is_no_dead_one(run, spark, tmp_path):
     assert written(tmp_path) == {"worker-0": 1_200_000}
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 def test_an_error_in_the_program_reaches_the_driver(run, spark, tmp_path):
     def program(args, ctx):
@@ -328,7 +327,6 @@ def test_too_few_slots_are_reported_within_seconds(run, spark, tmp_path):
     assert time.monotonic() - started < 60
 
 
-@pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_parameter_servers_on_the_driver_take_no_slots(run, spark, tmp_path, monkeypatch):
     monkeypatch.setattr("tensorflowonspark.driver.cluster._FIRST_SECONDS", 0.5)

@@ -17,6 +17,12 @@ from tests.support.pages import connection, events, free_port, get, with_token
 from tests.support.played_training import PlayedTraining
 from tests.support.scripted import ScriptedBackend, returns
 
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(stream, "_LEAST_SECONDS", 0.5)
+
+
 # ---- what is sent
 
 
@@ -55,7 +61,7 @@ def test_a_change_of_some_nodes_names_them(served):
 
 
 def test_nothing_is_sent_while_nothing_changes(served, monkeypatch):
-    monkeypatch.setattr(stream, "_HEARTBEAT_SECONDS", 1.5)
+    monkeypatch.setattr(stream, "_HEARTBEAT_SECONDS", 0.3)
     _, dashboard = served
     with closing(connection(dashboard.url)) as made:
         made.request("GET", with_token(dashboard.url, "/events"))

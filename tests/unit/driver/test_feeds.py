@@ -42,7 +42,12 @@ from tensorflowonspark.task.feeder import NodeEndpoint, node_lost_error
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns, serves
 
-pytestmark = pytest.mark.usefixtures("unchecked_frames")
+pytestmark = pytest.mark.usefixtures("unchecked_frames", "soon")
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(session, "_CHECK_SECONDS", 0.1)
 
 
 def feeds_once(rows, *parts):
@@ -104,15 +109,14 @@ def test_reports_may_come_after_the_jobs_result():
 
 def test_a_report_that_never_comes_is_a_time_out():
     backend = ScriptedBackend(lambda node: node.send(FeedWanted(0)), feed=ScriptedJob([Row(part(0, 0, 5))]))
-    with pytest.raises(tfos.FeedError, match=r"no progress for 1\.5 s"), cluster_on(backend) as cluster:
-        cluster.train("frame", timeout=1.5)
+    with pytest.raises(tfos.FeedError, match=r"no progress for 0\.5 s"), cluster_on(backend) as cluster:
+        cluster.train("frame", timeout=0.5)
 
 
 @pytest.mark.parametrize(("cache", "elsewhere"), [("disk", True), ("disk", False), (None, False)])
 def test_a_part_that_its_node_does_not_report_is_named_within_seconds(monkeypatch, cache, elsewhere):
     """The node is heard from all the while; another one may have the part."""
     monkeypatch.setattr(session, "_REPORT_SECONDS", 0.5)
-    monkeypatch.setattr(session, "_CHECK_SECONDS", 0.1)
     parts = part(0, 0, 5), part(1, 1, 3)
 
     def beat(node):
@@ -268,8 +272,8 @@ def test_a_stream_that_spark_can_not_compute_ends_in_the_programs_too():
 def test_a_feed_that_stands_still_names_who_waits_for_whom():
     backend = ScriptedBackend(streams(10, 30, taken=20), feed=ScriptedJob([Row(part(0, 0, 30))]))
     with pytest.raises(tfos.FeedError) as caught, cluster_on(backend) as cluster:
-        cluster.train("frame", cache=None, timeout=1.5)
-    for words in ("no progress for 1.5 s", "1 of 4 are done and 2 are running", "received 30 rows", "has taken 20"):
+        cluster.train("frame", cache=None, timeout=0.5)
+    for words in ("no progress for 0.5 s", "1 of 4 are done and 2 are running", "received 30 rows", "has taken 20"):
         assert words in str(caught.value)
 
 
@@ -277,7 +281,7 @@ def test_the_time_out_counts_from_the_last_progress():
     def script(node):
         node.send(FeedWanted(0))
         for count in range(8):
-            time.sleep(0.5)
+            time.sleep(0.2)
             node.send(RowsReceived(0, count))
         node.send(PartsStored(0, (part(0, 0, 30),)))
         backend.feeding.ended = True
@@ -286,7 +290,7 @@ def test_the_time_out_counts_from_the_last_progress():
 
     backend = ScriptedBackend(script, feed=ScriptedJob([Row(part(0, 0, 30))], ended=False))
     with cluster_on(backend) as cluster:
-        cluster.train("frame", timeout=2)
+        cluster.train("frame", timeout=1)
         assert cluster.join() == {"worker:0": 1}
 
 

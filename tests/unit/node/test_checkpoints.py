@@ -24,6 +24,10 @@ def directory(request, tmp_path):
     return str(tmp_path / "models" / "one") if request.param == "local" else f"memory://{uuid.uuid4().hex}/one"
 
 
+# Where the directory is matters to the store alone.
+in_memory = pytest.mark.parametrize("directory", ["memory"], indirect=True)
+
+
 def checkpoints(directory, keep=3, *, is_chief=True):
     return Checkpoints(directory, keep, "", is_chief, "worker:0")
 
@@ -254,6 +258,7 @@ def test_what_can_not_be_written_or_does_not_fit_is_named(tmp_path):
         checkpoints(directory).save(Loop().state, -1)
 
 
+@in_memory
 def test_variables_that_are_made_later_get_their_values(directory):
     import tensorflow as tf
 
@@ -306,6 +311,7 @@ class Break:
         return Breaking()
 
 
+@in_memory
 def test_fit_goes_on_where_it_left_off(directory):
     """Weights, optimizer, BatchNorm's statistics and Dropout's seeds are those of an unbroken run."""
     _, unbroken = fit([], 5)
@@ -320,6 +326,7 @@ def test_fit_goes_on_where_it_left_off(directory):
     assert fit([checkpoints(directory).callback(), Break(1)], 1)[0] == [0, 1]  # of that one, without a step
 
 
+@in_memory
 def test_within_epochs_too(directory):
     with pytest.raises(ZeroDivisionError):
         fit([checkpoints(directory, keep=9).callback(every=3), Break(10)], 5)
@@ -330,6 +337,7 @@ def test_within_epochs_too(directory):
     assert int(model.optimizer.iterations.numpy()) == 9 + 3 * 4
 
 
+@in_memory
 def test_a_model_of_other_layers_is_refused(directory):
     import keras
 
@@ -342,6 +350,7 @@ def test_a_model_of_other_layers_is_refused(directory):
         fit([checkpoints(directory).callback()], 1, smaller)
 
 
+@in_memory
 def test_the_callbacks_of_keras_write_to_a_directory_that_is_mirrored(directory):
     import keras
 
@@ -374,6 +383,7 @@ class Mirroring:
         )
 
 
+@in_memory
 def test_the_callback_mirrors_too(directory):
     import keras
 

@@ -58,7 +58,7 @@ def ids_of(batches):
     return [batch["id"][batch["sample_weight"] != 0].tolist() for batch in batches]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=8),
     st.integers(1, 25),

@@ -12,7 +12,7 @@ import pytest
 from tensorflowonspark.messages import Idle
 from tensorflowonspark.supervisor.liveness import LivenessMonitor
 
-_TIMEOUT = 1.0
+_TIMEOUT = 0.5
 _FROZEN = """
 import ctypes, threading, time
 def wake_up():

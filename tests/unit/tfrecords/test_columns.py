@@ -9,6 +9,7 @@ import pytest
 from tensorflowonspark.errors import SpecError, TFRecordError
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.framing import framed
+from tests.support.tfrecord_examples import example, floats, ints, texts, write
 from tests.support.tfrecord_files import read_rows, write_rows
 
 
@@ -93,6 +94,27 @@ def test_one_name_in_the_context_and_in_the_feature_lists(tmp_path, rows):
         read(mixed, "bigint")
     with pytest.raises(TFRecordError, match="feature 'x' is in the context, and its column has those of feature lists"):
         read(mixed, "array<array<bigint>>")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("a string", "feature 'a' holds int64 values, and not bytes"),
+        ("b bigint", "feature 'b' holds float values, and not int64"),
+        ("many bigint", "feature 'many' has 2 values, and its column is no array of them"),
+        ("big int", "a value of feature 'big' is no int32"),
+        ("a boolean", "a value of feature 'a' is no bool"),
+        ("raw string", "a value of feature 'raw' is no string"),
+        ("a int, absent int not null", "no feature 'absent', which may not be null"),
+    ],
+)
+def test_a_feature_of_the_wrong_kind(tmp_path, schema, message):
+    path = tmp_path / "records"
+    good = example(a=ints(1), b=ints(1), many=ints(1), big=ints(1), raw=texts(b"x"), absent=ints(1))
+    bad = example(a=ints(7), b=floats(1.5), many=ints(1, 2), big=ints(2**31), raw=texts(b"\xff"))
+    write(path, good, bad, good)
+    with pytest.raises(TFRecordError, match=rf"records, byte \d+: {message}"):
+        read_rows(path, schema=schema)
 
 
 @pytest.mark.parametrize(
