@@ -95,7 +95,7 @@ class Share:
         return shares_of(batch_size, len(self._numbers), self.index)
 
     def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
-        """Return this worker's epoch over rows of these numbers; it has the steps of a pass over them as they arrive."""
+        """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
         return plan_epoch(counts, batch_size, self.index, in_order=isinstance(self._rows, ArrivingRows))
 
     def resume_at(self, epoch: int, step: int) -> bool:
