@@ -303,6 +303,15 @@ def test_files_that_changed_before_a_restart_are_the_error():
     assert "read found other files after the restart of this worker than before" in failure.reason
 
 
+def test_a_worker_that_finds_another_version_of_a_table_is_the_error():
+    workers = workers_of(2)
+    feeds = FileFeeds(lambda number, message: None)
+    assert feeds.receive(workers[0], FilesRead(0, "ctx.read_delta('t')", "version 7", ()), workers) is None
+    failure = feeds.receive(workers[1], FilesRead(0, "ctx.read_delta('t')", "version 8", ()), workers)
+    assert "ctx.read_delta('t') found other files on this worker than on another" in failure.reason
+    assert "name the version of a table to which others write" in failure.advice
+
+
 # ---- what is refused before anything starts
 
 

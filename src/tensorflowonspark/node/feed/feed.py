@@ -344,7 +344,7 @@ class Feed:
 
     def _select(self, options: FeatureOptions) -> Selection:
         if not self._manifest.schema:
-            raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
+            raise FeedError("the data has no rows: there is nothing to train on")
         return Selection(self._manifest, options)
 
 

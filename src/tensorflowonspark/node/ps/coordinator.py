@@ -171,7 +171,7 @@ class CoordinatedFeed:
         [[None, 2], [None], [None]]
         """
         if not self._manifest.schema:
-            raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
+            raise FeedError("the data has no rows: there is nothing to train on")
         options = FeatureOptions(features, label, sample_weight, shapes, dtypes, fill)
         selection = Selection(self._manifest, options)
         request = {
