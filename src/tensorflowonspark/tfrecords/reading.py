@@ -26,7 +26,7 @@ from tensorflowonspark.tfrecords.framing import (
     foreign_compression,
 )
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
-from tensorflowonspark.tfrecords.wire import BadRecords, gather
+from tensorflowonspark.tfrecords.wire import BadRecords, UnfitRecords, gather
 
 __all__ = ["BYTES_COLUMN", "Damaged", "count", "read", "records_of"]
 
@@ -34,6 +34,10 @@ BYTES_COLUMN = "byteArray"
 _ADVICE = (
     'mode="DROPMALFORMED" leaves out what can\'t be read, mode="PERMISSIVE" gives rows of nulls for it and the reason '
     "in a column _corrupt_record string"
+)
+_OF_SCHEMA = (
+    "give a schema with the type that the values have; without a schema it is inferred from the first records. If only "
+    f"some records are wrong, {_ADVICE}"
 )
 _REPACK = "decompress it, or compress it by gzip"
 _log = logging.getLogger(__name__)
@@ -179,7 +183,7 @@ class _Reader:
                 arrays = self._arrays(Records(data, spans.take(good) if bad else spans))
                 break
             except BadRecords as error:
-                self._refuse(bad, block, error.reasons)
+                self._refuse(bad, block, error.reasons, _OF_SCHEMA if isinstance(error, UnfitRecords) else _ADVICE)
         if not bad or self._options.mode is Mode.DROPMALFORMED:
             return self._batch(arrays, len(good), None)
         arrays = [spread(array, good, len(spans)) for array in arrays]
@@ -205,10 +209,12 @@ class _Reader:
             for array, column in zip(found, self._features, strict=True)
         ]
 
-    def _refuse(self, bad: dict[int, str], block: Block, reasons: dict[int, tuple[int, str]]) -> None:
+    def _refuse(
+        self, bad: dict[int, str], block: Block, reasons: dict[int, tuple[int, str]], advice: str = _ADVICE
+    ) -> None:
         if self._options.mode is Mode.FAILFAST:
             at, reason = min(reasons.values())
-            raise TFRecordError(self._file, block.offset + at, reason, _ADVICE)
+            raise TFRecordError(self._file, block.offset + at, reason, advice)
         self._dropped += len(reasons)
         for record, (at, reason) in reasons.items():
             bad[record] = f"{self._file}, byte {block.offset + at}: {reason}"

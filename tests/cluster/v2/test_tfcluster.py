@@ -19,6 +19,7 @@ from pyspark.sql import Row
 
 import tensorflowonspark as tfos
 from tensorflowonspark import TFCluster
+from tests.support.programs import wait_for
 
 SPARK = TFCluster.InputMode.SPARK
 
@@ -242,10 +243,12 @@ def test_results_come_in_the_order_of_the_rows(run, spark, tmp_path):
 def test_a_program_that_does_not_answer_is_named(run, spark, tmp_path):
     def program(args, ctx):
         feed = ctx.get_data_feed(train_mode=False)
+        Path(args, "reads").touch()
         while not feed.should_stop():
             feed.next_batch(9)
 
     cluster = run(spark, program, tmp_path, input_mode=SPARK)
+    wait_for((tmp_path / "reads").exists)
     results = cluster.inference(spark.sparkContext.parallelize(range(10), 1), feed_timeout=3)
     with pytest.raises(Exception, match="partition 0: worker:0 on .*given 10 rows .*has answered 0"):
         results.collect()

@@ -21,6 +21,7 @@ from tensorflowonspark.feed_messages import (
     PassesEnded,
     RowsConsumed,
     RowsReceived,
+    Shares,
     Split,
     StepGrant,
     StreamOpened,
@@ -40,7 +41,7 @@ from tensorflowonspark.messages import (
 )
 from tensorflowonspark.task.feeder import NodeEndpoint, node_lost_error
 from tests.support.backend import cluster_on
-from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns, serves
+from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns, serves, take_steps
 
 pytestmark = pytest.mark.usefixtures("unchecked_frames", "soon")
 
@@ -233,7 +234,7 @@ def streams(batch_rows, rows=None, taken=None):
             node.send(RowsReceived(0, rows))
             node.send(PartsStored(0, (part(node.number, node.number, rows),)))
         assert node.wait_for(FeedComplete).streams
-        node.send(StreamOpened(0, batch_rows))
+        node.send(StreamOpened(0, Shares(2 * batch_rows, 2, node.number)))
         words = []
         while not (words and words[-1].end):
             words.append(node.wait_for(StepGrant))
@@ -256,7 +257,9 @@ def test_the_workers_of_a_stream_take_as_many_steps():
     for number, rows in ((0, [10, 0, 0]), (1, [10, 10, 5])):
         words = results[f"worker:{number}"]
         assert [each for parts, _ in words for each in parts] == [(number, 1)]
-        steps = [real for _, runs in words for count, real in runs for _ in range(count)]
+        steps = []
+        for _, runs in words:
+            take_steps(steps, Shares(20, 2, number), StepGrant(0, steps=runs))
         assert steps == rows
 
 
@@ -301,7 +304,7 @@ def test_a_worker_that_is_full_is_not_left_waiting():
         if node.number == 0:
             node.send(PartsStored(0, (part(0, 0, 35),)))
         node.wait_for(FeedComplete)
-        node.send(StreamOpened(0, 10))
+        node.send(StreamOpened(0, Shares(20, 2, node.number)))
         if node.number == 0:
             time.sleep(0.3)
             node.send(Backpressure(0))
@@ -313,7 +316,7 @@ def test_a_worker_that_is_full_is_not_left_waiting():
     backend = ScriptedBackend(script, script, feed=ScriptedJob(ended=False))
     with cluster_on(backend, num_workers=2) as cluster:
         cluster.train("frame", cache=None)
-        assert cluster.join() == {"worker:0": ((3, 10),), "worker:1": ((3, 0),)}
+        assert cluster.join() == {"worker:0": ((3, 30),), "worker:1": ((3, 0),)}
 
 
 @pytest.mark.parametrize(

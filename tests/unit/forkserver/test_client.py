@@ -45,7 +45,8 @@ from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvou
 from tensorflowonspark.supervisor.forkserver import server
 rendezvous = Rendezvous(Path(sys.argv[1]), make=True)
 server._REQUEST_SECONDS = 0.2
-if server.ForkServerProcess(rendezvous, rendezvous.lock(SERVER), ImportProperties(dict(os.environ)), sys.path, 600.0).run():
+lock = rendezvous.lock(SERVER)
+if server.ForkServerProcess(rendezvous, lock, ImportProperties(dict(os.environ)), sys.path, 600.0).run():
     os.write(1, b"begun")
     os._exit(7)
 """

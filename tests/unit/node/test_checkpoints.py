@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import numpy as np
@@ -16,7 +17,8 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from tensorflowonspark import CheckpointError, SpecError
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
-from tensorflowonspark.node.checkpoint.store import CheckpointStore, _record_checksum
+from tensorflowonspark.node.checkpoint.position import ResumePosition
+from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, _record_checksum
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -384,9 +386,27 @@ class Mirroring:
 
 
 @in_memory
-def test_the_callback_mirrors_too(directory):
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_callback_mirrors_too_and_after_all_others(directory, place):
     import keras
 
     found = checkpoints(directory)
-    fit([keras.callbacks.ModelCheckpoint(Path(found.path("last.keras"))), found.callback()], 1)
+    callbacks = [keras.callbacks.ModelCheckpoint(Path(found.path("last.keras")))]
+    callbacks.insert(place, found.callback())
+    fit(callbacks, 1)
     assert "last.keras" in files(directory)
+
+
+@pytest.mark.parametrize(
+    ("saved", "repeats", "expected"),
+    [
+        ({"workers": 2}, True, (3, 7)),
+        ({"workers": 3}, True, (3, 0)),  # the rows of a step were others
+        ({"workers": 2}, False, (3, 0)),  # a stream, or rows that came in the order of their arrival
+        ({"workers": 2, "feed": 0}, True, (0, 0)),  # of a feed that was complete
+    ],
+)
+def test_an_epoch_starts_again_where_its_steps_have_other_rows(saved, repeats, expected):
+    feeds = SimpleNamespace(current=1, resume_at=lambda epoch, step: repeats)
+    record = SavedCheckpoint("step", 1, 20, 3, {}, batch=7, **{"feed": 1, **saved})
+    assert ResumePosition(feeds, None, workers=2).resume(record) == expected

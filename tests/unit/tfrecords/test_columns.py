@@ -53,6 +53,29 @@ def test_a_column_that_no_record_has_is_said_once_with_the_nearest_name(tmp_path
         read_rows(tmp_path, schema="bytes binary", recordType="ByteArray")
 
 
+@pytest.mark.parametrize("rows", [3, 40], ids=["few", "many"])
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("x string", "feature 'x' holds int64 values, and not bytes"),
+        ("x byte", "a value of feature 'x' is no int8"),
+        ("xs bigint", "feature 'xs' has 2 values"),
+        ("y bigint not null", "no feature 'y', which may not be null"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_to_be_corrected_and_records_are_not_to_be_left_out(
+    tmp_path, rows, schema, reason
+):
+    path = write_rows(tmp_path / "records", x=[300] * rows, xs=[[1, 2]] * rows)
+    with pytest.raises(TFRecordError, match=reason) as caught:
+        read_rows(path, schema=schema)
+    assert caught.value.advice.startswith("give a schema with the type that the values have")
+    Path(path).write_bytes(Path(path).read_bytes()[:-5])
+    with pytest.raises(TFRecordError) as caught:
+        read_rows(path, schema="x int")
+    assert caught.value.advice.startswith('mode="DROPMALFORMED"')
+
+
 def sequence(path, rows=1, context=(1,), steps=((2,), (3,))):
     """Write records with the feature x in the context, in the feature lists, or in both."""
     columns = {

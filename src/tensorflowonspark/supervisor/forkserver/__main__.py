@@ -25,9 +25,13 @@ def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
         rendezvous.remove()
         os._exit(0)
 
+    def end_with_application() -> None:
+        if not rendezvous.exists():
+            end()
+
     watch_process(executor, end)
     try:
-        preload()
+        preload(end_with_application)
         usable = not why_unsafe(_KNOWN_THREADS)
     except ImportError:
         usable = False
