@@ -162,10 +162,10 @@ class Options:
     Traceback (most recent call last):
         ...
     tensorflowonspark.errors.SpecError: option 'recrodType' is unknown (did you mean 'recordType'?); there are \
-recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, compression, \
-partitionBy, partitionOverwriteMode, maxRecordsPerFile, recursiveFileLookup, pathGlobFilter, modifiedAfter, \
-modifiedBefore, timeZone, basePath, partitionColumnTypeInference, ignoreInvalidPartitionPaths, ignoreCorruptFiles, \
-ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
+recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, \
+maxRecordBytes, compression, partitionBy, partitionOverwriteMode, maxRecordsPerFile, recursiveFileLookup, \
+pathGlobFilter, modifiedAfter, modifiedBefore, timeZone, basePath, partitionColumnTypeInference, \
+ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
     """
 
     record_type: RecordType = RecordType.EXAMPLE

@@ -131,10 +131,10 @@ def test_missing_nodes_are_named():
 def test_a_host_that_allows_too_few_open_files_is_an_error_that_names_the_limit(monkeypatch):
     asked = []
     monkeypatch.setattr(attempt, "allow_files", lambda more: asked.append(more))  # which raises the soft limit
-    words = r"3 nodes need 30 open files in the driver, more than its host allows: raise the hard limit .ulimit -Hn"
+    words = r"3 nodes need 12 open files in the driver, more than its host allows: raise the hard limit .ulimit -Hn"
     with pytest.raises(tfos.StartError, match=words):
         cluster_on(ScriptedBackend(), num_workers=3).start()
-    assert asked == [30]
+    assert asked == [12]
 
 
 def test_shutting_down_twice_returns_the_same():
