@@ -63,11 +63,6 @@ def test_a_detached_cluster_leaves_the_slots_to_others(spark):
         assert cluster.join() == {"worker:0": True, "worker:1": True}
 
 
-def test_two_clusters_one_after_the_other(spark):
-    for _ in range(2):
-        assert len(tfos.run(spark, where, num_workers=2)) == 2
-
-
 @pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_ps_and_evaluator_end_when_chief_and_workers_have(spark, monkeypatch):
