@@ -18,7 +18,7 @@ import pytest
 from tensorflowonspark.driver.dashboard import stream
 from tensorflowonspark.supervisor.supervisor import Supervisor
 from tensorflowonspark.terminal import CONSOLE
-from tensorflowonspark.transport.server import _errors_to_peer
+from tensorflowonspark.transport.server import _text_for_peer
 from tests.support.programs import wait_for
 
 
@@ -40,8 +40,7 @@ def full():
 
 def failing_call():
     """Serve a call of another process that fails, of which it waits for the error."""
-    with suppress(Exception), _errors_to_peer():
-        raise KeyError("column")
+    _text_for_peer(KeyError("column"))
 
 
 def failing_dashboard():
