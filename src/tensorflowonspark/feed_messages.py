@@ -284,10 +284,10 @@ class PassEnded(FeedReport):
 class TrainingPace(ToDriver):
     """The pace at which this node's program has trained on a feed so far: totals, from the time the step was traced on.
 
-    Of the `seconds`, some were `between` two passes (evaluation, checkpoints), and for those of `reading` rows were
-    read: while the program waited, or if it `reads_ahead` beside its steps. `processor` has the seconds for which its
-    threads used a processor, and `queued` those for which they waited for one; `after`, when the program is done with
-    the feed, those since the last pass.
+    All are seconds. `between` is the part between two passes (evaluation, checkpoints). `reading` is the part in which
+    rows were read: beside the steps if the program `reads_ahead`, else while it waited. `processor` is how long its
+    threads used a processor, and `queued` how long they waited for one. `after` is the time from the last pass until
+    the program was done with the feed.
     """
 
     feed: int

@@ -89,7 +89,8 @@ class FeedSession:
     consumed : dict of int to int
         How many rows the program of each node has taken.
     partition_numbers : int
-        How many numbers Spark's partitions have: a number in the feed is one of these, modulo this.
+        The number of Spark's partitions. A part has the number of its partition, plus a multiple of this if the
+        partition has several parts.
     waited : float
         The seconds for which all programs have waited until all rows had arrived.
     stored : dict of PartRef to PartSummary

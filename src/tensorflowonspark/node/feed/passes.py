@@ -84,7 +84,7 @@ class Share:
 
     @property
     def in_first_pass(self) -> ArrivingRows | None:
-        """The rows, if the pass that began last takes them as they arrive, in an order that no other pass has."""
+        """The rows, while the first pass takes them in the order of their arrival, which no later pass repeats; or None."""
         rows = self._rows
         if isinstance(rows, ArrivingRows) and rows.in_first_pass and not rows.repeatable:
             return rows
