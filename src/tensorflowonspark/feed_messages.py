@@ -284,7 +284,7 @@ class PassEnded(FeedReport):
 class TrainingPace(ToDriver):
     """The pace at which this node's program has trained on a feed so far: totals, from the time the step was traced on.
 
-    All are seconds. `between` is the part between two passes (evaluation, checkpoints). `reading` is the part in which
+    Of the `seconds`, `between` is the part between two passes (evaluation, checkpoints). `reading` is the part in which
     rows were read: beside the steps if the program `reads_ahead`, else while it waited. `processor` is how long its
     threads used a processor, and `queued` how long they waited for one. `after` is the time from the last pass until
     the program was done with the feed.

@@ -84,7 +84,7 @@ class Share:
 
     @property
     def in_first_pass(self) -> ArrivingRows | None:
-        """The rows, while the first pass takes them in the order of their arrival, which no later pass repeats; or None."""
+        """The rows, while the first pass takes them in the order of their arrival, which no later one repeats."""
         rows = self._rows
         if isinstance(rows, ArrivingRows) and rows.in_first_pass and not rows.repeatable:
             return rows
