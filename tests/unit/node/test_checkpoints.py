@@ -16,6 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from tensorflowonspark import CheckpointError, SpecError
+from tensorflowonspark.node.checkpoint import checkpoints as checkpoints_module
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, _record_checksum
@@ -119,6 +120,29 @@ def test_a_checkpoint_with_a_flipped_bit_gives_way_to_the_one_before(directory, 
     assert f"the checkpoint {directory}/{saved.name} is damaged and skipped: " in warning
     assert harmed in warning
     assert saved.name not in {each.split("/")[0] for each in files(directory)}  # the next one has removed it
+
+
+@pytest.mark.parametrize(("first_feed", "fed_again"), [(0, True), (2, False)])
+def test_the_one_before_is_of_no_use_if_its_rows_are_not_fed_again(tmp_path, first_feed, fed_again):
+    Loop().train(str(tmp_path), 3)
+    saved = CheckpointStore(str(tmp_path), 1).latest()
+    (tmp_path / saved.name / "state.index").write_bytes(b"damaged")
+    position = ResumePosition(SimpleNamespace(first=first_feed, current=first_feed), None, workers=1)
+    found = Checkpoints(str(tmp_path), 3, "", is_chief=True, node="worker:0", position=position)
+    if fed_again:
+        assert found.restore(Loop().state) == 2
+        return
+    words = f"{saved.name}; .* was written in feed 0, whose rows are not fed again in this restart: run the whole train"
+    with pytest.raises(CheckpointError, match=words):
+        found.restore(Loop().state)
+
+
+def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monkeypatch):
+    agreed = bool, lambda is_chief, name: "step-00000003-of-the-chief"
+    monkeypatch.setattr(checkpoints_module, "agreement_of", lambda strategy: agreed)
+    words = "the chief resumes from .*/step-00000003-of-the-chief, and worker:1 finds no such checkpoint: give a direct"
+    with pytest.raises(CheckpointError, match=words):
+        Checkpoints(str(tmp_path), 3, "", is_chief=False, node="worker:1")._fetch_newest("strategy", str(tmp_path), [])
 
 
 def test_a_marker_that_names_what_is_not_its_own_is_skipped(tmp_path, caplog):
