@@ -115,6 +115,7 @@ def test_however_keras_runs_a_step(keras, install, settings):
     assert_same(shown(model_of(keras, **settings), labelled(padded(6), "one")), expected)
 
 
+@pytest.mark.slow
 def test_rows_in_any_order_and_weights_of_other_kinds(keras, install):
     expected = plain(keras)
     install()

@@ -27,7 +27,8 @@ def test_what_is_repaired_is_not_repaired_again(trainer, monkeypatch):
     assert not repair.build_needs_repair(trainer)
 
 
-@pytest.mark.parametrize("first", ["steps", pytest.param("optimizers", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["steps", "optimizers"])
 def test_a_program_that_imports_a_repair_before_tensorflow_is_repaired(first):
     """As a pickle does where the driver has imported that repair: TensorFlow imports Keras in the midst of it.
 
