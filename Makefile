@@ -9,7 +9,7 @@ DEMO_STAMP = $(VENV)/.installed-demo
 unexport PYTHONDONTWRITEBYTECODE
 export UV_COMPILE_BYTECODE = 1
 
-.PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map notebooks dist clean
+.PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map keywords notebooks dist clean
 
 # A demo needs three quarters of what tests need.
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
@@ -70,6 +70,10 @@ docs-links: module-map
 # The map of modules, from their docstrings; writes docs/architecture/modules.md.
 module-map: $(STAMP)
 	$(BIN)/python tools/module_map.py
+
+# The keywords that are declared once, for type checkers and editors; writes src/tensorflowonspark/keywords.pyi.
+keywords: $(STAMP)
+	$(BIN)/python tools/keywords.py
 
 # The notebooks of examples/notebooks, executed and rewritten with their output.
 notebooks: $(STAMP)

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.scale.driver import Meter, cluster_of, start
-from tensorflowonspark.config import Observability
 
 _SETTLING_SECONDS = 12.0  # for rates to be known, and for a message to a page
 
@@ -60,8 +59,7 @@ def pages(count, url):
 def round_of(request):
     """Return the driver's processor time with several numbers of open pages, and the bytes that a page reads."""
     found = {}
-    settings = Observability(dashboard=True)
-    with cluster_of(request["nodes"], returns=True, trains=True, observability=settings) as (cluster, _):
+    with cluster_of(request["nodes"], returns=True, trains=True, dashboard=True) as (cluster, _):
         start(cluster)
         for count in request["pages"]:
             with pages(count, cluster.dashboard_url) as read:

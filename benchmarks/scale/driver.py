@@ -11,7 +11,7 @@ import psutil
 import tensorflowonspark as tfos
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.scale.backend import PlayedBackend
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 
 _SILENCE = 30.0  # Cluster's default
 _UP_SECONDS = 600
@@ -47,19 +47,19 @@ def _processor_seconds():
 
 
 @contextmanager
-def cluster_of(count, *, returns, trains=False, observability=None):
+def cluster_of(count, *, returns, trains=False, **settings):
     """Yield a cluster with this number of workers that is not started yet, and its backend."""
-    settings = ClusterConfig(
+    config = ClusterConfig(
         spec=ClusterSpec(num_workers=count),
         program=cloudpickle.dumps(None),
         heartbeat_timeout=_SILENCE,
         start_timeout=_UP_SECONDS,
         warm_nodes=False,
-        observability=observability or Observability(),
+        **settings,
     )
     backend = PlayedBackend(count, returns, trains)
     try:
-        yield tfos.Cluster._on_backend(backend, settings), backend
+        yield tfos.Cluster._on_backend(backend, config), backend
     finally:
         backend.close()
 

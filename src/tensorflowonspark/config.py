@@ -6,16 +6,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_network
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from tensorflowonspark.declarations import SECONDS, check_fields
 from tensorflowonspark.errors import FailureKind, SpecError
 
 __all__ = [
     "HEARTBEATS_PER_TIMEOUT",
     "ClusterConfig",
+    "ClusterSettings",
     "ClusterSpec",
     "Job",
-    "Observability",
     "RestartPolicy",
     "Role",
     "check_seconds",
@@ -229,8 +230,7 @@ class RestartPolicy:
         unknown = [self.causes] if isinstance(self.causes, str) else sorted(set(self.causes) - set(_CAUSES))
         if unknown:
             raise SpecError(f"causes: {unknown[0]!r} is unknown; expected some of {', '.join(_CAUSES)}")
-        if self.scope not in ("cluster", "node"):
-            raise SpecError(f"scope={self.scope!r}: expected 'cluster' or 'node'")
+        check_fields(self)
 
     def delay(self, restart: int) -> float:
         """Return the seconds to wait before restart number `restart`, counted from 0.
@@ -260,97 +260,33 @@ def check_seconds(name: str, seconds: float) -> float:
     return float(seconds)
 
 
-@dataclass(frozen=True)
-class Observability:
-    """How a training can be watched from outside; `Cluster` documents the settings.
-
-    Raises
-    ------
-    SpecError
-        If a port is none, or `tracking` neither "auto" nor "none".
-    """
-
-    dashboard: bool | int = False  # whether there is a page, or its port
-    metrics_port: int | None = None  # at which Prometheus reads
-    tracking: Literal["auto", "none"] = "auto"  # of experiments, by MLflow
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.dashboard, bool):
-            _check_port("dashboard", self.dashboard, "True, False or a port")
-        if self.metrics_port is not None:
-            _check_port("metrics_port", self.metrics_port, "None or a port")
-        if self.tracking not in ("auto", "none"):
-            raise SpecError(f"tracking={self.tracking!r}: expected 'auto' or 'none'")
-
-    @property
-    def page_port(self) -> int | None:
-        """The port of the page, 0 for any free one; None if there is no page."""
-        if isinstance(self.dashboard, bool):
-            return 0 if self.dashboard else None
-        return self.dashboard
+def _check_grace(name: str, seconds: object) -> None:
+    if not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+        raise SpecError(f"{name}={seconds!r}: expected 0 or more seconds")
 
 
-def _check_port(name: str, port: object, expected: str) -> None:
+def _check_port(name: str, port: object) -> None:
+    if port is None or (name == "dashboard" and isinstance(port, bool)):
+        return
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _LAST_PORT:
+        expected = "True, False or a port" if name == "dashboard" else "None or a port"
         raise SpecError(f"{name}={port!r}: expected {expected} from 0 (any free one) to {_LAST_PORT}")
 
 
-@dataclass(frozen=True)
-class ClusterConfig:
-    """The settings of a cluster: what the user passed to `Cluster`, in one attempt.
-
-    It is nested in `LaunchPlan` (driver to task), `NodeAssignment` (task to supervisor) and `NodeSetup` (supervisor to
-    node), so that a setting reaches every process. `Cluster` documents the settings.
-
-    Raises
-    ------
-    SpecError
-        If the heartbeat time-out is not above 0, the grace is negative, a node's number of GPUs is below 1, or the
-        network interface is neither a name nor a network.
-    """
-
-    spec: ClusterSpec  # of an elastic cluster: with the most workers, or those of this attempt
-    program: bytes = field(repr=False)  # the user's function and its arguments, by cloudpickle
-    hold: bool = False  # whether a task keeps its slot until its node has ended
-    env: dict[str, str] = field(default_factory=dict)
-    tensorboard: str | None = None  # a log directory
-    log_level: int = 0
-    heartbeat_timeout: float = 30.0  # seconds
-    start_timeout: float = 600.0  # seconds
-    restarts: RestartPolicy = field(default_factory=lambda: RestartPolicy(0))
-    min_workers: int | None = None  # of an elastic cluster
-    warm_nodes: bool = True
-    tls: bool | None = None  # None: as Spark's settings ask
-    grace: float = 0.0  # seconds that nodes have to end when the cluster is interrupted
-    show: str | None = None  # the node all of whose lines are shown; "none" for no node, None for all
-    log_dir: str | None = None  # where the output of each node is written: a path of the driver's machine, or a URL
-    gpus_per_node: int | None = None  # that Spark assigns to each node's task; None: as the application's settings ask
-    network_interface: str | None = None  # the name, a pattern of names, or the network of the nodes' addresses
-    log_format: Literal["text", "json"] = "text"  # of the nodes' output
-    observability: Observability = field(default_factory=Observability)
-    attempt: int = 0  # restarts before this attempt
-    first_feed: int = 0  # number of the first feed of this attempt
-
-    def __post_init__(self) -> None:
-        check_seconds("heartbeat_timeout", self.heartbeat_timeout)
-        if not isinstance(self.grace, (int, float)) or not 0 <= self.grace < math.inf:
-            raise SpecError(f"grace={self.grace!r}: expected 0 or more seconds")
-        gpus = self.gpus_per_node
-        if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
-            raise SpecError(f"gpus_per_node={gpus!r}: expected a whole number of GPUs from 1 on, or None")
-        if self.log_format not in ("text", "json"):
-            raise SpecError(f"log_format={self.log_format!r}: expected 'text' or 'json'")
-        if self.network_interface is not None:
-            _check_interface(self.network_interface)
-
-    @property
-    def restarts_nodes(self) -> bool:
-        """Whether a node that has failed is started again alone."""
-        return self.restarts.scope == "node"
+def _check_gpus(name: str, gpus: object) -> None:
+    if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
+        raise SpecError(f"{name}={gpus!r}: expected a whole number of GPUs from 1 on, or None")
 
 
-def _check_interface(wanted: object) -> None:
+def _check_directory(name: str, directory: object) -> None:
+    if directory == "":
+        raise SpecError(f"{name}='': expected a log directory, or None")
+
+
+def _check_interface(name: str, wanted: object) -> None:
     """Raise `SpecError` if this is neither the name of a network interface, nor a pattern, nor an IPv4 network."""
+    if wanted is None:
+        return
     reason = ""
     if not isinstance(wanted, str) or not wanted or any(each.isspace() or each == "," for each in wanted):
         reason = "one interface"
@@ -363,6 +299,149 @@ def _check_interface(wanted: object) -> None:
             reason = str(error)
     if reason:
         raise SpecError(
-            f"network_interface={wanted!r}: expected a name as 'ib0', a pattern as 'ib*', or a network as "
-            f"'10.1.0.0/16' ({reason})"
+            f"{name}={wanted!r}: expected a name as 'ib0', a pattern as 'ib*', or a network as '10.1.0.0/16' ({reason})"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSettings:
+    """The settings of a cluster, as a user gives them: keywords of `Cluster` and `run`, and options of ``tfos run``.
+
+    Each is a field here with its type and default, and in ``Annotated`` its unit and its check; its text is its entry
+    below. After a change run ``make keywords``.
+
+    Parameters
+    ----------
+    num_workers : int or (int, int)
+        The number of workers, or the fewest and the most. With ``(2, 8)`` the cluster has as many workers as there are
+        slots for when it starts, and again at each restart. `batch_size` is the total over all workers, so it does not
+        depend on their number.
+    num_ps : int
+        The number of parameter servers.
+    chief : bool
+        Whether one more node has the job ``chief``; else worker 0 has the chief's duties.
+    evaluator : bool
+        Whether one more node evaluates beside the training.
+    tensorboard : str, optional
+        A log directory, on any file system (`Context.log_directory`). TensorBoard runs beside the chief as long as the
+        cluster does.
+    env : mapping of str to str, optional
+        Environment variables of the nodes, set before anything is imported there (as ``KERAS_BACKEND``). Variables of
+        this process that begin with ``NCCL_`` or ``GRPC_`` are passed on, too; `env` wins.
+    log_level : str or int
+        The logging level below which lines of the nodes' output are not sent to the driver.
+    heartbeat_timeout : float
+        Seconds without a sign of progress after which a node is given up: its process is stopped, its host is
+        unreachable, or the training hangs. A node that uses the processor, or waits for rows or files, does not hang.
+    restarts : RestartPolicy or int
+        How often the nodes are started again when one has failed. A number is that of a `RestartPolicy` with its other
+        defaults; the policy has the failures after which they are. What `train` has fed since the last checkpoint is
+        fed again. With ``RestartPolicy(scope="node")`` only the node that has failed is started again, and gets its
+        rows again.
+    start_timeout : float
+        Seconds to wait for executors that the cluster manager was asked for, at the start and at each restart, and
+        then as many seconds for the nodes to come up.
+    ps_on_driver : bool
+        Whether the parameter servers run on the driver's machine, and take no slots.
+    warm_nodes : bool
+        Whether executors keep a process that has imported TensorFlow, once a node has, from which later nodes are
+        forked: in about a second instead of the seconds that the import takes. It uses about 300 MB of memory, and
+        ends with the application, or ten minutes after its last cluster. Where forking is not safe, as with GPUs, and
+        for nodes whose `env` or modules differ, nodes start without it.
+    tls : bool, optional
+        Whether what driver, tasks and nodes send to other hosts is encrypted; by default as Spark's settings ask. What
+        TensorFlow sends is not encrypted: see docs/security.md.
+    grace : float
+        Seconds that nodes have to end after SIGTERM, before they are killed, if the program that started them raises
+        or is interrupted. (At the end of a ``with`` block that does not, they have two.)
+    show : str
+        The node all of whose lines are shown: ``"chief"``, one by its name, as ``"worker:1"``, ``"all"`` or ``"none"``.
+        Of other nodes, warnings and errors are shown, each distinct one once. Epochs, failures and restarts are always
+        shown. See docs/logs.md.
+    log_dir : str, optional
+        A directory in which each node's output from `log_level` on is also written, as in ``worker-1.log``, and what
+        happens to the cluster in ``driver.log``: a path of the driver's machine, or a URL of any file system. The last
+        50 MiB of each node are kept.
+    log_format : {"text", "json"}
+        The form of the nodes' lines in the console and in `log_dir`: as they were printed, or an object of JSON in each
+        line, with time, node, host, level and message; epochs, failures and restarts are such objects too.
+    dashboard : bool or int
+        Whether the driver serves a page that shows the training (`Cluster.dashboard_url`), or the port of that page.
+        See docs/dashboard.md.
+    metrics_port : int, optional
+        The port at which the driver serves the metrics in Prometheus's text format (`Cluster.metrics_url`); 0 takes any
+        free one. Needs the extra ``prometheus``.
+    tracking : {"auto", "none"}
+        Whether parameters, metrics and the report are logged to MLflow if a run is active in this process ("auto").
+    gpus_per_node : int, optional
+        The number of GPUs that Spark assigns to each node (`Context.gpus`), for these tasks alone: other tasks of the
+        application keep their slots. By default nodes have the GPUs that Spark assigns to every task, or else the free
+        ones of their host. See docs/gpus.md.
+    network_interface : str, optional
+        The network interface of each executor at which its nodes listen and reach each other: its name (``"ib0"``), a
+        pattern (``"ib*"``), or a network that contains its address (``"10.1.0.0/16"``). Also for NCCL and gloo. By
+        default the address under which Spark knows the executor. See docs/network.md.
+
+    Raises
+    ------
+    SpecError
+        If a setting can't be right; the error names it and its value.
+    """
+
+    num_workers: int | tuple[int, int] = 1
+    num_ps: int = 0
+    chief: bool = False
+    evaluator: bool = False
+    tensorboard: Annotated[str | None, _check_directory] = None
+    env: Mapping[str, str] | None = None
+    log_level: str | int = "INFO"
+    heartbeat_timeout: Annotated[float, SECONDS, check_seconds] = 30.0
+    restarts: RestartPolicy | int = 0
+    start_timeout: Annotated[float, SECONDS] = 600.0
+    ps_on_driver: bool = False
+    warm_nodes: bool = True
+    tls: bool | None = None
+    grace: Annotated[float, SECONDS, _check_grace] = 0.0
+    show: str = "chief"
+    log_dir: str | None = None
+    log_format: Literal["text", "json"] = "text"
+    dashboard: Annotated[bool | int, _check_port] = False
+    metrics_port: Annotated[int | None, _check_port] = None
+    tracking: Literal["auto", "none"] = "auto"
+    gpus_per_node: Annotated[int | None, _check_gpus] = None
+    network_interface: Annotated[str | None, _check_interface] = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig(ClusterSettings):
+    """The settings of a cluster in one attempt, in the form in which its processes read them.
+
+    It is nested in `LaunchPlan` (driver to task), `NodeAssignment` (task to supervisor) and `NodeSetup` (supervisor to
+    node), so that a setting reaches every process.
+    """
+
+    spec: ClusterSpec = field(kw_only=False)  # of an elastic cluster: with the most workers, or those of this attempt
+    program: bytes = field(kw_only=False, repr=False)  # the user's function and its arguments, by cloudpickle
+    hold: bool = False  # whether a task keeps its slot until its node has ended
+    min_workers: int | None = None  # of an elastic cluster
+    env: dict[str, str] = field(default_factory=dict)
+    log_level: int = 0
+    restarts: RestartPolicy = field(default_factory=lambda: RestartPolicy(0))
+    show: str | None = None  # type: ignore[assignment]  # a node's name; "none" for no node, None for all
+    attempt: int = 0  # restarts before this attempt
+    first_feed: int = 0  # number of the first feed of this attempt
+
+    @property
+    def restarts_nodes(self) -> bool:
+        """Whether a node that has failed is started again alone."""
+        return self.restarts.scope == "node"
+
+    @property
+    def page_port(self) -> int | None:
+        """The port of the page, 0 for any free one; None if there is no page."""
+        if isinstance(self.dashboard, bool):
+            return 0 if self.dashboard else None
+        return self.dashboard

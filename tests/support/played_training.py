@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest import mock
 
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.driver.dashboard.service import Dashboard
 from tensorflowonspark.driver.metrics import store as store_module
 from tensorflowonspark.driver.metrics.store import MetricsStore
@@ -149,7 +149,7 @@ class PlayedTraining:
         config = ClusterConfig(
             ClusterSpec(num_workers=len(self.nodes)),
             b"",
-            observability=Observability(**({"dashboard": True} | settings)),
+            **({"dashboard": True} | settings),
         )
         return Dashboard(LoopbackBackend(None), config, self.store, lambda: "http://127.0.0.1:6006/")
 

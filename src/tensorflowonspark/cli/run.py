@@ -6,20 +6,19 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from tensorflowonspark.cli.cluster_mode import check_cluster_mode, run_in_cluster, staging_folder
 from tensorflowonspark.cli.python_env import PythonEnvironment, add_environment_options, find_environment
 from tensorflowonspark.cli.settings import spark_settings, use_hadoop_settings
 from tensorflowonspark.cli.signals import Signalled, ended_by_signals, exit_code_of_signal
 from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_session, stop_session, submit_arguments
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability, RestartPolicy
-from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT
-from tensorflowonspark.driver.console import parse_level, parse_show
+from tensorflowonspark.config import ClusterSettings, ClusterSpec
+from tensorflowonspark.declarations import SECONDS, keywords_of, summaries_of
 from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.dashboard.service import require_packages
 from tensorflowonspark.driver.log_files import check_log_dir
-from tensorflowonspark.driver.program import parse_workers
+from tensorflowonspark.driver.program import configure
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.node.script import Script
@@ -30,7 +29,74 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run_staged"]
 
+_KEYWORDS = {**keywords_of(ClusterSettings), **keywords_of(run)}
+_KEYWORDS |= keywords_of(ClusterSettings)  # with their units
+_TEXTS = summaries_of(run)
+_DATA = ("data", "validation", "start")  # keywords whose options are among those of files and data
 _OFTEN_LATE = ("--workers", "--master", "--dry-run", "--deploy-mode")  # options that no script is likely to have
+
+
+# ---- options
+
+
+def _workers(text: str) -> int | tuple[int, int]:
+    try:
+        least, separator, most = text.partition(":")
+        return (int(least), int(most)) if separator else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, or the fewest and the most, as 2:8") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, or NAME")
+    if not separator and name not in os.environ:
+        raise argparse.ArgumentTypeError(
+            f"{name!r} is not set here: expected NAME=VALUE, or NAME of a variable that is"
+        )
+    return name, value if separator else os.environ[name]
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a time, as 30s or 2m")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[match[2]]
+
+
+# What differs from an option that a keyword of `run` has by its type.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "num_workers": {"flag": "--workers", "type": _workers, "metavar": "N|MIN:MAX"},
+    "num_ps": {"flag": "--ps"},
+    "tensorboard": {"metavar": "DIR"},
+    "env": {
+        "type": _pair,
+        "action": "append",
+        "default": [],
+        "metavar": "NAME[=VALUE]",
+        "help": "a variable of the nodes, by default with the value that it has here (repeatable)",
+    },
+    "log_level": {"metavar": "LEVEL"},
+    "grace": {"default": 30.0},
+    "show": {"metavar": "chief|all|none|worker:0"},
+    "log_dir": {"metavar": "DIR|URL"},
+    "dashboard": {
+        "type": int,
+        "nargs": "?",
+        "const": 0,
+        "metavar": "PORT",
+        "help": "serve a page that shows the training, and print its URL; --dashboard=8080 chooses the port",
+    },
+    "metrics_port": {"metavar": "PORT"},
+    "network_interface": {"metavar": "NAME|NETWORK"},
+    "report": {"metavar": "FILE|URL"},
+    "data": {"metavar": "TABLE|PATH", "help": "what ctx.dataset() reads: a table, or files"},
+    "validation": {
+        "metavar": "COLUMN|TABLE|PATH",
+        "help": "the rows to validate on: a boolean column of --data that marks them, or a table or files of their own",
+    },
+}
 
 
 def add_to(commands: Any) -> None:
@@ -53,82 +119,9 @@ def add_to(commands: Any) -> None:
 
 
 def _add_cluster_options(group: Any) -> None:
-    group.add_argument(
-        "--workers", type=_workers, default=1, metavar="N|MIN:MAX", help="the number of workers (default 1)"
-    )
-    group.add_argument("--ps", type=int, default=0, metavar="N", help="the number of parameter servers")
-    group.add_argument("--chief", action="store_true", help="one more node is the chief")
-    group.add_argument("--evaluator", action="store_true", help="one more node evaluates")
-    group.add_argument(
-        "--gpus-per-node", type=int, metavar="N", help="the number of GPUs that Spark assigns to each node"
-    )
-    group.add_argument(
-        "--network-interface",
-        metavar="NAME|NETWORK",
-        help="the network interface of each executor for its nodes, as ib0, 'ib*' or 10.1.0.0/16",
-    )
-    group.add_argument(
-        "--restarts", type=int, default=0, metavar="N", help="restarts after failures of hosts and executors"
-    )
-    group.add_argument("--tensorboard", metavar="DIR", help="a log directory, which TensorBoard shows")
-    group.add_argument(
-        "--env",
-        type=_pair,
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="a variable of the nodes, by default with the value that it has here (repeatable)",
-    )
-    group.add_argument(
-        "--log-level", default="INFO", metavar="LEVEL", help="lines of the nodes below it are not shown (default INFO)"
-    )
-    group.add_argument("--log-dir", metavar="DIR|URL", help="write each node's output to files in it, as worker-0.log")
-    group.add_argument(
-        "--show",
-        default="chief",
-        metavar="chief|all|none|worker:0",
-        help="whose lines are all shown; of other nodes new warnings are (default chief)",
-    )
-    group.add_argument(
-        "--log-format", default="text", choices=["text", "json"], help="the form of all lines and files (default text)"
-    )
-    group.add_argument(
-        "--dashboard",
-        type=int,
-        nargs="?",
-        const=0,
-        default=False,
-        metavar="PORT",
-        help="serve a page that shows the training, and print its URL; --dashboard=8080 chooses the port",
-    )
-    group.add_argument(
-        "--report", metavar="FILE|URL", help="at the end write that page to a file, as run.html, with the data inside"
-    )
-    group.add_argument("--metrics-port", type=int, metavar="PORT", help="serve metrics for Prometheus at this port")
-    group.add_argument(
-        "--tracking", default="auto", choices=["auto", "none"], help="whether an active run of MLflow is logged to"
-    )
-    group.add_argument(
-        "--grace",
-        type=_seconds,
-        default=30.0,
-        metavar="TIME",
-        help="how long nodes may take to end after a signal, as 2m (default 30s); a second signal kills them",
-    )
-    group.add_argument(
-        "--heartbeat-timeout",
-        type=_seconds,
-        default=HEARTBEAT_TIMEOUT,
-        metavar="TIME",
-        help="how long a node may show no sign of progress before it is given up (default 30s)",
-    )
-    group.add_argument(
-        "--start-timeout",
-        type=_seconds,
-        default=START_TIMEOUT,
-        metavar="TIME",
-        help="how long executors, and then nodes, may take to come up (default 10m)",
-    )
+    for name in _KEYWORDS:
+        if name not in _DATA:
+            _add_option(group, name)
     group.add_argument("--dry-run", action="store_true", help="show what would run, and start nothing")
     group.add_argument(
         "--deploy-mode",
@@ -153,12 +146,39 @@ def _add_data_options(group: Any) -> None:
         help="a file that nodes find by its name where they work (repeatable)",
     )
     group.add_argument("--working-dir", metavar="DIR", help="each node works in a copy of it; the script is in it")
-    group.add_argument("--data", metavar="TABLE|PATH", help="what ctx.dataset() reads: a table, or files")
+    for name in _DATA:
+        _add_option(group, name)
     group.add_argument(
         "--data-format",
         metavar="FORMAT",
         help="parquet, orc, json, csv, tfrecord or another of Spark's; by default by the path's ending",
     )
+
+
+def _add_option(group: Any, name: str) -> None:
+    """Add the option for a keyword of `run`: by its type, unit and text, but for what `_OPTIONS` says."""
+    declared = _KEYWORDS[name]
+    kinds = _kinds(declared.annotation)
+    option: dict[str, Any] = {"dest": name, "default": declared.default, "help": _TEXTS[name]}
+    special = _OPTIONS.get(name, {})
+    if bool in kinds and "type" not in special:
+        option["action"] = argparse.BooleanOptionalAction if declared.default is not False else "store_true"
+    elif Literal in kinds:
+        option["choices"] = get_args(declared.annotation)
+    elif SECONDS in kinds:
+        option |= {"type": _seconds, "metavar": "TIME"}
+    elif int in kinds and str not in kinds:
+        option |= {"type": int, "metavar": "N"}
+    option |= special
+    default = option["default"]
+    if isinstance(default, (str, float)) or type(default) is int:
+        option["help"] += f" (default {default:g}s)" if SECONDS in kinds else f" (default {default})"
+    group.add_argument(option.pop("flag", f"--{name.replace('_', '-')}"), **option)
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """Return a type with all of which it consists."""
+    return [annotation, get_origin(annotation), *(kind for each in get_args(annotation) for kind in _kinds(each))]
 
 
 def _note_late_options(options: argparse.Namespace) -> None:
@@ -230,81 +250,29 @@ def run_staged(spark: "SparkSession", script: Script, options: argparse.Namespac
 
 
 def _run_on(spark: "SparkSession", script: Script, options: argparse.Namespace) -> None:
-    run(
-        spark,
-        script,
-        data=read_frame(spark, options.data, options.data_format) if options.data else None,
-        num_workers=options.workers,
-        num_ps=options.ps,
-        chief=options.chief,
-        evaluator=options.evaluator,
-        tensorboard=options.tensorboard,
-        env=dict(options.env),
-        log_level=options.log_level,
-        heartbeat_timeout=options.heartbeat_timeout,
-        start_timeout=options.start_timeout,
-        restarts=options.restarts,
-        grace=options.grace,
-        show=options.show,
-        log_dir=options.log_dir,
-        log_format=options.log_format,
-        dashboard=options.dashboard,
-        report=options.report,
-        metrics_port=options.metrics_port,
-        tracking=options.tracking,
-        gpus_per_node=options.gpus_per_node,
-        network_interface=options.network_interface,
-    )
+    settings = _settings(options)
+    if options.data is not None:
+        data = settings["data"] = read_frame(spark, options.data, options.data_format)
+        if options.validation is not None and options.validation not in data.columns:
+            settings["validation"] = read_frame(spark, options.validation, options.data_format, "--validation")
+    run(spark, script, **settings)
 
 
-# ---- options
-
-
-def _workers(text: str) -> int | tuple[int, int]:
-    try:
-        least, separator, most = text.partition(":")
-        return (int(least), int(most)) if separator else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number, or the fewest and the most, as 2:8") from None
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, or NAME")
-    if not separator and name not in os.environ:
-        raise argparse.ArgumentTypeError(
-            f"{name!r} is not set here: expected NAME=VALUE, or NAME of a variable that is"
-        )
-    return name, value if separator else os.environ[name]
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a time, as 30s or 2m")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[match[2]]
+# ---- checks
 
 
 def _check(options: argparse.Namespace) -> ClusterSpec:
     """Return the cluster's nodes; refuse what can't be right before Spark starts."""
-    _, most = parse_workers(options.workers)
-    spec = ClusterSpec(num_workers=most, num_ps=options.ps, chief=options.chief, evaluator=options.evaluator)
-    parse_level(options.log_level)
-    parse_show(options.show, spec)
-    config = ClusterConfig(
-        spec,
-        program=b"",
-        heartbeat_timeout=options.heartbeat_timeout,
-        restarts=RestartPolicy(options.restarts),
-        gpus_per_node=options.gpus_per_node,
-        network_interface=options.network_interface,
-        grace=options.grace,
-        observability=Observability(options.dashboard, options.metrics_port, options.tracking),
-    )
+    settings = _settings(options)
+    config = configure(b"", {name: settings[name] for name in keywords_of(ClusterSettings)})
     if options.deploy_mode == "client":
-        require_packages(config.observability)
-    return spec
+        require_packages(config)
+    return config.spec
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the keywords of `run`."""
+    return {name: getattr(options, name) for name in _KEYWORDS} | {"env": dict(options.env)}
 
 
 def _python(options: argparse.Namespace, submit: list[str]) -> str:

@@ -169,7 +169,7 @@ def _end(children: set[psutil.Process]) -> None:
             child.kill()
 
 
-def read_frame(spark: "SparkSession", source: str, given_format: str | None) -> "DataFrame":
+def read_frame(spark: "SparkSession", source: str, given_format: str | None, option: str = "--data") -> "DataFrame":
     """Return the DataFrame of a table, or of files.
 
     Parameters
@@ -180,6 +180,8 @@ def read_frame(spark: "SparkSession", source: str, given_format: str | None) -> 
         The name of a table; or a path, with a ``/`` or an ending that is known.
     given_format : str, optional
         The files' format; by default by the path's ending, else Parquet. CSV files have a header.
+    option : str
+        The option that names the source, for errors.
 
     Raises
     ------
@@ -198,7 +200,7 @@ def read_frame(spark: "SparkSession", source: str, given_format: str | None) -> 
     except Exception as error:
         if not _is_sparks(error):
             raise
-        raise SpecError(f"--data {source}: {first_cause(error)}") from error
+        raise SpecError(f"{option} {source}: {first_cause(error)}") from error
 
 
 def _is_sparks(error: Any) -> bool:

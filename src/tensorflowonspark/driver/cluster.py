@@ -1,7 +1,6 @@
 """The public handle of a cluster in the driver."""
 
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,10 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from tensorflowonspark.columns import require_frame
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability, RestartPolicy, check_seconds
+from tensorflowonspark.config import ClusterConfig, ClusterSettings, check_seconds
+from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.attempt import GRACE_SECONDS
 from tensorflowonspark.driver.cluster_view import ClusterView
-from tensorflowonspark.driver.console import parse_level, parse_show
 from tensorflowonspark.driver.feed.inference import infer, wait_until_served
 from tensorflowonspark.driver.feed.job import (
     FeedRequest,
@@ -30,9 +29,8 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.program import (
     Function,
     Program,
+    configure,
     deserialize_result,
-    node_variables,
-    parse_workers,
     program_name,
     serialize_program,
 )
@@ -49,15 +47,17 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
 
-__all__ = ["HEARTBEAT_TIMEOUT", "START_TIMEOUT", "Cluster", "Function"]
+    from tensorflowonspark.keywords import ClusterKeywords
 
-HEARTBEAT_TIMEOUT = 30.0
-START_TIMEOUT = 600.0  # for Spark to find slots and start the tasks
+__all__ = ["Cluster", "Function"]
+
 _FIRST_SECONDS = 10.0  # of a program that does not train, as of a ps, in which it may return; 2.x gave it these too
 _CHECK_SECONDS = 0.2
 
 
+@takes(ClusterSettings)
 class Cluster(ClusterView):
     """A TensorFlow cluster on the executors of a Spark application.
 
@@ -76,77 +76,11 @@ class Cluster(ClusterView):
     args : object
         The program's first argument: anything that pickles. Only for a function of two parameters. The arguments of a
         script are a list of strings.
-    num_workers : int or (int, int)
-        The number of workers, or the fewest and the most, as in ``(2, 8)``: then the cluster has as many workers as
-        there are slots for when it starts, and again at each restart. `batch_size` is the total over all workers, so
-        it does not depend on their number.
-    num_ps : int
-        The number of parameter servers.
-    chief : bool
-        Whether one more node has the job ``chief``; else worker 0 has the chief's duties.
-    evaluator : bool
-        Whether one more node evaluates beside the training.
     hold : bool
         Whether each node keeps its Spark task's slot for as long as it runs: for programs that read their data
         themselves. `train` needs the slots for the tasks that feed.
-    tensorboard : str, optional
-        A log directory, on any file system (`Context.log_directory`). TensorBoard runs beside the chief as long as the
-        cluster does.
-    env : mapping of str to str, optional
-        Environment variables of the nodes, set before anything is imported there (as ``KERAS_BACKEND``). Variables of
-        this process that begin with ``NCCL_`` or ``GRPC_`` are passed on, too; `env` wins.
-    log_level : str or int
-        The logging level below which lines of the nodes' output are not sent to the driver.
-    heartbeat_timeout : float
-        Seconds without a sign of progress after which a node is given up: its process is stopped, its host is
-        unreachable, or the training hangs. A node that uses the processor, or waits for rows or files, does not hang.
-    restarts : RestartPolicy or int
-        How often the nodes are started again when one has failed, and after which failures; a number is that of a
-        `RestartPolicy` with its other defaults. What `train` has fed since the last checkpoint is fed again. With
-        ``RestartPolicy(scope="node")`` only the node that has failed is started again, and gets its rows again.
-    start_timeout : float
-        Seconds to wait for executors that the cluster manager was asked for, at the start and at each restart, and
-        then as many seconds for the nodes to come up.
-    ps_on_driver : bool
-        Whether the parameter servers run on the driver's machine, and take no slots.
-    warm_nodes : bool
-        Whether executors keep a process that has imported TensorFlow, once a node has, from which later nodes are
-        forked: in about a second instead of the seconds that the import takes. It uses about 300 MB of memory, and
-        ends with the application, or ten minutes after its last cluster. Where forking is not safe, as with GPUs, and
-        for nodes whose `env` or modules differ, nodes start without it.
-    tls : bool, optional
-        Whether what driver, tasks and nodes send to other hosts is encrypted; by default as Spark's settings ask. What
-        TensorFlow sends is not encrypted: see docs/security.md.
-    grace : float
-        Seconds that nodes have to end after SIGTERM, before they are killed, if the block raises or is interrupted. (At
-        the end of a block that does not, they have two.)
-    show : str
-        The node all of whose lines are shown: ``"chief"``, one by its name, as ``"worker:1"``, ``"all"`` or ``"none"``.
-        Of other nodes, warnings and errors are shown, each distinct one once. Epochs, failures and restarts are always
-        shown. See docs/logs.md.
-    log_dir : str, optional
-        A directory in which each node's output from `log_level` on is also written, as in ``worker-1.log``, and what
-        happens to the cluster in ``driver.log``: a path of the driver's machine, or a URL of any file system. The last
-        50 MiB of each node are kept.
-    log_format : {"text", "json"}
-        The form of the nodes' lines in the console and in `log_dir`: as they were printed, or an object of JSON in each
-        line, with time, node, host, level and message; epochs, failures and restarts are such objects too.
-    dashboard : bool or int
-        Whether the driver serves a page that shows the training (`dashboard_url`), or the port of that page. See
-        docs/dashboard.md.
-    metrics_port : int, optional
-        The port at which the driver serves the metrics in Prometheus's text format (`metrics_url`); 0 takes any free
-        one. Needs the extra ``prometheus``.
-    tracking : {"auto", "none"}
-        Whether parameters, metrics and the report are logged to MLflow if a run is active in this process ("auto").
-    gpus_per_node : int, optional
-        The number of GPUs that Spark assigns to each node (`Context.gpus`), for these tasks alone: other tasks of the
-        application keep their slots. By default nodes have the GPUs that Spark assigns to every task, or else the free
-        ones of their host. See docs/gpus.md.
-    network_interface : str, optional
-        The network interface of each executor at which its nodes listen and reach each other: its name (``"ib0"``), a
-        pattern (``"ib*"``), or a network that contains its address (``"10.1.0.0/16"``). Also for NCCL and gloo. By
-        default the address under which Spark knows the executor. See docs/network.md.
+    **settings
+        Those of `ClusterSettings`.
 
     Raises
     ------
@@ -163,64 +97,19 @@ class Cluster(ClusterView):
     {'worker:0': 'worker:0 of 2 got this', 'worker:1': 'worker:1 of 2 got this'}
     """
 
-    def __init__(  # noqa: PLR0913 - all but the first three are settings that are named at the call
+    def __init__(
         self,
         spark: "SparkSession",
         function: Program,
         args: Any = None,
         *,
-        num_workers: int | tuple[int, int] = 1,
-        num_ps: int = 0,
-        chief: bool = False,
-        evaluator: bool = False,
         hold: bool = False,
-        tensorboard: str | None = None,
-        env: Mapping[str, str] | None = None,
-        log_level: str | int = "INFO",
-        heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
-        restarts: RestartPolicy | int = 0,
-        start_timeout: float = START_TIMEOUT,
-        ps_on_driver: bool = False,
-        warm_nodes: bool = True,
-        tls: bool | None = None,
-        grace: float = 0.0,
-        show: str = "chief",
-        log_dir: str | None = None,
-        log_format: Literal["text", "json"] = "text",
-        dashboard: bool | int = False,
-        metrics_port: int | None = None,
-        tracking: Literal["auto", "none"] = "auto",
-        gpus_per_node: int | None = None,
-        network_interface: str | None = None,
+        **settings: "Unpack[ClusterKeywords]",
     ) -> None:
-        least, most = parse_workers(num_workers)
-        if tensorboard is not None and not tensorboard:
-            raise SpecError("tensorboard='': expected a log directory, or None")
-        spec = ClusterSpec(num_workers=most, num_ps=num_ps, chief=chief, evaluator=evaluator)
-        config = ClusterConfig(
-            spec=spec,
-            program=serialize_program(function, args),
-            hold=hold,
-            tensorboard=tensorboard,
-            env=node_variables(os.environ, env, network_interface),
-            log_level=parse_level(log_level),
-            heartbeat_timeout=heartbeat_timeout,
-            start_timeout=start_timeout,
-            min_workers=least if least != most else None,
-            restarts=restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
-            warm_nodes=warm_nodes,
-            tls=tls,
-            grace=grace,
-            show=parse_show(show, spec),
-            log_dir=log_dir,
-            log_format=log_format,
-            observability=Observability(dashboard, metrics_port, tracking),
-            gpus_per_node=gpus_per_node,
-            network_interface=network_interface,
-        )
-        own_nodes = config.spec.num_ps if ps_on_driver else 0
+        config = configure(serialize_program(function, args), {**settings, "hold": hold})
+        own_nodes = config.spec.num_ps if config.ps_on_driver else 0
         name = program_name(function)
-        self._set_up(SparkBackend(spark, own_nodes, gpus_per_node, name), config, name, spark, args)
+        self._set_up(SparkBackend(spark, own_nodes, config.gpus_per_node, name), config, name, spark, args)
 
     def _set_up(
         self, backend: Backend, config: ClusterConfig, name: str, spark: "SparkSession | None" = None, args: Any = None
@@ -280,7 +169,7 @@ class Cluster(ClusterView):
         """Show the training in Spark's UI, and to MLflow."""
         store = self._controller.metrics
         store.subscribe(ProgressJobs(context, store))
-        if self._config.observability.tracking == "auto":
+        if self._config.tracking == "auto":
             track(store, self._args, context.master, lambda: self.spec, self.save_report)
 
     def shutdown(self, timeout: float | None = None) -> dict[str, Any]:

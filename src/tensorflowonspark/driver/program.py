@@ -8,6 +8,8 @@ from typing import Any
 
 import cloudpickle
 
+from tensorflowonspark.config import ClusterConfig, ClusterSpec, RestartPolicy
+from tensorflowonspark.driver.console import parse_level, parse_show
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.errors import ClusterError, SpecError
@@ -16,9 +18,9 @@ from tensorflowonspark.node.script import Script, run_script
 __all__ = [
     "Function",
     "Program",
+    "configure",
     "deserialize_result",
     "node_variables",
-    "parse_workers",
     "program_name",
     "serialize_program",
 ]
@@ -49,14 +51,34 @@ def deserialize_result(node: Node) -> Any:
         ) from error
 
 
-def parse_workers(workers: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the fewest and the most workers that are asked for.
+def configure(program: bytes, settings: Mapping[str, Any]) -> ClusterConfig:
+    """Return what the processes of a cluster are told, for the settings that a user gives.
+
+    Raises
+    ------
+    SpecError
+        If a setting can't be right.
 
     Examples
     --------
-    >>> parse_workers(3), parse_workers((2, 8))
-    ((3, 3), (2, 8))
+    >>> from tensorflowonspark.config import ClusterSettings
+    >>> configure(b"", {**vars(ClusterSettings()), "num_workers": (2, 8)}).min_workers
+    2
     """
+    workers, restarts = settings["num_workers"], settings["restarts"]
+    least, most = _range(workers)
+    spec = ClusterSpec(most, *(settings[name] for name in ("num_ps", "chief", "evaluator")))
+    in_form = {
+        "env": node_variables(os.environ, settings["env"], settings["network_interface"]),
+        "log_level": parse_level(settings["log_level"]),
+        "min_workers": least if least != most else None,
+        "restarts": restarts if isinstance(restarts, RestartPolicy) else RestartPolicy(restarts),
+        "show": parse_show(settings["show"], spec),
+    }
+    return ClusterConfig(spec, program, **{**settings, **in_form})
+
+
+def _range(workers: Any) -> tuple[int, int]:
     if not isinstance(workers, (tuple, list)):
         return workers, workers
     if len(workers) != 2 or not all(isinstance(each, int) for each in workers) or not 1 <= workers[0] <= workers[1]:  # noqa: PLR2004

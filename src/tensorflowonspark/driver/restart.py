@@ -101,7 +101,7 @@ class RestartController:
     """
 
     def __init__(self, backend: Backend, config: ClusterConfig, name: str = "") -> None:
-        require_packages(config.observability)
+        require_packages(config)
         self._backend = backend
         self._config = config
         self.metrics = MetricsStore(name)

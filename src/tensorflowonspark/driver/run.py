@@ -3,13 +3,14 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.config import ClusterConfig, RestartPolicy
-from tensorflowonspark.driver.cluster import HEARTBEAT_TIMEOUT, START_TIMEOUT, Cluster
+from tensorflowonspark.config import ClusterConfig, ClusterSettings, RestartPolicy
+from tensorflowonspark.declarations import takes
+from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.connect import run_remotely
 from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame, starts_early
@@ -25,44 +26,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Unpack
 
-__all__ = ["RunSettings", "run", "run_script"]
+    from tensorflowonspark.keywords import ClusterKeywords, RunKeywords
+
+__all__ = ["run", "run_script"]
 
 _log = logging.getLogger(__name__)
 _PARTITIONS_PER_WORKER = 4
 
 
-class RunSettings(TypedDict, total=False):
-    """The settings of `run`, as keyword arguments."""
-
-    data: "DataFrame | None"
-    validation: "DataFrame | str | None"
-    start: Start
-    num_workers: int | tuple[int, int]
-    num_ps: int
-    chief: bool
-    evaluator: bool
-    tensorboard: str | None
-    env: Mapping[str, str] | None
-    log_level: str | int
-    heartbeat_timeout: float
-    restarts: RestartPolicy | int
-    start_timeout: float
-    ps_on_driver: bool
-    warm_nodes: bool
-    tls: bool | None
-    grace: float
-    show: str
-    log_dir: str | None
-    log_format: Literal["text", "json"]
-    dashboard: bool | int
-    report: str | os.PathLike[str] | None
-    metrics_port: int | None
-    tracking: Literal["auto", "none"]
-    gpus_per_node: int | None
-    network_interface: str | None
-
-
-def run(  # noqa: PLR0913 - all but the first three are settings that are named at the call
+@takes(ClusterSettings)
+def run(
     spark: "SparkSession",
     function: Program,
     args: Any = None,
@@ -70,29 +43,8 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     data: "DataFrame | None" = None,
     validation: "DataFrame | str | None" = None,
     start: Start = "all_rows",
-    num_workers: int | tuple[int, int] = 1,
-    num_ps: int = 0,
-    chief: bool = False,
-    evaluator: bool = False,
-    tensorboard: str | None = None,
-    env: Mapping[str, str] | None = None,
-    log_level: str | int = "INFO",
-    heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
-    restarts: RestartPolicy | int = 0,
-    start_timeout: float = START_TIMEOUT,
-    ps_on_driver: bool = False,
-    warm_nodes: bool = True,
-    tls: bool | None = None,
-    grace: float = 0.0,
-    show: str = "chief",
-    log_dir: str | None = None,
-    log_format: Literal["text", "json"] = "text",
-    dashboard: bool | int = False,
     report: str | os.PathLike[str] | None = None,
-    metrics_port: int | None = None,
-    tracking: Literal["auto", "none"] = "auto",
-    gpus_per_node: int | None = None,
-    network_interface: str | None = None,
+    **settings: "Unpack[ClusterKeywords]",
 ) -> dict[str, Any]:
     """Run a function on a cluster until it has returned on all nodes: with one data set, or without.
 
@@ -117,14 +69,10 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     start : {"all_rows", "first_rows"}
         When the programs begin, as for `Cluster.train`. With "first_rows" the first epoch takes the rows as they
         arrive, and every pass over validation rows waits for all of them.
-    num_workers, num_ps, chief, evaluator, tensorboard, env, log_level
-        As for `Cluster`.
-    heartbeat_timeout, restarts, start_timeout, ps_on_driver, warm_nodes, tls, grace, show, log_dir
-        As for `Cluster`.
     report : str or path, optional
         The file of a report, which is written at the end, also after a failure: a local path or a URL, as for
         `Cluster.save_report`.
-    log_format, dashboard, metrics_port, tracking, gpus_per_node, network_interface
+    **settings
         As for `Cluster`.
 
     Returns
@@ -150,53 +98,19 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
     >>> run(spark, lambda args, ctx: args + ctx.index, 10, num_workers=2)
     {'worker:0': 10, 'worker:1': 11}
     """
-    if is_remote(spark) and (show, log_dir, grace) != ("chief", None, 0.0):
-        raise SpecError(
-            f"show={show!r}, log_dir={log_dir!r}, grace={grace!r}: over Spark Connect the nodes' output is in the "
-            "executors' log, and they end with the job: leave these out"
-        )
-    if is_remote(spark) and (dashboard, report, metrics_port, log_format) != (False, None, None, "text"):
-        raise SpecError(
-            f"dashboard={dashboard!r}, report={report!r}, metrics_port={metrics_port!r}, log_format={log_format!r}: "
-            "over Spark Connect the driver's part runs in a task, which serves no pages: leave these out"
-        )
+    if is_remote(spark):
+        _check_remote(settings, report)
     if report is not None:
         check_report_path(report, "report")
     # A task of a barrier stage can't be repeated alone, and neither can what it has fed.
+    restarts = settings["restarts"]
     fed_by_job = data is not None and isinstance(restarts, RestartPolicy) and restarts.scope == "node"
-    cluster = Cluster(
-        spark,
-        function,
-        args,
-        num_workers=num_workers,
-        num_ps=num_ps,
-        chief=chief,
-        evaluator=evaluator,
-        hold=not fed_by_job,
-        tensorboard=tensorboard,
-        env=env,
-        log_level=log_level,
-        heartbeat_timeout=heartbeat_timeout,
-        restarts=restarts,
-        start_timeout=start_timeout,
-        ps_on_driver=ps_on_driver,
-        warm_nodes=warm_nodes,
-        tls=tls,
-        grace=grace,
-        show=show,
-        log_dir=log_dir,
-        log_format=log_format,
-        dashboard=dashboard,
-        metrics_port=metrics_port,
-        tracking=tracking,
-        gpus_per_node=gpus_per_node,
-        network_interface=network_interface,
-    )
+    cluster = Cluster(spark, function, args, hold=not fed_by_job, **settings)
     request = _request(cluster, data, validation, start)
     if is_remote(spark):
         if cluster._config.min_workers is not None:
-            raise SpecError(f"num_workers={num_workers!r}: over Spark Connect slots can't be counted")
-        if ps_on_driver:
+            raise SpecError(f"num_workers={settings['num_workers']!r}: over Spark Connect slots can't be counted")
+        if cluster._config.ps_on_driver:
             raise SpecError("ps_on_driver=True: over Spark Connect executors can't reach the driver's machine")
         if cluster._config.restarts_nodes:
             raise SpecError(
@@ -210,6 +124,24 @@ def run(  # noqa: PLR0913 - all but the first three are settings that are named 
             return _run_fed(cluster, request)
         cluster._start(request)
         return cluster.shutdown()
+
+
+def _check_remote(settings: "ClusterKeywords", report: str | os.PathLike[str] | None) -> None:
+    """Refuse what a cluster over Spark Connect does not have."""
+    reasons = {
+        ("show", "log_dir", "grace"): "the nodes' output is in the executors' log, and they end with the job",
+        (
+            "dashboard",
+            "report",
+            "metrics_port",
+            "log_format",
+        ): "the driver's part runs in a task, which serves no pages",
+    }
+    given = {**settings, "report": report}
+    for names, reason in reasons.items():
+        if any(given[name] != getattr(ClusterSettings, name, None) for name in names):
+            shown = ", ".join(f"{name}={given[name]!r}" for name in names)
+            raise SpecError(f"{shown}: over Spark Connect {reason}: leave these out")
 
 
 @contextmanager
@@ -241,6 +173,7 @@ def _run_fed(cluster: Cluster, request: FeedRequest) -> dict[str, Any]:
         return cluster.shutdown()
 
 
+@takes(run)
 def run_script(
     spark: "SparkSession",
     path: str | os.PathLike[str],
@@ -249,7 +182,7 @@ def run_script(
     module: bool = False,
     working_dir: str | os.PathLike[str] | None = None,
     files: Sequence[str | os.PathLike[str]] = (),
-    **settings: "Unpack[RunSettings]",
+    **settings: "Unpack[RunKeywords]",
 ) -> None:
     """Run a Python file on a cluster, unchanged, until it has ended on all nodes.
 

@@ -5,8 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from tensorflowonspark.config import check_seconds
-from tensorflowonspark.driver.cluster import START_TIMEOUT
+from tensorflowonspark.config import ClusterSettings, check_seconds
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.slots import ApplicationSlots
@@ -133,7 +132,7 @@ def tune(  # noqa: PLR0913 - all but the first four are settings that are named 
         callbacks=tuple(callbacks),
         bar=(sys.stderr.isatty() or in_notebook()) if show_progress_bar is None else show_progress_bar,
     )
-    slots.require(nodes, START_TIMEOUT)
+    slots.require(nodes, ClusterSettings.start_timeout)
     end_leftovers(study)
     Search(study, objective, spark, slots, settings).run()
     return study

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import tensorflowonspark as tfos
-from tensorflowonspark.config import ClusterConfig, ClusterSpec, Observability
+from tensorflowonspark.config import ClusterConfig, ClusterSpec
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.dashboard import server as server_module
 from tensorflowonspark.driver.dashboard import service
@@ -332,7 +332,7 @@ def test_tls_has_a_certificate_of_its_own():
 
     pytest.importorskip("cryptography")
     training = PlayedTraining(1)
-    config = ClusterConfig(ClusterSpec(num_workers=1), b"", tls=True, observability=Observability(True))
+    config = ClusterConfig(ClusterSpec(num_workers=1), b"", tls=True, dashboard=True)
     from tests.support.backend import LoopbackBackend
 
     with closing(service.Dashboard(LoopbackBackend(None), config, training.store, lambda: None)) as dashboard:

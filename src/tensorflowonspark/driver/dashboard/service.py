@@ -8,7 +8,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from importlib.util import find_spec
 
-from tensorflowonspark.config import ClusterConfig, Observability
+from tensorflowonspark.config import ClusterConfig, ClusterSettings
 from tensorflowonspark.driver.dashboard.page import page_headers, page_html, report_html
 from tensorflowonspark.driver.dashboard.prometheus import exposition
 from tensorflowonspark.driver.dashboard.server import Request, Response, Route, Server
@@ -27,12 +27,12 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9]")
 _INSTALL = 'pip install "tensorflowonspark[prometheus]"'
 
 
-def require_packages(wanted: Observability) -> None:
+def require_packages(wanted: ClusterSettings) -> None:
     """Raise `SpecError` if a package is missing that the settings need.
 
     Examples
     --------
-    >>> require_packages(Observability(metrics_port=9090))
+    >>> require_packages(ClusterSettings(metrics_port=9090))
     """
     if wanted.metrics_port is not None and find_spec("prometheus_client") is None:
         raise SpecError(
@@ -76,7 +76,7 @@ class Dashboard:
         self._store = store
         self._broadcast = Broadcast(PageState(store, tensorboard))
         self._owner = os.getpid()
-        page_port, metrics_port = config.observability.page_port, config.observability.metrics_port
+        page_port, metrics_port = config.page_port, config.metrics_port
         if page_port is None and metrics_port is None:
             return
         advertised, host = backend.driver_host()
