@@ -19,6 +19,7 @@ from tensorflowonspark import storage
 from tests.support import hadoop, jvm, ladder
 from tests.support.mlflow_server import MlflowServer
 from tests.support.mlflow_server import environment as mlflow_environment
+from tests.support.paths import SUPPORT
 from tests.support.processes import check_nothing_left, ended, fork_servers, scratch_directories
 from tests.support.standalone import standalone_cluster
 
@@ -79,8 +80,12 @@ def spark(request):
             master = stack.enter_context(standalone_cluster(scratch, cores=[1, 1], hosts=hosts))
         else:
             master = {"local": "local[4]", "local-cluster": "local-cluster[1,2,1024]"}[request.param]
+        builder = SparkSession.builder
+        if request.param == "local":  # on which are the tests of models in Spark's workers
+            builder = builder.config("spark.python.daemon.module", "preloading_daemon")
+            builder = builder.config("spark.executorEnv.PYTHONPATH", str(SUPPORT / "spark_workers"))
         session = (
-            SparkSession.builder.master(master)
+            builder.master(master)
             .appName(f"tests on {request.param}")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")

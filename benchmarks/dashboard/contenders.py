@@ -1,6 +1,6 @@
 """Contender: a driver with a dashboard, whose nodes and pages are other processes.
 
-With the argument ``page`` this is such a page: it reads the events as a browser does, and counts their bytes.
+With the argument ``page`` this is such a page: it asks as `page.js` does, and counts the bytes of the answers.
 """
 
 import json
@@ -14,18 +14,22 @@ from urllib.parse import urlsplit
 from benchmarks.common.rounds import serve_rounds
 from benchmarks.scale.driver import Meter, cluster_of, start
 
-_SETTLING_SECONDS = 12.0  # for rates to be known, and for a message to a page
+_SETTLING_SECONDS = 12.0  # for rates to be known, and for two snapshots
 
 
 def read_page(url):
-    """Read the page and its events until the driver's end; report the bytes of each read on standard output."""
+    """Read the page and its states until the driver's end; report the bytes of each on standard output."""
     parts = urlsplit(url)
-    for path in ("/", "/events"):
+    path, headers = "/", {}
+    while "Ended" not in headers:
         with closing(HTTPConnection(parts.hostname, parts.port)) as connection:
-            connection.request("GET", f"{path}?{parts.query}", headers={"Accept-Encoding": "gzip"})
+            known = {"Accept-Encoding": "gzip", "If-None-Match": headers.get("ETag", "")}
+            connection.request("GET", f"{path}?{parts.query}", headers=known)
             answer = connection.getresponse()
-            while data := answer.read1(1 << 20):
-                print(json.dumps([path, len(data)]), flush=True)
+            headers = answer.headers
+            size = len(headers.as_bytes()) + len(answer.read())
+        print(json.dumps([path, size]), flush=True)
+        path = "/state"
 
 
 class Page:
@@ -37,12 +41,12 @@ class Page:
         self._read = 0
 
     def close(self):
-        """Close it; return the bytes of the page, of the first state, and of each later read."""
+        """Close it; return the bytes of the page, of the first state, and of each later answer."""
         self._process.kill()
         reads = [json.loads(line) for line in self._process.stdout]
         self._process.wait()
-        events = [size for path, size in reads if path == "/events"]
-        return {"page": sum(size for path, size in reads if path == "/"), "events": events}
+        states = [size for path, size in reads if path == "/state"]
+        return {"page": sum(size for path, size in reads if path == "/"), "states": states}
 
 
 @contextmanager
@@ -68,9 +72,8 @@ def round_of(request):
                 used = meter.read()
             found[str(count)] = {"cpu": used["cpu"] / used["seconds"], "memory": used["memory"]}
             if count == 1:
-                # The first state is larger than what a second read of it would be, and ends with the first update.
-                total = sum(read[0]["events"][1:]) / (request["seconds"] + _SETTLING_SECONDS)
-                found["bytes"] = {"page": read[0]["page"], "state": read[0]["events"][0], "per second": total}
+                total = sum(read[0]["states"][1:]) / (request["seconds"] + _SETTLING_SECONDS)
+                found["bytes"] = {"page": read[0]["page"], "state": read[0]["states"][0], "per second": total}
         cluster.shutdown()
     return found
 

@@ -77,14 +77,14 @@ def limit():
             first = min(Path(request["path"]).glob("part-*"))
 
             def same(received):
-                from tensorflowonspark.tfrecords.files import File, Split
+                from tensorflowonspark.tfrecords.files import File, RecordSplit
                 from tensorflowonspark.tfrecords.options import Options
                 from tensorflowonspark.tfrecords.reading import read
 
                 for _ in received:  # else Spark starts a new worker for each task
                     pass
                 size = first.stat().st_size
-                batch = next(read([Split(File(str(first), size, 0.0), 0, size)], list(schema), Options()))
+                batch = next(read([RecordSplit(File(str(first), size, 0.0), 0, size)], list(schema), Options()))
                 left = rows // _TASKS
                 while left > 0:
                     yield batch.slice(0, left)

@@ -5,6 +5,7 @@ split consists of *parts*: the rows that one attempt at one Spark partition has 
 base class of a message is its receiver.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -35,6 +36,7 @@ __all__ = [
     "RowSource",
     "RowsConsumed",
     "RowsReceived",
+    "Shares",
     "Split",
     "SplitManifest",
     "StepGrant",
@@ -198,10 +200,53 @@ class PartsStored(FeedReport):
 
 
 @dataclass(frozen=True)
-class StreamOpened(FeedReport):
-    """The program has begun to read a stream in steps of `batch_rows` rows on this worker, or without steps (None)."""
+class Shares:
+    """One worker's rows of each batch of all workers, which are dealt to them in turn, from one batch to the next.
 
-    batch_rows: int | None
+    So a worker's shares differ by at most one row, and equal numbers of rows last for equally many batches.
+
+    Examples
+    --------
+    >>> [[Shares(8, 3, place).rows(step) for place in range(3)] for step in range(3)]
+    [[3, 3, 2], [3, 2, 3], [2, 3, 3]]
+    """
+
+    batch_size: int
+    workers: int
+    place: int  # of this worker, in the order of the deal
+
+    @property
+    def most(self) -> int:
+        """The rows of the largest share."""
+        return -(-self.batch_size // self.workers)
+
+    @property
+    def cycle(self) -> int:
+        """The worker's rows of the batches after which the deal begins at the first worker again."""
+        return self.batch_size // math.gcd(self.batch_size, self.workers)
+
+    def before(self, step: int) -> int:
+        """Return the worker's rows of all steps before one."""
+        return -((self.place - step * self.batch_size) // self.workers)
+
+    def rows(self, step: int) -> int:
+        """Return the worker's rows of a step."""
+        return self.before(step + 1) - self.before(step)
+
+    def full_steps(self, rows: int) -> int:
+        """Return how many steps so many rows of the worker fill."""
+        return (rows * self.workers + self.place) // self.batch_size
+
+    def steps(self, rows: int) -> int:
+        """Return in how many steps so many rows of the worker are used."""
+        return ((rows - 1) * self.workers + self.place) // self.batch_size + 1
+
+
+@dataclass(frozen=True)
+class StreamOpened(FeedReport):
+    """The program has begun to read a stream in steps with these shares of this worker, or without steps (None)."""
+
+    shares: Shares | None
 
 
 @dataclass(frozen=True)
@@ -239,10 +284,10 @@ class PassEnded(FeedReport):
 class TrainingPace(ToDriver):
     """The pace at which this node's program has trained on a feed so far: totals, from the time the step was traced on.
 
-    Of the `seconds`, some were `between` two passes (evaluation, checkpoints), and for those of `reading` rows were
-    read: while the program waited, or if it `reads_ahead` beside its steps. `processor` has the seconds for which its
-    threads used a processor, and `queued` those for which they waited for one; `after`, when the program is done with
-    the feed, those since the last pass.
+    Of the `seconds`, `between` is the part between two passes (evaluation, checkpoints). `reading` is the part in which
+    rows were read: beside the steps if the program `reads_ahead`, else while it waited. `processor` is how long its
+    threads used a processor, and `queued` how long they waited for one. `after` is the time from the last pass until
+    the program was done with the feed.
     """
 
     feed: int
@@ -350,10 +395,10 @@ class FeedComplete(ToNode):
 class StepGrant(ToNode):
     """The next rows of a stream that count: each partition once, whatever number of attempts Spark made.
 
-    `steps` has pairs of a number of steps and the rows of each on this worker. A worker with fewer rows than a batch
-    pads it, so that all workers take the same number of steps. A single worker, or one that trains asynchronously, gets
-    None and takes its rows in full batches, and with `flush` the remainder too. With `fill` it takes a batch of padding
-    if it has no rows.
+    `steps` has pairs of a number of steps and the rows of this worker for them, with which it fills its shares as far
+    as they go; it pads the rest, so that all workers take the same number of steps. A single worker, or one that trains
+    asynchronously, gets None and takes its rows in full batches, and with `flush` the remainder too. With `fill` it
+    takes a batch of padding if it has no rows.
     """
 
     feed: int

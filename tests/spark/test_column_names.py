@@ -68,6 +68,7 @@ def test_records(spark, tmp_path):
         assert sorted(row["a.b"] for row in found.collect()) == expected()["a.b"]
 
 
+@pytest.mark.slow
 def test_the_model_of_2x(spark, tmp_path):
     summing(2).export(str(tmp_path / "saved"), verbose=False)
     import tensorflow as tf

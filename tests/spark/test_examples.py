@@ -5,6 +5,7 @@ import pytest
 from tests.support.examples import WITH_SPARK, run_examples
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 @pytest.mark.parametrize("name", sorted(WITH_SPARK))
 def test_examples_of(name, spark):

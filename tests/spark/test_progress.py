@@ -63,6 +63,7 @@ def epoch(number, **values):
     return EpochMetrics(number, time.time(), 1.0, values)
 
 
+@pytest.mark.slow
 @pytest.mark.masters("local")
 def test_an_epoch_is_a_job_without_tasks_also_while_all_slots_are_taken(spark, store):
     def occupy(batches):

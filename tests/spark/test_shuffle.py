@@ -8,6 +8,7 @@ from pyspark.sql import functions as f
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.feed.job import shuffles_globally, spread
 
+pytestmark = pytest.mark.masters("local")
 WORKERS = 3
 
 

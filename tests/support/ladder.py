@@ -6,8 +6,9 @@ marked `slow` CI runs a fifth with each commit (``TFOS_TEST_TURN``). Of ``make m
 runs a fifth of the others (``TFOS_TEST_TURN_OF=all``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
-all others: so the tests of a master stay in one process, one file after another. Those on `local`, which are most, are
-divided by files so that all processes take equally long. Tests in ``tests/unit`` go wherever there is time.
+all others; on `local` the first of Spark's Python workers does so too (``tests/support/spark_workers``). So the tests
+of a master stay in one process, one file after another. Those on `local`, which are most, are divided by files so that
+all processes take equally long. Tests in ``tests/unit`` go wherever there is time.
 """
 
 import faulthandler

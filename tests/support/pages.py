@@ -1,9 +1,9 @@
-"""Requests to a page of the driver, and its server-sent events."""
+"""Requests to a page of the driver, and what it shows."""
 
 import http.client
 import json
 import socket
-from contextlib import closing, contextmanager
+from contextlib import closing
 from urllib.parse import urlsplit
 
 
@@ -25,24 +25,20 @@ def with_token(url, path):
     return f"{path}{'&' if '?' in path else '?'}{urlsplit(url).query}"
 
 
-@contextmanager
-def events(url):
-    """Yield an iterator over the server-sent events: names and data."""
-    with closing(connection(url)) as made:
-        made.request("GET", with_token(url, "/events"))
-        with closing(made.getresponse()) as answer:
-            assert answer.headers["Content-Type"].startswith("text/event-stream")
-            yield _read_events(answer)
+def state(url, etag=""):
+    """Return the headers and the data that a page gets that has a state already; 304 has no data."""
+    status, headers, body = get(url, with_token(url, "/state"), **{"If-None-Match": etag})
+    assert status in (200, 304)
+    return headers, json.loads(body) if body else {}
 
 
-def _read_events(answer):
-    name = None
-    for line in answer:
-        field, _, value = line.decode().strip().partition(": ")
-        if field == "event":
-            name = value
-        elif field == "data":
-            yield name, json.loads(value)
+def states(url):
+    """Yield what a page gets, whenever it changes, until the cluster has ended."""
+    headers = {"ETag": ""}
+    while "Ended" not in headers:
+        headers, data = state(url, headers["ETag"])
+        if data:
+            yield data
 
 
 def free_port():

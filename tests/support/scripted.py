@@ -169,3 +169,11 @@ def fails(kind, reason="it did", delay=0.0):
         node.send(Failed(kind, reason))
 
     return script
+
+
+def take_steps(taken, shares, grant):
+    """Append the rows that a worker takes in each of the steps that it is granted."""
+    for count, rows in grant.steps or ():
+        first = len(taken)
+        left = [rows + shares.before(first) - shares.before(step) for step in range(first, first + count)]
+        taken += [max(0, min(shares.rows(first + step), each)) for step, each in enumerate(left)]

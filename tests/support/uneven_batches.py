@@ -1,5 +1,8 @@
 """Models whose weights show when rows do not count the same, and the batches that several workers share unevenly."""
 
+from collections import Counter
+from itertools import cycle, islice
+
 import keras
 import numpy as np
 
@@ -37,13 +40,15 @@ ESSENTIAL = (
 
 
 def in_steps(partitions, batch):
-    """Return the rows of each step: those of all workers."""
-    sizes = [batch // len(partitions) + (worker < batch % len(partitions)) for worker in range(len(partitions))]
-    steps = max(-(-len(rows) // size) for rows, size in zip(partitions, sizes, strict=True))
-    return [
-        [row for rows, size in zip(partitions, sizes, strict=True) for row in rows[step * size : (step + 1) * size]]
-        for step in range(steps)
-    ]
+    """Return the rows of each step: they are dealt to the workers in turn, first to those with the most rows."""
+    left = [list(rows) for rows in partitions]
+    turns = cycle(sorted(range(len(left)), key=lambda worker: -len(left[worker])))
+    steps = []
+    while any(left):
+        dealt = Counter(islice(turns, batch))
+        steps.append([row for worker, rows in enumerate(left) for row in rows[: dealt[worker]]])
+        left = [rows[dealt[worker] :] for worker, rows in enumerate(left)]
+    return steps
 
 
 class Place:

@@ -111,6 +111,7 @@ def _programs():
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_the_programs_of_the_readme_pass_mypy_strict(tmp_path):
     programs = _programs()
     assert len(programs) >= 2

@@ -24,6 +24,7 @@ VALUES = {
     "PartRef",
     "PartSummary",
     "Peer",
+    "Shares",
     "SplitManifest",
 }
 CLASSES = [

@@ -11,15 +11,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from threading import Thread
-from types import SimpleNamespace
 
 import pytest
 
-from tensorflowonspark.driver.dashboard import stream
+from tensorflowonspark.driver.dashboard.snapshots import Snapshots
 from tensorflowonspark.supervisor.supervisor import Supervisor
 from tensorflowonspark.terminal import CONSOLE
-from tensorflowonspark.transport.server import _errors_to_peer
-from tests.support.programs import wait_for
+from tensorflowonspark.transport.server import _text_for_peer
 
 
 @pytest.fixture
@@ -40,24 +38,14 @@ def full():
 
 def failing_call():
     """Serve a call of another process that fails, of which it waits for the error."""
-    with suppress(Exception), _errors_to_peer():
-        raise KeyError("column")
+    _text_for_peer(KeyError("column"))
 
 
 def failing_dashboard():
-    """Refresh a page that can't be refreshed, and close it with the cluster."""
-
-    def refresh():
-        broadcast.refreshed += 1
-        if broadcast.refreshed > 1:
-            raise KeyError("node")
-
-    broadcast = stream.Broadcast(SimpleNamespace(refresh=refresh, full=dict, node_count=1))
-    broadcast.refreshed = 0
-    page = broadcast.subscribe()
-    next(page)
-    wait_for(lambda: broadcast.refreshed > 2, 20)
-    broadcast.close()
+    """Answer a page whose state can't be made, and close it with the cluster."""
+    shown = Snapshots(dict)
+    shown.answer("")
+    shown.close()
 
 
 def unknown_message():
@@ -66,8 +54,7 @@ def unknown_message():
 
 
 @pytest.mark.parametrize("act", [failing_call, failing_dashboard, unknown_message])
-def test_what_serves_others_does_not_wait_for_a_log_that_nobody_reads(full, monkeypatch, act):
-    monkeypatch.setattr(stream, "_LEAST_SECONDS", 0.01)
+def test_what_serves_others_does_not_wait_for_a_log_that_nobody_reads(full, act):
     logger = logging.getLogger("tensorflowonspark")
     with open(full, "w") as file:
         handler = logging.StreamHandler(file)

@@ -11,10 +11,10 @@ from tensorflowonspark.cli.signals import ended_by_signals
 from tensorflowonspark.driver.preflight import examine_environment, wheels_of
 from tensorflowonspark.driver.spark.private_names import python_problems
 from tensorflowonspark.errors import EnvironmentNotReady
-from tensorflowonspark.task.environment import Environment, own_environment
+from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
 from tensorflowonspark.task.fabric import Fabric, NcclChoice, find_fabric
 
-__all__ = ["Report", "add_to", "check"]
+__all__ = ["CheckReport", "add_to", "check"]
 
 _MEBIBYTE, _GIBIBYTE = 1 << 20, 1 << 30
 _DYNAMIC = (
@@ -25,7 +25,7 @@ _UNLIMITED = 1 << 40  # open files: more than any host has
 
 
 @dataclass
-class Report:
+class CheckReport:
     """What a check has found.
 
     Attributes
@@ -77,7 +77,7 @@ def _check(options: argparse.Namespace) -> int:
     return 0
 
 
-def check(options: argparse.Namespace) -> Report:
+def check(options: argparse.Namespace) -> CheckReport:
     """Return the report on this machine and, if the command line has an option of Spark, on the executors.
 
     Parameters
@@ -96,14 +96,14 @@ def check(options: argparse.Namespace) -> Report:
         found["tensorflow"] += f" ({', '.join(wheels)})"
     with_cluster = _names_spark(options) and {"pyspark", "java"} <= set(found)
     lines = [f"{name:20}{version}" for name, version in found.items()] if with_cluster or not problems else []
-    report = Report(lines, problems)
+    report = CheckReport(lines, problems)
     if "pyspark" in found:
         report.problems += python_problems()
     if with_cluster:
         _check_cluster(options, report)
         return report
     if {"pyspark", "tensorflow"} <= set(found) and not problems:
-        own = Environment.of(own_environment())
+        own = ExecutorEnvironment.of(own_environment())
         report.problems += _own_problems(own)
         report.lines += [f"{'bytecode':20}{own.bytecode}"] if own.bytecode else []
     if getattr(options, "gpu", False):
@@ -115,7 +115,7 @@ def check(options: argparse.Namespace) -> Report:
     return report
 
 
-def _own_problems(own: Environment) -> list[str]:
+def _own_problems(own: ExecutorEnvironment) -> list[str]:
     """Return a line for each package that can't be imported here, and for each feature that lacks a private name."""
     unfit = [f"this machine: {package} can't be imported: {error}" for package, error in own.errors.items()]
     return unfit + [f"this machine: {problem}" for problem in own.missing]
@@ -129,7 +129,7 @@ def _names_spark(options: argparse.Namespace) -> bool:
     return names_spark(options)
 
 
-def _check_cluster(options: argparse.Namespace, report: Report) -> None:
+def _check_cluster(options: argparse.Namespace, report: CheckReport) -> None:
     """Add the executors to a report."""
     from tensorflowonspark.cli.spark import start_session, stop_session, submit_arguments
     from tensorflowonspark.driver.executor_checks import examine_executors, named_hosts, problems_of
@@ -155,7 +155,7 @@ def _check_cluster(options: argparse.Namespace, report: Report) -> None:
             return
         finally:
             stop_session(spark)
-        own = Environment.of(importing.result())
+        own = ExecutorEnvironment.of(importing.result())
     report.hosts = [name for each in executors for name in (each.host, each.address)]
     report.lines += _table(executors)
     report.lines += _fabric_lines([(each.host, each.fabric) for each in executors if each.fabric is not None])
@@ -168,7 +168,7 @@ def _check_cluster(options: argparse.Namespace, report: Report) -> None:
     report.problems += problems_of(own, executors)
 
 
-def _table(executors: Sequence[Environment]) -> list[str]:
+def _table(executors: Sequence[ExecutorEnvironment]) -> list[str]:
     """Return the lines of a table with a row for each executor."""
     facts = ["GPUs", "slots", "/dev/shm", "open files", "driver"]  # noqa: S108 - a title
     head = ["executor", "Python", "TensorFlow", "Keras", "pyarrow", "tfos", *facts]

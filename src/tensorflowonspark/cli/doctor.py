@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from tensorflowonspark.cli.check import Report, check
+from tensorflowonspark.cli.check import CheckReport, check
 from tensorflowonspark.cli.redaction import Redaction
 from tensorflowonspark.cli.settings import given_in_environment, spark_settings
 from tensorflowonspark.cli.spark import add_spark_options
@@ -54,7 +54,7 @@ def add_to(commands: Any) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     if options.output and not Path(options.output).absolute().parent.is_dir():
         raise SpecError(f"--output {options.output}: there is no such directory")
-    found, failure = Report(), ""
+    found, failure = CheckReport(), ""
     try:
         found = check(options)
     except ClusterError as error:
@@ -71,7 +71,7 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(found: Report, failure: str) -> str:
+def _report(found: CheckReport, failure: str) -> str:
     redaction = Redaction(hosts=found.hosts)
     checked = "\n".join(
         [*found.lines, *(f"problem: {each}" for each in found.problems), *([failure] if failure else [])]

@@ -21,7 +21,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.cli.settings import spark_settings
 from tensorflowonspark.errors import SpecError, StorageError
 
-__all__ = ["Environment", "add_environment_options", "find_environment"]
+__all__ = ["PythonEnvironment", "add_environment_options", "find_environment"]
 
 _NAME = "environment"  # the directory beside the executors into which Spark unpacks the archive
 _ARCHIVES = ("spark.archives", "spark.yarn.dist.archives")
@@ -50,7 +50,7 @@ def add_environment_options(group: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Environment:
+class PythonEnvironment:
     """A Python environment for the executors.
 
     Parameters
@@ -111,7 +111,7 @@ class Environment:
         return f"{source} ({size / 1e3:.1f} GB)" if size >= 1e3 else f"{source} ({size:.0f} MB)"  # noqa: PLR2004
 
 
-def find_environment(options: argparse.Namespace, submit: Sequence[str]) -> Environment | None:
+def find_environment(options: argparse.Namespace, submit: Sequence[str]) -> PythonEnvironment | None:
     """Return the environment that a command line asks for; nothing is packed yet.
 
     Parameters
@@ -123,7 +123,7 @@ def find_environment(options: argparse.Namespace, submit: Sequence[str]) -> Envi
 
     Returns
     -------
-    Environment or None
+    PythonEnvironment or None
         None if the executors have their own Python. If ``auto`` can't ship one, a line on standard error has the
         reason.
 
@@ -187,12 +187,12 @@ def _cache(given: str | None, master: str) -> str:
     return storage.absolute_path(_CACHE, str(Path.cwd()))
 
 
-def _existing(url: str) -> Environment:
+def _existing(url: str) -> PythonEnvironment:
     if not url.endswith(_ENDINGS):
         raise SpecError(f"--python-env {url}: expected a packed environment, as URL.tar.gz")
     if not _exists(url):
         raise SpecError(f"--python-env {url} doesn't exist")
-    return Environment(url)
+    return PythonEnvironment(url)
 
 
 def _exists(url: str) -> bool:
@@ -203,14 +203,14 @@ def _exists(url: str) -> bool:
         raise StorageError(f"{url}: {error}") from error
 
 
-def _to_pack(source: Path, cache: str) -> Environment:
+def _to_pack(source: Path, cache: str) -> PythonEnvironment:
     if source.is_file() and source.name.endswith(_ENDINGS):
         name = _digest_of_file(source)
     else:
         _check(source)
         name = _digest(source)
     url = f"{cache}/{name}.tar.gz"
-    return Environment(url) if _exists(url) else Environment(url, source)
+    return PythonEnvironment(url) if _exists(url) else PythonEnvironment(url, source)
 
 
 # ---- what is in an environment

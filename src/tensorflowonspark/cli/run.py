@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.cli.cluster_mode import check_cluster_mode, run_in_cluster, staging_folder
-from tensorflowonspark.cli.python_env import Environment, add_environment_options, find_environment
+from tensorflowonspark.cli.python_env import PythonEnvironment, add_environment_options, find_environment
 from tensorflowonspark.cli.settings import spark_settings, use_hadoop_settings
 from tensorflowonspark.cli.signals import Signalled, ended_by_signals, exit_code_of_signal
 from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_session, stop_session, submit_arguments
@@ -282,7 +282,7 @@ def _describe(
     script: Script,
     nodes: ClusterSpec,
     submit: list[str],
-    environment: Environment | None,
+    environment: PythonEnvironment | None,
 ) -> None:
     lines = {
         "script": shlex.join([*(["-m"] if script.is_module else []), script.name, *shown_words(script.arguments)]),

@@ -17,7 +17,7 @@ from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.replacement import Replacements
 from tensorflowonspark.driver.spark.backend import Backend, SlotsWanted
-from tensorflowonspark.driver.spark.jobs import Job, Stage
+from tensorflowonspark.driver.spark.jobs import RunningJob, Stage
 from tensorflowonspark.driver.spark.naming import describe_job
 from tensorflowonspark.errors import ClusterError, FeedError, StartError
 from tensorflowonspark.messages import Stop
@@ -96,7 +96,7 @@ class ClusterAttempt:
         self._replacements = Replacements(backend, config, self.monitor, self._plan) if config.restarts_nodes else None
         self.address: tuple[str, int] = ("", 0)
         self.advice: str | None = None
-        self._job: Job | None = None  # that feeds
+        self._job: RunningJob | None = None  # that feeds
         self._feed: FeedSpec | None = None  # of the tasks that hold the nodes
         self._server: transport.Server | None = None
         self._stage: Stage | None = None
@@ -315,7 +315,7 @@ class ClusterAttempt:
             self._server.close()
         self.console.close()
 
-    def hold_job(self, job: Job) -> None:
+    def hold_job(self, job: RunningJob) -> None:
         """Take a feeding job, which ends with the cluster, or when a node fails."""
         self._job = job
 

@@ -12,7 +12,7 @@ from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, count_slots, find_slots, listen
 from tensorflowonspark.errors import EnvironmentNotReady, SlotsError
-from tensorflowonspark.task.environment import PACKAGES, Environment, report_environment
+from tensorflowonspark.task.environment import PACKAGES, ExecutorEnvironment, report_environment
 from tensorflowonspark.task.fabric import Fabric
 from tensorflowonspark.transport import new_credentials
 
@@ -33,7 +33,7 @@ _HOSTS_NAMED = 3
 _INSTALL = "install it there, set PYSPARK_PYTHON to a Python that has it, or ship an environment with --archives"
 
 
-def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[Environment]:
+def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[ExecutorEnvironment]:
     """Return the environment of each executor, by host, from a job of one task for each slot.
 
     Parameters
@@ -62,7 +62,7 @@ def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[En
     finally:
         server.close()
     slots_of = Counter(key for key, _ in rows)
-    found = {key: Environment.of(fields, slots_of[key]) for key, fields in rows if fields is not None}
+    found = {key: ExecutorEnvironment.of(fields, slots_of[key]) for key, fields in rows if fields is not None}
     if missing := slots_of.keys() - found.keys():
         hosts = named_hosts(sorted(key.split()[0] for key in missing))
         raise EnvironmentNotReady(f"{hosts}: not examined, each task waited for another one: run tfos check again")
@@ -114,20 +114,20 @@ def _job_problem(error: Exception) -> str:
     return f"Spark could not run a Python task on the executors: {cause}"
 
 
-def problems_of(own: Environment, executors: Sequence[Environment]) -> list[str]:
+def problems_of(own: ExecutorEnvironment, executors: Sequence[ExecutorEnvironment]) -> list[str]:
     """Return a line for each problem of the executors, with the hosts that have it and what to do.
 
     Parameters
     ----------
-    own : Environment
+    own : ExecutorEnvironment
         That of the driver, with whose versions those of the executors are compared.
-    executors : sequence of Environment
+    executors : sequence of ExecutorEnvironment
         Those of the executors.
 
     Examples
     --------
-    >>> here = Environment("edge", "", "3.12.1", {"tensorflow": "2.21.0"}, {}, 0, None, 1 << 20, "")
-    >>> there = Environment("h1", "", "3.12.1", {"tensorflow": "2.20.0"}, {}, 0, None, 1 << 20, "")
+    >>> here = ExecutorEnvironment("edge", "", "3.12.1", {"tensorflow": "2.21.0"}, {}, 0, None, 1 << 20, "")
+    >>> there = ExecutorEnvironment("h1", "", "3.12.1", {"tensorflow": "2.20.0"}, {}, 0, None, 1 << 20, "")
     >>> problems_of(here, [there])
     ['h1: tensorflow 2.20.0, and on this machine 2.21.0: install one version on both']
     """
@@ -138,7 +138,7 @@ def problems_of(own: Environment, executors: Sequence[Environment]) -> list[str]
     return [f"{named_hosts(of)}: {problem}" for problem, of in hosts.items()]
 
 
-def _problems(own: Environment, executor: Environment) -> "Iterator[str]":
+def _problems(own: ExecutorEnvironment, executor: ExecutorEnvironment) -> "Iterator[str]":
     clash = pyarrow_problem(executor.versions.get("pyarrow", "0"), executor.versions.get("numpy", "2"))
     if clash:
         yield clash

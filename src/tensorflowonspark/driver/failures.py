@@ -155,13 +155,17 @@ def unanswered(peer: Node) -> Failed:
 def find_hung(nodes: Sequence[Node], trainers: Sequence[Node], feed: int | None) -> tuple[Node, Failed] | None:
     """Return the node that hangs and its failure, or None.
 
-    Nodes that train together wait for each other, and one may wait any length of time for another that is busy. So the
-    training hangs only if all of them are idle, none has a reason to wait (for rows, a file system, or a feed that is
-    on its way or not begun), and one has steps to take. The node at fault is then one outside of TensorFlow, which
-    keeps the others waiting; if there is none, one that does not answer; else the one with the fewest steps. One that
-    does not answer may still be about to find a peer that has just come up, and gets the time that TensorFlow takes.
+    A node that trains with others may wait any length of time for one that is busy. So a training hangs only if
 
-    Any other node waits for none: it hangs if it is idle and does not answer.
+    - all its nodes are idle,
+    - none waits with a reason: for rows, for a file system, or for a feed that is on its way or has not begun,
+    - and one of them has steps to take.
+
+    The node at fault is then one that stands still outside of TensorFlow, which keeps the others waiting. If there is
+    none, it is one that does not answer; else the one with the fewest steps. A node that does not answer may be about
+    to find a peer that has just come up: it gets the time that TensorFlow takes for that.
+
+    A node that trains with no other hangs if it is idle and does not answer.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ from tensorflowonspark.keras.preprocessing import (
     set_quantiles,
     set_tokens,
 )
-from tensorflowonspark.keras.shards import shard_batch_rows
+from tensorflowonspark.keras.shards import is_shard
 
 __all__ = ["Workers", "connect", "wrap_layers"]
 
@@ -63,7 +63,7 @@ def _adapt(wrapped: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, An
     data, steps = given["data"], given.get("steps")
     if not _workers or not family_of(layer) or fixed_reason(layer) or not _in_batches(data):
         return wrapped(*args, **kwargs)
-    is_share = shard_batch_rows(data) is not None
+    is_share = is_shard(data)
     if is_share:
         _refuse_caches(data)
     with StatePass.begin() as state_pass:

@@ -25,7 +25,7 @@ def callbacks_in(callbacks: Any) -> list[Any]:
 
 
 def replaced(model: Any, callbacks: Any, selected: list[Any]) -> Any:
-    """Return what ``fit`` takes in place of the callbacks that it was given, to call those that are selected."""
+    """Return the argument for ``fit`` with which it calls only the selected ones of the callbacks it was given."""
     if not hasattr(callbacks, "callbacks"):
         return selected
     for callback in selected:

@@ -26,7 +26,7 @@ import tensorflow as tf
 from tensorflowonspark.keras.loss_terms import COUNT, KERAS, SUM, is_of_keras, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 
-__all__ = ["Step", "current_step", "on_replica"]
+__all__ = ["GlobalStep", "current_step", "on_replica"]
 
 _WEIGHT = "sample_weight"
 _LIBRARIES = ("builtins", "keras.", "tensorflow.")
@@ -35,7 +35,7 @@ _DIVIDING = {"num_replicas_in_sync", "compute_average_loss", "scale_regularizati
 
 
 @dataclass
-class Step:
+class GlobalStep:
     """The step that one of several replicas takes, or whose graph is made.
 
     Attributes
@@ -128,10 +128,10 @@ class Step:
         return value * tf.cast(self.share, value.dtype)
 
 
-_current: ContextVar[Step | None] = ContextVar("step", default=None)  # replicas run in threads of their own
+_current: ContextVar[GlobalStep | None] = ContextVar("step", default=None)  # replicas run in threads of their own
 
 
-def current_step() -> Step | None:
+def current_step() -> GlobalStep | None:
     """Return the step that this replica takes, if it is one of several."""
     return _current.get()
 
@@ -154,7 +154,7 @@ def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> C
             data = trainer.tree.map_structure(_of_any_size, data) if own else data
         rows = mark(_rows(data) if real is None else tf.reduce_sum(tf.cast(real, tf.float32)))
         total = mark(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows))
-        token = _current.set(Step(model, rows, total, real, name, divisor, notes))
+        token = _current.set(GlobalStep(model, rows, total, real, name, divisor, notes))
         try:
             outputs = step(data)
             return trainer.tree.map_structure(_output, outputs) if own else outputs

@@ -13,9 +13,9 @@ import numpy as np
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.keras.rounds import (
     RoundSettings,
+    RoundWorkers,
     Shared,
     Vector,
-    Workers,
     connected,
     first_shared,
     flatten,
@@ -55,7 +55,7 @@ class _Averaging(keras.callbacks.Callback):
         self._compress = compress
         self._min_workers = min_workers
         self._timeout = float(timeout)
-        self._workers: Workers | None = None
+        self._workers: RoundWorkers | None = None
         self._settings: RoundSettings | None = None
         self._shared: Shared | None = None
         self._first = 0  # the number of the first batch of an execution

@@ -24,7 +24,7 @@ import tensorflow as tf
 import wrapt
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.global_batch import Step, current_step
+from tensorflowonspark.keras.global_batch import GlobalStep, current_step
 from tensorflowonspark.keras.loss_terms import KERAS, MEAN, SUM, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.own_losses import is_sum
@@ -119,7 +119,7 @@ def divide_by_all(losses: ModuleType) -> None:
         wrapt.wrap_function_wrapper(losses, name, wrapper)
 
 
-def _scaled(step: Step, loss: Any) -> Any:
+def _scaled(step: GlobalStep, loss: Any) -> Any:
     """Return a replica's additional loss, in place of Keras's ``scale_loss_for_distribution``."""
     if not step.here:  # a graph that outlives this step's tensors
         return loss / (step.divisor if step.name else tf.distribute.get_strategy().num_replicas_in_sync)
@@ -129,7 +129,7 @@ def _scaled(step: Step, loss: Any) -> Any:
 
 
 def _reduced(
-    losses: Any, step: Step, reduce: Any, values: Any, weights: Any, mask: Any, reduction: str, dtype: Any
+    losses: Any, step: GlobalStep, reduce: Any, values: Any, weights: Any, mask: Any, reduction: str, dtype: Any
 ) -> Any:
     """Return a replica's loss, in place of Keras's ``reduce_weighted_values``."""
     ops = losses.ops

@@ -13,19 +13,19 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.global_batch import Step, current_step
+from tensorflowonspark.keras.global_batch import GlobalStep, current_step
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.loss_terms import FREE, KERAS, MEAN, SUM, is_of_keras, mark, terms
 
 __all__ = ["is_sum", "track_all_rows", "weigh_gradients", "weighted"]
 
 
-def is_sum(step: Step, loss: Any, *, strict: bool) -> bool:
+def is_sum(step: GlobalStep, loss: Any, *, strict: bool) -> bool:
     """Return whether a loss is a sum over rows, and not a mean over them.
 
     Parameters
     ----------
-    step : Step
+    step : GlobalStep
         The step that computes it.
     loss : tf.Tensor
         The loss.
@@ -79,7 +79,7 @@ def weigh_gradients(trainer: ModuleType) -> None:
     wrap(trainer.tf, "GradientTape.gradient", gradient)
 
 
-def _factor(step: Step, loss: Any, of_sum: bool) -> Any:
+def _factor(step: GlobalStep, loss: Any, of_sum: bool) -> Any:
     """Return by what the gradient of a replica's loss is multiplied."""
     if not of_sum:
         return step.share * step.divisor
@@ -136,7 +136,7 @@ def track_all_rows(trainer: ModuleType) -> None:
     wrap(trainer.base_trainer, "Trainer.compute_loss", compute_loss)
 
 
-def _of_all_rows(step: Step, mean: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
+def _of_all_rows(step: GlobalStep, mean: Any, values: Any, sample_weight: Any) -> tuple[Any, Any]:
     """Return the arguments of a ``Mean`` in place of a replica's own values and their weights."""
     outputs = getattr(step.model._compile_loss, "metrics", [])  # with weights, if Keras knows a number of rows
     is_output = any(mean is each for each in outputs)

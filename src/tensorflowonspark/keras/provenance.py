@@ -22,13 +22,22 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["SHARE", "Generator", "Reader", "add_source", "report_read", "sources", "track_adapters", "track_datasets"]
+__all__ = [
+    "SHARE",
+    "Generator",
+    "SourceReader",
+    "add_source",
+    "report_read",
+    "sources",
+    "track_adapters",
+    "track_datasets",
+]
 
 _SOURCES = "_tensorflowonspark_sources"
 _running = threading.local()  # the readers that run in this thread, from the outermost
 
 
-class Reader:
+class SourceReader:
     """Code that may read from a feed."""
 
     def __init__(self) -> None:
@@ -46,7 +55,7 @@ class Reader:
             stack.pop()
 
 
-SHARE = Reader()  # a feed itself
+SHARE = SourceReader()  # a feed itself
 SHARE.reads_feed = True
 
 
@@ -70,7 +79,7 @@ def report_read() -> None:
             )
 
 
-class Generator(Reader):
+class Generator(SourceReader):
     """A generator function of ``tf.data.Dataset.from_generator``.
 
     Parameters
@@ -145,13 +154,13 @@ def _resumed(first: list[Any], error: Exception | None, rest: Iterator[Any]) -> 
     yield from rest
 
 
-def sources(dataset: Any) -> frozenset[Reader]:
+def sources(dataset: Any) -> frozenset[SourceReader]:
     """Return the sources of a dataset."""
-    found: frozenset[Reader] = getattr(dataset, _SOURCES, frozenset())
+    found: frozenset[SourceReader] = getattr(dataset, _SOURCES, frozenset())
     return found
 
 
-def add_source(dataset: Any, *added: Reader) -> None:
+def add_source(dataset: Any, *added: SourceReader) -> None:
     """Add sources to a dataset, to its tensor, and to the functions that make it."""
     tensor = dataset._variant_tensor
     holders = [dataset, tensor]
@@ -193,7 +202,7 @@ def track_datasets(dataset_ops: ModuleType) -> None:
 def _collect_sources(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     wrapped(*args, **kwargs)
     with suppress(NotImplementedError, AttributeError):  # datasets that do not expose their inputs
-        found = frozenset[Reader]().union(*map(sources, [dataset._variant_tensor, *dataset._inputs()]))
+        found = frozenset[SourceReader]().union(*map(sources, [dataset._variant_tensor, *dataset._inputs()]))
         for function in dataset._functions():
             concrete = function.function
             found = found.union(*map(sources, [concrete.graph, *concrete.captured_inputs]))
@@ -227,7 +236,7 @@ def track_adapters(module: ModuleType) -> None:
     """Have Keras's adapters report what they prefetch from generators (called after the import of their module)."""
 
     def watched(wrapped: Any, adapter: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        reader = adapter.__dict__.setdefault("_tensorflowonspark_reader", Reader())
+        reader = adapter.__dict__.setdefault("_tensorflowonspark_reader", SourceReader())
         with reader.running():
             result = wrapped(*args, **kwargs)
         dataset = result if result is not None else getattr(adapter, "_dataset", None)  # of Keras 3, or of tf_keras

@@ -17,9 +17,9 @@ import numpy.typing as npt
 __all__ = [
     "NOTHING_SHARED",
     "RoundSettings",
+    "RoundWorkers",
     "Shared",
     "Vector",
-    "Workers",
     "connect",
     "connected",
     "first_shared",
@@ -94,7 +94,7 @@ class RoundSettings:
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
-class Workers(Protocol):
+class RoundWorkers(Protocol):
     """The workers that train together, as one of them sees them."""
 
     name: str  # of this worker, and its host, for errors
@@ -118,15 +118,15 @@ class Workers(Protocol):
         """
 
 
-_workers: list[Workers | None] = []  # one in a node, else none
+_workers: list[RoundWorkers | None] = []  # one in a node, else none
 
 
-def connect(workers: Workers | None) -> None:
+def connect(workers: RoundWorkers | None) -> None:
     """Have the callbacks of this node take part in rounds with other workers, or with none."""
     _workers[:] = [workers]
 
 
-def connected() -> Workers | None:
+def connected() -> RoundWorkers | None:
     """Return the workers of this process's cluster; None outside of a node, and for a worker without others."""
     return _workers[0] if _workers else None
 

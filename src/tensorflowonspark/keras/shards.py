@@ -22,9 +22,9 @@ from tensorflowonspark.keras.provenance import Generator, sources
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["distribute_shards_whole", "is_predicting", "mark_shard", "predicting", "shard_batch_rows"]
+__all__ = ["distribute_shards_whole", "is_predicting", "is_shard", "mark_shard", "predicting"]
 
-_MARK = "tensorflowonspark_shard_of_"
+_MARK = "tensorflowonspark_shard"
 _predicts = ContextVar("predicts", default=False)
 _running = [0]  # calls of `predict`; a strategy's replicas run in threads of their own, without the context variable
 
@@ -46,23 +46,21 @@ def is_predicting() -> bool:
     return _running[0] > 0
 
 
-def mark_shard(dataset: "tf.data.Dataset", batch_rows: int) -> "tf.data.Dataset":
-    """Return a dataset that is marked as one worker's share, in batches of at most `batch_rows` rows."""
+def mark_shard(dataset: "tf.data.Dataset") -> "tf.data.Dataset":
+    """Return a dataset that is marked as one worker's share."""
     import tensorflow as tf
 
     options = tf.data.Options()
-    options.framework_type = [f"{_MARK}{batch_rows}"]
+    options.framework_type = [_MARK]
     # Strategies of one process with several GPUs: divide batches, and never drop any.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return dataset.with_options(options)
 
 
-def shard_batch_rows(dataset: Any) -> int | None:
-    """Return the rows in a batch of a marked dataset, or None if it is not marked."""
+def is_shard(dataset: Any) -> bool:
+    """Return whether a dataset is marked as one worker's share."""
     options = getattr(dataset, "options", None)
-    names = (options().framework_type or []) if callable(options) else []
-    marks = [name.removeprefix(_MARK) for name in names if name.startswith(_MARK)]
-    return int(marks[0]) if marks else None
+    return callable(options) and _MARK in (options().framework_type or [])
 
 
 def distribute_shards_whole(distribute_lib: ModuleType) -> None:
@@ -75,13 +73,12 @@ def distribute_shards_whole(distribute_lib: ModuleType) -> None:
         replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
         if _predicts.get() and replicas == 1:
             return dataset
-        rows = shard_batch_rows(dataset)
-        if rows is None and not _predicts.get() and not _is_share(dataset):
+        if not (_predicts.get() or is_shard(dataset) or _is_share(dataset)):
             row_counts.note_dataset(dataset, DataPath.UNKNOWN if _is_off(dataset) else DataPath.DIVIDED)
             options = args[1:] if args else [kwargs["options"]] if "options" in kwargs else []
             return wrapped(_sorted(dataset), *options)
         row_counts.note_dataset(dataset, DataPath.WHOLE)
-        per_replica = _divided(dataset, rows, replicas)
+        per_replica = _divided(dataset, replicas)
         return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 
     wrapt.wrap_function_wrapper(distribute_lib, "StrategyBase.experimental_distribute_dataset", distribute)
@@ -120,12 +117,13 @@ def _sorted(dataset: Any) -> Any:
     return dataset.map(in_order) if any(map(is_sparse, tf.nest.flatten(dataset.element_spec))) else dataset
 
 
-def _divided(dataset: Any, rows: int | None, replicas: int) -> Any:
-    """Return the dataset of one worker with each batch divided among its replicas."""
+def _divided(dataset: Any, replicas: int) -> Any:
+    """Return the dataset of one worker with each batch divided among its replicas.
+
+    ``rebatch`` fills up a replica with rows of the next batch: the worker would take fewer steps than the others.
+    """
     if replicas == 1:
         return dataset
-    if rows is not None:
-        return dataset.rebatch(-(-rows // replicas))
     from tensorflow.python.data.experimental.ops.distribute import _LegacyRebatchDataset
 
     return _LegacyRebatchDataset(dataset, replicas)

@@ -1,10 +1,8 @@
 """Distribution of models to Spark's Python workers: copied to each executor and loaded once."""
 
-import atexit
 import io
 import os
 import pickle
-import shutil
 import tempfile
 import zipfile
 from collections import OrderedDict
@@ -218,7 +216,6 @@ def _plain(result: Any) -> Any:
     return result.numpy() if hasattr(result, "numpy") else result
 
 
-_directory: list[str] = []  # one, from which executors may fetch files at any time
 _sent: set[tuple[str, str]] = set()
 
 
@@ -255,22 +252,19 @@ def distribute(
 
 
 def _send(spark: "SparkSession", name: str, data: bytes) -> None:
-    if not _directory:
-        _directory.append(tempfile.mkdtemp(prefix="tfos-models-"))
-        atexit.register(_remove, _directory[0], os.getpid())
-    path = Path(_directory[0], name)
-    if not path.exists():
-        path.write_bytes(data)
     if is_remote(spark):
-        spark.addArtifacts(str(path), file=True)
-    else:
-        spark.sparkContext.addFile(str(path))
+        with tempfile.TemporaryDirectory(prefix="tfos-") as directory:
+            path = Path(directory, name)
+            path.write_bytes(data)
+            spark.addArtifacts(str(path), file=True)
+        return
+    from pyspark import SparkFiles
 
-
-def _remove(directory: str, owner: int) -> None:
-    """Remove a directory when the process that made it ends, and not when a forked child does."""
-    if os.getpid() == owner:
-        shutil.rmtree(directory, ignore_errors=True)
+    # Executors fetch it at any time. Spark removes this directory, however the driver ends.
+    path = Path(SparkFiles.getRootDirectory(), "models-to-fetch", name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    spark.sparkContext.addFile(str(path))
 
 
 def _identity(spark: "SparkSession") -> str:

@@ -105,26 +105,27 @@ def _input_of_each(inputs: Sequence[TensorInfo], columns: Sequence[str]) -> list
     return [by_name.get(column) for column in columns]
 
 
-def to_inputs(features: Any, inputs: Sequence[TensorInfo]) -> Any:
+def to_inputs(features: Mapping[str, Any], inputs: Sequence[TensorInfo]) -> Any:
     """Return a batch's features in the structure of the model's inputs.
 
     Parameters
     ----------
-    features : tensor or mapping
-        One column's tensor, or tensors by column.
+    features : mapping
+        Tensors by column.
     inputs : sequence of TensorInfo
         The model's inputs; empty if they are unknown, as before its first call.
 
     Returns
     -------
     tensor or dict
-        For an input of integers, of its dtype: Keras would cast them too, but let a large one become another.
+        One tensor for one input, and for one column if no input is known; otherwise tensors by input. For an input of
+        integers, of its dtype: Keras would cast them too, but let a large one become another.
     """
-    if not isinstance(features, Mapping):
-        return _whole(inputs[0].name, features, inputs[0]) if len(inputs) == 1 else features
-    if len(inputs) == 1:
-        columns = [(name, each) for name, each in features.items()]
-        return _side_by_side(columns, inputs[0]) if len(columns) > 1 else _whole(*columns[0], inputs[0])
+    columns = list(features.items())
+    if len(inputs) == 1 and len(columns) > 1:
+        return _side_by_side(columns, inputs[0])
+    if len(columns) == 1 and len(inputs) <= 1:
+        return _whole(*columns[0], inputs[0] if inputs else None)
     taken = dict(zip(features, _input_of_each(inputs, list(features)), strict=True))
     return {
         taken_by.name if taken_by else name: _whole(name, features[name], taken_by) for name, taken_by in taken.items()
@@ -187,7 +188,8 @@ def exact_cast(name: str, values: Any, dtype: str) -> Any:
         fits = (tf.math.ceil(flat) >= float(new.min)) & (flat < float(new.max + 1))
     message = (
         f"column {name!r} ({old.name}) has a value that does not fit into {new.name}, which its input takes: give the "
-        "model an input of int64 (on JAX with JAX_ENABLE_X64=1), or change the value in Spark"
+        "model an input of int64 (on JAX with JAX_ENABLE_X64=1), or change the value in Spark; the first such values:"
     )
-    with tf.control_dependencies([tf.debugging.assert_equal(fits, True, message)]):
+    wrong = tf.boolean_mask(flat, ~fits)
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message, wrong], summarize=3)]):
         return tf.cast(values, new)

@@ -203,7 +203,8 @@ class _Predictor:
         bundle, by_column = self._stage._bundle, self._stage._by_column
         nested = [each.name for each in self._taken.schema if holds_arrays(each.dataType)]
         shapes = column_shapes(bundle.inputs, columns, nested, by_column["shapes"])
-        features = features_of(TakenColumns(tuple(columns), {**by_column, "shapes": shapes}), batch)
+        taken = TakenColumns(tuple(columns), {**by_column, "shapes": shapes})
+        features = features_of(taken, batch, by_name=bundle.kind != "function")
         values = call_in_pieces(self._call, features, batch, self._stage.getInferenceBatchSize())
         found: dict[str, Any] = {}
         for outputs, names in _groups(self._stage):

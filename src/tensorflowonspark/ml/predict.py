@@ -150,7 +150,8 @@ def _is_valid(plan: PredictPlan, row: pa.RecordBatch) -> bool:
 
 
 def _results(plan: PredictPlan, schema: pa.Schema, batch: pa.RecordBatch, partition: int, row: int) -> pa.RecordBatch:
-    features = features_of(plan.taken, batch, partition, row)
+    # A function of the user takes a single column as an array.
+    features = features_of(plan.taken, batch, partition, row, by_name=plan.model.bundle.kind != "function")
     values = call_in_pieces(loaded(plan.model), features, batch, plan.batch_rows)
     results: dict[str, Any] = {} if plan.outputs else values
     for outputs, columns in plan.outputs:
@@ -175,7 +176,9 @@ def _rows_per_call(batch: pa.RecordBatch) -> int:
     return int(min(max(_BATCH_BYTES * batch.num_rows // max(1, batch.nbytes), _MIN_ROWS), _MAX_ROWS))
 
 
-def features_of(taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, row: int = 0) -> Any:
+def features_of(
+    taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, row: int = 0, *, by_name: bool = False
+) -> Any:
     """Return the features of a batch as NumPy arrays: one, or a dict of them by name.
 
     Parameters
@@ -186,6 +189,8 @@ def features_of(taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, 
         The rows.
     partition, row : int
         The partition's number and that of the batch's first row in it, for errors.
+    by_name : bool
+        Whether a single column is a dict too.
 
     Raises
     ------
@@ -206,7 +211,7 @@ def features_of(taken: TakenColumns, batch: pa.RecordBatch, partition: int = 0, 
     arrays = {name: to_array(flat.column(name), kind) for name, kind in selection.kinds.items()}
     if taken.parameters is not None:
         return {parameter: arrays[column] for parameter, column in taken.parameters.items()}
-    return selection.pick_features(arrays)
+    return arrays if by_name else selection.pick_features(arrays)
 
 
 def _slice(features: Any, start: int, stop: int) -> Any:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Trained", "TrainingJob", "adapt_layers", "check_compilation", "train"]
 
 _log = logging.getLogger(__name__)
+_METRICS = {"accuracy", "acc", "crossentropy", "ce"}  # that Keras chooses by the loss
 
 
 @dataclass(frozen=True)
@@ -130,13 +131,16 @@ def check_compilation(
     if not (settings or has_loop or complete):
         raise SpecError("the model is not compiled: compile it, or set optimizer and loss on the estimator")
     keras = import_module(library_of(model))
-    for setting, module in (("optimizer", keras.optimizers), ("loss", keras.losses)):
-        for name in _names(settings.get(setting)):
+    given = {"loss": getattr(model, "loss", None), **settings}  # Keras looks it up in the first step
+    modules = {"optimizer": keras.optimizers, "loss": keras.losses, "metrics": keras.metrics}
+    for setting, module in modules.items():
+        special = _METRICS if setting == "metrics" else set[str]()
+        for name in _names(given.get(setting)):
             try:
-                if name not in custom_objects:
+                if name not in custom_objects and name not in special:
                     module.get(name)
             except ValueError:
-                meant = did_you_mean(name, {each for known in dir(module) for each in (known, known.lower())})
+                meant = did_you_mean(name, {*special, *dir(module), *map(str.lower, dir(module))})
                 raise SpecError(f"{setting}={name!r}: Keras has none of this name{meant}") from None
 
 
@@ -265,7 +269,7 @@ def _dataset(feed: "Feed", job: TrainingJob, model: Any, for_validation: bool = 
         if job.class_weight and not for_validation:
             weight *= tf.reshape(_class_weights(y, job.class_weight), [-1, *(1 for _ in weight.shape[1:])])
         weights = dict.fromkeys(y, weight) if isinstance(y, Mapping) else weight
-        return to_inputs(x, taken), y, weights
+        return to_inputs(x if isinstance(x, Mapping) else {job.features[0]: x}, taken), y, weights
 
     return dataset.map(arrange)
 

@@ -1,4 +1,4 @@
-"""Collectives of the workers without TensorFlow, through the driver."""
+"""NodeCollectives of the workers without TensorFlow, through the driver."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from itertools import count
 from tensorflowonspark.messages import Contribution
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 
-__all__ = ["Collectives"]
+__all__ = ["NodeCollectives"]
 
 _CHUNK_BYTES = 4 << 20
 
 
 @dataclass
-class Collectives:
+class NodeCollectives:
     """The collectives of one worker.
 
     The driver forwards the values of the other workers to the first one, which merges them, and its result to all.

@@ -5,6 +5,7 @@ would abort its peers while they still export or evaluate.
 """
 
 import atexit
+import inspect
 import logging
 import os
 import pickle
@@ -22,16 +23,19 @@ import wrapt
 from tensorflowonspark import storage
 from tensorflowonspark.bytecode import bytecode_problem
 from tensorflowonspark.config import Job, tf_config
-from tensorflowonspark.errors import FailureKind, error_text
+from tensorflowonspark.errors import FailureKind, did_you_mean, error_text
 from tensorflowonspark.keras import adapting, hooks, rounds, training_events
 from tensorflowonspark.keras.jax import cluster as jax_cluster
 from tensorflowonspark.messages import Failed, Member, NodeReady, ProgramBegun, Returned, TensorFlowImported
-from tensorflowonspark.node.collectives import Collectives
+from tensorflowonspark.node.collectives import NodeCollectives
 from tensorflowonspark.node.context import Context, keep_context
 from tensorflowonspark.node.driver_link import Link, NodeSetup
+from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.selection import text_columns
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.forks import children_end_here, keep_exit_functions
 from tensorflowonspark.node.oracle import share_oracle
+from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tensorflowonspark.node.rounds.member import RoundMember
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import MESSAGE_BYTES
@@ -58,6 +62,10 @@ _OWN_FRAMES = (
     str(Path("tensorflowonspark", "node", "script.py")),
 )
 
+# Errors whose texts say nothing of columns, or of the names that a method has.
+_CAST = re.compile(r"Cast string to \w+ is not supported")
+_UNEXPECTED = re.compile(r"(\w+)\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+
 # An error of this package in a graph, which TensorFlow wraps into one of its own.
 _GRAPH_ERROR = "Graph execution error:"
 # What precedes the reason of such an error, and what follows it: the places in the program, and the node of the graph.
@@ -80,7 +88,7 @@ def run_node(pipe: Connection) -> None:
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
-        collectives = Collectives(setup, link)
+        collectives = NodeCollectives(setup, link)
         adapting.connect(collectives)
         rounds.connect(RoundMember(setup, link))
         addresses = {member.role: member.address for member in members}
@@ -217,6 +225,19 @@ def _code(error: SystemExit) -> str:
 
 
 def _advice(error: BaseException) -> str:
+    text = error_text(error, sys.maxsize)
+    if _CAST.search(text) and text_columns:
+        names = ", ".join(map(repr, text_columns))
+        return (
+            f"of the columns that the program takes, {names} hold strings, of which no loss can be made: index a label "
+            "in Spark (StringIndexer) or in dataset.map (StringLookup), and begin a model of strings with a layer for "
+            "them"
+        )
+    if isinstance(error, TypeError) and (found := _UNEXPECTED.search(text)):
+        for kind in (*Context.__mro__, Feed, CoordinatedFeed):
+            if kind.__name__ == found[1]:
+                known = list(inspect.signature(getattr(kind, found[2])).parameters)[1:]
+                return f"{found[2]} takes {', '.join(known)}{did_you_mean(found[3], known)}"
     if isinstance(error, ModuleNotFoundError):
         return f"install {error.name} in the executors' Python ({sys.executable}), or ship it with --py-files"
     if _is_of_peer(error):  # reported only if no other node has failed

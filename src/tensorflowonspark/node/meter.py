@@ -3,9 +3,9 @@
 Rows are counted where they leave a feed; steps and epochs come from ``fit`` (`keras.training_events`), waits for other
 workers from `keras.waiting`. A thread sends the totals while there is something new.
 
-Steps wait for rows while all steps whose rows have left the feed have been taken, and the next rows have not. In a loop
-without ``fit``, a program that reads batches itself waits while they are read; where TensorFlow reads ahead, that is
-unknown.
+A program waits for rows from the end of its last step whose rows the feed has given out until the feed gives out the
+next ones. A loop without ``fit`` that reads batches itself waits while it reads; where TensorFlow reads ahead in such a
+loop, the wait is unknown.
 """
 
 import time

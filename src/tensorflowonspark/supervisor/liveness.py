@@ -88,6 +88,8 @@ class LivenessMonitor:
         if passed < self.interval:
             return None
         self._checked = now
+        # What nobody has looked at does not count: this process had no processor either, or was stopped.
+        self._idle_since += max(0.0, passed - 2 * self.interval)
         stopped = self.stopped()
         if stopped is not None:
             return self._check_stopped(stopped, now)

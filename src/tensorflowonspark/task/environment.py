@@ -23,7 +23,7 @@ from typing import Any
 from tensorflowonspark.task.fabric import Fabric, find_fabric
 from tensorflowonspark.task.gpus import all_gpus
 
-__all__ = ["PACKAGES", "Environment", "own_environment", "report_environment"]
+__all__ = ["PACKAGES", "ExecutorEnvironment", "own_environment", "report_environment"]
 
 PACKAGES = ("tensorflowonspark", "tensorflow", "keras", "pyarrow", "numpy")
 _IMPORT_SECONDS = 180.0  # of TensorFlow on a busy host with a cold disk
@@ -54,7 +54,7 @@ except ImportError:
 
 
 @dataclass(frozen=True)
-class Environment:
+class ExecutorEnvironment:
     """What a node finds on a host.
 
     Attributes
@@ -98,7 +98,7 @@ class Environment:
     bytecode: str = ""
 
     @classmethod
-    def of(cls, fields: dict[str, Any], slots: int = 0) -> "Environment":
+    def of(cls, fields: dict[str, Any], slots: int = 0) -> "ExecutorEnvironment":
         """Return the environment with the fields of `own_environment`."""
         fabric = fields["fabric"]
         return cls(**{**fields, "fabric": None if fabric is None else Fabric.of(fabric)}, slots=slots)
@@ -107,7 +107,7 @@ class Environment:
 def own_environment(
     driver: tuple[str, int] | None = None, gpus: int | None = None, *, fabric: bool = False
 ) -> dict[str, Any]:
-    """Return the fields of an `Environment` for this process, without classes; importing TensorFlow takes seconds.
+    """Return the fields of an `ExecutorEnvironment`, without classes; importing TensorFlow takes seconds.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def report_environment(
 
 
 def _imported() -> tuple[dict[str, str], dict[str, str], list[str], str]:
-    """Import the packages in another process; return four fields of `Environment`.
+    """Import the packages in another process; return four fields of `ExecutorEnvironment`.
 
     These are ``versions``, ``errors``, ``missing`` and ``bytecode``.
     """

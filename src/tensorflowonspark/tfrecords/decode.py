@@ -14,7 +14,7 @@ from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Entries, Records, Values, read_steps, read_values
 from tensorflowonspark.tfrecords.uniform import read_uniform
-from tensorflowonspark.tfrecords.wire import FEW_MESSAGES, BadRecords, Fields, Ints
+from tensorflowonspark.tfrecords.wire import FEW_MESSAGES, Fields, Ints, UnfitRecords
 
 __all__ = ["IN_BOTH", "decode", "decode_any", "kinds_for"]
 
@@ -149,7 +149,7 @@ def _sequence(records: Records, column: pa.Field, context: tuple[Ints, Fields], 
         wrong, what = np.intersect1d(context[0], lists[0]), IN_BOTH
     if len(wrong):
         places = records.spans.start[np.searchsorted(records.spans.record, wrong)]
-        raise BadRecords(wrong, places, f"feature {column.name!r} {what}")
+        raise UnfitRecords(wrong, places, f"feature {column.name!r} {what}")
     if not is_list(column.type) or not (_is_nested(column.type) or len(lists[0])):
         return _column(records, column, *context)
     feature = _Feature(records, column, lists[0])
@@ -178,18 +178,18 @@ class _Feature:
     present: Ints
 
     def check_present(self) -> None:
-        """Raise BadRecords if some records do not have the feature, and must."""
+        """Raise UnfitRecords if some records do not have the feature, and must."""
         if not self.column.nullable and len(self.present) < len(self.records):
             missing = self.records.spans.take(~np.isin(self.records.spans.record, self.present))
             what = f"no feature {self.column.name!r}, which may not be null"
-            raise BadRecords(missing.record, missing.start, what)
+            raise UnfitRecords(missing.record, missing.start, what)
 
     def check_values(self, found: pa.Array) -> pa.Array:
-        """Return the column; raise BadRecords if it has nulls, and must not."""
+        """Return the column; raise UnfitRecords if it has nulls, and must not."""
         if not self.column.nullable and found.null_count:
             missing = self.records.spans.take(found.is_null().to_numpy(zero_copy_only=False))
             what = f"feature {self.column.name!r} has no value, and may not be null"
-            raise BadRecords(missing.record, missing.start, what)
+            raise UnfitRecords(missing.record, missing.start, what)
         return found
 
     def read_values(self, messages: Fields) -> pa.Array:
@@ -232,14 +232,14 @@ class _Feature:
             of_value = np.repeat(record, values.counts)
             bad = np.unique(of_value[[_fails(values, at, kind) for at in range(len(of_value))]])
             what = f"a value of feature {self.column.name!r} is no {kind} ({str(error).splitlines()[0]})"
-            raise BadRecords(bad, self._places(bad), what) from None
+            raise UnfitRecords(bad, self._places(bad), what) from None
 
     def _refuse_many(self, counts: Ints, record: Ints, least: int = 0) -> None:
         wrong = (counts > 1) | (counts < least)
         if wrong.any():
             bad = record[wrong]
             what = f"feature {self.column.name!r} has {counts[wrong][0]} values, and its column is no array of them"
-            raise BadRecords(bad, self._places(bad), what)
+            raise UnfitRecords(bad, self._places(bad), what)
 
     def _places(self, record: Ints) -> Ints:
         spans = self.records.spans

@@ -22,6 +22,7 @@ from tensorflowonspark.tfrecords.wire import (
     Fields,
     Ints,
     Spans,
+    UnfitRecords,
     fields,
     gather,
     joined,
@@ -113,7 +114,7 @@ def read_values(data: Bytes, features: Fields, units: int, wanted: tuple[int, ..
     for kind in set(kinds).difference(wanted):
         bad = lists.take(lists.number == kind).spans
         accepted = " or ".join(NAMES[each] for each in wanted)
-        raise BadRecords(bad.record, bad.start, f"feature {name!r} holds {NAMES[kind]} values, and not {accepted}")
+        raise UnfitRecords(bad.record, bad.start, f"feature {name!r} holds {NAMES[kind]} values, and not {accepted}")
     try:
         parts = [_READERS[kind](data, lists.only(lists.number == kind), units) for kind in kinds]
     except BadRecords as bad:

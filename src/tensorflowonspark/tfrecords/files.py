@@ -17,7 +17,7 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.partitions import partition_value
 
-__all__ = ["NULL_DIRECTORY", "File", "Split", "check_unchanged", "constant", "directory_of", "find", "plan"]
+__all__ = ["NULL_DIRECTORY", "File", "RecordSplit", "check_unchanged", "constant", "directory_of", "find", "plan"]
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # the value of Hive and Spark for a null
 _PARTITIONS = 32  # at least, unless splits would be smaller than the next value
@@ -48,7 +48,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Split:
+class RecordSplit:
     """The records of a file whose frames begin in ``[begin, end)``, in bytes."""
 
     file: File
@@ -243,7 +243,7 @@ def constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
     return pa.array([partition_value(value, kind)], kind).take(pa.array(np.zeros(rows, np.int64)))
 
 
-def plan(files: Sequence[File], split_bytes: int) -> list[list[Split]]:
+def plan(files: Sequence[File], split_bytes: int) -> list[list[RecordSplit]]:
     """Return the splits that each task reads: parts of long files, or several small files.
 
     Parameters
@@ -255,14 +255,14 @@ def plan(files: Sequence[File], split_bytes: int) -> list[list[Split]]:
 
     Returns
     -------
-    list of list of Split
+    list of list of RecordSplit
         One list for each task.
     """
     files = [file for file in files if file.size]
     total = sum(file.size + _OPENING_BYTES for file in files)
     size = min(split_bytes, max(_SMALLEST_SPLIT_BYTES, total // _PARTITIONS))
     splits = [split for file in files for split in _parts(file, size)]
-    tasks: list[list[Split]] = []
+    tasks: list[list[RecordSplit]] = []
     room = 0
     for split in sorted(splits, key=lambda each: each.begin - each.end):
         cost = split.end - split.begin + _OPENING_BYTES
@@ -274,8 +274,8 @@ def plan(files: Sequence[File], split_bytes: int) -> list[list[Split]]:
     return tasks
 
 
-def _parts(file: File, size: int) -> Iterator[Split]:
+def _parts(file: File, size: int) -> Iterator[RecordSplit]:
     count = 1 if re.search(r"\.(gz|gzip|zlib|deflate)$", file.path) else max(1, round(file.size / size))
     bounds = [file.size * part // count for part in range(count + 1)]
     for begin, end in pairwise(bounds):
-        yield Split(file, begin, end)
+        yield RecordSplit(file, begin, end)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tensorflowonspark import storage
 from tensorflowonspark.columns import map_in_arrow, parse_schema, plainly_named, require_frame
 from tensorflowonspark.errors import EnvironmentNotReady, SpecError
-from tensorflowonspark.tfrecords.files import Split, find, plan
+from tensorflowonspark.tfrecords.files import RecordSplit, find, plan
 from tensorflowonspark.tfrecords.infer import (
     Seen,
     arrow_columns,
@@ -24,7 +24,7 @@ from tensorflowonspark.tfrecords.infer import (
 )
 from tensorflowonspark.tfrecords.options import Options, SourceOptions
 from tensorflowonspark.tfrecords.reading import read
-from tensorflowonspark.tfrecords.writing import Output
+from tensorflowonspark.tfrecords.writing import OutputFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -172,7 +172,7 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
     return spark.range(0, len(tasks), 1, max(1, len(tasks))).mapInArrow(rows, wanted)
 
 
-def _seen_by_spark(spark: "SparkSession", options: Options, tasks: list[list[Split]]) -> dict[str, Seen]:
+def _seen_by_spark(spark: "SparkSession", options: Options, tasks: list[list[RecordSplit]]) -> dict[str, Seen]:
     """Return the features of all records by a Spark job."""
     settings = storage.settings()
 
@@ -248,7 +248,7 @@ def write_tfrecord(
             "maxRecordsPerFile": maxRecordsPerFile,
         }
     )
-    output = Output(path, given, overwrite=mode.lower() == "overwrite")
+    output = OutputFiles(path, given, overwrite=mode.lower() == "overwrite")
     check_written(df.schema, given)
     if mode.lower() in ("error", "errorifexists", "ignore") and output.exists():
         if mode.lower() == "ignore":
@@ -257,14 +257,14 @@ def write_tfrecord(
     write_files(df, output, settings)
 
 
-def write_files(df: "DataFrame", output: Output, settings: Mapping[str, str]) -> None:
+def write_files(df: "DataFrame", output: OutputFiles, settings: Mapping[str, str]) -> None:
     """Write a DataFrame, whose columns have been checked; a job that fails leaves nothing.
 
     Parameters
     ----------
     df : DataFrame
         The rows.
-    output : Output
+    output : OutputFiles
         Where they are written.
     settings : mapping
         The Hadoop settings of the tasks.

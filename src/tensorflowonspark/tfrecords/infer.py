@@ -25,7 +25,7 @@ from tensorflowonspark.tfrecords.examples import (
     read_steps,
     read_values,
 )
-from tensorflowonspark.tfrecords.files import File, Split, plan
+from tensorflowonspark.tfrecords.files import File, RecordSplit, plan
 from tensorflowonspark.tfrecords.framing import Block
 from tensorflowonspark.tfrecords.options import Options, RecordType
 from tensorflowonspark.tfrecords.partitions import partition_type
@@ -191,12 +191,12 @@ def merged(seen: dict[str, Seen], found: dict[str, Seen]) -> dict[str, Seen]:
     return {**seen, **found, **both}
 
 
-def seen_in(splits: Iterable[Split], options: Options, limit: int = 0) -> dict[str, Seen]:
+def seen_in(splits: Iterable[RecordSplit], options: Options, limit: int = 0) -> dict[str, Seen]:
     """Return the summaries of the features of some splits, by name.
 
     Parameters
     ----------
-    splits : iterable of Split
+    splits : iterable of RecordSplit
         The parts of files.
     options : Options
         The options of the records.
@@ -211,7 +211,7 @@ def seen_in(splits: Iterable[Split], options: Options, limit: int = 0) -> dict[s
     return reduce(merged, (seen_in_block(each, options) for each in _first(splits, options, limit)), {})
 
 
-def _first(splits: Iterable[Split], options: Options, limit: int) -> Iterator[Block]:
+def _first(splits: Iterable[RecordSplit], options: Options, limit: int) -> Iterator[Block]:
     """Yield the blocks with the first records of some splits, 0 for all."""
     count = 0
     for split in splits:
@@ -239,7 +239,7 @@ def options_for(columns: Sequence[pa.Field], files: Sequence[File], options: Opt
     return options
 
 
-def _warn_of_absent(columns: Sequence[str], splits: Iterable[Split], options: Options) -> None:
+def _warn_of_absent(columns: Sequence[str], splits: Iterable[RecordSplit], options: Options) -> None:
     same: Callable[[str], str] = str if options.case_sensitive else str.lower
     absent, seen, count = {same(name): name for name in columns}, set[str](), 0
     for block in _first(splits, options, options.sample_records or Options.sample_records):
@@ -298,7 +298,7 @@ def _is_text(values: Values) -> bool:
     return True
 
 
-Summarize = Callable[[list[list[Split]]], dict[str, Seen]]
+Summarize = Callable[[list[list[RecordSplit]]], dict[str, Seen]]
 
 
 def inferred(files: Sequence[File], options: Options, summarize: Summarize | None = None) -> list[pa.Field]:

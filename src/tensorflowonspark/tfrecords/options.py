@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from zoneinfo import ZoneInfo
 
 from tensorflowonspark import storage
-from tensorflowonspark.errors import SpecError
+from tensorflowonspark.errors import SpecError, did_you_mean
 from tensorflowonspark.feed_messages import parse_bytes
 
 __all__ = [
@@ -161,11 +161,11 @@ class Options:
     >>> Options.of({"recrodType": "ByteArray"})
     Traceback (most recent call last):
         ...
-    tensorflowonspark.errors.SpecError: option 'recrodType' is unknown; there are recordType, mode, \
-columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, maxRecordBytes, compression, \
-partitionBy, partitionOverwriteMode, maxRecordsPerFile, recursiveFileLookup, pathGlobFilter, modifiedAfter, \
-modifiedBefore, timeZone, basePath, partitionColumnTypeInference, ignoreInvalidPartitionPaths, \
-ignoreCorruptFiles, ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
+    tensorflowonspark.errors.SpecError: option 'recrodType' is unknown (did you mean 'recordType'?); there are \
+recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, \
+maxRecordBytes, compression, partitionBy, partitionOverwriteMode, maxRecordsPerFile, recursiveFileLookup, \
+pathGlobFilter, modifiedAfter, modifiedBefore, timeZone, basePath, partitionColumnTypeInference, \
+ignoreInvalidPartitionPaths, ignoreCorruptFiles, ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
     """
 
     record_type: RecordType = RecordType.EXAMPLE
@@ -224,7 +224,8 @@ ignoreCorruptFiles, ignoreMissingFiles, caseSensitive, maxFilesPerTrigger
             if value is None or key.lower() in ("path", "paths") or key.startswith("__"):
                 continue
             if key.lower() not in known:
-                raise SpecError(f"option {key!r} is unknown; there are {', '.join(names)}")
+                meant = did_you_mean(key, [*names, "schema", "columns"])
+                raise SpecError(f"option {key!r} is unknown{meant}; there are {', '.join(names)}")
             name = known[key.lower()]
             values[names[name].name] = _value(name, names[name].default, value)
         options = cls(**values)

@@ -14,7 +14,7 @@ from tensorflowonspark.columns.layout import is_binary, is_vector
 from tensorflowonspark.errors import TFRecordError
 from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.examples import Records
-from tensorflowonspark.tfrecords.files import Split, constant
+from tensorflowonspark.tfrecords.files import RecordSplit, constant
 from tensorflowonspark.tfrecords.framing import (
     HEADER_BYTES,
     Block,
@@ -26,7 +26,7 @@ from tensorflowonspark.tfrecords.framing import (
     foreign_compression,
 )
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
-from tensorflowonspark.tfrecords.wire import BadRecords, gather
+from tensorflowonspark.tfrecords.wire import BadRecords, UnfitRecords, gather
 
 __all__ = ["BYTES_COLUMN", "Damaged", "count", "read", "records_of"]
 
@@ -34,6 +34,10 @@ BYTES_COLUMN = "byteArray"
 _ADVICE = (
     'mode="DROPMALFORMED" leaves out what can\'t be read, mode="PERMISSIVE" gives rows of nulls for it and the reason '
     "in a column _corrupt_record string"
+)
+_OF_SCHEMA = (
+    "give a schema with the type that the values have; without a schema it is inferred from the first records. If only "
+    f"some records are wrong, {_ADVICE}"
 )
 _REPACK = "decompress it, or compress it by gzip"
 _log = logging.getLogger(__name__)
@@ -55,7 +59,7 @@ class Damaged:
     reason: str
 
 
-def records_of(split: Split, options: Options) -> Iterator[Block | Damaged]:
+def records_of(split: RecordSplit, options: Options) -> Iterator[Block | Damaged]:
     """Yield the records of a split, and last a `Damaged` if the file can't be read to the end of the split.
 
     Raises
@@ -80,7 +84,7 @@ def records_of(split: Split, options: Options) -> Iterator[Block | Damaged]:
             yield Damaged(error.offset, str(error))
 
 
-def _blocks(file: BinaryIO, split: Split, longest: int) -> Iterator[Block]:
+def _blocks(file: BinaryIO, split: RecordSplit, longest: int) -> Iterator[Block]:
     head = file.read(HEADER_BYTES)
     if other := foreign_compression(head, split.file.path):
         raise TFRecordError(
@@ -97,12 +101,12 @@ def _blocks(file: BinaryIO, split: Split, longest: int) -> Iterator[Block]:
     yield from blocks(file, begin, split.end, longest=longest)
 
 
-def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options) -> Iterator[pa.RecordBatch]:
+def read(splits: Iterable[RecordSplit], columns: Sequence[pa.Field], options: Options) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some splits.
 
     Parameters
     ----------
-    splits : iterable of Split
+    splits : iterable of RecordSplit
         The parts of files.
     columns : sequence of pa.Field
         The columns of the rows: features, partition columns of the files, and the column of reasons.
@@ -127,7 +131,7 @@ def read(splits: Iterable[Split], columns: Sequence[pa.Field], options: Options)
         reader.log_dropped()
 
 
-def count(split: Split, columns: Sequence[pa.Field], options: Options) -> int:
+def count(split: RecordSplit, columns: Sequence[pa.Field], options: Options) -> int:
     """Return the number of rows that `read` yields for a split; records are decoded only if some are to be left out.
 
     Raises
@@ -151,7 +155,7 @@ def count(split: Split, columns: Sequence[pa.Field], options: Options) -> int:
 class _Reader:
     """Converts the records of one file to rows."""
 
-    def __init__(self, split: Split, columns: list[pa.Field], options: Options) -> None:
+    def __init__(self, split: RecordSplit, columns: list[pa.Field], options: Options) -> None:
         self._file = split.file.path
         self._options = options
         self._schema = pa.schema(columns)
@@ -179,7 +183,7 @@ class _Reader:
                 arrays = self._arrays(Records(data, spans.take(good) if bad else spans))
                 break
             except BadRecords as error:
-                self._refuse(bad, block, error.reasons)
+                self._refuse(bad, block, error.reasons, _OF_SCHEMA if isinstance(error, UnfitRecords) else _ADVICE)
         if not bad or self._options.mode is Mode.DROPMALFORMED:
             return self._batch(arrays, len(good), None)
         arrays = [spread(array, good, len(spans)) for array in arrays]
@@ -205,10 +209,12 @@ class _Reader:
             for array, column in zip(found, self._features, strict=True)
         ]
 
-    def _refuse(self, bad: dict[int, str], block: Block, reasons: dict[int, tuple[int, str]]) -> None:
+    def _refuse(
+        self, bad: dict[int, str], block: Block, reasons: dict[int, tuple[int, str]], advice: str = _ADVICE
+    ) -> None:
         if self._options.mode is Mode.FAILFAST:
             at, reason = min(reasons.values())
-            raise TFRecordError(self._file, block.offset + at, reason, _ADVICE)
+            raise TFRecordError(self._file, block.offset + at, reason, advice)
         self._dropped += len(reasons)
         for record, (at, reason) in reasons.items():
             bad[record] = f"{self._file}, byte {block.offset + at}: {reason}"

@@ -3,7 +3,7 @@
 The offset of a stream, which Spark keeps in its checkpoint, holds the names of the files read that are at most seven
 days older than the newest. A new file that is older than that is ignored, as in Spark's own file source
 (``maxFileAge``), so that the size of the offset is bounded. Files must appear as a whole, by a rename, as those of
-`Output` and Spark do.
+`OutputFiles` and Spark do.
 """
 
 import json
@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.tfrecords.files import File, Split, find, plan
+from tensorflowonspark.tfrecords.files import File, RecordSplit, find, plan
 from tensorflowonspark.tfrecords.infer import arrow_columns, check_written, options_for, partition_types, spark_schema
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
-from tensorflowonspark.tfrecords.writing import Output
+from tensorflowonspark.tfrecords.writing import OutputFiles
 
 __all__ = ["CarriesSettings", "SplitsPartition", "TFRecordSource", "TFRecordStream"]
 
@@ -111,7 +111,7 @@ class TFRecordSource(CarriesSettings, DataSource):
                     f"partitionBy={name!r}: only Spark itself writes a {kind} as the name of a directory: cast the "
                     "column to string first, or use tfos.write_tfrecord"
                 )
-        output = Output(path, self._options, overwrite)
+        output = OutputFiles(path, self._options, overwrite)
         said = "partitionOverwriteMode" in self.options or _OVERWRITE_MODE in self.settings
         if overwrite and self._options.partition_by and not said and output.has_partitions():
             raise SpecError(
@@ -127,7 +127,7 @@ class TFRecordSource(CarriesSettings, DataSource):
 class SplitsPartition(InputPartition):
     """The splits that one task reads."""
 
-    splits: list[Split]
+    splits: list[RecordSplit]
 
 
 class _Reader(CarriesSettings, DataSourceReader):
@@ -150,7 +150,7 @@ class _Written(WriterCommitMessage):
 
 
 class _Writer(CarriesSettings, DataSourceArrowWriter):
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: OutputFiles) -> None:
         self._output = output
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -27,6 +27,7 @@ __all__ = [
     "Fields",
     "Ints",
     "Spans",
+    "UnfitRecords",
     "fields",
     "gather",
     "joined",
@@ -57,6 +58,10 @@ class BadRecords(Exception):
     def __init__(self, records: Iterable[int], positions: Iterable[int], reason: str) -> None:
         super().__init__(reason)
         self.reasons = {int(record): (int(at), reason) for record, at in zip(records, positions, strict=True)}
+
+
+class UnfitRecords(BadRecords):
+    """Some records are whole, and do not fit the schema."""
 
 
 @dataclass(frozen=True)

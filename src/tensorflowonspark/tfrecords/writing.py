@@ -21,7 +21,7 @@ from tensorflowonspark.tfrecords.framing import compressor, framed
 from tensorflowonspark.tfrecords.options import Compression, Options, OverwriteMode, RecordType
 from tensorflowonspark.tfrecords.partitions import partition_text
 
-__all__ = ["Output"]
+__all__ = ["OutputFiles"]
 
 _SUCCESS = "_SUCCESS"
 _STARTED = "_STARTED"  # exists in the staging directory while tasks may write there
@@ -32,7 +32,7 @@ _ENDINGS = {Compression.NONE: ".tfrecord", Compression.GZIP: ".tfrecord.gz", Com
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputFiles:
     """A directory that a job writes.
 
     Attributes

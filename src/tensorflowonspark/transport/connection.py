@@ -75,15 +75,18 @@ class Connection:
 
     def _call(self, kind: str, header: object) -> FramedSocket:
         data = pack((kind, header), HEADER_BYTES)
-        while self._idle:
-            sock = self._idle.pop()
-            if not sock.has_bytes():  # else the server has ended
-                break
-            sock.close()
-        else:
-            sock = self._open()
+        sock = self._take_idle() or self._open()
         sock.send(Frame.CALL, data)
         return sock
+
+    def _take_idle(self) -> FramedSocket | None:
+        with suppress(IndexError):  # several threads may take one
+            while True:
+                sock = self._idle.pop()
+                if not sock.has_bytes():
+                    return sock
+                sock.close()  # the server has ended
+        return None
 
     def _open(self) -> FramedSocket:
         """Connect, and let both sides prove that they belong to the cluster."""

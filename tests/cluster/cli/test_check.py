@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tensorflowonspark.driver.executor_checks import examine_executors, problems_of
-from tensorflowonspark.task.environment import Environment, own_environment
+from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
 from tensorflowonspark.task.fabric import infiniband_ports
 
 TFOS = [sys.executable, "-c", "import sys; from tensorflowonspark.cli import main; sys.exit(main())"]
@@ -27,7 +27,7 @@ def check(*arguments, python=sys.executable):
 
 @pytest.mark.masters("standalone")
 def test_each_executor_is_examined_once(spark):
-    own = Environment(**own_environment())
+    own = ExecutorEnvironment(**own_environment())
     executors = examine_executors(spark)
     assert [each.slots for each in executors] == [1, 1]
     assert all(each.versions == own.versions and each.shared_memory for each in executors)

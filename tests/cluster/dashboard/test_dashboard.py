@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import tensorflowonspark as tfos
 from tests.support.chromium import chromium, what_is_missing
 from tests.support.ladder import skip
-from tests.support.pages import events, get, with_token
+from tests.support.pages import get, states, with_token
 from tests.support.programs import small_frame, small_model
 
 local = pytest.mark.masters("local")
@@ -29,21 +30,22 @@ def reports(args, ctx):
 def test_a_cluster_shows_its_nodes_and_metrics_while_it_runs(spark, tmp_path):
     pytest.importorskip("prometheus_client")
     with tfos.Cluster(spark, reports, num_workers=2, dashboard=True, metrics_port=0) as cluster:
-        with events(cluster.dashboard_url) as seen:
-            first = next(seen)[1]
-            assert first["nodes_all"]["name"] == ["worker:0", "worker:1"]
-            assert first["summary"]["state"] == "running"
-            cluster.train(small_frame(spark, [40, 40]))
-            cluster.join()
-            node = get(cluster.dashboard_url, with_token(cluster.dashboard_url, "/node?number=0"))[2]
-            assert b"a line of the program" in node
-            metrics = get(cluster.metrics_url)[2].decode()
-            assert 'tensorflowonspark_metric{metric="loss"}' in metrics
-            assert re.search(r'tensorflowonspark_node_rows_total\{host="[^"]+",node="worker:1"\} [1-9]', metrics)
+        seen = states(cluster.dashboard_url)
+        first = next(seen)
+        assert first["roster"]["name"] == ["worker:0", "worker:1"]
+        assert first["summary"]["state"] == "running"
+        cluster.train(small_frame(spark, [40, 40]))
+        cluster.join()
+        node = get(cluster.dashboard_url, with_token(cluster.dashboard_url, "/node?number=0"))[2]
+        assert b"a line of the program" in node
+        metrics = get(cluster.metrics_url)[2].decode()
+        assert 'tensorflowonspark_metric{metric="loss"}' in metrics
+        assert re.search(r'tensorflowonspark_node_rows_total\{host="[^"]+",node="worker:1"\} [1-9]', metrics)
+        with ThreadPoolExecutor() as page:
+            rest = page.submit(list, seen)
             cluster.shutdown()
-            rest = list(seen)
-        assert rest[-1][0] == "ended"
-        losses = [report for _, data in rest for report in data.get("reports", [])]
+        assert rest.result()[-1]["summary"]["state"] == "ended"
+        losses = [report for data in rest.result() for report in data.get("reports", [])]
         assert losses[0][3] == {"loss": 1.0}
     cluster.save_report(str(tmp_path / "run.html"))
     assert "a line of the program" in (tmp_path / "run.html").read_text()
@@ -60,11 +62,12 @@ def test_a_restart_is_on_the_page_that_stays_at_its_url(spark):
     cluster = tfos.Cluster(spark, killed_once, num_workers=2, dashboard=True, restarts=1, heartbeat_timeout=10)
     with cluster:
         url = cluster.dashboard_url
-        with events(url) as seen:
+        with ThreadPoolExecutor() as page:
+            seen = page.submit(list, states(url))
             assert cluster.join() == {"worker:0": 1, "worker:1": 1}
             assert cluster.dashboard_url == url
             cluster.shutdown()
-            kinds = [event[1] for _, data in seen for event in data.get("events_all", []) + data.get("events", [])]
+    kinds = [event[1] for event in seen.result()[-1]["events"]]
     assert [each for each in kinds if each != "started"] == ["failure", "restart", "ended"]
 
 

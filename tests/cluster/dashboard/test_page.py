@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import closing
+from threading import Event
 from urllib.parse import urlsplit
 
 import pytest
@@ -288,15 +289,18 @@ def test_a_lost_connection_is_shown_and_made_again(browser, training, monkeypatc
     first.close()
 
 
-def test_a_connection_that_is_silent_is_made_again(page, training):
+def test_a_connection_that_is_silent_is_made_again(page, training, monkeypatch):
     """As after a computer has slept: the browser itself would wait for ever."""
-    pages = page.dashboard._broadcast._pages
-    (before,) = pages
-    page.execute_script("received -= 60000")
-    wait(page, lambda: pages - {before})
+    silent = Event()
+    monkeypatch.setattr(page.dashboard._snapshots._closed, "wait", lambda _: silent.wait())
+    time.sleep(1.5)  # until the page asks again
+    monkeypatch.undo()
     training.play(10)
+    assert "epoch\n7" in text(page, "totals")
+    page.execute_script("asked -= 60000")
     wait(page, lambda: "epoch\n8" in text(page, "totals"))
     assert text(page, "connection") == "live"
+    silent.set()
 
 
 def test_a_thousand_nodes_are_usable(browser):

@@ -7,15 +7,18 @@ from tensorflowonspark.node import collectives
 
 
 def combining(ctx):
-    return collectives.Collectives(ctx._setup, ctx._link).combine
+    return collectives.NodeCollectives(ctx._setup, ctx._link).combine
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local")
 @pytest.mark.parametrize(
     ("alone", "message"),
     [
-        (lambda ctx: None, "the program of worker:1 returned without A.adapt, for which worker:0 waits"),
+        pytest.param(
+            lambda ctx: None,
+            "the program of worker:1 returned without A.adapt, for which worker:0 waits",
+            marks=pytest.mark.smoke,
+        ),
         (lambda ctx: combining(ctx)("B.adapt", b"", b"".join), "called ..adapt, and another worker's ..adapt in its"),
     ],
 )

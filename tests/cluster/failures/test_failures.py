@@ -40,8 +40,7 @@ def killed_while_joining(cluster, kill):
     return caught.value, time.monotonic() - moment[0]
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
+@pytest.mark.parametrize("hold", [pytest.param(False, marks=pytest.mark.smoke), True], ids=["detached", "held"])
 def test_a_program_that_raises(spark, hold):
     def program(args, ctx):
         if ctx.index == 1:
@@ -58,8 +57,7 @@ def test_a_program_that_raises(spark, hold):
     assert "tensorflowonspark" not in error.traceback  # the user's own frames, nobody else's
 
 
-@pytest.mark.smoke("local", "local-cluster")
-@pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
+@pytest.mark.parametrize("hold", [False, pytest.param(True, marks=pytest.mark.smoke)], ids=["detached", "held"])
 def test_a_node_that_is_killed(spark, hold):
     with pytest.raises(tfos.NodeError), tfos.Cluster(spark, sleep, num_workers=2, hold=hold) as cluster:
         error, seconds = killed_while_joining(cluster, lambda: node_of(cluster, 1).kill())
@@ -80,7 +78,6 @@ def test_an_executor_that_dies(spark):
         raise error
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 def test_a_supervisor_that_is_killed(spark):
     def with_a_child(args, ctx):

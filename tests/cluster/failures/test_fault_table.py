@@ -45,7 +45,6 @@ def threads_and_signals(args, ctx):
     return handled
 
 
-@pytest.mark.smoke
 def test_threads_and_signals_of_a_program():
     with local_cluster(threads_and_signals, heartbeat_timeout=10) as cluster:
         assert cluster.join() == {"worker:0": ["SIGUSR1"]}

@@ -15,8 +15,7 @@ from tensorflowonspark.driver.feed import session
 from tests.support.programs import all_ids, read, small_frame
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("cache", ["disk", "memory", None])
+@pytest.mark.parametrize("cache", [pytest.param("disk", marks=pytest.mark.smoke), "memory", None])
 def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         cluster.train(small_frame(spark, [50, 3, 0, 40]), cache=cache)
@@ -45,9 +44,8 @@ def read_both(args, ctx):
     return rows
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
-@pytest.mark.parametrize("way", ["column", "frame", "frame beside a stream"])
+@pytest.mark.parametrize("way", [pytest.param("column", marks=pytest.mark.smoke), "frame", "frame beside a stream"])
 def test_rows_to_validate_on_come_apart(spark, way):
     frame = spark.range(0, 100, 1, 4)
     chosen = frame.id % 10 == 0

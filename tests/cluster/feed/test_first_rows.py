@@ -63,7 +63,6 @@ def after_the_first_step(directory):
     return hold
 
 
-@pytest.mark.smoke
 def test_training_begins_before_the_last_rows_have_come(spark, tmp_path):
     frame = small_frame(spark, [40, 80, 40, 40])
     late = frame.mapInArrow(after_the_first_step(str(tmp_path)), frame.schema)
@@ -137,6 +136,7 @@ def test_each_row_of_a_held_cluster_comes_once_though_a_node_is_killed(spark):
         assert len({steps for steps, _ in passes}) == 1
 
 
+@pytest.mark.smoke
 def test_a_loop_of_ones_own(spark, tmp_path):
     """It passes over the rows again in full, and can't save within the first epoch, nor begin there."""
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tests.support.programs import small_frame
+from tests.support.programs import small_frame, wait_for
 
 
 def answer(args, ctx):
@@ -18,7 +18,7 @@ def answer(args, ctx):
         total += sum(int(batch["id"].sum()) for batch in feed.batches(10, features=["id"])())
 
 
-@pytest.mark.smoke("local", "local-cluster")
+@pytest.mark.smoke
 def test_train_train_then_infer_on_one_living_cluster(spark):
     with tfos.Cluster(spark, answer) as cluster:
         cluster.train(spark.range(10))
@@ -113,6 +113,7 @@ def _waits_for_rows(args, ctx):
 
 
 def _sleeps(args, ctx):
+    args.touch()
     time.sleep(3600)
 
 
@@ -125,12 +126,14 @@ def _sleeps(args, ctx):
         (_sleeps, r"after 2 s \(timeout\) it waits at:\n.*time.sleep\(3600\)"),
     ],
 )
-def test_a_program_that_does_not_answer_is_named(spark, program, words):
+def test_a_program_that_does_not_answer_is_named(spark, program, words, tmp_path):
     begin = time.monotonic()
     with pytest.raises(tfos.FeedError, match=f"(?s)the program of worker:0 on .* has not called ctx.serve.*{words}"):
-        with tfos.Cluster(spark, program, heartbeat_timeout=1) as cluster:
+        with tfos.Cluster(spark, program, tmp_path / "begun", heartbeat_timeout=1) as cluster:
             if program is _waits_for_rows:
                 cluster.train(spark.range(10))
+            if program is _sleeps:
+                wait_for((tmp_path / "begun").exists)
             cluster.inference(spark.range(3), "y long", timeout=2 if program is _sleeps else 600)
     assert time.monotonic() - begin < 30
 

@@ -143,7 +143,6 @@ def describe(args, ctx):
     }
 
 
-@pytest.mark.smoke
 def test_a_forked_node_is_like_a_fresh_one(shared):
     cold = Node(ForkServer("/nowhere", 1, shared.fork_server()._properties.environment), describe)
     warm = [Node(shared.fork_server(), describe) for _ in range(2)]
@@ -257,8 +256,15 @@ def test_it_ends_with_the_executor_also_while_it_imports(executor):
     wait_for(lambda: not executor.servers(), 5)
 
 
-def test_it_ends_when_sparks_directory_is_gone(executor):
-    executor.started()
+@pytest.mark.parametrize("imports", [False, True])
+def test_it_ends_when_sparks_directory_is_gone(executor, imports, tmp_path_factory):
+    """Also while it imports, which takes a quarter of a minute without bytecode."""
+    if imports:
+        executor.fork_server(PYTHONPYCACHEPREFIX=str(tmp_path_factory.mktemp("empty"))).ensure()
+        wait_for(executor.servers, 5)
+        wait_for(lambda: any(each.path.endswith("/server") for each in executor.servers()[0].open_files()), 10)
+    else:
+        executor.started()
     [home] = executor.directory.iterdir()
     for path in (*home.iterdir(), home):
         path.rmdir() if path == home else path.unlink()

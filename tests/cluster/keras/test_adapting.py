@@ -63,7 +63,6 @@ def adapting(args, ctx):
     }
 
 
-@pytest.mark.smoke
 def test_all_workers_get_the_state_of_all_rows(spark):
     given = rows()
     # One worker has 30 rows and the other 7: their words, and the batches that fill up, differ.

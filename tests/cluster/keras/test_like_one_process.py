@@ -39,7 +39,7 @@ class Share:
         from tensorflowonspark.keras.shards import mark_shard
 
         dataset = tf.data.Dataset.from_tensor_slices(tuple(self.rows(*arrays))).batch(_BATCH // self.workers)
-        return mark_shard(dataset, _BATCH // self.workers) if self.workers > 1 else dataset
+        return mark_shard(dataset) if self.workers > 1 else dataset
 
     def model(self, optimizer, outputs=1, kind=None, **settings):
         """Return a compiled model."""

@@ -50,7 +50,6 @@ def learned(args, ctx):
     return found
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(150)
 @pytest.mark.masters("local")
 def test_a_loss_is_averaged_over_the_rows_of_all_workers(spark):

@@ -7,7 +7,6 @@ import tensorflow as tf
 import tensorflowonspark as tfos
 from tensorflowonspark.keras.shards import mark_shard
 from tests.support.padded_batches import (
-    BATCH,
     ROWS,
     assert_same,
     labelled,
@@ -35,7 +34,7 @@ def test_two_workers_with_uneven_rows_show_what_one_process_shows_of_all_rows(sp
         for outputs, weights in (("one", np.ones(ROWS, "f4")), ("dict", None)):
             with strategy.scope():
                 model = model_of(keras, outputs)
-            share = mark_shard(labelled(padded(3, shares[ctx.index], weights), outputs), BATCH)
+            share = mark_shard(labelled(padded(3, shares[ctx.index], weights), outputs))
             results[outputs] = shown(model, share)
         return results
 

@@ -111,6 +111,29 @@ def test_workers_learn_what_one_process_learns(spark, workers):
     assert not problems, "\n".join(map(str, problems))
 
 
+def steps_of_a_fit(_args, ctx):
+    """Return a fit's number of steps, and the weight that it learns."""
+    import keras
+    import tensorflow as tf
+
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+    data = ctx.dataset(8, features="x", label="y", shapes={"x": (1,)}, shuffle=False)
+    model.fit(data, epochs=2, verbose=0)
+    return int(model.optimizer.iterations.numpy()), float(model.get_weights()[0].item())
+
+
+@pytest.mark.smoke
+@pytest.mark.masters("local")
+def test_three_workers_take_the_steps_of_one_process(spark):
+    """Their shares of a batch of eight are 3, 3 and 2: each takes the smallest one in turn."""
+    df = spark.range(64, numPartitions=3).selectExpr("float(1) as x", "float(2) as y")
+    results = tfos.run(spark, steps_of_a_fit, None, num_workers=3, data=df, show="none")
+    assert [steps for steps, _ in results.values()] == [16, 16, 16]
+    np.testing.assert_allclose([weight for _, weight in results.values()], 2 - 0.98**16, rtol=1e-5)
+
+
 _DIVIDED = "divided by the replicas"
 
 

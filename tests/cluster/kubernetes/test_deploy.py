@@ -19,13 +19,11 @@ def documents(name):
     return list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("name", ["executor", "network-policy", "notebook", "rbac"])
 def test_the_api_knows_each_field(kubernetes, name):
     assert kubernetes.check(DEPLOY / f"kubernetes/{name}.yaml") == "ok"
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("written", "instead", "problem"),
     [

@@ -31,8 +31,7 @@ def where(args, ctx):
     }
 
 
-@pytest.mark.smoke("local", "local-cluster")
-@pytest.mark.parametrize("hold", [False, True], ids=["detached", "held"])
+@pytest.mark.parametrize("hold", [pytest.param(False, marks=pytest.mark.smoke), True], ids=["detached", "held"])
 def test_nodes_know_each_other(spark, hold, caplog):
     caplog.set_level(logging.INFO, "tensorflowonspark")
     settings = {"num_workers": 2, "hold": hold, "env": {"A_VARIABLE": "7"}, "show": "all"}
@@ -62,12 +61,6 @@ def test_a_detached_cluster_leaves_the_slots_to_others(spark):
         assert spark.range(0, 100, 1, 4).count() == 100
         open(path, "w").close()
         assert cluster.join() == {"worker:0": True, "worker:1": True}
-
-
-@pytest.mark.smoke
-def test_two_clusters_one_after_the_other(spark):
-    for _ in range(2):
-        assert len(tfos.run(spark, where, num_workers=2)) == 2
 
 
 @pytest.mark.smoke

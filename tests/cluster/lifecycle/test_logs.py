@@ -86,6 +86,7 @@ def test_files_in_an_object_store_and_json(spark, bucket):
 
 
 @pytest.mark.slow  # compiles TensorFlow
+@pytest.mark.timeout(400)  # in both nodes, which takes a minute beside two busy processes
 @pytest.mark.masters("local")
 def test_an_import_without_bytecode_is_one_warning_of_a_node_with_its_seconds(spark, tmp_path, caplog):
     def program(args, ctx):

@@ -301,7 +301,6 @@ def test_copies_and_params(spark):
     assert [models[number].summary.totalIterations for number in (0, 1)] == [1, 3]
 
 
-@pytest.mark.smoke
 def test_what_only_the_node_can_see_is_reported_by_it(spark):
     with pytest.raises(tfos.NodeError, match="not compiled: compile it, or set optimizer and loss"):
         KerasEstimator(network, featuresCol="features", **QUIET).fit(lines(spark))

@@ -45,7 +45,6 @@ def history(mlflow, run, name):
     return [(each.step, each.value) for each in mlflow.MlflowClient().get_metric_history(run.info.run_id, name)]
 
 
-@pytest.mark.smoke
 def test_a_fit_logs_its_params_metrics_and_the_model_with_its_signature(spark, mlflow):
     data = rows(spark)
     est = KerasEstimator(build, epochs=3, numWorkers=2, batchSize=16, clusterOptions={"log_level": "WARNING"})

@@ -13,7 +13,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark.config import RestartPolicy
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.node.collectives import Collectives
+from tensorflowonspark.node.collectives import NodeCollectives
 from tests.support.inprocess import partitions_of
 from tests.support.local_cluster import local_cluster
 from tests.support.processes import has_ended, node_of
@@ -201,7 +201,7 @@ def test_files_that_the_nodes_read_are_read_again_by_the_new_process(spark, tmp_
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_collective_waits_for_the_new_process_which_gets_what_was_combined_before(victim, step):
     def program(args, ctx):
-        combine = Collectives(ctx._setup, ctx._link).combine
+        combine = NodeCollectives(ctx._setup, ctx._link).combine
         values = []
         for number in range(3):
             if (ctx.index, ctx.attempt, number) == (victim, 0, step):

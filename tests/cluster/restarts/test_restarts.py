@@ -215,7 +215,6 @@ def test_a_programs_own_exception_does_not_count_unless_it_is_declared(spark, tm
     assert len(list(tmp_path.iterdir())) == 3
 
 
-@pytest.mark.smoke
 @local
 def test_what_happens_is_reported(spark, caplog):
     def program(args, ctx):

@@ -69,7 +69,6 @@ def fit(args, ctx):
     model.fit(ctx.dataset(8, features="features", label="label"), epochs=4, verbose=0, callbacks=[Slow()])
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local")
 @pytest.mark.usefixtures("fed_at_once")
 def test_steps_that_compute_are_named_in_one_line(spark, caplog):

@@ -35,8 +35,7 @@ def train_on_partitions(spark, sizes, rebalance):
     assert {result["steps"] for result in results.values()} == {2 * -(-max(sizes) // 8)}
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("rebalance", [True, False])
+@pytest.mark.parametrize("rebalance", [pytest.param(True, marks=pytest.mark.smoke), False])
 def test_a_worker_with_ten_times_the_rows_of_the_other(spark, rebalance):
     train_on_partitions(spark, [100, 11], rebalance)
 
@@ -70,7 +69,6 @@ def test_fit_on_a_stream_with_rows_to_validate_on(spark):
         assert_same_model(cluster.join())
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local")
 def test_a_held_stage_feeds_its_own_nodes(spark):
     results = tfos.run(spark, fit, {"batch_size": 16}, num_workers=2, data=small_frame(spark, [30, 3, 4]))

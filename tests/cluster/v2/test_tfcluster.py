@@ -19,6 +19,7 @@ from pyspark.sql import Row
 
 import tensorflowonspark as tfos
 from tensorflowonspark import TFCluster
+from tests.support.programs import wait_for
 
 SPARK = TFCluster.InputMode.SPARK
 
@@ -175,7 +176,6 @@ def test_a_slow_program_is_no_dead_one(run, spark, tmp_path):
     assert written(tmp_path) == {"worker-0": 1_200_000}
 
 
-@pytest.mark.smoke
 @pytest.mark.masters("local", "standalone")
 def test_an_error_in_the_program_reaches_the_driver(run, spark, tmp_path):
     def program(args, ctx):
@@ -243,10 +243,12 @@ def test_results_come_in_the_order_of_the_rows(run, spark, tmp_path):
 def test_a_program_that_does_not_answer_is_named(run, spark, tmp_path):
     def program(args, ctx):
         feed = ctx.get_data_feed(train_mode=False)
+        Path(args, "reads").touch()
         while not feed.should_stop():
             feed.next_batch(9)
 
     cluster = run(spark, program, tmp_path, input_mode=SPARK)
+    wait_for((tmp_path / "reads").exists)
     results = cluster.inference(spark.sparkContext.parallelize(range(10), 1), feed_timeout=3)
     with pytest.raises(Exception, match="partition 0: worker:0 on .*given 10 rows .*has answered 0"):
         results.collect()
@@ -328,7 +330,6 @@ def test_too_few_slots_are_reported_within_seconds(run, spark, tmp_path):
     assert time.monotonic() - started < 60
 
 
-@pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_parameter_servers_on_the_driver_take_no_slots(run, spark, tmp_path, monkeypatch):
     monkeypatch.setattr("tensorflowonspark.driver.cluster._FIRST_SECONDS", 0.5)

@@ -40,6 +40,11 @@ def plain(x, v):
     return {"y": 2.0 * x, "w": np.sum(v, axis=-1)}
 
 
+DECORATED = pytest.mark.parametrize(
+    "decorate",
+    [tf.function, pytest.param(lambda function: function, marks=pytest.mark.slow)],
+    ids=["graph", "plain"],
+)
 EXPECTED = [(float(number) * 2, float(number) * 3) for number in range(100)]
 
 
@@ -113,7 +118,7 @@ def test_trimmed_blocks_give_any_number_of_rows(spark):
         frames.map_blocks(function, numbers(spark, 90, 3)).collect()
 
 
-@pytest.mark.parametrize("decorate", [tf.function, lambda function: function], ids=["graph", "plain"])
+@DECORATED
 def test_ragged_rows(spark, decorate):
     doubled = decorate(lambda a: {"n": tf.size(a), "twice": tf.concat([a, a], 0)})
     mapped = frames.map_rows(doubled, ragged(spark))
@@ -147,7 +152,7 @@ SUM_BLOCKS = lambda v, x_input: {"v": tf.reduce_sum(v, 0), "x": tf.reduce_sum(x_
 SUM_ROWS = lambda v_1, v_2, x_1, x_2: {"v": v_1 + v_2, "x": x_1 + x_2}  # noqa: E731
 
 
-@pytest.mark.parametrize("decorate", [tf.function, lambda function: function], ids=["graph", "plain"])
+@DECORATED
 @pytest.mark.parametrize("rows", [7, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (1, 2, 100))])
 def test_reductions(spark, rows, decorate):
     data = numbers(spark, rows, 3).repartition(4)  # some partitions have no row

@@ -38,6 +38,7 @@ def needs_tensorflow(layer):
     return type(layer).__name__ == "TextVectorization" and Splitter.of(layer).plain is None
 
 
+@pytest.mark.slow
 def test_images_fills_vectors_ragged_arrays_and_columns_of_any_name(spark):
     import keras
 

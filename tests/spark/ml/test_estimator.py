@@ -11,6 +11,12 @@ from tests.support.lines import line, lines
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
 
 
+def compiled(loss):
+    model = line()
+    model.compile("adam", loss)  # Keras takes any name until the first step
+    return model
+
+
 @pytest.mark.parametrize(
     ("params", "told"),
     [
@@ -22,6 +28,9 @@ pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(240)]
         ({"initialModel": 3}, "expected a fitted KerasModel"),
         ({"model": line(), "loss": "mean_squared_eror"}, "has none of this name .did you mean 'mean_squared_error'"),
         ({"model": line(), "loss": {"y": "mse"}, "optimizer": "adm"}, r"optimizer='adm': .*did you mean 'adam'"),
+        ({"model": line(), "metrics": ["acuracy"]}, r"metrics='acuracy': .*did you mean 'accuracy'"),
+        ({"model": compiled("mean_squared_eror")}, "loss='mean_squared_eror': .*did you mean 'mean_squared_error'"),
+        ({"model": compiled("mean_squared_eror"), "optimizer": "sgd"}, "loss='mean_squared_eror'"),
         ({"model": keras.Sequential()}, "the model is not compiled"),
         ({"model": tf_keras.Sequential(), "loss": ["hing"]}, r"loss='hing': .*did you mean 'hinge'"),
     ],

@@ -1,7 +1,12 @@
 """Models over DataFrames: what comes in, what comes out, and what is said of rows that don't fit."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
+from pyspark import SparkFiles
+from pyspark.errors import PythonException
 from pyspark.ml.functions import array_to_vector
 from pyspark.sql import functions as f
 
@@ -101,6 +106,24 @@ def test_rows_that_dont_fit_are_named_left_out_or_null(spark):
     assert predictions(stage.setHandleInvalid("skip").transform(data)) == [each for each in kept if each is not None]
     none_left = stage.transform(data.where("id = 2"))
     assert none_left.count() == 0
+
+
+def test_an_integer_that_the_input_cannot_hold_is_shown_with_its_column(spark):
+    import keras
+
+    stage = KerasModel.from_keras(keras.Sequential([keras.Input((1,), dtype="int16"), keras.layers.Rescaling(2.0)]))
+    users = spark.range(65_533, 65_538, 1, 1).withColumnRenamed("id", "user")
+    with pytest.raises(PythonException, match=r"(?s)column .*'user.*does not fit into int16.*such values:.*65533"):
+        stage.setFeaturesCol("user").transform(users).collect()
+
+
+def test_the_files_of_models_are_sparks_to_remove(spark, tmp_path, monkeypatch):
+    """A driver that is ended by a signal removes nothing."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    stage = KerasModel.from_keras(doubling())
+    stage.transform(pairs(spark)).collect()
+    assert not list(tmp_path.iterdir())
+    assert Path(SparkFiles.getRootDirectory(), "models-to-fetch", f"model-{stage._bundle.digest}").exists()
 
 
 def test_the_model_is_read_once_by_each_worker(spark, tmp_path):

@@ -46,6 +46,7 @@ def test_partition_columns(session, tmp_path):
     assert ids(frame.where("odd = 1")) == [1, 3, 5, 7, 9]
 
 
+@pytest.mark.slow
 def test_several_paths(session, tmp_path):
     paths = [str(tmp_path / name) for name in "ab"]
     for number, path in enumerate(paths):
@@ -56,6 +57,7 @@ def test_several_paths(session, tmp_path):
     assert (given.columns, sorted(row.ID for row in given.collect())) == (["ID"], list(range(20)))
 
 
+@pytest.mark.slow
 def test_an_overwrite_of_partitions(session, tmp_path):
     path = str(tmp_path / "records")
     tfos.write_tfrecord(numbers(session), path, partition_by=["odd"])
@@ -91,6 +93,7 @@ def test_sql(session, tmp_path):
     session.sql("drop view numbers")
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_leaves_what_was_there(session, tmp_path):
     path = str(tmp_path / "records")
     tfos.write_tfrecord(numbers(session), path)

@@ -100,6 +100,7 @@ def test_all_types_with_nulls_and_empty_arrays(spark, tmp_path):
     assert [tuple(row) for row in dfutil.fromTFExample(by_hand)] == collected(again)
 
 
+@pytest.mark.slow
 @local
 def test_vectors(spark, tmp_path):
     frame = spark.createDataFrame([(Vectors.sparse(3, [1], [5.0]),), (None,)], ["v"]).coalesce(1)
@@ -125,6 +126,7 @@ def test_the_schema_is_reported_by_all_records(spark, tmp_path):
     assert rows[0].a == [1]
 
 
+@pytest.mark.slow
 @local
 def test_a_directory_that_is_there_is_not_touched(spark, tmp_path):
     path = str(tmp_path / "records")
@@ -136,6 +138,7 @@ def test_a_directory_that_is_there_is_not_touched(spark, tmp_path):
     assert sorted(os.listdir(path)) == before
 
 
+@pytest.mark.slow
 @local
 def test_paths_are_those_of_the_default_file_system(spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

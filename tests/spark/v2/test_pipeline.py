@@ -95,6 +95,7 @@ def test_each_column_has_its_tensors_type(spark, exported):
     assert [bytes(row.text), *map(bytes, row.texts)] == [b"6.0", b"0.0", b"1.0"]
 
 
+@pytest.mark.slow
 def test_values_are_put_into_the_shape_of_their_tensor(spark, exported):
     stage = applying(exported, {"x": "square"}, {"again": "twice"})
     for data in (
@@ -210,6 +211,7 @@ def test_models_that_cant_be_served_are_refused(spark, tmp_path):
         stage.setExportDir(str(tmp_path)).transform(data)
 
 
+@pytest.mark.slow
 def test_values_that_dont_fit_name_column_and_row(spark, exported):
     stage = applying(exported, {"x": "square"}, {"again": "y"})
 

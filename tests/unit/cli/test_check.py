@@ -3,7 +3,7 @@
 import pytest
 
 from tensorflowonspark.cli import check, main
-from tensorflowonspark.task.environment import Environment
+from tensorflowonspark.task.environment import ExecutorEnvironment
 from tensorflowonspark.task.fabric import Fabric, InfiniBandPort, NcclChoice
 
 PORT = InfiniBandPort("mlx5_0", 1, "ACTIVE", "200 Gb/sec (4X HDR)", "InfiniBand")
@@ -55,7 +55,7 @@ def test_what_a_worker_sends_contains_no_class():
     }
     facts = {"host": "h", "address": "", "python": "3", "versions": {}, "errors": {}, "gpus": 0}
     facts |= {"shared_memory": None, "open_files": 0, "unreachable": ""}
-    found = Environment.of({**facts, "fabric": fields}, slots=2)
+    found = ExecutorEnvironment.of({**facts, "fabric": fields}, slots=2)
     port = InfiniBandPort("mlx5_0", 1, "ACTIVE", "200", "InfiniBand")
     assert found.fabric == Fabric(("H100",), (port,), 0, NcclChoice("2", "IB"))
-    assert (found.slots, Environment.of({**facts, "fabric": None}).fabric) == (2, None)
+    assert (found.slots, ExecutorEnvironment.of({**facts, "fabric": None}).fabric) == (2, None)

@@ -68,7 +68,7 @@ def test_an_environment_is_packed_once(small, place, capsys):
     assert "lib64" in names
     assert any(name.endswith("site-packages/only_here.py") for name in names)
     again, _ = found(*options)
-    assert again == python_env.Environment(environment.url)  # nothing to pack
+    assert again == python_env.PythonEnvironment(environment.url)  # nothing to pack
     again.publish()
     assert not capsys.readouterr().err
     arguments = again.arguments([*submit, "--archives", "data.zip#data"])

@@ -30,7 +30,7 @@ STORED_AS_NUMBERS = [*NUMBERS, pa.date32(), pa.timestamp("us", "UTC"), pa.durati
 # ---- whatever the type, the nesting and the layout
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(columns())
 def test_a_column_of_fixed_shape_is_what_plain_python_makes_of_it(column):
     kind = own_kind(column.array, shape=column.sizes or None, fill=column.fill)
@@ -40,14 +40,14 @@ def test_a_column_of_fixed_shape_is_what_plain_python_makes_of_it(column):
     assert values.tolist() == [filled(row, column.sizes, column.fill) for row in column.array.to_pylist()]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(columns(nulls=False))
 def test_a_shape_need_not_be_declared(column):
     assume(len(column.array))
     assert array_of(column.array).tolist() == [filled(row, column.sizes, None) for row in column.array.to_pylist()]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from([(None,), (None, None), (None, 3), (None, 2, 1), (None, None, 2)]))
 def test_a_ragged_column_is_what_plain_python_makes_of_it(data, sizes):
     column = data.draw(columns(sizes=sizes))

@@ -105,7 +105,7 @@ def test_nan_stays_nan():
     assert np.isnan(answered(np.array([np.nan, 1.0]), pa.float32())[0])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(columns())
 def test_what_was_read_can_be_answered(column):
     kind = own_kind(column.array, shape=column.sizes or None, fill=column.fill)
@@ -116,7 +116,7 @@ def test_what_was_read_can_be_answered(column):
     assert [filled(row, column.sizes, None) for row in back.to_pylist()] == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from([(None,), (None, None), (None, 2)]), st.data())
 def test_what_was_read_as_ragged_can_be_answered(sizes, data):
     column = data.draw(columns(sizes=sizes, nulls=False))

@@ -47,7 +47,7 @@ def place(told):
     return int(match[1]) - 100, tuple(map(int, re.findall(r"\d+", match[2] or "")))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(columns(sizes=(None, None)) | columns(sizes=(None,)) | columns(sizes=(2, None)) | columns())
 def test_nulls_and_lengths_and_where_they_are_first_seen(column):
     depth = len(column.sizes)

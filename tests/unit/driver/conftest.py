@@ -2,6 +2,7 @@
 
 import pytest
 
+from tensorflowonspark.driver.dashboard import snapshots
 from tests.support.played_training import PlayedTraining
 
 
@@ -11,8 +12,9 @@ def training():
 
 
 @pytest.fixture
-def served(training):
-    """A training and its dashboard."""
+def served(training, monkeypatch):
+    """A training and its dashboard, which does not wait at its end for pages that are about to ask."""
+    monkeypatch.setattr(snapshots, "_BACK_SECONDS", 0.0)
     dashboard = training.serve(dashboard=True, metrics_port=0)
     yield training, dashboard
     dashboard.close()

@@ -11,6 +11,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterSpec, Job, Role
+from tensorflowonspark.driver import attempt
 from tensorflowonspark.driver import cluster as cluster_module
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
@@ -125,6 +126,15 @@ def test_missing_nodes_are_named():
     with pytest.raises(tfos.StartError, match=r"within 0.5 s .*waiting for worker:1 \(not connected"):
         cluster_on(backend, num_workers=2, start_timeout=0.5).start()
     assert backend.nodes[0].stopped.wait(5)
+
+
+def test_a_host_that_allows_too_few_open_files_is_an_error_that_names_the_limit(monkeypatch):
+    asked = []
+    monkeypatch.setattr(attempt, "allow_files", lambda more: asked.append(more))  # which raises the soft limit
+    words = r"3 nodes need 12 open files in the driver, more than its host allows: raise the hard limit .ulimit -Hn"
+    with pytest.raises(tfos.StartError, match=words):
+        cluster_on(ScriptedBackend(), num_workers=3).start()
+    assert asked == [12]
 
 
 def test_shutting_down_twice_returns_the_same():

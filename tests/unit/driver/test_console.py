@@ -184,7 +184,7 @@ def test_a_slow_terminal_is_waited_for():
         came = b""
         while not came.endswith(b"\n"):
             came += os.read(terminal, 4096)
-            time.sleep(0.25)
+            time.sleep(0.15)
         drain.join()
         assert ends == [True]
     os.close(terminal)

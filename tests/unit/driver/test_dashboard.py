@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from threading import Thread
 from urllib.parse import urlsplit
@@ -19,9 +20,10 @@ from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.dashboard import server as server_module
 from tensorflowonspark.driver.dashboard import service
 from tests.support.backend import cluster_on
-from tests.support.pages import events, get
+from tests.support.pages import get, state, states
 from tests.support.paths import ROOT
 from tests.support.played_training import PlayedTraining, with_failure
+from tests.support.programs import wait_for
 from tests.support.scripted import ScriptedBackend, returns
 
 # ---- who may read
@@ -36,7 +38,7 @@ def test_the_url_has_a_token_of_its_own(served):
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/events", "/node?number=0", "/metrics", "/report", "/other", "/?token=wrong", "/?token="]
+    "path", ["/", "/state", "/node?number=0", "/metrics", "/report", "/other", "/?token=wrong", "/?token="]
 )
 def test_without_the_token_nothing_is_shown(served, path):
     _, dashboard = served
@@ -144,16 +146,25 @@ def test_what_is_no_request_harms_nothing(served, sent):
 def test_strangers_that_send_nothing_keep_nobody_out(served):
     _, dashboard = served
     parts = urlsplit(dashboard.url)
-    with events(dashboard.url) as seen:
-        next(seen)
-        strangers = [
-            socket.create_connection((parts.hostname, parts.port)) for _ in range(server_module._CONNECTIONS + 20)
-        ]
-        assert get(dashboard.url)[0] == 200
-        served[0].play(1)
-        assert next(seen)[0] == "update"
-        for each in strangers:
-            each.close()
+    etag = state(dashboard.url)[0]["ETag"]
+    answered = Future()
+    Thread(target=lambda: answered.set_result(state(dashboard.url, etag))).start()  # waits for the next snapshot
+    served[0].play(1)
+    strangers = [socket.create_connection((parts.hostname, parts.port)) for _ in range(server_module._CONNECTIONS + 20)]
+    assert get(dashboard.url)[0] == 200
+    assert answered.result(10)[1]["nodes"]
+    for each in strangers:
+        each.close()
+
+
+def test_a_peer_that_does_not_read_its_answer_loses_its_connection(monkeypatch):
+    monkeypatch.setattr(server_module._Handler, "timeout", 0.2)
+    long = server_module.Response(bytes(32 << 20))
+    with closing(server_module.Server("127.0.0.1", 0, "token", {"/": lambda _: long}, setting="dashboard")) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as peer:
+            peer.sendall(b"GET /?token=token HTTP/1.1\r\n\r\n")
+            wait_for(server._known, 5)
+            wait_for(lambda: not server._known(), 5)
 
 
 # ---- start and end
@@ -185,14 +196,15 @@ def test_the_page_lives_from_before_the_start_to_the_end_of_the_cluster(caplog):
         url = cluster.dashboard_url
         assert [each.getMessage() for each in caplog.records] == [f"[training] dashboard: {url}"]
         assert cluster.metrics_url is None
-        with events(url) as seen:
-            next(seen)
-            backend.nodes[0].feeding.set()
-            cluster.shutdown()
-            rest = list(seen)
-    assert rest[-1] == ("ended", {})
-    assert rest[-2][1]["summary"]["state"] == "ended"
-    assert rest[-2][1]["events"][-1][1] == "ended"
+        seen = states(url)
+        next(seen)
+        rest = Future()
+        Thread(target=lambda: rest.set_result(list(seen))).start()
+        backend.nodes[0].feeding.set()
+        cluster.shutdown()
+    last = rest.result(10)[-1]
+    assert last["summary"]["state"] == "ended"
+    assert last["events"][-1][1] == "ended"
     with pytest.raises(ConnectionRefusedError):
         get(url)
     assert cluster.dashboard_url == url
@@ -307,24 +319,32 @@ def test_a_forked_child_of_the_driver_does_not_serve():
     assert driver.returncode == 0
 
 
-def test_many_pages_do_not_delay_the_end(served):
-    _, dashboard = served
-    stacks = [events(dashboard.url) for _ in range(20)]
-    seen = [each.__enter__() for each in stacks]
+def test_all_pages_have_the_end_which_they_do_not_delay(training):
+    dashboard = training.serve()
+    seen = [states(dashboard.url) for _ in range(20)]
     for each in seen:
         next(each)
     ended = []
-    threads = [Thread(target=lambda each=each: ended.append(list(each)[-1][0])) for each in seen]
+    threads = [Thread(target=lambda each=each: ended.extend(list(each)[-1:])) for each in seen]
     for thread in threads:
         thread.start()
+    training.store.end(failed=False, text="the cluster has ended")
     begin = time.monotonic()
     dashboard.close()
     assert time.monotonic() - begin < server_module._FLUSH_SECONDS
     for thread in threads:
         thread.join(5)
-    assert ended == ["ended"] * 20
-    for each in stacks:
-        each.__exit__(None, None, None)
+    assert [each["summary"]["state"] for each in ended] == ["ended"] * 20
+
+
+def test_a_page_that_is_about_to_ask_when_the_cluster_ends_has_its_end(training):
+    dashboard = training.serve()
+    etag = state(dashboard.url)[0]["ETag"]
+    ending = Thread(target=dashboard.close)
+    ending.start()
+    wait_for(dashboard._snapshots._closed.is_set, 5)
+    assert state(dashboard.url, etag)[0]["Ended"]
+    ending.join()
 
 
 def test_tls_has_a_certificate_of_its_own():
@@ -352,7 +372,7 @@ def test_tls_has_a_certificate_of_its_own():
 
 def test_a_restart_keeps_the_url():
     training = with_failure(PlayedTraining(2), 5)
-    with closing(training.serve()) as dashboard, events(dashboard.url) as seen:
-        full = next(seen)[1]
-        assert [each[1] for each in full["events_all"]] == ["started", "failure", "restart", "started"]
-        assert full["summary"]["restarts"] == 1
+    with closing(training.serve()) as dashboard:
+        _, shown = state(dashboard.url)
+        assert [each[1] for each in shown["events"]] == ["started", "failure", "restart", "started"]
+        assert shown["summary"]["restarts"] == 1

@@ -9,7 +9,7 @@ import pytest
 
 from tensorflowonspark.driver.executor_checks import problems_of
 from tensorflowonspark.task import environment
-from tensorflowonspark.task.environment import Environment, own_environment
+from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
 from tensorflowonspark.task.fabric import Fabric, InfiniBandPort, NcclChoice
 
 VERSIONS = {
@@ -19,7 +19,7 @@ VERSIONS = {
     "pyarrow": "26.0.1",
     "numpy": "2.4.6",
 }
-OWN = Environment("edge", "", "3.12.1", VERSIONS, {}, 0, 1 << 30, 1 << 20, "")
+OWN = ExecutorEnvironment("edge", "", "3.12.1", VERSIONS, {}, 0, 1 << 30, 1 << 20, "")
 
 
 def there(**changes):

@@ -21,6 +21,7 @@ from tensorflowonspark.feed_messages import (
     PassesEnded,
     RowsConsumed,
     RowsReceived,
+    Shares,
     Split,
     StepGrant,
     StreamOpened,
@@ -40,9 +41,14 @@ from tensorflowonspark.messages import (
 )
 from tensorflowonspark.task.feeder import NodeEndpoint, node_lost_error
 from tests.support.backend import cluster_on
-from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns, serves
+from tests.support.scripted import ScriptedBackend, ScriptedJob, fails, returns, serves, take_steps
 
-pytestmark = pytest.mark.usefixtures("unchecked_frames")
+pytestmark = pytest.mark.usefixtures("unchecked_frames", "soon")
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr(session, "_CHECK_SECONDS", 0.1)
 
 
 def feeds_once(rows, *parts):
@@ -104,15 +110,14 @@ def test_reports_may_come_after_the_jobs_result():
 
 def test_a_report_that_never_comes_is_a_time_out():
     backend = ScriptedBackend(lambda node: node.send(FeedWanted(0)), feed=ScriptedJob([Row(part(0, 0, 5))]))
-    with pytest.raises(tfos.FeedError, match=r"no progress for 1\.5 s"), cluster_on(backend) as cluster:
-        cluster.train("frame", timeout=1.5)
+    with pytest.raises(tfos.FeedError, match=r"no progress for 0\.5 s"), cluster_on(backend) as cluster:
+        cluster.train("frame", timeout=0.5)
 
 
 @pytest.mark.parametrize(("cache", "elsewhere"), [("disk", True), ("disk", False), (None, False)])
 def test_a_part_that_its_node_does_not_report_is_named_within_seconds(monkeypatch, cache, elsewhere):
     """The node is heard from all the while; another one may have the part."""
     monkeypatch.setattr(session, "_REPORT_SECONDS", 0.5)
-    monkeypatch.setattr(session, "_CHECK_SECONDS", 0.1)
     parts = part(0, 0, 5), part(1, 1, 3)
 
     def beat(node):
@@ -229,7 +234,7 @@ def streams(batch_rows, rows=None, taken=None):
             node.send(RowsReceived(0, rows))
             node.send(PartsStored(0, (part(node.number, node.number, rows),)))
         assert node.wait_for(FeedComplete).streams
-        node.send(StreamOpened(0, batch_rows))
+        node.send(StreamOpened(0, Shares(2 * batch_rows, 2, node.number)))
         words = []
         while not (words and words[-1].end):
             words.append(node.wait_for(StepGrant))
@@ -252,7 +257,9 @@ def test_the_workers_of_a_stream_take_as_many_steps():
     for number, rows in ((0, [10, 0, 0]), (1, [10, 10, 5])):
         words = results[f"worker:{number}"]
         assert [each for parts, _ in words for each in parts] == [(number, 1)]
-        steps = [real for _, runs in words for count, real in runs for _ in range(count)]
+        steps = []
+        for _, runs in words:
+            take_steps(steps, Shares(20, 2, number), StepGrant(0, steps=runs))
         assert steps == rows
 
 
@@ -268,8 +275,8 @@ def test_a_stream_that_spark_can_not_compute_ends_in_the_programs_too():
 def test_a_feed_that_stands_still_names_who_waits_for_whom():
     backend = ScriptedBackend(streams(10, 30, taken=20), feed=ScriptedJob([Row(part(0, 0, 30))]))
     with pytest.raises(tfos.FeedError) as caught, cluster_on(backend) as cluster:
-        cluster.train("frame", cache=None, timeout=1.5)
-    for words in ("no progress for 1.5 s", "1 of 4 are done and 2 are running", "received 30 rows", "has taken 20"):
+        cluster.train("frame", cache=None, timeout=0.5)
+    for words in ("no progress for 0.5 s", "1 of 4 are done and 2 are running", "received 30 rows", "has taken 20"):
         assert words in str(caught.value)
 
 
@@ -277,7 +284,7 @@ def test_the_time_out_counts_from_the_last_progress():
     def script(node):
         node.send(FeedWanted(0))
         for count in range(8):
-            time.sleep(0.5)
+            time.sleep(0.2)
             node.send(RowsReceived(0, count))
         node.send(PartsStored(0, (part(0, 0, 30),)))
         backend.feeding.ended = True
@@ -286,7 +293,7 @@ def test_the_time_out_counts_from_the_last_progress():
 
     backend = ScriptedBackend(script, feed=ScriptedJob([Row(part(0, 0, 30))], ended=False))
     with cluster_on(backend) as cluster:
-        cluster.train("frame", timeout=2)
+        cluster.train("frame", timeout=1)
         assert cluster.join() == {"worker:0": 1}
 
 
@@ -297,7 +304,7 @@ def test_a_worker_that_is_full_is_not_left_waiting():
         if node.number == 0:
             node.send(PartsStored(0, (part(0, 0, 35),)))
         node.wait_for(FeedComplete)
-        node.send(StreamOpened(0, 10))
+        node.send(StreamOpened(0, Shares(20, 2, node.number)))
         if node.number == 0:
             time.sleep(0.3)
             node.send(Backpressure(0))
@@ -309,7 +316,7 @@ def test_a_worker_that_is_full_is_not_left_waiting():
     backend = ScriptedBackend(script, script, feed=ScriptedJob(ended=False))
     with cluster_on(backend, num_workers=2) as cluster:
         cluster.train("frame", cache=None)
-        assert cluster.join() == {"worker:0": ((3, 10),), "worker:1": ((3, 0),)}
+        assert cluster.join() == {"worker:0": ((3, 30),), "worker:1": ((3, 0),)}
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.driver.feed.file_streams import FileStream
-from tensorflowonspark.feed_messages import FeedComplete, FilesCounted, RowsReceived, StepGrant, StreamOpened
+from tensorflowonspark.feed_messages import FeedComplete, FilesCounted, RowsReceived, Shares, StepGrant, StreamOpened
+from tensorflowonspark.node.feed.epochs import plan_epoch
+from tests.support.scripted import take_steps
 
 
 class Sent:
     """What the driver has sent to each worker."""
 
-    def __init__(self, workers):
+    def __init__(self, workers, batch_size=8):
+        self.shares = [Shares(batch_size, len(workers), number) for number in workers]
         self.steps = {number: [] for number in workers}
         self.counts = {}
         self.ended = set()
@@ -21,29 +24,28 @@ class Sent:
             return
         assert isinstance(message, StepGrant)
         assert number not in self.ended
-        self.steps[number] += [rows for count, rows in message.steps for _ in range(count)]
+        take_steps(self.steps[number], self.shares[number], message)
         if message.end:
             assert number in self.counts  # who has ended the pass knows all counts
             self.ended.add(number)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, 100), min_size=2, max_size=4), st.integers(1, 20), st.integers(1, 30), st.randoms())
-def test_as_many_steps_as_the_worker_with_most_rows_needs(totals, batch_rows, window, order):
+@given(st.lists(st.integers(0, 100), min_size=2, max_size=4), st.integers(4, 80), st.integers(1, 30), st.randoms())
+def test_as_many_steps_as_the_worker_with_most_rows_needs(totals, batch_size, window, order):
     """In whatever order the workers read: a worker with fewer rows pads only when it has none left."""
-    sent = Sent(range(len(totals)))
+    sent = Sent(range(len(totals)), batch_size)
     stream = FileStream(7, range(len(totals)), sent)
     reports = []
-    for rows in totals:
+    for rows, shares in zip(totals, sent.shares, strict=True):
         own = [RowsReceived(7, min(rows, read)) for read in range(window, rows + window, window) if rows]
-        reports.append([StreamOpened(7, batch_rows), *own, FilesCounted(7, rows)])
+        reports.append([StreamOpened(7, shares), *own, FilesCounted(7, rows)])
     while any(reports):
         number = order.choice([number for number, left in enumerate(reports) if left])
         stream.receive(number, reports[number].pop(0))
-    steps = max(-(-rows // batch_rows) for rows in totals)
-    for number, rows in enumerate(totals):
-        full = [max(0, min(batch_rows, rows - step * batch_rows)) for step in range(steps)]
-        assert sent.steps[number] == full
+    plans = [plan_epoch(totals, batch_size, number, in_order=True) for number in range(len(totals))]
+    for number, plan in enumerate(plans):  # an epoch that is resumed takes the same steps
+        assert sent.steps[number] == [plan.real_rows(step) for step in range(plan.steps)]
     assert sent.ended == set(range(len(totals)))
     assert sent.counts == {number: dict(enumerate(totals)) for number in range(len(totals))}
 
@@ -52,7 +54,7 @@ def test_a_worker_with_fewer_rows_does_not_hold_up_the_others():
     sent = Sent([0, 1])
     stream = FileStream(7, [0, 1], sent)
     for number in (0, 1):
-        stream.receive(number, StreamOpened(7, 4))
+        stream.receive(number, StreamOpened(7, sent.shares[number]))
     stream.receive(0, RowsReceived(7, 100))
     assert sent.steps[0] == []
     stream.receive(1, RowsReceived(7, 6))
@@ -68,7 +70,7 @@ def test_a_pass_that_counts_the_rows_ends_no_other():
     sent = Sent([0, 1])
     stream = FileStream(7, [0, 1], sent)
     for number in (0, 1):
-        stream.receive(number, StreamOpened(7, 4))
+        stream.receive(number, StreamOpened(7, sent.shares[number]))
         stream.receive(number, FilesCounted(7, 8))
     assert sent.counts[0] == {0: 8, 1: 8}
     assert not sent.ended
@@ -81,7 +83,7 @@ def test_a_pass_that_counts_the_rows_ends_no_other():
 def test_a_worker_that_has_returned_is_not_waited_for():
     sent = Sent([0, 1])
     stream = FileStream(7, [0, 1], sent)
-    stream.receive(0, StreamOpened(7, 4))
+    stream.receive(0, StreamOpened(7, sent.shares[0]))
     stream.receive(0, RowsReceived(7, 10))
     stream.leave(1)
     assert sent.steps[0] == [4, 4]

@@ -3,7 +3,9 @@ import re
 import subprocess
 import sys
 import venv
+from functools import cache
 from importlib.machinery import PathFinder
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -36,9 +38,17 @@ def install_2x(site, version="2.2.5"):
     return site
 
 
+@cache
+def distributions(search_path):
+    return packages_distributions()
+
+
 @pytest.fixture(autouse=True)
-def worker_python(monkeypatch):
+def ready(monkeypatch, tmp_path_factory):
+    """Spark's Python, a Java that starts at once, and one search for the distributions of a path."""
+    monkeypatch.setattr(preflight, "packages_distributions", lambda: distributions(tuple(sys.path)))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("JAVA_HOME", java(tmp_path_factory.mktemp("ready"), "17.0.1"))
 
 
 @pytest.fixture

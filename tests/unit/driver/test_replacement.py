@@ -3,17 +3,20 @@
 import os
 import pickle
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.config import Job, RestartPolicy, Role
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds
+from tensorflowonspark.driver.feed.recoverable import RecoverableFeed
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FilesRead
+from tensorflowonspark.feed_messages import FilesRead, PartRef, PartSummary, Split
 from tensorflowonspark.messages import (
     Contribution,
     Failed,
@@ -300,6 +303,15 @@ def test_files_that_changed_before_a_restart_are_the_error():
     assert "read found other files after the restart of this worker than before" in failure.reason
 
 
+def test_a_worker_that_finds_another_version_of_a_table_is_the_error():
+    workers = workers_of(2)
+    feeds = FileFeeds(lambda number, message: None)
+    assert feeds.receive(workers[0], FilesRead(0, "ctx.read_delta('t')", "version 7", ()), workers) is None
+    failure = feeds.receive(workers[1], FilesRead(0, "ctx.read_delta('t')", "version 8", ()), workers)
+    assert "ctx.read_delta('t') found other files on this worker than on another" in failure.reason
+    assert "name the version of a table to which others write" in failure.advice
+
+
 # ---- what is refused before anything starts
 
 
@@ -310,3 +322,16 @@ def test_rows_that_are_not_kept_are_refused(how, words):
     cluster = cluster_on(ScriptedBackend(lambda node: None), restarts=alone)
     with pytest.raises(tfos.SpecError, match=f"{words} with restarts=RestartPolicy.scope='node'.*cache='disk'"):
         cluster.train(None, **how)
+
+
+@pytest.mark.parametrize(("rows", "lost"), [(1000, False), (999, False), (999, True)])
+def test_rows_that_spark_computes_otherwise_for_a_new_process_are_refused(rows, lost):
+    key, ref = (Split.TRAIN, 3), PartRef(Split.TRAIN, 3, 1, 0)
+    load = SimpleNamespace(spec=SimpleNamespace(split=Split.TRAIN, validation=None), refs={key: ref})
+    feed = RecoverableFeed.__new__(RecoverableFeed)
+    feed._rows, feed._monitor = {key: 1000}, SimpleNamespace(nodes=[SimpleNamespace(lost=lost)])
+    feed._session = SimpleNamespace(stored={ref: PartSummary(Split.TRAIN, 3, 1, 0, rows)})
+    words = r"partition 3 had 1,000 rows when it was fed first, and 999 .*cache\(\) the DataFrame"
+    refused = rows != 1000 and not lost  # who is lost once more is fed once more
+    with pytest.raises(tfos.FeedError, match=words) if refused else nullcontext():
+        feed._check_rows([load])

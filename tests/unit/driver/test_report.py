@@ -25,9 +25,9 @@ def data_of(page):
 def test_a_report_has_the_last_state_the_curves_and_the_lines():
     training = with_failure(PlayedTraining(2), 30)
     data = data_of(report_html(training.store))
-    assert data["nodes_all"]["straggler"] == [0, 1]
-    assert len(data["curves_all"]["time"]) == 60
-    assert [each[1] for each in data["events_all"]] == ["started", "failure", "restart", "started"]
+    assert data["nodes"]["straggler"] == [0, 1]
+    assert len(data["curves"]["time"]) == 60
+    assert [each[1] for each in data["events"]] == ["started", "failure", "restart", "started"]
     assert len(data["details"]["1"]["lines"]) == 50
     assert len(data["details"]["1"]["curves"]["memory"]) == 60
 
@@ -50,7 +50,7 @@ def test_what_nodes_send_is_no_markup():
     assert "alert(1)</script>" not in page
     data = data_of(page)
     assert data["summary"]["name"] == data["details"]["0"]["lines"][0] == _HOSTILE
-    assert set(data["reports_all"][0][3]) == {_HOSTILE, "__proto__"}
+    assert set(data["reports"][0][3]) == {_HOSTILE, "__proto__"}
 
 
 def test_a_large_report_is_bounded():
@@ -60,7 +60,7 @@ def test_a_large_report_is_bounded():
         training.store.take_lines(node, ["x" * 10_000] * 60)
     page = report_html(training.store)
     data = data_of(page)
-    assert len(data["nodes_all"]["name"]) == 300
+    assert len(data["roster"]["name"]) == 300
     assert len(data["details"]) == 64
     assert "299" in data["details"]  # the straggler
     assert len(data["details"]["299"]["curves"]["time"]) <= 128

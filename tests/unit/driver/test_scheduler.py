@@ -10,7 +10,8 @@ from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.feed.scheduler import StepScheduler
 from tensorflowonspark.driver.feed.streamed import StreamedFeed
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.feed_messages import PartsStored, PartSummary, RowsConsumed, Split, StreamOpened
+from tensorflowonspark.feed_messages import PartsStored, PartSummary, RowsConsumed, Shares, Split, StreamOpened
+from tests.support.scripted import take_steps
 
 
 def part(partition, number, rows, attempt=1):
@@ -20,19 +21,19 @@ def part(partition, number, rows, attempt=1):
 class Workers:
     """Workers that hear a plan's words and count what they take."""
 
-    def __init__(self, plan, batch_rows):
+    def __init__(self, plan, batch_size, workers):
         self.plan = plan
-        self.batch_rows = batch_rows
-        self.parts = {number: [] for number in batch_rows}
-        self.steps = {number: [] for number in batch_rows}
+        self.shares = [Shares(batch_size, workers, number) for number in range(workers)]
+        self.parts = {number: [] for number in range(workers)}
+        self.steps = {number: [] for number in range(workers)}
         self.ended = set()
-        for number, rows in batch_rows.items():
-            plan.open(number, rows)
+        for number, shares in enumerate(self.shares):
+            plan.open(number, shares)
 
     def hear(self):
         for number, grant in self.plan.grants().items():
             self.parts[number] += grant.parts
-            self.steps[number] += [real for count, real in grant.steps or () for _ in range(count)]
+            take_steps(self.steps[number], self.shares[number], grant)
             if grant.end:
                 self.ended.add(number)
 
@@ -44,10 +45,10 @@ events = st.lists(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(2, 3), st.integers(1, 20), events)
-def test_whatever_comes_in_whatever_order(count, batch_rows, events):
+@given(st.integers(2, 3), st.integers(3, 60), events)
+def test_whatever_comes_in_whatever_order(count, batch_size, events):
     plan = StepScheduler(range(count), 0)
-    workers = Workers(plan, {number: batch_rows + number for number in range(count)})
+    workers = Workers(plan, batch_size, count)
     counted, base, partition = {}, 0, 0
     for drawn, drawn_rows, what in events:
         number, rows = drawn % count, drawn_rows
@@ -72,7 +73,6 @@ def test_whatever_comes_in_whatever_order(count, batch_rows, events):
         expected = [(each, rows) for each, (home, rows) in counted.items() if home == number]
         assert workers.parts[number] == [(each, 1) for each, _ in expected]
         assert sum(workers.steps[number]) == sum(rows for _, rows in expected)
-        assert all(real <= batch_rows + number for real in workers.steps[number])
     assert len({len(steps) for steps in workers.steps.values()}) == 1
     assert all(any(reals) for reals in zip(*workers.steps.values(), strict=True))  # no step of padding alone
     assert workers.ended == set(range(count))
@@ -80,16 +80,16 @@ def test_whatever_comes_in_whatever_order(count, batch_rows, events):
 
 def test_nothing_is_reported_before_all_programs_read():
     plan = StepScheduler([0, 1], 0)
-    plan.open(0, 5)
+    plan.open(0, Shares(10, 2, 0))
     plan.store(part(0, 0, 10))
     assert plan.grants() == {}
-    plan.open(1, 5)
+    plan.open(1, Shares(10, 2, 1))
     assert plan.grants()[0].parts == ((0, 1),)
 
 
 def test_full_steps_are_sent_as_soon_as_all_have_rows():
     plan = StepScheduler([0, 1], 0)
-    workers = Workers(plan, {0: 10, 1: 10})
+    workers = Workers(plan, 20, 2)
     plan.store(part(0, 0, 35))
     workers.hear()
     assert workers.steps == {0: [], 1: []}
@@ -100,7 +100,7 @@ def test_full_steps_are_sent_as_soon_as_all_have_rows():
 
 def test_a_full_worker_goes_on_alone_while_the_others_fill_up():
     plan = StepScheduler([0, 1], 0)
-    workers = Workers(plan, {0: 10, 1: 10})
+    workers = Workers(plan, 20, 2)
     plan.store(part(0, 0, 25))
     plan.store(part(1, 1, 4))
     plan.press(0)
@@ -110,9 +110,19 @@ def test_a_full_worker_goes_on_alone_while_the_others_fill_up():
     assert workers.steps == {0: [10], 1: [4]}
 
 
+def test_shares_that_differ_use_up_equal_rows_in_full_steps():
+    plan = StepScheduler([0, 1, 2], 0)
+    workers = Workers(plan, 8, 3)
+    for rows in (8, 16):
+        for number in range(3):
+            plan.store(part(rows + number, number, rows))
+        workers.hear()
+    assert workers.steps == {0: [3, 3, 2] * 3, 1: [3, 2, 3] * 3, 2: [2, 3, 3] * 3}
+
+
 def test_a_worker_that_is_done_holds_up_nobody():
     plan = StepScheduler([0, 1, 2], 0)
-    workers = Workers(plan, {0: 10, 1: 10, 2: 10})
+    workers = Workers(plan, 30, 3)
     plan.store(part(0, 0, 20))
     plan.store(part(1, 1, 20))
     workers.hear()
@@ -150,7 +160,7 @@ def test_a_message_about_rows_taken_looks_at_its_node_alone(monkeypatch):
     feed = StreamedFeed(session)
     monkeypatch.setattr(feed, "_open", lambda _: None)
     for node in nodes:
-        feed.on_message(node, StreamOpened(0, batch_rows=4))
+        feed.on_message(node, StreamOpened(0, Shares(400, 100, node.number)))
     for node in nodes:
         feed.on_message(node, PartsStored(0, (part(node.number, node.number, 8),)))
     assert set(granted) == set(range(100))

@@ -73,9 +73,9 @@ class Summaries(list):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """A second is a thirtieth of one."""
+    """A second is a sixtieth of one."""
     for name in ("_SETTLING_SECONDS", "_MORE_SECONDS", "_CHECK_SECONDS", "_FIRST_REPORT_SECONDS", "_REPORT_SECONDS"):
-        monkeypatch.setattr(resources, name, getattr(resources, name) / 30)
+        monkeypatch.setattr(resources, name, getattr(resources, name) / 60)
 
 
 POD = {"executor_instances": "2", "executor_cores": "1"}
@@ -84,16 +84,16 @@ POD = {"executor_instances": "2", "executor_cores": "1"}
 @pytest.mark.parametrize(
     "settings",
     [
-        {"master": "k8s://https://api:6443", "comes": {0: 1, 0.6: 2}, **POD},
-        {"master": "k8s://https://api:6443", "comes": {0.6: 2}},  # two are what Spark asks for by itself
-        {"master": "yarn", "comes": {0: 1, 0.6: 2}},
-        {"master": "spark://m:7077", "comes": {0: 1, 0.6: 2}, "cores_max": "2"},
-        {"master": "local-cluster[2,1,1024]", "comes": {0: 1, 0.6: 2}},
-        {"master": "spark://m:7077", "comes": {0.6: 2}},  # none yet
-        {"master": "spark://m:7077", "comes": {0: 1, 0.6: 2}, "had": 2},  # one is being replaced
-        {"master": "spark://m:7077", "comes": {0: 1, 0.6: 2}, "executors": [(1, 0, 7), (1, 3, None)]},  # one was lost
-        {"master": "spark://m:7077", "comes": {0: 1, 0.6: 2}, "dynamic": True},
-        {"master": "yarn", "comes": {0.6: 2}, "dynamic": True, "dynamicAllocation_maxExecutors": "2"},
+        {"master": "k8s://https://api:6443", "comes": {0: 1, 0.3: 2}, **POD},
+        {"master": "k8s://https://api:6443", "comes": {0.3: 2}},  # two are what Spark asks for by itself
+        {"master": "yarn", "comes": {0: 1, 0.3: 2}},
+        {"master": "spark://m:7077", "comes": {0: 1, 0.3: 2}, "cores_max": "2"},
+        {"master": "local-cluster[2,1,1024]", "comes": {0: 1, 0.3: 2}},
+        {"master": "spark://m:7077", "comes": {0.3: 2}},  # none yet
+        {"master": "spark://m:7077", "comes": {0: 1, 0.3: 2}, "had": 2},  # one is being replaced
+        {"master": "spark://m:7077", "comes": {0: 1, 0.3: 2}, "executors": [(1, 0, 7), (1, 3, None)]},  # one was lost
+        {"master": "spark://m:7077", "comes": {0: 1, 0.3: 2}, "dynamic": True},
+        {"master": "yarn", "comes": {0.3: 2}, "dynamic": True, "dynamicAllocation_maxExecutors": "2"},
     ],
 )
 def test_executors_that_were_asked_for_are_waited_for(settings, caplog):
@@ -139,7 +139,7 @@ def test_executors_that_were_asked_for_are_waited_for(settings, caplog):
 def test_too_few_slots_are_an_error_when_no_more_can_come(settings, needed, seconds, words):
     begin = time.monotonic()
     with pytest.raises(SlotsError, match=words):
-        find_slots(Application(**settings), needed, needed, 1.2)
+        find_slots(Application(**settings), needed, needed, 0.6)
     assert time.monotonic() - begin < seconds
 
 

@@ -1,9 +1,20 @@
 """The end of a streaming feed, with a query that is played."""
 
+import pickle
+from contextlib import nullcontext
 from threading import Event
 from types import SimpleNamespace
 
+import pytest
+
+import tensorflowonspark as tfos
+from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
+from tensorflowonspark.errors import FailureKind
+from tensorflowonspark.feed_messages import CacheConfig
+from tensorflowonspark.messages import Failed, Returned
+from tests.support.backend import cluster_on
+from tests.support.scripted import ScriptedBackend
 
 
 class Query:
@@ -38,3 +49,26 @@ def test_who_waits_for_the_end_of_a_stream_returns_when_another_feed_may_follow(
     assert not feed.wait(timeout=0.3)
     closed.set()
     assert feed.wait(timeout=10)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_streaming_dataframe_is_not_repeated_after_a_failure(streamed):
+    """Spark has acknowledged its rows. So the failure is raised, although a restart is allowed."""
+    dies = Event()
+
+    def script(node):
+        if node.plan.config.attempt:
+            node.send(Returned(pickle.dumps("again")))
+        else:
+            dies.wait(10)
+            node.send(Failed(FailureKind.KILLED, "it was killed"))
+
+    backend = ScriptedBackend(script)
+    outcome = pytest.raises(tfos.NodeError, match="it was killed") if streamed else nullcontext()
+    with outcome, cluster_on(backend, restarts=1) as cluster:
+        if streamed:
+            cluster._controller.open_stream(FeedRequest("frame", cache=CacheConfig.parse(None, None)))
+            cluster._controller.close_stream()
+        dies.set()
+        assert cluster.join() == {"worker:0": "again"}
+    assert len(backend.plans) == (1 if streamed else 2)

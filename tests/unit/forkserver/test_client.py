@@ -10,18 +10,20 @@ from threading import Thread
 
 import pytest
 
+from tensorflowonspark.supervisor.forkserver import client
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
 from tests.support.programs import wait_for
 
 
-def test_a_busy_server_is_waited_for(tmp_path):
+def test_a_busy_server_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "_REPLY_SECONDS", 0.2)
     rendezvous = Rendezvous(Rendezvous.of(str(tmp_path), os.getpid()), make=True)
     listener = rendezvous.listen()
 
     def reply_late():
         connection, _ = listener.accept()
-        time.sleep(1.5)  # it forks others
+        time.sleep(0.5)  # it forks others
         connection.sendall(b'{"refusal": "at last"}\n')
         connection.close()
 
@@ -40,9 +42,11 @@ import os, sys
 from pathlib import Path
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
 from tensorflowonspark.supervisor.forkserver.rendezvous import SERVER, Rendezvous
-from tensorflowonspark.supervisor.forkserver.server import Server
+from tensorflowonspark.supervisor.forkserver import server
 rendezvous = Rendezvous(Path(sys.argv[1]), make=True)
-if Server(rendezvous, rendezvous.lock(SERVER), ImportProperties(dict(os.environ)), sys.path, 600.0).run():
+server._REQUEST_SECONDS = 0.2
+lock = rendezvous.lock(SERVER)
+if server.ForkServerProcess(rendezvous, lock, ImportProperties(dict(os.environ)), sys.path, 600.0).run():
     os.write(1, b"begun")
     os._exit(7)
 """
@@ -56,7 +60,7 @@ def test_a_forked_node_waits_for_its_supervisor_however_long(tmp_path, monkeypat
 
     def request_and_wait(*arguments):
         reply = request(*arguments)
-        time.sleep(1.5)
+        time.sleep(0.5)
         assert not select.select([reading], [], [], 0)[0]
         return reply if confirms else {}
 

@@ -17,7 +17,7 @@ from tests.support.padded_batches import (
 )
 
 
-@pytest.fixture(params=["keras", "tf_keras"])
+@pytest.fixture(params=["keras", pytest.param("tf_keras", marks=pytest.mark.slow)])
 def keras(request):
     """Return Keras 3 or 2, as it comes."""
     return pytest.importorskip(request.param)
@@ -91,6 +91,7 @@ def test_real_rows_are_taken_from_labels_of_all_kinds():
     assert prediction._keras_mask.numpy().tolist() == [[False, True]]
 
 
+@pytest.mark.parametrize("keras", ["keras", "tf_keras"], indirect=True)
 @pytest.mark.parametrize(
     "outputs", ["dict", pytest.param("one", marks=pytest.mark.slow), pytest.param("list", marks=pytest.mark.slow)]
 )
@@ -114,6 +115,7 @@ def test_however_keras_runs_a_step(keras, install, settings):
     assert_same(shown(model_of(keras, **settings), labelled(padded(6), "one")), expected)
 
 
+@pytest.mark.slow
 def test_rows_in_any_order_and_weights_of_other_kinds(keras, install):
     expected = plain(keras)
     install()

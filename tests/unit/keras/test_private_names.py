@@ -49,6 +49,7 @@ def test_every_repair_declares_names():
     assert [repair.function for repair in (*REPAIRS, *JAX_REPAIRS) if not repair.names] == []
 
 
+@pytest.mark.slow
 def test_names_that_results_depend_on_refuse_several_replicas_and_others_are_warned_of():
     done = subprocess.run([sys.executable, "-c", _WITHOUT], capture_output=True, text=True, check=True, timeout=110)
     version = importlib.metadata.version("keras")

@@ -20,7 +20,7 @@ STRINGS = pa.list_(pa.string())
 words = st.sampled_from(["", "a", "b", "B", "é", "e\u0301", "日", "a b", "[UNK]", "\U0001f600"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.lists(st.lists(words, max_size=3), max_size=4), min_size=1, max_size=3),
     st.sampled_from([None, 3, 5]),
@@ -58,7 +58,7 @@ def test_any_words_in_any_tasks(tasks, max_tokens, mask, mode):
 CHARACTERS = "aBÉ éß日İ\t\n\x0b\x0c\r\x00\x1c\x85\u00a0\u2003!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.text(st.sampled_from(CHARACTERS)), max_size=4),
     st.sampled_from([None, "lower", "strip_punctuation", "lower_and_strip_punctuation"]),
@@ -76,7 +76,7 @@ def test_arrow_splits_any_text_as_keras_does(texts, standardize, split):
         assert list(lengths) == list(whole)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), max_size=5), min_size=1, max_size=4),
     st.sampled_from([-1, None]),

@@ -61,7 +61,6 @@ def test_columns_become_inputs():
                 (both, [TensorInfo("x", (2,), new)], lambda found: found[:, 0]),
                 (both, several, lambda found: found["p"]),
                 (column, several[:1], lambda found: found),
-                (column["a"], several[:1], lambda found: found),
             ]:
                 if wanted is None:
                     with pytest.raises(tf.errors.InvalidArgumentError, match=f"does not fit into {new}"):
@@ -75,6 +74,15 @@ def test_columns_become_inputs():
                 assert equal(found.numpy().item(), wanted), (old, new, value)
                 cells["equal" if equal(wanted, value) else "rounded"] += 1
     assert set(cells) == {"equal", "rounded", "refused"}
+
+
+def test_a_value_that_does_not_fit_is_shown_with_its_column():
+    """And not with the name of the model's input, which Keras chose."""
+    ids = tf.constant([1, 2**24 + 1, 3, 2**31 - 1])
+    for cast in (to_inputs, tf.function(to_inputs)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)column .*user.*int16.*such values:.*16777217"):
+            cast({"user": ids}, [TensorInfo("keras_tensor_7", (1,), "int16")])
+    assert to_inputs({"user": ids}, ()) is ids
 
 
 ARROW = {"bool": pa.bool_(), "float32": pa.float32(), "float64": pa.float64()}

@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import numpy as np
@@ -15,13 +16,19 @@ import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from tensorflowonspark import CheckpointError, SpecError
+from tensorflowonspark.node.checkpoint import checkpoints as checkpoints_module
 from tensorflowonspark.node.checkpoint.checkpoints import Checkpoints
-from tensorflowonspark.node.checkpoint.store import CheckpointStore, _record_checksum
+from tensorflowonspark.node.checkpoint.position import ResumePosition
+from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint, _record_checksum
 
 
 @pytest.fixture(params=["local", "memory"])
 def directory(request, tmp_path):
     return str(tmp_path / "models" / "one") if request.param == "local" else f"memory://{uuid.uuid4().hex}/one"
+
+
+# Where the directory is matters to the store alone.
+in_memory = pytest.mark.parametrize("directory", ["memory"], indirect=True)
 
 
 def checkpoints(directory, keep=3, *, is_chief=True):
@@ -113,6 +120,29 @@ def test_a_checkpoint_with_a_flipped_bit_gives_way_to_the_one_before(directory, 
     assert f"the checkpoint {directory}/{saved.name} is damaged and skipped: " in warning
     assert harmed in warning
     assert saved.name not in {each.split("/")[0] for each in files(directory)}  # the next one has removed it
+
+
+@pytest.mark.parametrize(("first_feed", "fed_again"), [(0, True), (2, False)])
+def test_the_one_before_is_of_no_use_if_its_rows_are_not_fed_again(tmp_path, first_feed, fed_again):
+    Loop().train(str(tmp_path), 3)
+    saved = CheckpointStore(str(tmp_path), 1).latest()
+    (tmp_path / saved.name / "state.index").write_bytes(b"damaged")
+    position = ResumePosition(SimpleNamespace(first=first_feed, current=first_feed), None, workers=1)
+    found = Checkpoints(str(tmp_path), 3, "", is_chief=True, node="worker:0", position=position)
+    if fed_again:
+        assert found.restore(Loop().state) == 2
+        return
+    words = f"{saved.name}; .* was written in feed 0, whose rows are not fed again in this restart: run the whole train"
+    with pytest.raises(CheckpointError, match=words):
+        found.restore(Loop().state)
+
+
+def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monkeypatch):
+    agreed = bool, lambda is_chief, name: "step-00000003-of-the-chief"
+    monkeypatch.setattr(checkpoints_module, "agreement_of", lambda strategy: agreed)
+    words = "the chief resumes from .*/step-00000003-of-the-chief, and worker:1 finds no such checkpoint: give a direct"
+    with pytest.raises(CheckpointError, match=words):
+        Checkpoints(str(tmp_path), 3, "", is_chief=False, node="worker:1")._fetch_newest("strategy", str(tmp_path), [])
 
 
 def test_a_marker_that_names_what_is_not_its_own_is_skipped(tmp_path, caplog):
@@ -254,6 +284,7 @@ def test_what_can_not_be_written_or_does_not_fit_is_named(tmp_path):
         checkpoints(directory).save(Loop().state, -1)
 
 
+@in_memory
 def test_variables_that_are_made_later_get_their_values(directory):
     import tensorflow as tf
 
@@ -306,6 +337,7 @@ class Break:
         return Breaking()
 
 
+@in_memory
 def test_fit_goes_on_where_it_left_off(directory):
     """Weights, optimizer, BatchNorm's statistics and Dropout's seeds are those of an unbroken run."""
     _, unbroken = fit([], 5)
@@ -320,6 +352,7 @@ def test_fit_goes_on_where_it_left_off(directory):
     assert fit([checkpoints(directory).callback(), Break(1)], 1)[0] == [0, 1]  # of that one, without a step
 
 
+@in_memory
 def test_within_epochs_too(directory):
     with pytest.raises(ZeroDivisionError):
         fit([checkpoints(directory, keep=9).callback(every=3), Break(10)], 5)
@@ -330,6 +363,7 @@ def test_within_epochs_too(directory):
     assert int(model.optimizer.iterations.numpy()) == 9 + 3 * 4
 
 
+@in_memory
 def test_a_model_of_other_layers_is_refused(directory):
     import keras
 
@@ -342,6 +376,7 @@ def test_a_model_of_other_layers_is_refused(directory):
         fit([checkpoints(directory).callback()], 1, smaller)
 
 
+@in_memory
 def test_the_callbacks_of_keras_write_to_a_directory_that_is_mirrored(directory):
     import keras
 
@@ -374,9 +409,28 @@ class Mirroring:
         )
 
 
-def test_the_callback_mirrors_too(directory):
+@in_memory
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_callback_mirrors_too_and_after_all_others(directory, place):
     import keras
 
     found = checkpoints(directory)
-    fit([keras.callbacks.ModelCheckpoint(Path(found.path("last.keras"))), found.callback()], 1)
+    callbacks = [keras.callbacks.ModelCheckpoint(Path(found.path("last.keras")))]
+    callbacks.insert(place, found.callback())
+    fit(callbacks, 1)
     assert "last.keras" in files(directory)
+
+
+@pytest.mark.parametrize(
+    ("saved", "repeats", "expected"),
+    [
+        ({"workers": 2}, True, (3, 7)),
+        ({"workers": 3}, True, (3, 0)),  # the rows of a step were others
+        ({"workers": 2}, False, (3, 0)),  # a stream, or rows that came in the order of their arrival
+        ({"workers": 2, "feed": 0}, True, (0, 0)),  # of a feed that was complete
+    ],
+)
+def test_an_epoch_starts_again_where_its_steps_have_other_rows(saved, repeats, expected):
+    feeds = SimpleNamespace(current=1, resume_at=lambda epoch, step: repeats)
+    record = SavedCheckpoint("step", 1, 20, 3, {}, batch=7, **{"feed": 1, **saved})
+    assert ResumePosition(feeds, None, workers=2).resume(record) == expected

@@ -15,7 +15,7 @@ from tests.support.inprocess import cluster_in_process
 
 
 def combining(ctx):
-    return collectives.Collectives(ctx._setup, ctx._link).combine
+    return collectives.NodeCollectives(ctx._setup, ctx._link).combine
 
 
 @pytest.mark.parametrize("workers", [2, 5])

@@ -2,6 +2,10 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from threading import Lock
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -9,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.columns import summarize
+from tensorflowonspark.driver.feed.file_streams import FileStream
 from tensorflowonspark.errors import FeedError, TFRecordError
-from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.feed_messages import FeedComplete, SplitManifest, StepGrant
 from tensorflowonspark.node.feed.epochs import Epochs, plan_epoch
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
@@ -58,7 +63,7 @@ def ids_of(batches):
     return [batch["id"][batch["sample_weight"] != 0].tolist() for batch in batches]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=8),
     st.integers(1, 25),
@@ -85,6 +90,56 @@ def test_the_first_epoch_is_that_of_counted_rows(counts, batch_size, limit, seed
         resumed = feed_of(splits_of(counts), limit=limit)
         rest = resumed.batches(batch_size, features=["id"], shuffle=seed is not None, seed=seed or 0, first_step=1)
         assert ids_of(rest) == expected[0][1:]
+
+
+class Workers:
+    """Workers that read files together, each in a thread, and the driver's part of it."""
+
+    def __init__(self, counts_of):
+        self._splits = [splits_of(counts) for counts in counts_of]
+        self._grants = [Queue() for _ in counts_of]
+        self._driver = FileStream(7, range(len(counts_of)), lambda number, grant: self._grants[number].put(grant))
+        self._lock = Lock()
+
+    def steps(self, batch_size, first_step=0):
+        """Return the ids of each step of each worker's first pass."""
+        with ThreadPoolExecutor(len(self._splits)) as threads:
+            return list(threads.map(lambda number: self._run(number, batch_size, first_step), range(len(self._splits))))
+
+    def _run(self, number, batch_size, first_step):
+        rows = UncountedRows(self._splits[number], IDS, 8.0, 2000).together(7, self._link(number), lambda _: None)
+        feed = Feed(IDS, rows, list(range(len(self._splits))), number, lambda _: None)
+        return ids_of(feed.batches(batch_size, features=["id"], seed=5, first_step=first_step))
+
+    def _link(self, number):
+        def send(message):
+            with self._lock:
+                self._driver.receive(number, message)
+
+        def wait(kind):
+            while not isinstance(message := self._grants[number].get(timeout=10), kind):
+                pass
+            return message
+
+        return SimpleNamespace(
+            send=send,
+            arrived=lambda feed: None,
+            break_off=lambda feed, text: pytest.fail(text),
+            wait_for_grant=lambda feed, seconds: wait(StepGrant),
+            wait_for_rows=lambda feed: wait(FeedComplete),
+            wait_for_step=lambda feed, step: None,
+        )
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 11])
+def test_an_epoch_that_workers_begin_as_they_read_goes_on_at_any_step(step):
+    """In the middle of the deal of a batch that they can't share evenly too."""
+    counts_of = [[20, 31], [40, 3, 7], [60]]
+    whole = Workers(counts_of).steps(8)
+    assert {len(steps) for steps in whole} == {23}
+    assert {len(steps[0]) for steps in whole} == {2, 3}
+    for number, steps in enumerate(Workers(counts_of).steps(8, first_step=step)):
+        assert steps == whole[number][step:]
 
 
 def test_rows_are_counted_while_they_are_read_and_otherwise_once():

@@ -55,8 +55,10 @@ def test_an_operation_that_writes_into_its_input_changes_no_other_row(shuffle):
         assert np.array_equal(wide, np.repeat(ids, 16).reshape(-1, 16) * -2)
 
 
-def test_an_epoch_has_the_rows_and_the_order_of_its_numpy_batches():
-    feed, options = feed_of(), {"features": ["id", "wide", "small", "name"], "seed": 3}
+@pytest.mark.parametrize("others", [[], [ROWS, ROWS], [ROWS, ROWS + 30]])
+def test_an_epoch_has_the_rows_and_the_order_of_its_numpy_batches(others):
+    """Also with two other workers, which a batch of seven does not share evenly."""
+    feed, options = feed_of(others), {"features": ["id", "wide", "small", "name"], "seed": 3}
     data, batches = feed.dataset(7, **options), feed.batches(7, **options)
     for _ in range(2):
         for tensors, arrays in zip(data, batches, strict=True):
@@ -65,9 +67,11 @@ def test_an_epoch_has_the_rows_and_the_order_of_its_numpy_batches():
                 assert np.array_equal(tensors[name], text), name
 
 
-@pytest.mark.parametrize("others", [[], [3 * ROWS], [ROWS]])
-def test_a_pass_over_the_real_rows_has_the_declared_number_of_batches(others):
-    data = feed_of(others).dataset(8 * (1 + len(others)), features="id")
+@pytest.mark.parametrize(
+    ("others", "batch_size"), [([], 8), ([3 * ROWS], 16), ([ROWS], 16), ([ROWS], 15), ([3 * ROWS], 15)]
+)
+def test_a_pass_over_the_real_rows_has_the_declared_number_of_batches(others, batch_size):
+    data = feed_of(others).dataset(batch_size, features="id")
     assert len(list(data)) == len(data)
     with StatePass.begin():
         found = [batch["id"].numpy().tolist() for batch in data]

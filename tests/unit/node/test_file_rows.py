@@ -49,27 +49,28 @@ def epoch_of(source, selection, batch_size, others=(), seed=None, epoch=0, step=
 
 
 rows_of_splits = st.lists(st.integers(0, 60), max_size=8)
+rows_of_others = st.lists(st.integers(0, 200), max_size=2)
 
 
 @settings(max_examples=60)
-@given(rows_of_splits, st.integers(1, 25), st.integers(1, 4000), st.sampled_from([None, 0, 5]), st.integers(0, 200))
-def test_each_row_once_in_the_planned_steps(counts, batch_size, limit, seed, other):
+@given(rows_of_splits, st.integers(3, 50), st.integers(1, 4000), st.sampled_from([None, 0, 5]), rows_of_others)
+def test_each_row_once_in_the_planned_steps(counts, batch_size, limit, seed, others):
     source = FileRows(splits_of(counts), 8.0, limit)
-    steps = epoch_of(source, IDS, 2 * batch_size, [other], seed)
+    steps = epoch_of(source, IDS, batch_size, others, seed)
     assert sorted(row for step in steps for row in step) == list(range(sum(counts)))
-    plan = plan_epoch([source.rows, other], 2 * batch_size, 0)
+    plan = plan_epoch([source.rows, *others], batch_size, 0)
     assert [len(step) for step in steps] == [plan.real_rows(step) for step in range(plan.steps)]
     if seed is None:
         assert [row for step in steps for row in step] == list(range(sum(counts)))
 
 
 @settings(max_examples=40)
-@given(rows_of_splits, st.integers(1, 25), st.integers(1, 4000), st.sampled_from([None, 3]), st.data())
-def test_an_epoch_goes_on_at_any_step(counts, batch_size, limit, seed, data):
+@given(rows_of_splits, st.integers(3, 25), st.integers(1, 4000), st.sampled_from([None, 3]), rows_of_others, st.data())
+def test_an_epoch_goes_on_at_any_step(counts, batch_size, limit, seed, others, data):
     source = FileRows(splits_of(counts), 8.0, limit)
-    steps = epoch_of(source, IDS, batch_size, seed=seed, epoch=2)
+    steps = epoch_of(source, IDS, batch_size, others, seed=seed, epoch=2)
     first = data.draw(st.integers(0, max(0, len(steps) - 1)))
-    assert epoch_of(source, IDS, batch_size, seed=seed, epoch=2, step=first) == steps[first:]
+    assert epoch_of(source, IDS, batch_size, others, seed=seed, epoch=2, step=first) == steps[first:]
 
 
 def test_epochs_have_orders_of_their_own():

@@ -1,8 +1,15 @@
 """What a node reports of its program's failure."""
 
-import pytest
+import re
 
-from tensorflowonspark.node.main import _summary
+import pytest
+import tensorflow as tf
+
+from tensorflowonspark.node.context import Context
+from tensorflowonspark.node.feed.feed import Feed
+from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
+from tensorflowonspark.node.main import _advice, _summary
+from tests.unit.node.test_selection import contents_of
 
 _OF_A_GENERATOR = """Graph execution error:
 
@@ -37,3 +44,28 @@ Received a label value of 9 which is outside the valid range of [0, 3).  Label v
 )
 def test_the_first_line_names_the_cause(text, summary):
     assert _summary(Exception(text)).startswith(f"its program raised {summary}")
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: Context.dataset(None, 64, feature="x"), r"dataset takes batch_size, .*\(did you mean 'features'\?\)"),
+        (lambda: Context.read_parquet(None, "p", column=["x"]), r"read_parquet takes .*\(did you mean 'columns'\?\)"),
+        (lambda: Feed.batches(None, 64, lable="y"), r"\(did you mean 'label'\?\)"),
+        (lambda: Feed.batches(None, 64, zzz="y"), "on_epoch_end$"),
+        (lambda: Selection(None, None, x=1), "^$"),
+    ],
+)
+def test_a_wrong_name_of_an_argument_is_an_error_with_the_right_one(call, advice):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert re.search(advice, _advice(caught.value))
+
+
+def test_columns_of_strings_that_no_loss_takes_are_named():
+    """TensorFlow's error names neither the column nor the remedy."""
+    contents, _ = contents_of({"x": [1.0], "kind_of_flower": ["rose"]})
+    Selection(contents, FeatureOptions(features="x", label="kind_of_flower"))
+    with pytest.raises(tf.errors.UnimplementedError) as caught:
+        tf.function(lambda y: tf.cast(y, tf.float32))(tf.constant(["rose"]))
+    assert re.search(r"'kind_of_flower'.* hold strings, .*StringIndexer", _advice(caught.value))

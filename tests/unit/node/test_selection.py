@@ -133,7 +133,7 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
 @pytest.mark.parametrize(
     ("columns", "options", "told"),
     [
-        (IMAGES, {"features": "imgae"}, r"no column 'imgae' in the DataFrame that was fed; it has \['image', 'label'"),
+        (IMAGES, {"features": "imgae"}, r"no column 'imgae' \(did you mean 'image'\?\): the rows have \['image', "),
         (IMAGES, {"label": "labels"}, "no column 'labels'"),
         (IMAGES, {"sample_weight": "w"}, "no column 'w'"),
         (IMAGES, {"features": ["image", "x"]}, "no column 'x'"),
@@ -143,7 +143,7 @@ def test_rows_that_fill_up_weigh_a_negative_zero(columns, options, weights):
         (IMAGES, {"fill": {"x": 0}}, "fill names column 'x'"),
         (IMAGES, {"shapes": (2, 2)}, r"shapes=\(2, 2\): expected a dict by column"),
         (IMAGES, {"dtypes": "float32"}, "dtypes='float32': expected a dict by column"),
-        ({"label": [1]}, {}, r"no column is left for the features; .* \['label'\]"),
+        ({"label": [1]}, {}, r"no column is left for the features: .* \['label'\]"),
         (IMAGES, {"features": []}, "no column is left for the features"),
         ({"x": [1], "w": [["a"]]}, {"sample_weight": "w"}, "sample_weight='w': expected a column of numbers"),
         ({"x": [1], "w": ["a"]}, {"sample_weight": "w"}, "sample_weight='w': expected a column of numbers"),

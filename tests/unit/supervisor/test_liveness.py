@@ -12,7 +12,7 @@ import pytest
 from tensorflowonspark.messages import Idle
 from tensorflowonspark.supervisor.liveness import LivenessMonitor
 
-_TIMEOUT = 1.0
+_TIMEOUT = 0.5
 _FROZEN = """
 import ctypes, threading, time
 def wake_up():
@@ -36,9 +36,9 @@ def running(program, *, processor=None):
             process.kill()
 
 
-def changes(process, seconds):
+def changes(process, seconds, timeout=_TIMEOUT):
     """Return what a monitor finds in some seconds."""
-    monitor = LivenessMonitor(process.pid, _TIMEOUT, lambda: None)
+    monitor = LivenessMonitor(process.pid, timeout, lambda: None)
     end, found = time.monotonic() + seconds, []
     while time.monotonic() < end:
         found.append(monitor.check())
@@ -64,6 +64,22 @@ def test_a_process_that_gets_no_processor_is_active():
         psutil.Process(starved.pid).nice(19)
         psutil.Process(other.pid).nice(-20 if os.getuid() == 0 else 0)
         assert not changes(starved, 3 * _TIMEOUT)
+
+
+def test_a_loop_that_polls_is_active():
+    with running("import time\nprint(flush=True)\nwhile True: time.sleep(0.2)") as process:
+        assert not changes(process, 0.8, timeout=0.4)
+
+
+def test_time_in_which_nobody_looked_is_no_idleness():
+    """As on a busy machine, or after the host was paused: the process had no processor, and its monitor neither."""
+    with running("import time\nprint(flush=True)\ntime.sleep(600)") as process:
+        monitor = LivenessMonitor(process.pid, 0.2, lambda: None)
+        for _ in range(2):
+            time.sleep(0.25)
+            assert monitor.check() is None
+        found = changes(process, 0.6, timeout=0.2)
+    assert [type(each) for each in found] == [Idle]
 
 
 def test_a_process_that_has_ended_is_reported_elsewhere():

@@ -9,6 +9,7 @@ import pytest
 from tensorflowonspark.errors import SpecError, TFRecordError
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.framing import framed
+from tests.support.tfrecord_examples import example, floats, ints, texts, write
 from tests.support.tfrecord_files import read_rows, write_rows
 
 
@@ -52,6 +53,29 @@ def test_a_column_that_no_record_has_is_said_once_with_the_nearest_name(tmp_path
         read_rows(tmp_path, schema="bytes binary", recordType="ByteArray")
 
 
+@pytest.mark.parametrize("rows", [3, 40], ids=["few", "many"])
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("x string", "feature 'x' holds int64 values, and not bytes"),
+        ("x byte", "a value of feature 'x' is no int8"),
+        ("xs bigint", "feature 'xs' has 2 values"),
+        ("y bigint not null", "no feature 'y', which may not be null"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_to_be_corrected_and_records_are_not_to_be_left_out(
+    tmp_path, rows, schema, reason
+):
+    path = write_rows(tmp_path / "records", x=[300] * rows, xs=[[1, 2]] * rows)
+    with pytest.raises(TFRecordError, match=reason) as caught:
+        read_rows(path, schema=schema)
+    assert caught.value.advice.startswith("give a schema with the type that the values have")
+    Path(path).write_bytes(Path(path).read_bytes()[:-5])
+    with pytest.raises(TFRecordError) as caught:
+        read_rows(path, schema="x int")
+    assert caught.value.advice.startswith('mode="DROPMALFORMED"')
+
+
 def sequence(path, rows=1, context=(1,), steps=((2,), (3,))):
     """Write records with the feature x in the context, in the feature lists, or in both."""
     columns = {
@@ -93,6 +117,27 @@ def test_one_name_in_the_context_and_in_the_feature_lists(tmp_path, rows):
         read(mixed, "bigint")
     with pytest.raises(TFRecordError, match="feature 'x' is in the context, and its column has those of feature lists"):
         read(mixed, "array<array<bigint>>")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("a string", "feature 'a' holds int64 values, and not bytes"),
+        ("b bigint", "feature 'b' holds float values, and not int64"),
+        ("many bigint", "feature 'many' has 2 values, and its column is no array of them"),
+        ("big int", "a value of feature 'big' is no int32"),
+        ("a boolean", "a value of feature 'a' is no bool"),
+        ("raw string", "a value of feature 'raw' is no string"),
+        ("a int, absent int not null", "no feature 'absent', which may not be null"),
+    ],
+)
+def test_a_feature_of_the_wrong_kind(tmp_path, schema, message):
+    path = tmp_path / "records"
+    good = example(a=ints(1), b=ints(1), many=ints(1), big=ints(1), raw=texts(b"x"), absent=ints(1))
+    bad = example(a=ints(7), b=floats(1.5), many=ints(1, 2), big=ints(2**31), raw=texts(b"\xff"))
+    write(path, good, bad, good)
+    with pytest.raises(TFRecordError, match=rf"records, byte \d+: {message}"):
+        read_rows(path, schema=schema)
 
 
 @pytest.mark.parametrize(

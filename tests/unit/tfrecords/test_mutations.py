@@ -9,7 +9,7 @@ import pytest
 from tensorflow.core.example import example_pb2
 
 from tensorflowonspark.errors import TFRecordError
-from tensorflowonspark.tfrecords.files import File, Split
+from tensorflowonspark.tfrecords.files import File, RecordSplit
 from tensorflowonspark.tfrecords.framing import framed
 from tensorflowonspark.tfrecords.options import Mode, Options
 from tensorflowonspark.tfrecords.reading import read
@@ -46,7 +46,7 @@ def example(rng):
 def rows_of(path, data, options=PERMISSIVE):
     with open(path, "wb") as file:
         file.write(data)
-    split = Split(File(str(path), len(data), 0.0), 0, len(data))
+    split = RecordSplit(File(str(path), len(data), 0.0), 0, len(data))
     return [row for batch in read([split], COLUMNS, options) for row in batch.to_pylist()]
 
 

@@ -12,7 +12,7 @@ import pytest
 from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError, SpecError, TFRecordError
 from tensorflowonspark.tfrecords.options import SETTINGS, UNSUPPORTED, Options
-from tensorflowonspark.tfrecords.writing import Output
+from tensorflowonspark.tfrecords.writing import OutputFiles
 from tests.support.file_settings import OBEYED_OPTIONS, REFUSED_OPTIONS, WITHOUT_MEANING
 from tests.support.tfrecord_files import read_rows, write_rows
 
@@ -88,7 +88,7 @@ def split_bytes(path, **given):
 
 
 def written(path, rows, **given):
-    output = Output(str(path), Options.of(given), overwrite=True)
+    output = OutputFiles(str(path), Options.of(given), overwrite=True)
     output.begin()
     output.commit(output.write([pa.RecordBatch.from_pydict(rows)], 0))
     return sorted(each for each in os.listdir(path) if each != "_SUCCESS")

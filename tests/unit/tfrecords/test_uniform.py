@@ -115,7 +115,7 @@ def found(function, records, columns):
             bad.update(error.reasons)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(files())
 def test_the_same_as_message_by_message(file):
     messages, columns = file
@@ -196,7 +196,7 @@ def test_features_in_any_order_are_parsed_after_few_steps(monkeypatch):
     assert counts == [200]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.binary(max_size=2000), min_size=33, max_size=80), st.data())
 @example([b""] * 40, None)
 @example([b"x" * 50_000] * 40, None)

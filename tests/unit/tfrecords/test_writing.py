@@ -9,14 +9,14 @@ import pytest
 
 from tensorflowonspark import storage
 from tensorflowonspark.tfrecords.options import Options
-from tensorflowonspark.tfrecords.writing import Output
+from tensorflowonspark.tfrecords.writing import OutputFiles
 from tests.support.tfrecord_files import read_rows
 
 
 def job(path, mode, ids, days, **options):
     """Write rows of some days, in two tasks."""
     given = {"partitionBy": "day", "partitionOverwriteMode": mode, **options}
-    output = Output(str(path), Options.of(given), overwrite=mode is not None)
+    output = OutputFiles(str(path), Options.of(given), overwrite=mode is not None)
     output.begin()
     rows = pa.RecordBatch.from_pydict({"id": ids, "day": days})
     half = len(ids) // 2
@@ -102,7 +102,7 @@ def test_a_failure_at_any_step_leaves_all_old_rows_or_all_new_ones(table, monkey
 
 @pytest.mark.parametrize(("most", "sizes"), [(0, [5, 2]), (1, [1] * 7), (2, [2, 2, 1, 2]), (5, [5, 2]), (6, [5, 2])])
 def test_records_of_a_file(tmp_path, most, sizes):
-    output = Output(str(tmp_path / "t"), Options.of({"partitionBy": "day", "maxRecordsPerFile": most}))
+    output = OutputFiles(str(tmp_path / "t"), Options.of({"partitionBy": "day", "maxRecordsPerFile": most}))
     output.begin()
     batches = [pa.RecordBatch.from_pydict({"id": [n, n + 1], "day": [0, 0 if n < 6 else 1]}) for n in range(0, 6, 2)]
     last = pa.RecordBatch.from_pydict({"id": [6], "day": [1]})

@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from tensorflowonspark.driver.dashboard.state import PageState, node_details
-from tensorflowonspark.driver.dashboard.stream import to_json
+from tensorflowonspark.driver.dashboard.snapshots import to_json
+from tensorflowonspark.driver.dashboard.state import node_details, page_state
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import file_system, publish, use_session
@@ -71,8 +71,6 @@ def page_html(nonce: str, data: Any = None) -> str:
 
 def report_html(store: MetricsStore) -> str:
     """Return the page with the metrics so far in it; of the nodes that it has room for, with curves and lines."""
-    state = PageState(store)
-    state.refresh()
     nodes = store.snapshot().nodes
     first = sorted(nodes, key=lambda node: (node.state != "failed", not node.straggler, -node.restarts, node.number))
     details = {}
@@ -81,7 +79,7 @@ def report_html(store: MetricsStore) -> str:
         found["curves"] = {name: _thinned(values) for name, values in found["curves"].items()}
         details[node.number] = found
     nonce = secrets.token_urlsafe(_NONCE_BYTES)
-    return page_html(nonce, {**state.full(), "details": details})
+    return page_html(nonce, {**page_state(store), "details": details})
 
 
 def _thinned(values: list[Any]) -> list[Any]:

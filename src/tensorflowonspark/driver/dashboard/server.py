@@ -5,6 +5,7 @@ the user, whatever name it reaches this server by: the header Host need not be c
 """
 
 import errno
+import gzip
 import hmac
 import logging
 import os
@@ -13,8 +14,7 @@ import ssl
 import threading
 import time
 import weakref
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -35,7 +35,7 @@ _UNANSWERED_SECONDS = 30  # after which a peer that does not confirm what it was
 _FLUSH_SECONDS = 2.0  # for open pages to receive the end
 _POLL_SECONDS = 0.01
 _COMPRESSED_BYTES = 1000  # from which on
-_GZIP = 31  # the window of zlib that makes gzip's format
+_COMPRESSION = 6  # zlib's usual level
 _HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -55,17 +55,18 @@ _servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Request:
-    """A request that has shown the token: the values of its query, and the header Accept."""
+    """A request that has shown the token: the values of its query, the header Accept, and the ETag that it knows."""
 
     query: Mapping[str, str]
     accept: str = ""
+    etag: str = ""
 
 
 @dataclass(frozen=True)
 class Response:
-    """What a route returns; a body of several parts is sent as they come, without an end of its own."""
+    """What a route returns."""
 
-    body: str | bytes | Iterator[bytes]
+    body: str | bytes
     content_type: str = "text/plain; charset=utf-8"
     status: HTTPStatus = HTTPStatus.OK
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -249,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(Response(f"There is no such page here, only {there}\n", status=HTTPStatus.NOT_FOUND))
             return
         try:
-            response = route(Request(query, self.headers.get("Accept", "")))
+            response = route(Request(query, self.headers.get("Accept", ""), self.headers.get("If-None-Match", "")))
         except Exception as error:
             text = f"The driver could not answer: {type(error).__name__}: {error}\n"
             CONSOLE.log(_log, logging.WARNING, "the dashboard could not answer %s: %s", parts.path, text)
@@ -258,26 +259,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reply(self, response: Response) -> None:
         body = response.body.encode() if isinstance(response.body, str) else response.body
-        is_long = not isinstance(body, bytes) or len(body) >= _COMPRESSED_BYTES
-        packer = None
-        if is_long and "gzip" in self.headers.get("Accept-Encoding", ""):
-            packer = zlib.compressobj(level=6, wbits=_GZIP)
-        self.send_response(response.status)
         headers = {**_HEADERS, "Content-Security-Policy": _NO_SOURCES, **response.headers}
-        headers["Content-Type"] = response.content_type
-        if packer is not None:
+        if len(body) >= _COMPRESSED_BYTES and "gzip" in self.headers.get("Accept-Encoding", ""):
+            body = gzip.compress(body, _COMPRESSION)
             headers["Content-Encoding"] = "gzip"
-        if isinstance(body, bytes):
-            if packer is not None:
-                body = packer.compress(body) + packer.flush()
-            headers["Content-Length"] = str(len(body))
+        if response.status != HTTPStatus.NOT_MODIFIED:  # which has no body
+            headers |= {"Content-Type": response.content_type, "Content-Length": str(len(body))}
+        self.send_response(response.status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        for part in [body] if isinstance(body, bytes) else body:
-            if packer is not None and not isinstance(body, bytes):
-                part = packer.compress(part) + packer.flush(zlib.Z_SYNC_FLUSH)  # noqa: PLW2901
-            self.wfile.write(part)
+        self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer what is no valid GET, as plain text."""

@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from importlib.util import find_spec
 
@@ -12,8 +13,8 @@ from tensorflowonspark.config import ClusterConfig, ClusterSettings
 from tensorflowonspark.driver.dashboard.page import page_headers, page_html, report_html
 from tensorflowonspark.driver.dashboard.prometheus import exposition
 from tensorflowonspark.driver.dashboard.server import Request, Response, Route, Server
-from tensorflowonspark.driver.dashboard.state import PageState, node_details
-from tensorflowonspark.driver.dashboard.stream import Broadcast, to_json
+from tensorflowonspark.driver.dashboard.snapshots import Snapshots, to_json
+from tensorflowonspark.driver.dashboard.state import node_details, page_state
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import SpecError, StartError
@@ -74,7 +75,7 @@ class Dashboard:
         self.metrics_url: str | None = None
         self._servers: list[Server] = []
         self._store = store
-        self._broadcast = Broadcast(PageState(store, tensorboard))
+        self._snapshots = Snapshots(partial(page_state, store, tensorboard))
         self._owner = os.getpid()
         page_port, metrics_port = config.page_port, config.metrics_port
         if page_port is None and metrics_port is None:
@@ -83,7 +84,7 @@ class Dashboard:
         token = _token()
         tls = backend.wants_tls() if config.tls is None else config.tls
         credentials = new_credentials(tls=True) if tls else None  # its certificate: that of the nodes changes
-        page: dict[str, Route] = {"/": self._page, "/events": self._events, "/node": self._node}
+        page: dict[str, Route] = {"/": self._page, "/state": self._state, "/node": self._node}
         page |= {"/report": self._report, "/metrics": self._metrics}
         metrics: dict[str, Route] = {"/metrics": self._metrics}
 
@@ -113,7 +114,7 @@ class Dashboard:
             return
         atexit.unregister(self.close)
         if self._servers:
-            self._broadcast.close()
+            self._snapshots.close()
         for server in self._servers:
             server.close()
         self._servers = []
@@ -124,12 +125,8 @@ class Dashboard:
         nonce = secrets.token_urlsafe(_TOKEN_BYTES)
         return Response(page_html(nonce), "text/html; charset=utf-8", headers=page_headers(nonce))
 
-    def _events(self, _request: Request) -> Response:
-        events = self._broadcast.subscribe()
-        if events is None:
-            text = "Too many pages of this cluster are open: close one\n"
-            return Response(text, status=HTTPStatus.SERVICE_UNAVAILABLE)
-        return Response(events, "text/event-stream; charset=utf-8")
+    def _state(self, request: Request) -> Response:
+        return self._snapshots.answer(request.etag)
 
     def _node(self, request: Request) -> Response:
         number = request.query.get("number", "")

@@ -43,8 +43,8 @@ class FileStream:
     def receive(self, number: int, message: FeedReport) -> None:
         """Note what a worker reports; send all of them the steps and the counts that become known by it."""
         if isinstance(message, StreamOpened):
-            assert message.batch_rows is not None
-            self._scheduler.open(number, message.batch_rows)
+            assert message.shares is not None
+            self._scheduler.open(number, message.shares)
         elif isinstance(message, RowsReceived):
             self._scheduler.receive(number, message.rows)
         elif isinstance(message, FilesCounted):

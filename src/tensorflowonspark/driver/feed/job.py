@@ -19,7 +19,7 @@ from tensorflowonspark.task.feeder import NodeEndpoint
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tensorflowonspark.driver.spark.jobs import Job
+    from tensorflowonspark.driver.spark.jobs import RunningJob
 
 __all__ = [
     "FeedRequest",
@@ -157,7 +157,7 @@ def node_endpoints(nodes: Sequence[Node], driver: tuple[str, int] = ("", 0)) -> 
     return tuple(NodeEndpoint(node.number, str(node.role), node.host, node.ready, driver) for node in nodes)
 
 
-def accepted_parts(job: "Job") -> list[PartRef]:
+def accepted_parts(job: "RunningJob") -> list[PartRef]:
     """Return the parts that count, from the result of a feeding job.
 
     Raises

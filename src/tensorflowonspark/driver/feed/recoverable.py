@@ -15,7 +15,7 @@ from tensorflowonspark.task.feeder import FeedSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tensorflowonspark.driver.spark.jobs import Job
+    from tensorflowonspark.driver.spark.jobs import RunningJob
 
 __all__ = ["RecoverableFeed"]
 
@@ -119,7 +119,7 @@ class RecoverableFeed(CompleteFeed):
                 return
             job.cancel()  # its tasks may wait for a host that is gone
 
-    def _result(self, job: "Job", load: _Load, numbers: set[int]) -> list[PartRef] | None:
+    def _result(self, job: "RunningJob", load: _Load, numbers: set[int]) -> list[PartRef] | None:
         """Return the parts that count of a job's; None if a node that it feeds is lost."""
         try:
             refs = [] if load.lost & numbers else self._session.accepted(job)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tensorflowonspark.feed_messages import PartSummary, StepGrant
+from tensorflowonspark.feed_messages import PartSummary, Shares, StepGrant
 
 __all__ = ["StepScheduler"]
 
@@ -19,7 +19,7 @@ _IN_HAND_BATCHES = 3  # taken and not yet trained on: two prefetched, and that o
 
 @dataclass
 class _Worker:
-    batch_rows: int = 0  # 0 until its program has begun to read
+    shares: Shares | None = None  # None until its program has begun to read
     rows: int = 0  # that count
     total: int | None = None  # that will count, if that is known
     granted: int = 0  # of these, the rows of granted steps
@@ -38,10 +38,14 @@ class _Worker:
     def has_all(self) -> bool:
         return self.total is not None and self.rows >= self.total
 
-    @property
-    def possible_steps(self) -> int | None:
-        """Steps with the rows that are left; None if no further rows come, so that no step waits for this worker."""
-        full = self.left // self.batch_rows
+    def full_steps(self, step: int) -> int:
+        """Return how many steps, from one on, the rows that are left fill."""
+        assert self.shares is not None
+        return self.shares.full_steps(self.shares.before(step) + self.left) - step
+
+    def possible_steps(self, step: int) -> int | None:
+        """Return the steps with these rows; None if no further rows come, so that no step waits for this worker."""
+        full = self.full_steps(step)
         if full or not self.has_all:
             return full
         return 1 if self.left else None
@@ -61,10 +65,10 @@ class StepScheduler:
 
     Examples
     --------
-    >>> from tensorflowonspark.feed_messages import Split
+    >>> from tensorflowonspark.feed_messages import Shares, Split
     >>> scheduler = StepScheduler([0, 1], 0)
     >>> for number in (0, 1):
-    ...     scheduler.open(number, batch_rows=4)
+    ...     scheduler.open(number, Shares(8, 2, number))
     ...     _ = scheduler.store(PartSummary(Split.TRAIN, number, 1, number, rows=4 + 4 * number))
     >>> scheduler.grants()[1].steps
     ((1, 4),)
@@ -78,15 +82,16 @@ class StepScheduler:
         self._feed = feed
         self._shared = shared_steps and len(numbers) > 1
         self._counted: dict[int, PartSummary] = {}  # by partition, since the last pause
+        self._steps = 0  # granted, if all take equally many
         self._first_partition = 0  # those with lower numbers are from before the last pause
         self._flush = False
         self._finished = False
 
     # ---- events
 
-    def open(self, number: int, batch_rows: int) -> None:
-        """Note that a worker's program has begun to read, with so many rows per step."""
-        self._workers[number].batch_rows = batch_rows
+    def open(self, number: int, shares: Shares) -> None:
+        """Note that a worker's program has begun to read, with these rows of each step."""
+        self._workers[number].shares = shares
 
     def store(self, part: PartSummary) -> bool:
         """Note that a part is complete on its node; return whether it counts."""
@@ -183,7 +188,7 @@ class StepScheduler:
     def held(self, number: int) -> tuple[list[int], int]:
         """Return the partitions that a worker's program has not trained on completely, and the number of rows left."""
         worker = self._workers[number]
-        left = worker.rows - worker.taken + _IN_HAND_BATCHES * worker.batch_rows
+        left = worker.rows - worker.taken + (_IN_HAND_BATCHES * worker.shares.most if worker.shares else 0)
         held = sum(rows for _, rows in worker.held)
         while worker.held and held - worker.held[0][1] >= left:
             held -= worker.held.popleft()[1]
@@ -195,7 +200,7 @@ class StepScheduler:
             grants = {number: self._grant(worker, None) for number, worker in self._workers.items()}
             for worker in self._workers.values():
                 worker.pressed = worker.starved = False
-        elif all(worker.batch_rows for worker in self._workers.values()):
+        elif all(worker.shares for worker in self._workers.values()):
             steps = self._next_steps()
             grants = {number: self._grant(worker, steps[number]) for number, worker in self._workers.items()}
         else:
@@ -221,24 +226,28 @@ class StepScheduler:
         return grant
 
     def _next_steps(self) -> dict[int, list[tuple[int, int]]]:
-        """Return the next steps of each worker, as pairs of a number of steps and the rows of each."""
+        """Return the next steps of each worker, as pairs of a number of steps and the rows for them."""
         steps: dict[int, list[tuple[int, int]]] = {number: [] for number in self._workers}
         while count := self._count_possible():
             for number, worker in self._workers.items():
-                real = min(worker.batch_rows, worker.left)
+                assert worker.shares is not None
+                room = worker.shares.before(self._steps + count) - worker.shares.before(self._steps)
+                real = min(room, worker.left)
                 steps[number].append((count, real))
-                worker.granted += count * real
+                worker.granted += real
+            self._steps += count
         return steps
 
     def _count_possible(self) -> int:
         """Return how many steps of one kind, full or padded, are possible next."""
         workers = self._workers.values()
-        full = min((steps for each in workers if (steps := each.possible_steps) is not None), default=0)
+        possible = [each.possible_steps(self._steps) for each in workers]
+        full = min((steps for steps in possible if steps is not None), default=0)
         pressed = [worker for worker in workers if worker.pressed and worker.left]
         for worker in workers:
             worker.pressed = False
         if full or not (self._flush or pressed):
             return full
         # Padded steps: as many at once as every worker with rows has full batches.
-        holding = [worker.left // worker.batch_rows for worker in workers if worker.left]
+        holding = [worker.full_steps(self._steps) for worker in workers if worker.left]
         return max(1, min(holding)) if holding and (self._flush or not full) else 0

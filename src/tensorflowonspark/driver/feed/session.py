@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tensorflowonspark.driver.attempt import ClusterAttempt
-    from tensorflowonspark.driver.spark.jobs import Job
+    from tensorflowonspark.driver.spark.jobs import RunningJob
 
 __all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "CompleteFeed", "FeedSession", "FeedStrategy"]
 
@@ -89,7 +89,8 @@ class FeedSession:
     consumed : dict of int to int
         How many rows the program of each node has taken.
     partition_numbers : int
-        How many numbers Spark's partitions have: a number in the feed is one of these, modulo this.
+        The number of Spark's partitions. A part has the number of its partition, plus a multiple of this if the
+        partition has several parts.
     waited : float
         The seconds for which all programs have waited until all rows had arrived.
     stored : dict of PartRef to PartSummary
@@ -115,7 +116,7 @@ class FeedSession:
         self._endpoints: tuple[NodeEndpoint, ...] = ()
         self._received: dict[int, int] = {}
         self.stored: dict[PartRef, PartSummary] = {}
-        self._job: Job | None = None
+        self._job: RunningJob | None = None
         self.strategy = strategy(self)
         self.timeout = ProgressTimeout(request.timeout, self._progress, self._describe)
         self.monitor.begin_feed(number, self._on_message)
@@ -186,7 +187,7 @@ class FeedSession:
         spec: FeedSpec,
         nodes: Sequence[Node] | None = None,
         chosen: Callable[[int], bool] | None = None,
-    ) -> "Job":
+    ) -> "RunningJob":
         """Start a feeding job.
 
         Parameters
@@ -211,7 +212,7 @@ class FeedSession:
         self._attempt.hold_job(self._job)
         return self._job
 
-    def accepted(self, job: "Job") -> list[PartRef]:
+    def accepted(self, job: "RunningJob") -> list[PartRef]:
         """Return the parts that count, from the result of a feeding job; raise what it has failed of."""
         if self.is_over:
             return []  # the programs were done before all rows arrived

@@ -118,10 +118,10 @@ class StreamedFeed:
         scheduler = self._scheduler
         if isinstance(message, StreamOpened):
             self._reading.add(node.number)
-            if message.batch_rows is None:
+            if message.shares is None:
                 scheduler.make_independent()
             else:
-                scheduler.open(node.number, message.batch_rows)
+                scheduler.open(node.number, message.shares)
         elif isinstance(message, PartsStored):
             self._store(message.parts)
         elif isinstance(message, Backpressure):

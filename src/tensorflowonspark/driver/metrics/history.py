@@ -74,16 +74,10 @@ class History:
         self._size = half
         self._of_point *= 2
 
-    def columns(self, first: int = 0) -> dict[str, list[float | None]]:
-        """Return the times and the values of each series by its name, of equal length; None where unknown.
-
-        Parameters
-        ----------
-        first : int
-            The number of the first point, from 0.
-        """
+    def columns(self) -> dict[str, list[float | None]]:
+        """Return the times and the values of each series by its name, of equal length; None where unknown."""
         with self._lock:
-            times, rows = self._times[first : self._size].tolist(), self._values[:, first : self._size].copy()
+            times, rows = self._times[: self._size].tolist(), self._values[:, : self._size].copy()
         columns: dict[str, list[float | None]] = {"time": times}
         for name, values in zip(self._names, rows, strict=True):
             columns[name] = [None if np.isnan(value) else _short(value) for value in values]

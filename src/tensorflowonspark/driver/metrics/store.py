@@ -196,9 +196,9 @@ class MetricsStore:
             total_epochs=total_epochs,
         )
 
-    def series(self, number: int | None = None, first: int = 0) -> dict[str, list[float | None]]:
-        """Return the curves of a node, or of the cluster, from a point on: ``time`` and each of `SERIES`."""
-        return (self._history if number is None else self._records[number].history).columns(first)
+    def series(self, number: int | None = None) -> dict[str, list[float | None]]:
+        """Return the curves of a node, or of the cluster: ``time`` and each of `SERIES`."""
+        return (self._history if number is None else self._records[number].history).columns()
 
     def reports(self) -> list[Report]:
         """Return the values that the chief has reported, by time; of very many only some."""

@@ -13,8 +13,8 @@ from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.gpus import gpu_profile
 from tensorflowonspark.driver.spark.jobs import (
-    Job,
     PartitionFunction,
+    RunningJob,
     SeparateStages,
     SparkJob,
     SparkStage,
@@ -94,7 +94,7 @@ class Backend(Protocol):
         description: str,
         on_end: Callable[[], None],
         chosen: Callable[[int], bool] | None = None,
-    ) -> Job: ...
+    ) -> RunningJob: ...
 
 
 class SparkBackend:

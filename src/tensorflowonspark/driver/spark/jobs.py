@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
-    "Job",
     "PartitionFunction",
+    "RunningJob",
     "SeparateStages",
     "SparkJob",
     "SparkStage",
@@ -49,7 +49,7 @@ _JAVA_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _JAVA_ERROR = re.compile(r"^: (.+)$", re.MULTILINE)  # below "An error occurred while calling o151.collectToPython."
 
 
-class Job(Protocol):
+class RunningJob(Protocol):
     """A job that runs in the background; `SparkJob` documents the members."""
 
     ended: bool

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["Exchange", "Requests", "cpu", "join"]
+__all__ = ["Requests", "RowExchange", "cpu", "join"]
 
 _GROUP = 1_970_000_001  # TensorFlow counts its own groups from 1
 _FIRST_KEY = 1_000_000  # of the layers; the keys below it are those of `join`
@@ -51,7 +51,7 @@ class Requests:
 
 
 @dataclass
-class Exchange:
+class RowExchange:
     """The exchange of one layer.
 
     Attributes
@@ -135,7 +135,7 @@ class Exchange:
         )
 
 
-def join(strategy: tf.distribute.Strategy, name: str) -> Exchange | None:
+def join(strategy: tf.distribute.Strategy, name: str) -> RowExchange | None:
     """Return the exchange of a new layer, or None if this process trains alone; all workers call it.
 
     Parameters
@@ -172,7 +172,9 @@ def join(strategy: tf.distribute.Strategy, name: str) -> Exchange | None:
     with tf.init_scope(), cpu():
         own = [random.SystemRandom().getrandbits(62), next(_joined)]
         gathered = _gather(tf.constant([own], tf.int64), workers, own[1] % _FIRST_KEY, timeout).numpy().tolist()
-    return Exchange(workers, [each[0] for each in gathered].index(own[0]), max(each[1] for each in gathered), timeout)
+    return RowExchange(
+        workers, [each[0] for each in gathered].index(own[0]), max(each[1] for each in gathered), timeout
+    )
 
 
 def _gather(value: tf.Tensor, workers: int, key: int, timeout: float) -> tf.Tensor:

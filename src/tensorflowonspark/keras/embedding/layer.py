@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.embedding.exchange import Exchange, cpu, join
+from tensorflowonspark.keras.embedding.exchange import RowExchange, cpu, join
 from tensorflowonspark.keras.embedding.ids import COMBINERS, checked, combined, hashed
 from tensorflowonspark.keras.embedding.lookup import Lookup
 from tensorflowonspark.keras.embedding.optimizers import row_optimizer
@@ -292,7 +292,7 @@ class ShardedEmbedding(keras.Layer):
         return embedding
 
     @property
-    def _exchange(self) -> Exchange | None:
+    def _exchange(self) -> RowExchange | None:
         """The exchange with other workers; None before the layer is built, and where there are none."""
         return self._lookup.exchange if self._lookup is not None else None
 

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 import wrapt
 
-from tensorflowonspark.keras.embedding.exchange import Exchange, cpu
+from tensorflowonspark.keras.embedding.exchange import RowExchange, cpu
 from tensorflowonspark.keras.embedding.table import Table
 
 __all__ = ["Lookup"]
@@ -31,11 +31,11 @@ class Lookup:
     ----------
     table : Table
         This worker's rows.
-    exchange : Exchange, optional
+    exchange : RowExchange, optional
         With the other workers, if there are any.
     """
 
-    def __init__(self, table: Table, exchange: Exchange | None) -> None:
+    def __init__(self, table: Table, exchange: RowExchange | None) -> None:
         self.table = table
         self.exchange = exchange
         self._token: Any = None

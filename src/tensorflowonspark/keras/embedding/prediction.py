@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflowonspark.keras.embedding.exchange import Exchange
+from tensorflowonspark.keras.embedding.exchange import RowExchange
 
 __all__ = ["is_predicting_together", "predicting_together"]
 
@@ -51,13 +51,13 @@ class _Steps:
 
     Parameters
     ----------
-    exchange : Exchange
+    exchange : RowExchange
         Through which the workers agree.
     function : callable
         Keras's: takes a list of batches, and returns the results of all.
     """
 
-    def __init__(self, exchange: Exchange, function: Callable[[Sequence[Any]], Any]) -> None:
+    def __init__(self, exchange: RowExchange, function: Callable[[Sequence[Any]], Any]) -> None:
         self._exchange = exchange
         self._function = function
         self._empty: Any = None  # a batch without rows

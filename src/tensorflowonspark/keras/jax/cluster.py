@@ -43,7 +43,7 @@ _SEEDS = 10**9
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 
-class Workers(Protocol):
+class JaxWorkers(Protocol):
     """The workers that train together."""
 
     def combine(self, call: str, part: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
@@ -56,7 +56,7 @@ class JaxCluster:
 
     Attributes
     ----------
-    workers : Workers
+    workers : JaxWorkers
         The collectives of these processes.
     addresses : sequence of str
         ``host:port`` of each process; JAX's coordinator is at the first.
@@ -68,7 +68,7 @@ class JaxCluster:
         A random number that all processes have.
     """
 
-    workers: Workers
+    workers: JaxWorkers
     addresses: Sequence[str]
     index: int
     started: bool = False
@@ -113,12 +113,12 @@ _clusters: list[JaxCluster] = []  # one in a node that trains with others, else 
 _chosen = [False]  # whether the program has set a distribution, or none
 
 
-def connect(workers: Workers, addresses: Sequence[str], index: int) -> None:
+def connect(workers: JaxWorkers, addresses: Sequence[str], index: int) -> None:
     """Make this process one of several in one JAX program, as soon as Keras uses JAX.
 
     Parameters
     ----------
-    workers : Workers
+    workers : JaxWorkers
         The collectives of the workers.
     addresses : sequence of str
         ``host:port`` of each worker.

@@ -14,7 +14,7 @@ import numpy as np
 import wrapt
 
 from tensorflowonspark.keras.jax.cluster import current
-from tensorflowonspark.keras.shards import shard_batch_rows
+from tensorflowonspark.keras.shards import is_shard
 
 __all__ = [
     "assign",
@@ -167,7 +167,7 @@ def keep_shares(module: ModuleType) -> None:
 def _is_share(dataset: Any) -> bool:
     from tensorflowonspark.keras.provenance import Generator, sources
 
-    if shard_batch_rows(dataset) is not None:
+    if is_shard(dataset):
         return True
     origins = sources(dataset)
     return any(each.reads_feed or (isinstance(each, Generator) and each.test_read()) for each in origins)

@@ -164,7 +164,7 @@ class ArrivingPasses:
         if self._epochs is None:
             manifest, rows = self._rows.wait()
             if not manifest.schema:
-                raise FeedError("the DataFrame that was fed has no rows to validate on")
+                raise FeedError("the data has no rows to validate on")
             self._selection.check(manifest)
             epochs = self._epochs_over(rows, manifest)
             epoch, step = self._begin

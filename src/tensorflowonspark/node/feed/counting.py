@@ -115,7 +115,7 @@ class CountingPass:
         Parameters
         ----------
         batch_rows : int
-            Rows of one batch of this worker.
+            Rows of one batch of this worker, or of several together if they differ.
         seed : sequence of int or None
             Seed of the splits' order; None keeps their own.
         """

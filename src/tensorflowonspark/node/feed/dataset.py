@@ -17,6 +17,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from tensorflowonspark.columns import Array, Kind, Ragged, zeros
+from tensorflowonspark.feed_messages import Shares
 from tensorflowonspark.keras.feed_tracking import PassLength, note_length, state_pass
 from tensorflowonspark.keras.provenance import SHARE, add_source
 from tensorflowonspark.keras.shards import mark_shard
@@ -33,7 +34,7 @@ _PREFETCH_BATCHES = 2
 def make_dataset(
     passes: Callable[[], Iterator[Batch]],
     selection: Selection,
-    batch_rows: int,
+    shares: Shares,
     steps: int | None,
     length: PassLength | None = None,
     pace: PaceMeter | None = None,
@@ -46,8 +47,8 @@ def make_dataset(
         Starts a new pass.
     selection : Selection
         The columns, and the structure of an element.
-    batch_rows : int
-        Rows of one batch.
+    shares : Shares
+        Rows of each batch.
     steps : int or None
         The number of batches of a pass, if it is known.
     length : PassLength, optional
@@ -55,10 +56,12 @@ def make_dataset(
     pace : PaceMeter, optional
         Measures the passes.
     """
+    batch_rows = shares.most
     # A call into Python costs as much as the rows of a batch. So cached rows come in blocks of several batches, which
-    # tf.data divides without a copy; it can't divide ragged ones.
+    # tf.data divides without a copy; it can't divide ragged ones, nor into batches that differ in size.
     cached = isinstance(passes, (ArrivingPasses, Epochs))
-    in_blocks = cached and not any(kind.ragged for kind in selection.kinds.values())
+    in_blocks = cached and not shares.batch_size % shares.workers
+    in_blocks = in_blocks and not any(kind.ragged for kind in selection.kinds.values())
     source: Callable[[], Iterator[Batch]] = passes
     if isinstance(passes, (ArrivingPasses, Epochs)) and in_blocks:
         source = partial(passes.blocks, aligned_empty)
@@ -77,7 +80,7 @@ def make_dataset(
         if isinstance(passes, Epochs) and passes.plan.own_steps < steps:  # it makes the start of each pass longer
             dataset = dataset.concatenate(_empty_batches(steps - passes.plan.own_steps, selection))
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    dataset = mark_shard(dataset, batch_rows).prefetch(_PREFETCH_BATCHES)
+    dataset = mark_shard(dataset).prefetch(_PREFETCH_BATCHES)
     if length is not None:
         note_length(dataset, length)
     return dataset

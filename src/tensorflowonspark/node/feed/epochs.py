@@ -7,7 +7,7 @@ row is seen exactly once per epoch with its own weight.
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from tensorflowonspark import columns
 from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.feed_messages import Shares
 from tensorflowonspark.keras.feed_tracking import PassLength, note_rows, state_pass
 from tensorflowonspark.keras.jax.cluster import equal_batches
 from tensorflowonspark.keras.provenance import report_read
@@ -31,37 +32,42 @@ __all__ = [
     "EpochPlan",
     "Epochs",
     "Rows",
-    "batch_shares",
-    "more_steps",
     "plan_epoch",
+    "shares_of",
+    "uneven_rows",
 ]
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """One worker's epoch: `steps` batches of `batch_rows` rows, of which the first `rows` rows are real."""
+    """One worker's epoch: `steps` batches with these shares, of which the first `rows` rows are real."""
 
     rows: int
-    batch_rows: int
+    shares: Shares
     steps: int
     full: bool = False  # whether the last batch is padded too
 
     @property
+    def batch_rows(self) -> int:
+        """The rows of the largest batch."""
+        return self.shares.most
+
+    @property
     def own_steps(self) -> int:
-        """The number of steps that have real rows."""
+        """The number of largest batches that the real rows make."""
         return -(-self.rows // self.batch_rows)
 
     def real_rows(self, step: int) -> int:
         """Return the number of real rows of a step."""
-        return max(0, min(self.batch_rows, self.rows - step * self.batch_rows))
+        return max(0, min(self.shares.rows(step), self.rows - self.shares.before(step)))
 
     def padding(self, step: int) -> int:
         """Return the number of padding rows of a step; an epoch's last batch may be short (but never empty), or not."""
         real = self.real_rows(step)
-        return 0 if real and step == self.steps - 1 and not self.full else self.batch_rows - real
+        return 0 if real and step == self.steps - 1 and not self.full else self.shares.rows(step) - real
 
 
-def plan_epoch(rows: Sequence[int], batch_size: int, index: int) -> EpochPlan:
+def plan_epoch(rows: Sequence[int], batch_size: int, index: int, in_order: bool = False) -> EpochPlan:
     """Return the epoch of worker number `index`.
 
     Parameters
@@ -69,9 +75,12 @@ def plan_epoch(rows: Sequence[int], batch_size: int, index: int) -> EpochPlan:
     rows : sequence of int
         The rows of each worker.
     batch_size : int
-        Rows per step over all workers together; if it can't be divided evenly, the first workers take one more.
+        Rows per step over all workers together, which are dealt to them in turn (`Shares`).
     index : int
         The worker's position in `rows`.
+    in_order : bool
+        Whether the deal begins at the first worker, as in a stream. Otherwise it begins at one with the most rows: the
+        steps are then those of one process if the numbers of rows differ by at most one.
 
     Raises
     ------
@@ -80,57 +89,61 @@ def plan_epoch(rows: Sequence[int], batch_size: int, index: int) -> EpochPlan:
 
     Examples
     --------
-    >>> plan_epoch([100, 10], batch_size=64, index=1)
-    EpochPlan(rows=10, batch_rows=32, steps=4, full=False)
+    >>> plan = plan_epoch([100, 10], batch_size=64, index=1)
+    >>> plan.steps, [(plan.real_rows(step), plan.padding(step)) for step in range(plan.steps)]
+    (4, [(10, 22), (0, 32), (0, 32), (0, 32)])
+    >>> plan_epoch([266, 267, 267], batch_size=8, index=0).steps
+    100
     """
-    sizes = batch_shares(batch_size, len(rows))
-    steps = max(-(-count // size) for count, size in zip(rows, sizes, strict=True))
-    return EpochPlan(rows[index], sizes[index], steps, full=len(rows) > 1 and equal_batches())
+    workers = range(len(rows))
+    order = workers if in_order else sorted(workers, key=lambda worker: -rows[worker])
+    places = {worker: place for place, worker in enumerate(order)}
+    shares = [shares_of(batch_size, len(rows), places[worker]) for worker in workers]
+    steps = max(each.steps(count) for each, count in zip(shares, rows, strict=True))
+    return EpochPlan(rows[index], shares[index], steps, full=len(rows) > 1 and equal_batches())
 
 
-def batch_shares(batch_size: int, workers: int) -> list[int]:
-    """Return each worker's rows of a batch: an even share, and one more for the first workers if it is uneven.
-
-    On JAX all workers take as many as the first.
+def shares_of(batch_size: int, workers: int, place: int) -> Shares:
+    """Return the shares of the worker at a place in the deal; on JAX all workers take as many rows, the first's.
 
     Examples
     --------
-    >>> batch_shares(32, 3)
-    [11, 11, 10]
+    >>> shares_of(32, 3, 0)
+    Shares(batch_size=32, workers=3, place=0)
+
+    Raises
+    ------
+    SpecError
+        If a batch has fewer rows than workers.
     """
     if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < workers:
         raise SpecError(
             f"batch_size={batch_size!r}: it counts the rows of one step over all {workers} workers, so it must be a "
             f"whole number of at least {workers}"
         )
-    share, rest = divmod(int(batch_size), workers)
-    return [share + (bool(rest) if equal_batches() else worker < rest) for worker in range(workers)]
+    shares = Shares(int(batch_size), workers, place)
+    return replace(shares, batch_size=shares.most * workers) if equal_batches() else shares
 
 
-def more_steps(rows: Sequence[int], batch_size: int, steps: int) -> str:
-    """Return a warning if an epoch has clearly more steps than one process takes; empty if it has not.
+def uneven_rows(rows: Sequence[int], batch_size: int, steps: int) -> str:
+    """Return a warning if unequal numbers of rows make an epoch clearly longer than in one process; empty if not.
 
     Examples
     --------
-    >>> more_steps([800, 800, 800], 8, 400)
-    'an epoch has 400 steps, many with fewer rows than batch_size=8: one process takes 300. The 3 workers have 800, \
-800, 800 rows and take 3, 3, 2 of a batch: choose a batch_size that 3 divides'
-    >>> more_steps([19, 18], 8, 5)
+    >>> uneven_rows([37, 0], 8, 10)
+    'an epoch has 10 steps, many with fewer rows than batch_size=8: one process takes 5. The 2 workers have 37, 0 \
+rows: let them have equal numbers (the default cache, more row groups or files, rebalance=True)'
+    >>> uneven_rows([19, 18], 8, 5)
     ''
     """
     one = -(-sum(rows) // batch_size)
     if steps <= one + max(1, one // 10):
         return ""
-    shares, workers = batch_shares(batch_size, len(rows)), len(rows)
-    first = ", ".join(map(str, rows[:_SHOWN])) + (", ..." if workers > _SHOWN else "")
-    advice = (
-        "let them have equal numbers of rows (the default cache, more row groups or files, rebalance=True)"
-        if len(set(shares)) == 1
-        else f"choose a batch_size that {workers} divides"
-    )
+    first = ", ".join(map(str, rows[:_SHOWN])) + (", ..." if len(rows) > _SHOWN else "")
     return (
         f"an epoch has {steps} steps, many with fewer rows than batch_size={batch_size}: one process takes {one}. The "
-        f"{workers} workers have {first} rows and take {', '.join(map(str, shares[:_SHOWN]))} of a batch: {advice}"
+        f"{len(rows)} workers have {first} rows: let them have equal numbers (the default cache, more row groups or "
+        "files, rebalance=True)"
     )
 
 
@@ -152,9 +165,9 @@ class Rows(Protocol):
         """Return the mean size of a row's values in some columns, in bytes."""
 
     def segments(
-        self, selection: Selection, seed: Sequence[int] | None, batch_rows: int, first_step: int
+        self, selection: Selection, seed: Sequence[int] | None, batch_rows: int, first_row: int
     ) -> Generator[Segment, None, None]:
-        """Yield the rows of one epoch, from a step on.
+        """Yield the rows of one epoch, from one on.
 
         Parameters
         ----------
@@ -163,9 +176,9 @@ class Rows(Protocol):
         seed : sequence of int or None
             Seed of the order; None keeps the rows' own order.
         batch_rows : int
-            Rows of a step; each segment but the last has a multiple of them.
-        first_step : int
-            The step that the first segment includes.
+            Rows of one or several steps; each segment but the last has a multiple of them.
+        first_row : int
+            The number of the row that the first segment includes.
         """
 
 
@@ -230,7 +243,7 @@ class Epochs:
                 start = stop
 
     def blocks(self, empty: Allocate = np.empty) -> Iterator[Batch]:
-        """Yield the rows of several batches at once; all batches but the epoch's last have `plan.batch_rows` rows.
+        """Yield the rows of several batches at once.
 
         Parameters
         ----------
@@ -251,7 +264,7 @@ class Epochs:
 
     def _real_rows(self, rows_at_once: int) -> Iterator[Batch]:
         """Yield each row once, in the rows' own order, unpadded; this does not count as an epoch."""
-        for segment in self._source.segments(self._selection, None, self.plan.batch_rows, 0):
+        for segment in self._source.segments(self._selection, None, self.plan.shares.cycle, 0):
             for start in range(0, len(segment.order), rows_at_once):
                 numbers = segment.order[start : start + rows_at_once]
                 yield segment.reader.take(numbers), np.ones(len(numbers), np.bool_)
@@ -260,18 +273,18 @@ class Epochs:
         """Yield the epoch's number, a range of steps, and the rows of these steps."""
         plan, epoch = self.plan, self._epochs_done
         begin, self._first_step = self._first_step, 0
-        step, segment = begin, None
+        step, segment, shares = begin, None, plan.shares
         seed = None if self._seed is None else [self._seed, epoch]
-        with closing(self._source.segments(self._selection, seed, plan.batch_rows, begin)) as segments:
+        with closing(self._source.segments(self._selection, seed, shares.cycle, shares.before(begin))) as segments:
             for segment in segments:
-                end = segment.first_step + -(-len(segment.order) // plan.batch_rows)
+                end = shares.steps(segment.first_row + len(segment.order))
                 for steps in self._blocks_of(step, end):
                     yield epoch, steps, self._gather(segment, steps, empty)
                 step = max(step, end)
             for steps in self._blocks_of(step, plan.steps):  # those of workers with more rows
                 yield epoch, steps, self._gather(segment, steps, empty)
         if self._on_pass_end is not None:
-            self._on_pass_end(max(0, plan.rows - begin * plan.batch_rows))
+            self._on_pass_end(max(0, plan.rows - shares.before(begin)))
         if self._on_epoch_end is not None:
             self._on_epoch_end(epoch)
 
@@ -284,7 +297,7 @@ class Epochs:
     def _report_step(self, epoch: int, step: int) -> None:
         """Report that a step's rows are handed out."""
         plan = self.plan
-        seen = min(plan.rows, step * plan.batch_rows + plan.real_rows(step))
+        seen = min(plan.rows, plan.shares.before(step + 1))
         self._report(Progress(epoch, step + 1, plan.steps, seen))
         if step == plan.steps - 1:
             self._epochs_done = epoch + 1
@@ -307,7 +320,7 @@ class Epochs:
         size = sum(plan.real_rows(step) + plan.padding(step) for step in steps)
         if segment is None or not len(segment.order):
             return {name: columns.zeros(size, kind) for name, kind in self._selection.kinds.items()}
-        start = (steps.start - segment.first_step) * plan.batch_rows
+        start = plan.shares.before(steps.start) - segment.first_row
         return segment.reader.take(segment.order[np.arange(start, start + size) % len(segment.order)], empty)
 
 

@@ -11,7 +11,7 @@ from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.arriving import ArrivingPasses, ArrivingRows
-from tensorflowonspark.node.feed.epochs import Batches, Rows, plan_epoch
+from tensorflowonspark.node.feed.epochs import Batches, Rows
 from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.passes import Share
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
@@ -114,7 +114,7 @@ class Feed:
         2
         """
         counts = self._share.counts
-        return None if counts is None else plan_epoch(counts, batch_size, self._share.index).steps
+        return None if counts is None else self._share.plan(counts, batch_size).steps
 
     def dataset(  # noqa: PLR0913 - named at the call
         self,
@@ -198,13 +198,13 @@ class Feed:
         options = FeatureOptions(features, label, sample_weight, shapes, dtypes, fill)
         selection = self._select(options)
         passes = self._share.passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
-        batch_rows = self._share.batch_rows(batch_size)
+        shares = self._share.shares(batch_size)
         length = self._share.stream or passes
         if isinstance(length, (ArrivingPasses, Stream)):
             # All workers must declare the same length, and on some all rows may have arrived.
-            return make_dataset(passes, selection, batch_rows, None, length, self._pace)
+            return make_dataset(passes, selection, shares, None, length, self._pace)
         steps = self._steps_of_passes(batch_size, first_step)
-        return make_dataset(passes, selection, batch_rows, steps, None, self._pace)
+        return make_dataset(passes, selection, shares, steps, None, self._pace)
 
     def batches(  # noqa: PLR0913 - named at the call
         self,
@@ -344,7 +344,7 @@ class Feed:
 
     def _select(self, options: FeatureOptions) -> Selection:
         if not self._manifest.schema:
-            raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
+            raise FeedError("the data has no rows: there is nothing to train on")
         return Selection(self._manifest, options)
 
 

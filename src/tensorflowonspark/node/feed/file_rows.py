@@ -147,7 +147,7 @@ def plan_windows(
     seed : sequence of int or None
         Seed of the order; None keeps the rows' own order.
     batch_rows : int
-        Rows of a step; a window has a multiple of them.
+        Rows of one or several steps; a window has a multiple of them.
     row_bytes : float
         Mean size of a row in memory.
     limit_bytes : int
@@ -193,9 +193,9 @@ class FileRows:
         return self.row_bytes
 
     def segments(
-        self, selection: Selection, seed: Sequence[int] | None, batch_rows: int, first_step: int
+        self, selection: Selection, seed: Sequence[int] | None, batch_rows: int, first_row: int
     ) -> Generator[Segment, None, None]:
-        """Yield the windows of one epoch, from that of a step on (`Epochs`).
+        """Yield the windows of one epoch, from that of a row on (`Epochs`).
 
         Raises
         ------
@@ -205,7 +205,7 @@ class FileRows:
         plan = plan_windows(len(self.splits), seed, batch_rows, self.row_bytes, self.limit_bytes)
         window_rows = plan.window_rows
         chunks = interleave([split.rows for split in self.splits], plan.order, plan.width, plan.chunk_rows)
-        first_window = first_step * batch_rows // window_rows
+        first_window = first_row // window_rows
         with _Readers(self.splits) as readers:
             reading: Future[list[Read]] | None = None
             for number, window in enumerate(_with_next(windows(chunks, window_rows))):
@@ -218,7 +218,7 @@ class FileRows:
                 rows = np.arange(shard.rows)
                 if seed is not None:
                     rows = np.random.default_rng([*seed, number]).permutation(shard.rows)
-                yield Segment(number * window_rows // batch_rows, shard.reader(selection.kinds), rows)
+                yield Segment(number * window_rows, shard.reader(selection.kinds), rows)
 
     def _shard(self, selection: Selection, window: "list[Read]") -> Shard:
         """Return a window's rows; refuse values of another kind than the first rows have."""

@@ -10,8 +10,7 @@ import pyarrow as pa
 from tensorflowonspark.columns.schema import arrow_schema
 from tensorflowonspark.errors import TFRecordError
 from tensorflowonspark.node.feed.tables import FilesToRead
-from tensorflowonspark.tfrecords.files import Split as RecordSplit
-from tensorflowonspark.tfrecords.files import check_unchanged, find, plan
+from tensorflowonspark.tfrecords.files import RecordSplit, check_unchanged, find, plan
 from tensorflowonspark.tfrecords.infer import check_columns, chosen, inferred, options_for, partition_types
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import count, read

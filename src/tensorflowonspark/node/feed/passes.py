@@ -7,11 +7,11 @@ from numbers import Integral
 from weakref import WeakSet
 
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.feed_messages import Shares, SplitManifest
 from tensorflowonspark.keras.feed_tracking import row_counts
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.arriving import ArrivingPasses, ArrivingRows
-from tensorflowonspark.node.feed.epochs import Epochs, Rows, batch_shares, more_steps, plan_epoch
+from tensorflowonspark.node.feed.epochs import EpochPlan, Epochs, Rows, plan_epoch, shares_of, uneven_rows
 from tensorflowonspark.node.feed.selection import Batch, Selection
 from tensorflowonspark.node.feed.stream import Stream
 
@@ -84,15 +84,19 @@ class Share:
 
     @property
     def in_first_pass(self) -> ArrivingRows | None:
-        """The rows, if the pass that began last takes them as they arrive, in an order that no other pass has."""
+        """The rows, while the first pass takes them in the order of their arrival, which no later one repeats."""
         rows = self._rows
         if isinstance(rows, ArrivingRows) and rows.in_first_pass and not rows.repeatable:
             return rows
         return None
 
-    def batch_rows(self, batch_size: int) -> int:
-        """Return this worker's rows of a batch of all workers."""
-        return batch_shares(batch_size, len(self._numbers))[self.index]
+    def shares(self, batch_size: int) -> Shares:
+        """Return this worker's rows of each batch of all workers, of rows as they arrive."""
+        return shares_of(batch_size, len(self._numbers), self.index)
+
+    def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
+        """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
+        return plan_epoch(counts, batch_size, self.index, in_order=isinstance(self._rows, ArrivingRows))
 
     def resume_at(self, epoch: int, step: int) -> bool:
         """Start the passes that have not begun in the middle of an epoch; return whether one exists.
@@ -116,12 +120,12 @@ class Share:
             return Epochs(rows, selection, plan_epoch([rows.rows], batch_rows, 0), self._report, seed)
 
         if isinstance(self._rows, Stream):
-            return partial(self._rows.batches, selection, batch_rows, seed, independent=True)
+            return partial(self._rows.batches, selection, shares_of(batch_rows, 1, 0), seed, independent=True)
         if not isinstance(self._rows, ArrivingRows):
             return epochs_over(self._rows, self._manifest)
         assert self._rows.repeatable  # others are refused before the feed begins
         assert self._rows.stream is not None
-        first_pass = partial(self._rows.stream.batches, selection, batch_rows, seed, independent=True)
+        first_pass = partial(self._rows.stream.batches, selection, shares_of(batch_rows, 1, 0), seed, independent=True)
         return ArrivingPasses(self._rows, selection, first_pass, epochs_over, 0)
 
     def passes(
@@ -151,12 +155,12 @@ class Share:
         if isinstance(self._rows, Stream):
             if first_step:
                 raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
-            return partial(self._rows.batches, selection, self.batch_rows(batch_size), seed, on_epoch_end)
+            return partial(self._rows.batches, selection, self.shares(batch_size), seed, on_epoch_end)
 
         def epochs_over(rows: Rows, manifest: SplitManifest) -> Epochs:
-            shares = self._rows_of(manifest)
-            plan = plan_epoch(shares, batch_size, self.index)
-            if self.is_training and self.index == 0 and (text := more_steps(shares, batch_size, plan.steps)):
+            counts = self._rows_of(manifest)
+            plan = self.plan(counts, batch_size)
+            if self.is_training and self.index == 0 and (text := uneven_rows(counts, batch_size, plan.steps)):
                 _log.warning("%s", text)
             count = row_counts.add if self.is_training else None
             return Epochs(rows, selection, plan, self._report, seed, on_epoch_end, count)
@@ -165,7 +169,7 @@ class Share:
         if isinstance(self._rows, ArrivingRows):
             stream, first_pass = self._rows.stream, None
             if stream is not None:
-                first_pass = partial(stream.batches, selection, self.batch_rows(batch_size), seed, on_epoch_end)
+                first_pass = partial(stream.batches, selection, self.shares(batch_size), seed, on_epoch_end)
             passes = ArrivingPasses(self._rows, selection, first_pass, epochs_over, int(first_step))
         else:
             passes = epochs_over(self._rows, self._manifest)

@@ -10,14 +10,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tensorflowonspark.columns import Array, Kind, Ragged, kind_of, merge
-from tensorflowonspark.errors import FeedError
+from tensorflowonspark.errors import FeedError, did_you_mean
 from tensorflowonspark.feed_messages import SplitManifest
 
-__all__ = ["WEIGHT", "Batch", "FeatureOptions", "Selection", "real_rows"]
+__all__ = ["WEIGHT", "Batch", "FeatureOptions", "Selection", "real_rows", "text_columns"]
 
 WEIGHT = "sample_weight"  # Keras's name
 _BY_COLUMN = ("shapes", "dtypes", "fill")
 Batch = tuple[dict[str, Array | Ragged], npt.NDArray[np.bool_]]  # columns, and which rows are real
+text_columns: dict[str, None] = {}  # names of those of strings that this process has taken, for its errors
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Selection:
         self._summaries = manifest.columns
         self.kinds = {name: self._kind(name) for name in used}
         self._check_kinds(inference)
+        text_columns.update((name, None) for name, kind in self.kinds.items() if kind.dtype.kind == "O")
 
     def _features(self, features: str | Sequence[str] | None) -> str | list[str]:
         if features is not None:
@@ -95,7 +97,8 @@ class Selection:
     def _check_names(self, used: Mapping[str, None]) -> None:
         for name in used:
             if name not in self._columns:
-                raise FeedError(f"there is no column {name!r} in the DataFrame that was fed; it has {self._columns}")
+                meant = did_you_mean(name, self._columns)
+                raise FeedError(f"there is no column {name!r}{meant}: the rows have {self._columns}")
         for option in _BY_COLUMN:
             for name in self._by_column(option):
                 if name not in used:
@@ -103,7 +106,7 @@ class Selection:
 
     def _check_kinds(self, inference: bool) -> None:
         if self.features == []:
-            raise FeedError(f"no column is left for the features; the DataFrame that was fed has {self._columns}")
+            raise FeedError(f"no column is left for the features: the rows have {self._columns}")
         weight = self.sample_weight
         if weight is not None and not _are_numbers(self.kinds[weight]):
             raise FeedError(

@@ -66,7 +66,7 @@ class Shard:
         selection: "Selection",
         seed: Sequence[int] | None,
         batch_rows: int,  # noqa: ARG002 - for rows that come in several segments
-        first_step: int,  # noqa: ARG002
+        first_row: int,  # noqa: ARG002
     ) -> Generator["Segment", None, None]:
         """Yield the rows of one epoch as one segment, in their own order or fully shuffled (`Epochs`)."""
         order = np.arange(self.rows) if seed is None else np.random.default_rng(seed).permutation(self.rows)
@@ -75,9 +75,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Segment:
-    """Rows of consecutive steps of an epoch: the first of these steps, and the rows' order in a reader."""
+    """Rows of consecutive steps of an epoch: the number of rows before, and the rows' order in a reader."""
 
-    first_step: int
+    first_row: int
     reader: "Reader"
     order: Numbers
 

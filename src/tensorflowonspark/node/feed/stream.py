@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from tensorflowonspark.feed_messages import (
     InputStarved,
     PartSummary,
     RowsConsumed,
+    Shares,
     SplitManifest,
     StepGrant,
     StreamOpened,
@@ -93,7 +95,7 @@ class Stream:
     def batches(
         self,
         selection: Selection,
-        batch_rows: int,
+        shares: Shares,
         seed: int | None,
         on_end: Callable[[int], None] | None = None,
         *,
@@ -105,8 +107,8 @@ class Stream:
         ----------
         selection : Selection
             The columns to gather.
-        batch_rows : int
-            Rows of one batch of this worker.
+        shares : Shares
+            Rows of each batch of this worker.
         seed : int or None
             Seed of the order within each part; None keeps the rows' own order.
         on_end : callable, optional
@@ -120,11 +122,11 @@ class Stream:
             If the stream was read before, or breaks off.
         """
         note_rows()
-        self._open(batch_rows)
+        self._open(shares)
         order_seed = None if seed is None else [seed, 0]
         rows = _GrantedRows(selection, order_seed)
-        with self._arriving(batch_rows, order_seed):
-            for number, step in enumerate(self._steps(rows, batch_rows, independent)):
+        with self._arriving(shares, order_seed):
+            for number, step in enumerate(self._steps(rows, shares, independent)):
                 batch = rows.take(step.rows, step.size)
                 self._report(Progress(0, number + 1, 0, rows.taken))
                 yield batch
@@ -168,16 +170,16 @@ class Stream:
                 reported = time.monotonic()
                 self._send(RowsConsumed(self._feed, taken))
 
-    def _open(self, batch_rows: int | None) -> None:
+    def _open(self, shares: Shares | None) -> None:
         if self._opened:
             raise FeedError(
                 "the rows of a stream can be passed over just once (one epoch, one data set): feed them with "
                 "cache='disk' for more passes, or use steps_per_epoch"
             )
         self._opened = True
-        self._send(StreamOpened(self._feed, batch_rows))
+        self._send(StreamOpened(self._feed, shares))
 
-    def _arriving(self, _batch_rows: int, _seed: Sequence[int] | None) -> AbstractContextManager[object]:
+    def _arriving(self, _shares: Shares, _seed: Sequence[int] | None) -> AbstractContextManager[object]:
         """Return a context in which the rows arrive."""
         return nullcontext()
 
@@ -189,8 +191,9 @@ class Stream:
         for part in grant.dropped:
             self._store.drop_part(self._feed, part)
 
-    def _steps(self, rows: "_GrantedRows", batch_rows: int, independent: bool) -> Iterator["_Step"]:
+    def _steps(self, rows: "_GrantedRows", shares: Shares, independent: bool) -> Iterator["_Step"]:
         """Yield the granted steps; wait for the driver's next grant when none is left."""
+        sizes = map(shares.rows, count())
         end = False
         while not end:
             grant = self._wait_for_grant(rows.taken, independent)
@@ -202,10 +205,13 @@ class Stream:
                     self._check(rows.selection, summary)
                 rows.add(part[0], shard, release)
             if grant.steps is None:
-                yield from self._independent_steps(rows, batch_rows, grant.flush, grant.fill)
-            else:
-                for count, real in grant.steps:
-                    yield from (_Step(real, batch_rows) for _ in range(count))
+                yield from self._independent_steps(rows, shares.most, grant.flush, grant.fill)
+                continue
+            for steps, real in grant.steps:
+                left = real
+                for size in islice(sizes, steps):
+                    yield _Step(min(size, left), size)
+                    left -= min(size, left)
 
     def _wait_for_grant(self, taken: int, independent: bool) -> StepGrant:
         self._send(RowsConsumed(self._feed, taken))

@@ -14,6 +14,7 @@ from tensorflowonspark.feed_messages import (
     FilesCounted,
     PartSummary,
     RowsReceived,
+    Shares,
     SplitManifest,
     StepGrant,
 )
@@ -140,8 +141,8 @@ class _FileStream(Stream):
         self._counting = counting
 
     @contextmanager
-    def _arriving(self, batch_rows: int, seed: Sequence[int] | None) -> Iterator[None]:
-        self._counting.start(batch_rows, seed)
+    def _arriving(self, shares: Shares, seed: Sequence[int] | None) -> Iterator[None]:
+        self._counting.start(shares.cycle, seed)
         try:
             yield
         finally:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedComplete, Split, SplitManifest
-from tensorflowonspark.node.feed.epochs import batch_shares
+from tensorflowonspark.node.feed.epochs import shares_of
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.tables import FilesToRead
 
@@ -171,14 +171,14 @@ class CoordinatedFeed:
         [[None, 2], [None], [None]]
         """
         if not self._manifest.schema:
-            raise FeedError("the DataFrame that was fed has no rows: there is nothing to train on")
+            raise FeedError("the data has no rows: there is nothing to train on")
         options = FeatureOptions(features, label, sample_weight, shapes, dtypes, fill)
         selection = Selection(self._manifest, options)
         request = {
             "feed": self._feed,
             "files": self._files and self._files.to_json(),
             "split": self._split.value,
-            "batch_size": batch_shares(batch_size, 1)[0],
+            "batch_size": shares_of(batch_size, 1, 0).most,
             "epochs": 1 if self._streams else epochs,
             "seed": seed if shuffle else None,
             "options": vars(options),

@@ -24,7 +24,7 @@ from tensorflowonspark.keras.waiting import waiting_in_round
 from tensorflowonspark.messages import Peer, RoundPlan, RoundReached, RoundRefused, RoundResult
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.rounds.codec import decode, encode, pieces
-from tensorflowonspark.node.rounds.exchange import DATA, Exchange, SliceHeader, request_all
+from tensorflowonspark.node.rounds.exchange import DATA, RoundExchange, SliceHeader, request_all
 
 __all__ = ["RoundMember"]
 
@@ -67,7 +67,7 @@ class RoundMember:
         self._link = link
         self._settings: RoundSettings | None = None
         self._shared: Shared | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: RoundExchange | None = None
         self._ended = -1  # the number of the newest exchange that has ended
         self._closed = False
         self._changed = Condition()  # of the four above
@@ -152,7 +152,7 @@ class RoundMember:
     def _begin(self, plan: RoundPlan, settings: RoundSettings, weights: Vector) -> None:
         assert self._shared is not None
         self._end_exchange(plan.number - 1, "the round has begun again without a worker that is lost")
-        exchange = Exchange(
+        exchange = RoundExchange(
             plan,
             self._setup.number,
             weights - self._shared.weights,
@@ -259,7 +259,7 @@ class RoundMember:
             return self._send_weights(header, batches)
         raise ClusterError(f"{self.name} serves weights, and received a {type(header).__name__}")
 
-    def _exchange_of(self, header: SliceHeader) -> Exchange:
+    def _exchange_of(self, header: SliceHeader) -> RoundExchange:
         """Wait until this worker has begun an exchange, and return it."""
         timeout = self._settings.timeout if self._settings else 0.0
         with self._changed:

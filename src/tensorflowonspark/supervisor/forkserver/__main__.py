@@ -25,9 +25,13 @@ def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
         rendezvous.remove()
         os._exit(0)
 
+    def end_with_application() -> None:
+        if not rendezvous.exists():
+            end()
+
     watch_process(executor, end)
     try:
-        preload()
+        preload(end_with_application)
         usable = not why_unsafe(_KNOWN_THREADS)
     except ImportError:
         usable = False
@@ -35,10 +39,10 @@ def _serve(path: Path, executor: int, idle_seconds: float) -> bool:
         rendezvous.remove()
         return False
     from tensorflowonspark.supervisor.forkserver.server import (
-        Server,  # which imports what a node does, and so comes last
+        ForkServerProcess,  # which imports what a node does, and so comes last
     )
 
-    return Server(rendezvous, lock, properties, search_path, idle_seconds).run()
+    return ForkServerProcess(rendezvous, lock, properties, search_path, idle_seconds).run()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -26,8 +26,13 @@ _MODULES = (
 _OTHER_RUNTIMES = ("jax", "torch")  # Keras's other backends start threads, and warn of every fork
 
 
-def preload() -> None:
+def preload(check: Callable[[], None] = lambda: None) -> None:
     """Import the modules that nodes need.
+
+    Parameters
+    ----------
+    check : callable
+        Called each second until they are imported, which takes long on a busy machine.
 
     Raises
     ------
@@ -51,7 +56,9 @@ def preload() -> None:
 
     thread = threading.Thread(target=load)
     thread.start()
-    thread.join()
+    while thread.is_alive():
+        thread.join(1.0)
+        check()
     if failures:
         raise ImportError(str(failures[0])) from failures[0]
     gc.collect()

@@ -28,7 +28,7 @@ from tensorflowonspark.processes import FAMILY, process_name
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties, shadowed
 from tensorflowonspark.supervisor.forkserver.rendezvous import GO, USERS, Rendezvous, is_free, is_own_peer
 
-__all__ = ["Server"]
+__all__ = ["ForkServerProcess"]
 
 _REQUEST_SECONDS = 1.0  # for a client's request
 _CHECK_SECONDS = 1.0  # between checks whether the server is still in use
@@ -44,7 +44,7 @@ class _Request:
     properties: ImportProperties
 
 
-class Server:
+class ForkServerProcess:
     """Forks nodes; it listens from its creation on.
 
     Parameters

@@ -20,7 +20,7 @@ from tensorflowonspark.tfrecords.functions import read_tfrecord, write_files
 from tensorflowonspark.tfrecords.infer import Seen, check_written, columns_of, merged, seen_in_block
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
-from tensorflowonspark.tfrecords.writing import Output
+from tensorflowonspark.tfrecords.writing import OutputFiles
 from tensorflowonspark.v2.deprecation import warn_deprecated
 from tensorflowonspark.v2.program import session_of
 from tensorflowonspark.v2.values import arrow_types, as_batch, map_values
@@ -59,7 +59,7 @@ def saveAsTFRecords(df: "DataFrame", output_dir: str) -> None:
     warn_deprecated("dfutil.saveAsTFRecords", "tensorflowonspark.write_tfrecord(df, path)")
     storage.use(settings := storage.hadoop_settings(df.sparkSession))
     path = _absolute(output_dir)
-    output = Output(path, Options(), prefix="part-r")  # programs of 2.x look for files of these names
+    output = OutputFiles(path, Options(), prefix="part-r")  # programs of 2.x look for files of these names
     if output.exists():
         raise SpecError(
             f"there is something at {path}: take another directory, or "

@@ -1,9 +1,8 @@
 "use strict";
-// The state that the driver sends: as a whole, and then its changes.
-
-const KEPT_EVENTS = 1000;
+// The state that the driver sends, part by part.
 
 const model = {
+  time: 0, // of the driver's last snapshot
   summary: {},
   nodes: { name: [] },
   curves: { time: [] },
@@ -13,19 +12,7 @@ const model = {
   live: true,
 
   apply(data) {
-    Object.assign(this.summary, data.summary);
-    if (data.nodes_all) this.nodes = data.nodes_all;
-    for (const [field, [numbers, values]] of Object.entries(data.nodes || {})) {
-      if (numbers === 0) this.nodes[field] = values;
-      else numbers.forEach((each, place) => { this.nodes[field][each] = values[place]; });
-    }
-    if (data.curves_all) this.curves = data.curves_all;
-    for (const [field, values] of Object.entries(data.curves || {})) this.curves[field].push(...values);
-    if (data.reports_all) this.reports = data.reports_all;
-    if (data.reports) this.reports.push(...data.reports);
-    if (data.events_all) this.events = data.events_all;
-    if (data.events) this.events = this.events.concat(data.events).slice(-KEPT_EVENTS);
-    if (data.details) this.details = data.details;
+    Object.assign(this, data, { nodes: { ...this.nodes, ...data.roster, ...data.nodes } });
   },
 
   get count() {

@@ -4,9 +4,10 @@
 const SHOWN_EVENTS = 100;
 const SHOWN_NAMES = 5;
 const AGAIN_MILLISECONDS = 5000;
-const SILENT_MILLISECONDS = 45000; // the driver sends something every 15 s at least
+const RETRY_MILLISECONDS = 2000;
+const SILENT_MILLISECONDS = 45000; // the driver answers within 10 s
 
-let received = 0; // the time of the driver's last message
+let asked = 0; // the time of the last request
 
 function token() {
   return new URLSearchParams(location.search).get("token") || "";
@@ -18,7 +19,7 @@ function drawTotals() {
   const up = states.filter((state) => state === "running").length;
   const step = now.step === null || now.step === undefined ? NONE : now.steps ? `${now.step} / ${now.steps}` : String(now.step);
   const totals = {
-    elapsed: duration(now.time - now.begun),
+    elapsed: duration(model.time - now.begun),
     epoch: now.epoch === null || now.epoch === undefined ? NONE : String(now.epoch + 1),
     step,
     rows: number(now.rows),
@@ -139,49 +140,52 @@ function showConnection(text, isLost = false) {
   byId("connection").className = isLost ? "lost" : "";
 }
 
-function follow() {
-  const source = new EventSource(`events?token=${encodeURIComponent(token())}`);
-  const note = () => { received = Date.now(); };
-  // A computer that has slept, or changed its network, may wait for ever for a connection that is gone.
-  const watch = setInterval(() => {
-    if (Date.now() - received < SILENT_MILLISECONDS) return;
-    end();
-    showLost();
-    follow();
-  }, AGAIN_MILLISECONDS);
-  const end = () => { source.close(); clearInterval(watch); };
-  note();
-  source.addEventListener("heartbeat", note);
-  source.addEventListener("snapshot", (event) => {
-    note();
-    model.summary = {};
-    model.apply(JSON.parse(event.data));
-    showConnection("live");
-    drawSoon();
-  });
-  source.addEventListener("update", (event) => {
-    note();
-    model.apply(JSON.parse(event.data));
-    drawSoon();
-  });
-  source.addEventListener("ended", () => {
-    end();
-    clearInterval(table.timer);
-    byId("report").hidden = true;
-    showConnection(`The cluster has ended (${clock(Date.now() / 1000)}). This page keeps its last state.`);
-    drawSoon();
-  });
-  source.addEventListener("error", () => {
-    if (source.readyState === EventSource.CLOSED) { // refused, and the browser does not try again
-      end();
+// Ask for what has changed, again and again: the driver answers when its next snapshot is due.
+async function follow() {
+  let etag = "";
+  for (let isOver = false; !isOver;) {
+    const [headers, data] = await ask(etag).catch(() => [null, null]);
+    if (headers === null) {
+      showLost();
+      await pause(RETRY_MILLISECONDS);
+    } else if (data === null) {
       showConnection("The driver refuses this page: it may belong to an earlier cluster, or too many pages are open.", true);
-      setTimeout(follow, AGAIN_MILLISECONDS);
-    } else showLost();
-  });
+      await pause(AGAIN_MILLISECONDS);
+    } else {
+      etag = headers.get("ETag");
+      isOver = headers.has("Ended");
+      model.apply(data);
+      showConnection("live");
+      drawSoon();
+    }
+  }
+  clearInterval(table.timer);
+  byId("report").hidden = true;
+  showConnection(`The cluster has ended (${clock(Date.now() / 1000)}). This page keeps its last state.`);
+}
+
+// Return the headers of the driver's answer, and its data: null if it refuses. Without an answer this fails.
+async function ask(etag) {
+  const request = new AbortController();
+  asked = Date.now();
+  // A computer that has slept, or changed its network, may wait for ever for a connection that is gone.
+  const watch = setInterval(() => Date.now() - asked > SILENT_MILLISECONDS && request.abort(), AGAIN_MILLISECONDS);
+  try {
+    const headers = etag ? { "If-None-Match": etag } : {};
+    const answer = await fetch(`state?token=${encodeURIComponent(token())}`, { headers, signal: request.signal });
+    if (answer.status === 304) return [answer.headers, {}];
+    return [answer.headers, answer.ok ? await answer.json() : null];
+  } finally {
+    clearInterval(watch);
+  }
+}
+
+function pause(milliseconds) {
+  return new Promise((resolve) => { setTimeout(resolve, milliseconds); });
 }
 
 function showLost() {
-  const since = clock(model.summary.time || Date.now() / 1000);
+  const since = clock(model.time || Date.now() / 1000);
   showConnection(`No connection to the driver since ${since}: trying again. The page shows the last state.`, true);
 }
 
@@ -218,7 +222,7 @@ function begin() {
   } else {
     model.live = false;
     model.apply(data);
-    showConnection(`Report of ${moment(model.summary.time)}`);
+    showConnection(`Report of ${moment(model.time)}`);
     draw();
   }
 }
