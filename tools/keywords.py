@@ -17,6 +17,8 @@ _HEAD = '"""Keywords that several functions take, as typed dicts, which `make ke
 _DECLARED = {
     "ClusterKeywords(TypedDict, total=False)": ("config", "ClusterSettings"),
     "RunKeywords(ClusterKeywords, total=False)": ("driver.run", "run"),
+    "FeatureKeywords(TypedDict, total=False)": ("node.feed.selection", "FeatureOptions"),
+    "DatasetKeywords(FeatureKeywords, total=False)": ("node.feed.selection", "DatasetOptions"),
     "ModelKeywords(TypedDict, total=False)": ("ml.params", "ModelSettings"),
     "TrainingKeywords(ModelKeywords, total=False)": ("ml.training_params", "TrainingSettings"),
     "EstimatorKeywords(TrainingKeywords, total=False)": ("ml.training_params", "EstimatorSettings"),
@@ -31,18 +33,21 @@ _STAGES = {
 
 def stub() -> str:
     """Return the text of the stub."""
-    imports = {("typing", "TypedDict"), ("typing_extensions", "Self"), ("pyspark.ml.param", "Param")}
+    imports: set[str | None] = {
+        "from typing import TypedDict",
+        "from typing_extensions import Self",
+        "from pyspark.ml.param import Param",
+    }
     classes = []
     for head, (module, name) in {**_DECLARED, **_STAGES}.items():
         source = _Source(module)
         members: list[str] = []
         for field, kind in source.fields(name).items():
-            imports |= {source.origin(each) for each in _names(_plain(kind))} - {None}
+            imports |= {source.origin(each) for each in _names(_plain(kind))}
             members += _accessors(field, kind) if head in _STAGES else [f"{field}: {ast.unparse(_plain(kind))}"]
         doc = f'"""Those of `tensorflowonspark.{module}.{name}`."""'
         classes.append("\n    ".join([f"class {head}:", doc, *members]))
-    lines = [f"from {module} import {name}" if name else f"import {module}" for module, name in sorted(imports)]
-    return "\n".join([_HEAD, *lines, "", "\n\n".join(classes), ""])
+    return "\n".join([_HEAD, *sorted(filter(None, imports)), "", "\n\n".join(classes), ""])
 
 
 def _accessors(name: str, kind: ast.expr) -> list[str]:
@@ -77,14 +82,14 @@ class _Source:
             return {each.target.id: each.annotation for each in found.body if isinstance(each, ast.AnnAssign)}
         return {each.arg: each.annotation for each in found.args.kwonlyargs}
 
-    def origin(self, name: str) -> tuple[str, str] | None:
-        """Return the module from which a name of this one comes, and its name there; none for a builtin."""
+    def origin(self, name: str) -> str | None:
+        """Return the import of a name of this module; none for a builtin."""
         for each in ast.walk(self._tree):
-            if isinstance(each, ast.ImportFrom) and name in [alias.name for alias in each.names]:
-                return each.module, name
-            if isinstance(each, ast.Import) and name in [alias.name for alias in each.names]:
-                return name, ""
-        return None if hasattr(builtins, name) else (self._module, name)
+            for alias in each.names if isinstance(each, (ast.Import, ast.ImportFrom)) else ():
+                if name == (alias.asname or alias.name):
+                    module = f"from {each.module} " if isinstance(each, ast.ImportFrom) else ""
+                    return f"{module}import {ast.unparse(alias)}"
+        return None if hasattr(builtins, name) else f"from {self._module} import {name}"
 
 
 def _plain(kind: ast.expr) -> ast.expr:

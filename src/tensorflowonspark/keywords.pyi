@@ -1,8 +1,8 @@
 """Keywords that several functions take, as typed dicts, which `make keywords` writes."""
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import os
 from pyspark.ml.param import Param
 from pyspark.sql import DataFrame
 from tensorflowonspark.config import RestartPolicy
@@ -17,6 +17,8 @@ from typing import Any
 from typing import Literal
 from typing import TypedDict
 from typing_extensions import Self
+import numpy.typing as npt
+import os
 
 class ClusterKeywords(TypedDict, total=False):
     """Those of `tensorflowonspark.config.ClusterSettings`."""
@@ -49,6 +51,22 @@ class RunKeywords(ClusterKeywords, total=False):
     validation: DataFrame | str | None
     start: Start
     report: str | os.PathLike[str] | None
+
+class FeatureKeywords(TypedDict, total=False):
+    """Those of `tensorflowonspark.node.feed.selection.FeatureOptions`."""
+    features: str | Sequence[str] | None
+    label: str | Sequence[str] | None
+    sample_weight: str | None
+    shapes: Mapping[str, Sequence[int | None]] | None
+    dtypes: Mapping[str, npt.DTypeLike] | None
+    fill: Mapping[str, Any] | None
+
+class DatasetKeywords(FeatureKeywords, total=False):
+    """Those of `tensorflowonspark.node.feed.selection.DatasetOptions`."""
+    shuffle: bool
+    seed: int
+    first_step: int
+    on_epoch_end: Callable[[int], None] | None
 
 class ModelKeywords(TypedDict, total=False):
     """Those of `tensorflowonspark.ml.params.ModelSettings`."""
