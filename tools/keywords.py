@@ -5,6 +5,7 @@
 
 import ast
 import builtins
+import re
 from pathlib import Path
 
 __all__ = ["STUB", "stub"]
@@ -16,21 +17,53 @@ _HEAD = '"""Keywords that several functions take, as typed dicts, which `make ke
 _DECLARED = {
     "ClusterKeywords(TypedDict, total=False)": ("config", "ClusterSettings"),
     "RunKeywords(ClusterKeywords, total=False)": ("driver.run", "run"),
+    "FeatureKeywords(TypedDict, total=False)": ("node.feed.selection", "FeatureOptions"),
+    "DatasetKeywords(FeatureKeywords, total=False)": ("node.feed.selection", "DatasetOptions"),
+    "ModelKeywords(TypedDict, total=False)": ("ml.params", "ModelSettings"),
+    "TrainingKeywords(ModelKeywords, total=False)": ("ml.training_params", "TrainingSettings"),
+    "EstimatorKeywords(TrainingKeywords, total=False)": ("ml.training_params", "EstimatorSettings"),
+}
+# Class with the params, setters and getters of a stage.
+_STAGES = {
+    "ModelAccessors": ("ml.params", "ModelSettings"),
+    "TrainingAccessors": ("ml.training_params", "TrainingSettings"),
+    "EstimatorAccessors(TrainingAccessors)": ("ml.training_params", "EstimatorSettings"),
 }
 
 
 def stub() -> str:
     """Return the text of the stub."""
-    imports, classes = {("typing", "TypedDict")}, []
-    for head, (module, name) in _DECLARED.items():
+    imports: set[str | None] = {
+        "from typing import TypedDict",
+        "from typing_extensions import Self",
+        "from pyspark.ml.param import Param",
+    }
+    classes = []
+    for head, (module, name) in {**_DECLARED, **_STAGES}.items():
         source = _Source(module)
-        fields = source.fields(name)
-        imports |= {source.origin(each) for kind in fields.values() for each in _names(kind)} - {None}
-        doc = f'    """Those of `tensorflowonspark.{module}.{name}`."""'
-        lines = [f"    {field}: {ast.unparse(kind)}" for field, kind in fields.items()]
-        classes.append("\n".join([f"class {head}:", doc, "", *lines]))
-    lines = [f"from {module} import {name}" if name else f"import {module}" for module, name in sorted(imports)]
-    return "\n".join([_HEAD, *lines, "", "\n\n".join(classes), ""])
+        members: list[str] = []
+        for field, kind in source.fields(name).items():
+            imports |= {source.origin(each) for each in _names(_plain(kind))}
+            members += _accessors(field, kind) if head in _STAGES else [f"{field}: {ast.unparse(_plain(kind))}"]
+        doc = f'"""Those of `tensorflowonspark.{module}.{name}`."""'
+        classes.append("\n    ".join([f"class {head}:", doc, *members]))
+    return "\n".join([_HEAD, *sorted(filter(None, imports)), "", "\n\n".join(classes), ""])
+
+
+def _accessors(name: str, kind: ast.expr) -> list[str]:
+    """Return a param, its setter and its getter, which returns what the setter's value was converted to."""
+    title, given = name[0].upper() + name[1:], ast.unparse(_plain(kind))
+    more = ast.unparse(kind) if isinstance(kind, ast.Subscript) else ""
+    found = given.removesuffix(" | None")
+    for loose, exact in (("Mapping[", "dict["), ("Sequence[", "list[")):
+        if ("as_mapping" in more or "toList" in more) and found.startswith(loose):
+            found = found.replace(loose, exact, 1)
+    optional = given.endswith(" | None") and not re.search(r"\{\}|\[\]", more)
+    return [
+        f"{name}: Param[{found}]",
+        f"def set{title}(self, value: {given}) -> Self: ...",
+        f"def get{title}(self) -> {found}{' | None' * optional}: ...",
+    ]
 
 
 class _Source:
@@ -41,24 +74,22 @@ class _Source:
         self._tree = ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text())
 
     def fields(self, path: str) -> dict[str, ast.expr]:
-        """Return the types of a declaration's keywords by name, without what ``Annotated`` adds."""
+        """Return the types of a declaration's keywords by name."""
         found: ast.AST = self._tree
         for name in path.split("."):
             found = next(each for each in found.body if getattr(each, "name", None) == name)
         if isinstance(found, ast.ClassDef):
-            fields = {each.target.id: each.annotation for each in found.body if isinstance(each, ast.AnnAssign)}
-        else:
-            fields = {each.arg: each.annotation for each in found.args.kwonlyargs}
-        return {name: _plain(kind) for name, kind in fields.items()}
+            return {each.target.id: each.annotation for each in found.body if isinstance(each, ast.AnnAssign)}
+        return {each.arg: each.annotation for each in found.args.kwonlyargs}
 
-    def origin(self, name: str) -> tuple[str, str] | None:
-        """Return the module from which a name of this one comes, and its name there; none for a builtin."""
+    def origin(self, name: str) -> str | None:
+        """Return the import of a name of this module; none for a builtin."""
         for each in ast.walk(self._tree):
-            if isinstance(each, ast.ImportFrom) and name in [alias.name for alias in each.names]:
-                return each.module, name
-            if isinstance(each, ast.Import) and name in [alias.name for alias in each.names]:
-                return name, ""
-        return None if hasattr(builtins, name) else (self._module, name)
+            for alias in each.names if isinstance(each, (ast.Import, ast.ImportFrom)) else ():
+                if name == (alias.asname or alias.name):
+                    module = f"from {each.module} " if isinstance(each, ast.ImportFrom) else ""
+                    return f"{module}import {ast.unparse(alias)}"
+        return None if hasattr(builtins, name) else f"from {self._module} import {name}"
 
 
 def _plain(kind: ast.expr) -> ast.expr:

@@ -14,13 +14,14 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["SECONDS", "check_fields", "entries_of", "keywords_of", "summaries_of", "takes"]
+__all__ = ["SECONDS", "check_fields", "choices_of", "entries_of", "keywords_of", "kinds_of", "plain_type", "shows",
+           "summary_of", "takes", "texts_of"]  # fmt: skip
 
 SECONDS = "seconds"  # the unit of a field, in ``Annotated``
 _SECTION = re.compile(r"^Parameters\n-{10}\n(.*?)(?=\n\n\w+\n-{3,}\n|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRIES = re.compile(r"\n(?=\S)")
 _REST = re.compile(r"^\*\*\w+\n(?:    .*\n?)*", re.MULTILINE)
-_SENTENCE = re.compile(r"(.+?)\.(?:\s|$)", re.DOTALL)
+_SENTENCE = re.compile(r"\.(?:\s|$)")
 
 Declaration = Callable[..., Any]
 Item = TypeVar("Item", bound=Callable[..., Any])
@@ -39,8 +40,8 @@ def keywords_of(*declared: Declaration) -> dict[str, inspect.Parameter]:
     return {each.name: each for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
-def entries_of(declared: Declaration) -> dict[str, str]:
-    """Return the entries under Parameters of a docstring, by the names of the parameters; {} if Python has dropped it.
+def entries_of(*declared: Declaration) -> dict[str, str]:
+    """Return the entries under Parameters of docstrings, by the names of the parameters; {} if Python has dropped them.
 
     Examples
     --------
@@ -48,68 +49,104 @@ def entries_of(declared: Declaration) -> dict[str, str]:
     *declared : callable
         Functions or dataclasses.
     """
-    found = _SECTION.search(inspect.getdoc(declared) or "")
-    entries = _ENTRIES.split(found[1]) if found else []
-    return {name: each for each in entries for name in re.findall(r"\w+", re.split(r" : |\n", each, maxsplit=1)[0])}
+    found: dict[str, str] = {}
+    for item in (each for one in declared for each in reversed(getattr(one, "__mro__", (one,)))):
+        section = _SECTION.search(inspect.cleandoc(item.__doc__ or ""))
+        for entry in _ENTRIES.split(section[1]) if section else []:
+            found |= dict.fromkeys(re.findall(r"\w+", re.split(r" : |\n", entry, maxsplit=1)[0]), entry)
+    return found
 
 
-def summaries_of(*declared: Declaration) -> dict[str, str]:
-    """Return the first sentence about each parameter, without a full stop and quotation, as the help of an option."""
-    texts = {name: entry for item in declared for name, entry in entries_of(item).items()}
-    summaries = {}
-    for name, entry in texts.items():
-        found = _SENTENCE.match(" ".join(entry.split("\n")[1:]).strip())
-        text = re.sub(r"\s+", " ", found[1] if found else "").replace("`", "")
-        summaries[name] = text[:1].lower() + text[1:]
-    return summaries
+def texts_of(*declared: Declaration) -> dict[str, str]:
+    """Return what the docstrings say of each parameter, on one line that begins with a small letter.
+
+    Examples
+    --------
+    >>> texts_of(takes)
+    {'declared': 'functions or dataclasses.'}
+    """
+    texts = {name: " ".join(entry.split("\n", 1)[-1].split()) for name, entry in entries_of(*declared).items()}
+    return {name: text[:1].lower() + text[1:] for name, text in texts.items()}
+
+
+def summary_of(text: str) -> str:
+    """Return the first sentence of a text, without its full stop and quotation, as the help of an option.
+
+    Examples
+    --------
+    >>> summary_of("a directory (``logs``). It is made.")
+    'a directory (logs)'
+    """
+    return _SENTENCE.split(text, maxsplit=1)[0].replace("`", "")
+
+
+def kinds_of(annotation: Any) -> list[Any]:
+    """Return a type with all of which it consists, and with what ``Annotated`` adds."""
+    return [annotation, get_origin(annotation), *(kind for each in get_args(annotation) for kind in kinds_of(each))]
+
+
+def choices_of(annotation: Any) -> tuple[str, ...]:
+    """Return the choices of a ``Literal``, which may be optional; none for another type."""
+    return next((get_args(each) for each in kinds_of(annotation) if get_origin(each) is Literal), ())
+
+
+def plain_type(annotation: Any) -> Any:
+    """Return a type without what ``Annotated`` adds."""
+    return annotation.__origin__ if get_origin(annotation) is Annotated else annotation
 
 
 def takes(*declared: Declaration) -> Callable[[Item], Item]:
     """Return a decorator of a function or class that gets the keywords of declarations in its ``**`` parameter.
 
-    Those that are not given have their defaults. Signature and docstring show all, the latter in place of the entry of
-    the ``**`` parameter; an unknown keyword is a `TypeError`, as of any function.
+    Those that are not given have their defaults. Signature and docstring show all (`shows`); an unknown keyword is a
+    `TypeError`, as of any function.
 
     Parameters
     ----------
     *declared : callable
         Functions or dataclasses.
     """
-    keywords = keywords_of(*declared)
-    entries = {name: entry for item in declared for name, entry in entries_of(item).items()}
 
     def decorate(item: Item) -> Item:
         if inspect.isclass(item):
             item.__init__ = decorate(item.__init__)  # type: ignore[method-assign]
-            item.__doc__ = _documented(item, [entries[name] for name in keywords if name in entries])
-            return item
-        signature = inspect.signature(item)
-        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        known = {name: each for name, each in keywords.items() if name not in signature.parameters}
-        shown = [each.replace(annotation=_plain(each.annotation)) for each in known.values()]
-        defaults = {name: each.default for name, each in known.items()}
+            return shows(*declared)(item)
+        known = {**keywords_of(*declared), **inspect.signature(item).parameters}
+        defaults = {name: each.default for name, each in known.items() if each.kind is each.KEYWORD_ONLY}
 
         @functools.wraps(item)
         def called(*args: Any, **given: Any) -> Any:
-            unknown = next((name for name in given if name not in known and name not in signature.parameters), None)
+            unknown = next((name for name in given if name not in known), None)
             if unknown is not None:
                 raise TypeError(f"{item.__qualname__}() got an unexpected keyword argument {unknown!r}")
             return item(*args, **{**defaults, **given})
 
-        called.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
-        called.__doc__ = _documented(item, [entries[name] for name in known if name in entries])
-        return called  # type: ignore[return-value]
+        return shows(*declared)(called)  # type: ignore[return-value]
 
     return decorate
 
 
-def _plain(annotation: Any) -> Any:
-    return annotation.__origin__ if get_origin(annotation) is Annotated else annotation
+def shows(*declared: Declaration) -> Callable[[Item], Item]:
+    """Return a decorator that puts keywords in place of a ``**`` parameter: in the signature and in the docstring."""
 
+    def decorate(item: Item) -> Item:
+        signature = inspect.signature(item)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        keywords = [each for name, each in keywords_of(*declared).items() if name not in signature.parameters]
+        function: Any = item.__init__ if inspect.isclass(item) else item
+        if len(own) < len(signature.parameters):
+            shown = [each.replace(annotation=plain_type(each.annotation)) for each in keywords]
+            this = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)] if function is not item else []
+            function.__signature__ = signature.replace(parameters=[*this, *own, *shown])
+        entries = entries_of(*declared)
+        texts = dict.fromkeys(entries[name] for name in keywords_of(*declared) if name in entries)
+        if item.__doc__:
+            item.__doc__ = _REST.sub(
+                "\n".join([*texts, ""]).replace("\\", r"\\"), inspect.cleandoc(item.__doc__), count=1
+            )
+        return item
 
-def _documented(item: Any, entries: list[str]) -> str | None:
-    doc = inspect.getdoc(item) if item.__doc__ else None
-    return doc and _REST.sub("\n".join([*dict.fromkeys(entries), ""]).replace("\\", r"\\"), doc, count=1)
+    return decorate
 
 
 def check_fields(settings: Any) -> None:
@@ -121,10 +158,9 @@ def check_fields(settings: Any) -> None:
         If a value can't be right; by a function of a field's name and value.
     """
     for each in fields(settings):
-        value = getattr(settings, each.name)
+        value, choices = getattr(settings, each.name), choices_of(each.type)
         for check in getattr(each.type, "__metadata__", ()):
             if callable(check):
                 check(each.name, value)
-        choices = get_args(each.type) if get_origin(each.type) is Literal else ()
         if choices and value not in choices:
             raise SpecError(f"{each.name}={value!r}: expected {' or '.join(map(repr, choices))}")

@@ -12,13 +12,20 @@ import tensorflowonspark as tfos
 from tensorflowonspark import cli
 from tensorflowonspark.config import ClusterSettings
 from tensorflowonspark.declarations import entries_of, keywords_of
+from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tests.support.paths import ROOT
 
 _SPEC = importlib.util.spec_from_file_location("keywords", ROOT / "tools" / "keywords.py")
 keywords = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(keywords)
 
-TAKERS = [(tfos.Cluster, ClusterSettings), (tfos.run, ClusterSettings), (tfos.run_script, tfos.run)]
+TAKERS = [
+    *[(tfos.Cluster, ClusterSettings), (tfos.run, ClusterSettings), (tfos.run_script, tfos.run)],
+    *[(each, DatasetOptions) for each in (tfos.Context.dataset, tfos.Context.batches)],
+    *[(each, DatasetOptions) for each in (tfos.Feed.dataset, tfos.Feed.batches)],
+    *[(each.validation_dataset, FeatureOptions) for each in (tfos.Context, tfos.Feed)],
+    (tfos.CoordinatedFeed.per_worker, FeatureOptions),
+]
 PROGRAM = """
 import tensorflowonspark as tfos
 from pyspark.sql import SparkSession
@@ -27,6 +34,11 @@ def program(spark: SparkSession) -> None:
     tfos.Cluster(spark, print, num_workers=(2, 8), hold=True, log_format="json", tls=None)
     tfos.run(spark, print, restarts=tfos.RestartPolicy(3), start="first_rows", env={"A": "1"})
     tfos.run_script(spark, "train.py", num_ps=1, report="run.html", warm_nodes=False)
+
+def node(ctx: tfos.Context, feed: tfos.CoordinatedFeed) -> None:
+    ctx.dataset(64, features=["a", "b"], label="c", shapes={"a": (28, 28)}, seed=3, on_epoch_end=print)
+    ctx.validation_dataset(64, fill={"a": 0})
+    feed.per_worker(64, epochs=None, shuffle=False, dtypes={"a": "float32"})
 """
 MISTAKES = """
 import tensorflowonspark as tfos
@@ -38,6 +50,11 @@ def program(spark: SparkSession) -> None:
     tfos.run(spark, print, hold=True)
     tfos.run(spark, print, log_format="xml")
     tfos.run_script(spark, "train.py", tracking=True)
+
+def node(ctx: tfos.Context) -> None:
+    ctx.dataset(64, feature="a")
+    ctx.batches(64, shapes=(28, 28))
+    ctx.validation_dataset(64, seed=3)
 """
 
 
@@ -56,7 +73,9 @@ def test_signature_and_help_show_each_keyword(taker, declared):
         assert "\n".join(line.strip() for line in entries[name].splitlines()) in text
 
 
-@pytest.mark.parametrize(("taker", "name"), [(tfos.Cluster, "Cluster.__init__"), (tfos.run, "run")])
+@pytest.mark.parametrize(
+    ("taker", "name"), [(tfos.Cluster, "Cluster.__init__"), (tfos.run, "run"), (tfos.Feed.dataset, "Feed.dataset")]
+)
 def test_an_unknown_keyword_is_an_error_as_of_any_function(taker, name):
     with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'workers'$"):
         taker(None, print, workers=2)
@@ -87,4 +106,6 @@ def test_type_checkers_see_the_keywords(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "program.py", "mistakes.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
     lines = [line for line in ended.stdout.splitlines() if ": error: " in line]
-    assert [line.split(":")[:2] for line in lines] == [["mistakes.py", str(number)] for number in range(6, 11)]
+    assert [line.split(":")[:2] for line in lines] == [
+        ["mistakes.py", str(number)] for number in [*range(6, 11), *range(13, 16)]
+    ]

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.cli.cluster_mode import check_cluster_mode, run_in_cluster, staging_folder
 from tensorflowonspark.cli.python_env import PythonEnvironment, add_environment_options, find_environment
@@ -14,7 +14,7 @@ from tensorflowonspark.cli.settings import spark_settings, use_hadoop_settings
 from tensorflowonspark.cli.signals import Signalled, ended_by_signals, exit_code_of_signal
 from tensorflowonspark.cli.spark import add_spark_options, read_frame, start_session, stop_session, submit_arguments
 from tensorflowonspark.config import ClusterSettings, ClusterSpec
-from tensorflowonspark.declarations import SECONDS, keywords_of, summaries_of
+from tensorflowonspark.declarations import SECONDS, choices_of, keywords_of, kinds_of, summary_of, texts_of
 from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.dashboard.service import require_packages
 from tensorflowonspark.driver.log_files import check_log_dir
@@ -31,7 +31,7 @@ __all__ = ["add_to", "run_staged"]
 
 _KEYWORDS = {**keywords_of(ClusterSettings), **keywords_of(run)}
 _KEYWORDS |= keywords_of(ClusterSettings)  # with their units
-_TEXTS = summaries_of(run)
+_TEXTS = texts_of(run)
 _DATA = ("data", "validation", "start")  # keywords whose options are among those of files and data
 _OFTEN_LATE = ("--workers", "--master", "--dry-run", "--deploy-mode")  # options that no script is likely to have
 
@@ -158,13 +158,13 @@ def _add_data_options(group: Any) -> None:
 def _add_option(group: Any, name: str) -> None:
     """Add the option for a keyword of `run`: by its type, unit and text, but for what `_OPTIONS` says."""
     declared = _KEYWORDS[name]
-    kinds = _kinds(declared.annotation)
-    option: dict[str, Any] = {"dest": name, "default": declared.default, "help": _TEXTS[name]}
+    kinds = kinds_of(declared.annotation)
+    option: dict[str, Any] = {"dest": name, "default": declared.default, "help": summary_of(_TEXTS[name])}
     special = _OPTIONS.get(name, {})
     if bool in kinds and "type" not in special:
         option["action"] = argparse.BooleanOptionalAction if declared.default is not False else "store_true"
-    elif Literal in kinds:
-        option["choices"] = get_args(declared.annotation)
+    elif choices_of(declared.annotation):
+        option["choices"] = choices_of(declared.annotation)
     elif SECONDS in kinds:
         option |= {"type": _seconds, "metavar": "TIME"}
     elif int in kinds and str not in kinds:
@@ -174,11 +174,6 @@ def _add_option(group: Any, name: str) -> None:
     if isinstance(default, (str, float)) or type(default) is int:
         option["help"] += f" (default {default:g}s)" if SECONDS in kinds else f" (default {default})"
     group.add_argument(option.pop("flag", f"--{name.replace('_', '-')}"), **option)
-
-
-def _kinds(annotation: Any) -> list[Any]:
-    """Return a type with all of which it consists."""
-    return [annotation, get_origin(annotation), *(kind for each in get_args(annotation) for kind in _kinds(each))]
 
 
 def _note_late_options(options: argparse.Namespace) -> None:

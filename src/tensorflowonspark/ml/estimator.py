@@ -1,7 +1,6 @@
 """The estimator: trains a Keras model on the rows of a DataFrame, on one or several nodes."""
 
 import logging
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -9,25 +8,18 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as f
 
 from tensorflowonspark.columns import check_schema, quoted, select
-from tensorflowonspark.driver.feed.job import Start
+from tensorflowonspark.declarations import shows
 from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
 from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.model import KerasModel
-from tensorflowonspark.ml.params import Invalid, check_columns, checked_params
+from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.training import TrainingJob, check_compilation, train
-from tensorflowonspark.ml.training_params import (
-    Backend,
-    EstimatorSettings,
-    Precision,
-    Strategy,
-    TrainFn,
-    TrainingParams,
-)
+from tensorflowonspark.ml.training_params import EstimatorSettings, TrainingParams
 from tensorflowonspark.ml.transform import holds_arrays
 from tensorflowonspark.terminal import in_notebook
 
@@ -35,12 +27,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Self, Unpack
 
+    from tensorflowonspark.keywords import EstimatorKeywords, TrainingKeywords
+
 __all__ = ["KerasEstimator"]
 
 _log = logging.getLogger(__name__)
 _EPOCHS = 2  # Keras's output of a line for each epoch
 
 
+@shows(EstimatorSettings)
 class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEstimator"], MLWritable):
     """An estimator that trains a Keras model on the rows of a DataFrame.
 
@@ -49,71 +44,8 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
 
     Parameters
     ----------
-    model : keras.Model or callable
-        A model, compiled or with `optimizer`, `loss` and `metrics` given here; or a function without arguments that
-        returns one, which the nodes call. The driver needs TensorFlow only for the former.
-    featuresCol : str
-        The column of features.
-    featuresCols : sequence of str, optional
-        Several columns of features instead: one for each input of the model, by name or in order, or numbers that
-        become one input together.
-    labelCol : str
-        The column of labels.
-    labelCols : sequence of str, optional
-        Several columns of labels instead, one for each output of the model.
-    weightCol : str, optional
-        The column of each row's weight, a number or an array with one for each of its time steps.
-    validationIndicatorCol : str, optional
-        A boolean column that selects the rows to validate on after each epoch.
-    validationData : DataFrame, optional
-        A DataFrame with the same columns to validate on, instead of `validationIndicatorCol`.
-    optimizer, loss, metrics, lossWeights : optional
-        Keras's objects or their names, for a model that is not compiled.
-    classWeight : mapping, optional
-        Weight of the rows of each class, by its number.
-    callbacks : sequence of keras.callbacks.Callback, optional
-        Callbacks of ``fit``.
-    numWorkers : int
-        Nodes that train together.
-    epochs : int
-        Passes over all rows.
-    batchSize : int
-        Rows of one step over all workers together.
-    stepsPerExecution : int
-        Steps per execution of Keras's training function, as in ``Model.compile``.
-    seed : int
-        Seed of the initial weights and of the order of rows.
-    start : {"all_rows", "first_rows"}, optional
-        When training begins. With "all_rows" each epoch is a full shuffle, whose order follows from the seed. With
-        "first_rows" the first epoch takes the rows as they arrive, shuffled only among those that arrive together;
-        its number of steps is unknown before its end. If unset, the estimator chooses: "all_rows" if `seed` is set
-        (equal results are wanted), with `trainFn`, and with callbacks of classes that are not Keras's own (which may
-        need the number of steps); otherwise "first_rows".
-    strategy : {"synchronous", "local_sgd", "diloco"}
-        How the nodes train one model: with the sum of their gradients at each step, or apart with weights that are
-        averaged in rounds, by `tensorflowonspark.keras.LocalSGD` or `DiLoCo` with their defaults. For other settings
-        give the callback in `callbacks` too. Metrics in the history are those of the chief's rows then.
-    mixedPrecision : str, optional
-        Keras's dtype policy for a model that a function builds: ``mixed_float16`` or ``mixed_bfloat16``.
-    checkpointDir : str, optional
-        A directory on any file system for the state after each epoch, removed when training is complete; interrupted
-        training resumes from it.
-    initialModel : KerasModel, optional
-        A fitted model to train further, instead of `model`.
-    trainFn : callable, optional
-        A training loop instead of ``fit``: takes the model, the dataset, the validation dataset or None, and the
-        node's `Context`; may return a history, values by metric.
-    backend : {"tensorflow", "jax", "torch"}, optional
-        Keras's backend on the nodes; by default that of their environment. The fitted model works with any. With JAX
-        the executors need jax beside TensorFlow; torch trains on one worker.
-    clusterOptions : mapping, optional
-        Further settings of `Cluster`, as ``{"log_level": "WARNING"}``.
-    verbose : int
-        Output of Keras on the chief: 0, 1 or 2; by default 0, and in a notebook 2, a line for each epoch.
-    shapes, dtypes, fill : mapping, optional
-        The shape of one row's value, the dtype, and the value that replaces a null, by column.
-    predictionCol, probabilityCol, rawPredictionCol, handleInvalid, inferenceBatchSize, customObjects
-        Params of the fitted `KerasModel`.
+    **params
+        Those of `EstimatorSettings`.
 
     Raises
     ------
@@ -135,51 +67,11 @@ class KerasEstimator(TrainingParams, Estimator[KerasModel], MLReadable["KerasEst
     ['features', 'label', 'rawPrediction', 'probability', 'prediction']
     """
 
-    @checked_params
-    def __init__(  # noqa: PLR0913 - one for each param
-        self,
-        model: Any = None,
-        *,
-        featuresCol: str = "features",
-        featuresCols: Sequence[str] | None = None,
-        labelCol: str = "label",
-        labelCols: Sequence[str] | None = None,
-        weightCol: str | None = None,
-        validationIndicatorCol: str | None = None,
-        validationData: "DataFrame | None" = None,
-        optimizer: Any = None,
-        loss: Any = None,
-        metrics: Sequence[Any] | None = None,
-        lossWeights: Any = None,
-        classWeight: Mapping[int, float] | None = None,
-        callbacks: Sequence[Any] | None = None,
-        numWorkers: int = 1,
-        epochs: int = 1,
-        batchSize: int = 32,
-        stepsPerExecution: int = 1,
-        seed: int = 0,
-        start: Start | None = None,
-        strategy: Strategy = "synchronous",
-        mixedPrecision: Precision | None = None,
-        checkpointDir: str | None = None,
-        initialModel: KerasModel | None = None,
-        trainFn: TrainFn | None = None,
-        backend: Backend | None = None,
-        clusterOptions: Mapping[str, Any] | None = None,
-        verbose: int = 0,
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, str] | None = None,
-        fill: Mapping[str, Any] | None = None,
-        predictionCol: str = "prediction",
-        probabilityCol: str = "probability",
-        rawPredictionCol: str = "rawPrediction",
-        handleInvalid: Invalid = "error",
-        inferenceBatchSize: int | None = None,
-        customObjects: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, model: Any = None, **params: "Unpack[TrainingKeywords]") -> None:
         super().__init__()
+        self._assign(model=model, **params)
 
-    def setParams(self, **params: "Unpack[EstimatorSettings]") -> "Self":
+    def setParams(self, **params: "Unpack[EstimatorKeywords]") -> "Self":
         """Set several params at once.
 
         Parameters

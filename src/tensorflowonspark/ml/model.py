@@ -8,13 +8,14 @@ import cloudpickle
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 
+from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.autolog import allow_in_autolog
 from tensorflowonspark.ml.code import WithCode, code_for
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_keras_model, fetch_saved_model, from_model
 from tensorflowonspark.ml.outputs import Columns, OutputInfo
-from tensorflowonspark.ml.params import Invalid, ModelParams, ModelSettings, checked_params
+from tensorflowonspark.ml.params import ModelParams, ModelSettings
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import with_results
 from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from typing_extensions import Self, Unpack
 
+    from tensorflowonspark.keywords import ModelKeywords
+
 __all__ = ["KerasModel"]
 
 allow_in_autolog()
 
 
+@shows(ModelSettings)
 class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
     """A model that adds result columns to the rows of a DataFrame, from `KerasEstimator.fit` or a ``from_...`` method.
 
@@ -42,18 +46,8 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         The trained model.
     history : mapping, optional
         The values of each metric of its training, one for each epoch.
-    featuresCol, featuresCols : str, sequence of str
-        The only column of features, or several, as for `KerasEstimator`.
-    predictionCol, probabilityCol, rawPredictionCol : str
-        Names of the result columns; an empty name leaves a column out, as in Spark ML.
-    shapes, dtypes, fill : mapping, optional
-        The shape of one row's value, the dtype, and the value that replaces a null, by column.
-    handleInvalid : str
-        Handling of rows with a null or a wrong shape: ``error``, ``keep`` (their results are null) or ``skip``.
-    inferenceBatchSize : int, optional
-        Rows per call of the model; by default as many as hold 4 MB, from 32 to 8,192.
-    customObjects : mapping, optional
-        Your own classes and functions in the model, by name.
+    **params
+        Those of `ModelSettings`.
 
     Raises
     ------
@@ -67,30 +61,20 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
     3.0
     """
 
-    @checked_params
-    def __init__(  # noqa: PLR0913 - one for each param
+    def __init__(
         self,
         bundle: ModelBundle | None = None,
         *,
         history: Mapping[str, Sequence[float]] | None = None,
-        featuresCol: str = "features",
-        featuresCols: Sequence[str] | None = None,
-        predictionCol: str = "prediction",
-        probabilityCol: str = "probability",
-        rawPredictionCol: str = "rawPrediction",
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, str] | None = None,
-        fill: Mapping[str, Any] | None = None,
-        handleInvalid: Invalid = "error",
-        inferenceBatchSize: int | None = None,
-        customObjects: Mapping[str, Any] | None = None,
+        **params: "Unpack[ModelKeywords]",
     ) -> None:
         super().__init__()
+        self._assign(**params)
         self._given_bundle = bundle
         self.history: dict[str, list[float]] = {name: list(values) for name, values in (history or {}).items()}
         self._layers: tuple[str, ...] = ()
 
-    def setParams(self, **params: "Unpack[ModelSettings]") -> "Self":
+    def setParams(self, **params: "Unpack[ModelKeywords]") -> "Self":
         """Set several params at once.
 
         Parameters
@@ -116,7 +100,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return self._assign(**params)
 
     @classmethod
-    def from_keras(cls, model: Any, **params: "Unpack[ModelSettings]") -> "KerasModel":
+    def from_keras(cls, model: Any, **params: "Unpack[ModelKeywords]") -> "KerasModel":
         """Return a stage with a Keras model in memory.
 
         Parameters
@@ -149,7 +133,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         return cls(from_model(serialize_model(model), model), **params)
 
     @classmethod
-    def from_file(cls, path: str, *, library: str = "keras", **params: "Unpack[ModelSettings]") -> "KerasModel":
+    def from_file(cls, path: str, *, library: str = "keras", **params: "Unpack[ModelKeywords]") -> "KerasModel":
         """Return a stage with the model of a ``.keras`` file.
 
         Parameters
@@ -189,7 +173,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         *,
         signature: str = "serving_default",
         tags: Sequence[str] = (),
-        **params: "Unpack[ModelSettings]",
+        **params: "Unpack[ModelKeywords]",
     ) -> "KerasModel":
         """Return a stage with a SavedModel.
 
@@ -229,7 +213,7 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
         cls,
         function: Callable[[Any], Any],
         outputs: Mapping[str, tuple[str, Sequence[int]]],
-        **params: "Unpack[ModelSettings]",
+        **params: "Unpack[ModelKeywords]",
     ) -> "KerasModel":
         """Return a stage with a function of NumPy arrays.
 

@@ -1,26 +1,28 @@
-# mypy: disable-error-code="no-any-return"
 """Params that the estimator and the model share, with Spark ML's names where it has one."""
 
-import functools
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.param.shared import HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol
 from pyspark.sql import DataFrame
 
 from tensorflowonspark.columns import require_frame
+from tensorflowonspark.declarations import choices_of, keywords_of, plain_type, texts_of
 from tensorflowonspark.errors import SpecError, did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Invalid", "ModelParams", "ModelSettings", "as_mapping", "check_columns", "checked_params", "is_plain",
-           "one_of", "param", "positive"]  # fmt: skip
+    from tensorflowonspark.keywords import ModelAccessors
+else:
+    ModelAccessors = object
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+__all__ = ["Invalid", "ModelParams", "ModelSettings", "as_mapping", "check_columns", "defaults_of", "has_params",
+           "is_plain", "one_of", "positive"]  # fmt: skip
+
 Invalid = Literal["error", "keep", "skip"]
 
 
@@ -50,11 +52,6 @@ def as_mapping(value: Any) -> dict[Any, Any]:
     return dict(value)
 
 
-def param(name: str, doc: str, convert: Callable[[Any], Any] | None = None) -> Any:
-    """Return a `Param` that a class of stages declares."""
-    return Param(Params._dummy(), name, doc, convert)
-
-
 def is_plain(value: Any) -> bool:
     """Return whether JSON represents a value without loss.
 
@@ -69,156 +66,120 @@ def is_plain(value: Any) -> bool:
         return False
 
 
-def checked_params(init: Function) -> Function:
-    """Wrap an ``__init__`` of a stage: refuse unknown keyword arguments, and set the params that are given.
+@dataclass(kw_only=True)
+class ModelSettings:
+    """The params of a `KerasModel`, which `has_params` makes of these fields. After a change run ``make keywords``.
 
-    The defaults in the signature are for the reader: a param that is not given stays unset, as Spark ML has it.
-
-    Raises
-    ------
-    SpecError
-        By the wrapped function, if there is no param of a given name, or it can't have the given value.
+    Parameters
+    ----------
+    featuresCol : str
+        The column of features.
+    featuresCols : sequence of str, optional
+        Several columns of features instead: one for each input of the model, by name or in order, or numbers that
+        become one input together. Takes precedence over `featuresCol`.
+    predictionCol : str
+        The column of predictions; an empty name leaves it out, as in Spark ML.
+    probabilityCol : str
+        The column of probabilities, which classifiers add; an empty name leaves it out, as in Spark ML.
+    rawPredictionCol : str
+        The column of a classifier's own outputs; an empty name leaves it out, as in Spark ML.
+    shapes : mapping, optional
+        Shape of one row's value, by column; by default that of the model's input.
+    dtypes : mapping, optional
+        Dtype of the values that the model receives, by column; by default the column's own.
+    fill : mapping, optional
+        Value that replaces a null, by column.
+    handleInvalid : {"error", "keep", "skip"}
+        Handling of rows with a null or a wrong shape in ``transform``: an error, results that are null ("keep"), or
+        none: they are left out ("skip").
+    inferenceBatchSize : int, optional
+        Rows per call of the model in ``transform``; by default as many as hold 4 MB, from 32 to 8,192.
+    customObjects : mapping, optional
+        Your own classes and functions in the model, by name.
     """
-    known = list(inspect.signature(init).parameters)[1:]
 
-    @functools.wraps(init)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-        for name in kwargs:
-            if name not in known:
-                raise SpecError(_unknown(type(self), name, known))
-        init(self, *args, **kwargs)
-        given = {**dict(zip(known, args, strict=False)), **kwargs}
-        self._assign(**{name: value for name, value in given.items() if self.hasParam(name)})
-
-    return checked  # type: ignore[return-value]
-
-
-def _unknown(kind: type, name: str, known: Sequence[str]) -> str:
-    return f"{kind.__name__} has no param {name!r}{did_you_mean(name, known)}: explainParams() lists all"
+    featuresCol: str = "features"
+    featuresCols: Annotated[Sequence[str] | None, TypeConverters.toListString] = None
+    predictionCol: str = "prediction"
+    probabilityCol: str = "probability"
+    rawPredictionCol: str = "rawPrediction"
+    shapes: Annotated[Mapping[str, Sequence[int | None]] | None, as_mapping, {}] = None
+    dtypes: Annotated[Mapping[str, str] | None, as_mapping, {}] = None
+    fill: Annotated[Mapping[str, Any] | None, as_mapping, {}] = None
+    handleInvalid: Invalid = "error"
+    inferenceBatchSize: Annotated[int | None, positive] = None
+    customObjects: Annotated[Mapping[str, Any] | None, as_mapping, {}] = None
 
 
-class ModelSettings(TypedDict, total=False):
-    """The params of a `KerasModel`, as keyword arguments."""
+def has_params(declared: type) -> Callable[[type], type]:
+    """Return a decorator that gives a class of stages the params of a dataclass, and a setter and a getter of each.
 
-    featuresCol: str
-    featuresCols: Sequence[str] | None
-    predictionCol: str
-    probabilityCol: str
-    rawPredictionCol: str
-    shapes: Mapping[str, Sequence[int | None]] | None
-    dtypes: Mapping[str, str] | None
-    fill: Mapping[str, Any] | None
-    handleInvalid: Invalid
-    inferenceBatchSize: int | None
-    customObjects: Mapping[str, Any] | None
+    A field's ``Annotated`` has the function that converts a value, unless it has the choices of a ``Literal``; and a
+    dict or a list that is the value of a param whose default is None. Any other param without a value is None to its
+    getter. None unsets a param. What Spark ML has already stays as it is.
+    """
+
+    def decorate(stage: type) -> type:
+        texts = texts_of(declared)
+        for name, each in keywords_of(declared).items():
+            title, kind, text = name[0].upper() + name[1:], plain_type(each.annotation), texts.get(name, "")
+            for attribute, made in (
+                (name, Param(Params._dummy(), name, text, _converter(each.annotation))),
+                (f"set{title}", _setter(name, kind, text)),
+                (f"get{title}", _getter(name, kind, text)),
+            ):
+                if not hasattr(stage, attribute):
+                    setattr(stage, attribute, made)
+                    if callable(made):
+                        made.__name__, made.__module__ = attribute, stage.__module__
+                        made.__qualname__ = f"{stage.__qualname__}.{attribute}"
+        return stage
+
+    return decorate
 
 
-class ModelParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol):
+def _converter(annotation: Any) -> Callable[[Any], Any] | None:
+    choices = choices_of(annotation)
+    given = (each for each in getattr(annotation, "__metadata__", ()) if callable(each))
+    return one_of(*choices) if choices else next(given, None)
+
+
+def _setter(name: str, kind: Any, text: str) -> Callable[..., Any]:
+    def setter(self: Any, value: Any) -> Any:
+        return self._assign(**{name: value})
+
+    setter.__annotations__ = {"value": kind, "return": "Self"}
+    setter.__doc__ = f"Set `{name}`: {text}"
+    return setter
+
+
+def _getter(name: str, kind: Any, text: str) -> Callable[..., Any]:
+    def getter(self: Any) -> Any:
+        return self._optional(name)
+
+    getter.__annotations__ = {"return": kind}
+    getter.__doc__ = f"Return `{name}`: {text}"
+    return getter
+
+
+def defaults_of(declared: type) -> dict[str, Any]:
+    """Return the default of each param of a dataclass that has one."""
+    empty = {name: _empty(each.annotation) for name, each in keywords_of(declared).items() if each.default is None}
+    given = {name: each.default for name, each in keywords_of(declared).items()}
+    return {name: value for name, value in {**given, **empty}.items() if value is not None}
+
+
+def _empty(annotation: Any) -> Any:
+    return next((type(each)() for each in getattr(annotation, "__metadata__", ()) if each in ({}, [])), None)
+
+
+@has_params(ModelSettings)
+class ModelParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPredictionCol, ModelAccessors):
     """Params of `KerasModel`, which `KerasEstimator` has as well and passes on."""
-
-    featuresCols: "Param[list[str]]" = param(
-        "featuresCols",
-        "several feature columns: one for each input of the model, by name or in order, or numbers that become one "
-        "input together. Takes precedence over featuresCol.",
-        TypeConverters.toListString,
-    )
-    shapes: "Param[dict[str, Sequence[int | None]]]" = param(
-        "shapes", "shape of one row's value, by column; by default that of the model's input.", as_mapping
-    )
-    dtypes: "Param[dict[str, str]]" = param(
-        "dtypes", "dtype of the values that the model receives, by column; by default the column's own.", as_mapping
-    )
-    fill: "Param[dict[str, Any]]" = param("fill", "value that replaces a null, by column.", as_mapping)
-    handleInvalid: "Param[str]" = param(
-        "handleInvalid",
-        "handling of rows with a null or a wrong shape in transform: 'error', 'keep' (their results are null) or "
-        "'skip' (they are left out).",
-        one_of("error", "keep", "skip"),
-    )
-    inferenceBatchSize: "Param[int]" = param(
-        "inferenceBatchSize",
-        "rows per call of the model in transform; if unset, as many as hold 4 MB, from 32 to 8,192.",
-        positive,
-    )
-    customObjects: "Param[dict[str, Any]]" = param(
-        "customObjects", "your own classes and functions in the model, by name.", as_mapping
-    )
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(handleInvalid="error", shapes={}, dtypes={}, fill={}, customObjects={})
-
-    def setFeaturesCol(self, value: str) -> "Self":
-        """Set `featuresCol`, the only column of features."""
-        return self._assign(featuresCol=value)
-
-    def setFeaturesCols(self, value: Sequence[str] | None) -> "Self":
-        """Set `featuresCols`, several columns of features."""
-        return self._assign(featuresCols=value)
-
-    def getFeaturesCols(self) -> list[str] | None:
-        """Return `featuresCols`, or None if unset."""
-        return self._optional("featuresCols")
-
-    def setPredictionCol(self, value: str) -> "Self":
-        """Set `predictionCol`; an empty name leaves the column out, as in Spark ML."""
-        return self._assign(predictionCol=value)
-
-    def setProbabilityCol(self, value: str) -> "Self":
-        """Set `probabilityCol`; an empty name leaves the column out, as in Spark ML."""
-        return self._assign(probabilityCol=value)
-
-    def setRawPredictionCol(self, value: str) -> "Self":
-        """Set `rawPredictionCol`; an empty name leaves the column out, as in Spark ML."""
-        return self._assign(rawPredictionCol=value)
-
-    def setShapes(self, value: Mapping[str, Sequence[int | None]] | None) -> "Self":
-        """Set `shapes`, the shape of one row's value by column."""
-        return self._assign(shapes=value)
-
-    def getShapes(self) -> dict[str, Sequence[int | None]]:
-        """Return `shapes`."""
-        return self.getOrDefault("shapes")
-
-    def setDtypes(self, value: Mapping[str, str] | None) -> "Self":
-        """Set `dtypes`, the dtype that the model receives by column."""
-        return self._assign(dtypes=value)
-
-    def getDtypes(self) -> dict[str, str]:
-        """Return `dtypes`."""
-        return self.getOrDefault("dtypes")
-
-    def setFill(self, value: Mapping[str, Any] | None) -> "Self":
-        """Set `fill`, the value that replaces a null by column."""
-        return self._assign(fill=value)
-
-    def getFill(self) -> dict[str, Any]:
-        """Return `fill`."""
-        return self.getOrDefault("fill")
-
-    def setHandleInvalid(self, value: Invalid) -> "Self":
-        """Set `handleInvalid`, the handling of rows that the model can't take."""
-        return self._assign(handleInvalid=value)
-
-    def getHandleInvalid(self) -> Invalid:
-        """Return `handleInvalid`."""
-        return self.getOrDefault("handleInvalid")
-
-    def setInferenceBatchSize(self, value: int | None) -> "Self":
-        """Set `inferenceBatchSize`, the rows per call of the model in ``transform``."""
-        return self._assign(inferenceBatchSize=value)
-
-    def getInferenceBatchSize(self) -> int | None:
-        """Return `inferenceBatchSize`, or None if unset."""
-        return self._optional("inferenceBatchSize")
-
-    def setCustomObjects(self, value: Mapping[str, Any] | None) -> "Self":
-        """Set `customObjects`, your own classes and functions in the model by name."""
-        return self._assign(customObjects=value)
-
-    def getCustomObjects(self) -> dict[str, Any]:
-        """Return `customObjects`."""
-        return self.getOrDefault("customObjects")
+        self._setDefault(**defaults_of(ModelSettings))
 
     def _assign(self, **values: Any) -> "Self":
         """Set params by name; None unsets one.
@@ -230,7 +191,9 @@ class ModelParams(HasFeaturesCol, HasPredictionCol, HasProbabilityCol, HasRawPre
         """
         for name, value in values.items():
             if not self.hasParam(name):
-                raise SpecError(_unknown(type(self), name, [each.name for each in self.params]))
+                known = [each.name for each in self.params]
+                kind = type(self).__name__
+                raise SpecError(f"{kind} has no param {name!r}{did_you_mean(name, known)}: explainParams() lists all")
             if value is None:
                 self.clear(self.getParam(name))
                 continue

@@ -1,23 +1,27 @@
-# mypy: disable-error-code="no-any-return"
 """Params of the estimator: the model, its data, and the settings of its training."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param import TypeConverters
 from pyspark.ml.param.shared import HasLabelCol, HasSeed, HasValidationIndicatorCol, HasWeightCol
-from pyspark.sql import DataFrame
 
 from tensorflowonspark.driver.feed.job import Start
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.jax.cluster import ALONE
-from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, one_of, param, positive
+from tensorflowonspark.ml.params import ModelParams, ModelSettings, as_mapping, defaults_of, has_params, positive
 from tensorflowonspark.ml.serialization import library_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from pyspark.sql import DataFrame
 
-__all__ = ["Backend", "EstimatorSettings", "Precision", "Strategy", "TrainFn", "TrainingParams"]
+    from tensorflowonspark.keywords import EstimatorAccessors
+    from tensorflowonspark.ml.model import KerasModel
+else:
+    EstimatorAccessors = object
+
+__all__ = ["EstimatorSettings", "TrainingParams", "TrainingSettings"]
 
 _NEED_NO_LENGTH = ("keras", "tensorflowonspark", "tf_keras")  # top-level packages
 Backend = Literal["tensorflow", "jax", "torch"]
@@ -26,311 +30,121 @@ Strategy = Literal["synchronous", "local_sgd", "diloco"]
 TrainFn = Callable[[Any, Any, Any, Any], Mapping[str, Sequence[float]] | None]
 
 
-class EstimatorSettings(ModelSettings, total=False):
-    """The params of a `KerasEstimator`, as keyword arguments."""
+@dataclass(kw_only=True)
+class TrainingSettings(ModelSettings):
+    """The params of a `KerasEstimator` but for the model. After a change run ``make keywords``.
 
-    model: Any
-    labelCol: str
-    labelCols: Sequence[str] | None
-    weightCol: str | None
-    validationIndicatorCol: str | None
-    validationData: DataFrame | None
-    optimizer: Any
-    loss: Any
-    metrics: Sequence[Any] | None
-    lossWeights: Any
-    classWeight: Mapping[int, float] | None
-    callbacks: Sequence[Any] | None
-    numWorkers: int
-    epochs: int
-    batchSize: int
-    stepsPerExecution: int
-    seed: int
-    start: Start | None
-    strategy: Strategy
-    mixedPrecision: Precision | None
-    checkpointDir: str | None
-    initialModel: Any
-    trainFn: TrainFn | None
-    backend: Backend | None
-    clusterOptions: Mapping[str, Any] | None
-    verbose: int
+    Parameters
+    ----------
+    labelCol : str
+        The column of labels.
+    labelCols : sequence of str, optional
+        Several columns of labels instead, one for each output of the model. Takes precedence over `labelCol`.
+    weightCol : str, optional
+        The column of each row's weight, a number or an array with one for each of its time steps.
+    validationIndicatorCol : str, optional
+        A boolean column that selects the rows to validate on after each epoch.
+    validationData : DataFrame, optional
+        A DataFrame with the same columns to validate on, instead of `validationIndicatorCol`.
+    optimizer : keras.optimizers.Optimizer or str, optional
+        A Keras optimizer or its name, for a model that is not compiled.
+    loss : optional
+        A Keras loss, its name, or one for each output, for a model that is not compiled.
+    metrics : sequence, optional
+        A list of Keras metrics or their names, for a model that is not compiled.
+    lossWeights : optional
+        Weights of the outputs' losses, for a model that is not compiled.
+    classWeight : mapping, optional
+        Weight of the rows of each class, by its number.
+    callbacks : sequence of keras.callbacks.Callback, optional
+        Callbacks of ``fit``.
+    numWorkers : int
+        Nodes that train together; each takes a task slot of Spark.
+    epochs : int
+        Passes over all rows.
+    batchSize : int
+        Rows of one step over all workers together.
+    stepsPerExecution : int
+        Steps per execution of Keras's training function, as in ``Model.compile``.
+    seed : int
+        Seed of the initial weights and of the order of rows.
+    start : {"all_rows", "first_rows"}, optional
+        When training begins. With "all_rows" each epoch is a full shuffle, whose order follows from the seed. With
+        "first_rows" the first epoch takes the rows as they arrive, shuffled only among those that arrive together;
+        its number of steps is unknown before its end. If unset, the estimator chooses: "all_rows" if `seed` is set
+        (equal results are wanted), with `trainFn`, and with callbacks of classes that are not Keras's own (which may
+        need the number of steps); otherwise "first_rows".
+    strategy : {"synchronous", "local_sgd", "diloco"}
+        How the nodes train one model: with the sum of their gradients at each step, or apart with weights that are
+        averaged in rounds, by `tensorflowonspark.keras.LocalSGD` or `DiLoCo` with their defaults. For other settings
+        give the callback in `callbacks` too. Metrics in the history are those of the chief's rows then.
+    mixedPrecision : {"mixed_float16", "mixed_bfloat16", "float32"}, optional
+        The dtype policy of Keras for a model that a function builds.
+    checkpointDir : str, optional
+        A directory on any file system for the state after each epoch, removed when training is complete; interrupted
+        training resumes from it.
+    initialModel : KerasModel, optional
+        A fitted model to train further, instead of `model`.
+    trainFn : callable, optional
+        A training loop instead of ``fit``: takes the model, the dataset, the validation dataset or None, and the
+        node's `Context`; may return a history, values by metric.
+    backend : {"tensorflow", "jax", "torch"}, optional
+        The backend of Keras on the nodes; by default that of their environment. The fitted model works with any. With
+        JAX the executors need jax beside TensorFlow; torch trains on one worker.
+    clusterOptions : mapping, optional
+        Further settings of `Cluster`, as ``{"log_level": "WARNING"}``.
+    verbose : int
+        Output of Keras on the chief: 0, 1 or 2; by default 0, and in a notebook 2, a line for each epoch.
+    """
+
+    labelCol: str = "label"
+    labelCols: Annotated[Sequence[str] | None, TypeConverters.toListString] = None
+    weightCol: str | None = None
+    validationIndicatorCol: str | None = None
+    validationData: "DataFrame | None" = None
+    optimizer: Any = None
+    loss: Any = None
+    metrics: Sequence[Any] | None = None
+    lossWeights: Any = None
+    classWeight: Annotated[Mapping[int, float] | None, as_mapping] = None
+    callbacks: Annotated[Sequence[Any] | None, TypeConverters.toList, []] = None
+    numWorkers: Annotated[int, positive] = 1
+    epochs: Annotated[int, positive] = 1
+    batchSize: Annotated[int, positive] = 32
+    stepsPerExecution: Annotated[int, positive] = 1
+    seed: int = 0
+    start: Start | None = None
+    strategy: Strategy = "synchronous"
+    mixedPrecision: Precision | None = None
+    checkpointDir: Annotated[str | None, TypeConverters.toString] = None
+    initialModel: "KerasModel | None" = None
+    trainFn: TrainFn | None = None
+    backend: Backend | None = None
+    clusterOptions: Annotated[Mapping[str, Any] | None, as_mapping, {}] = None
+    verbose: Annotated[int, TypeConverters.toInt] = 0
 
 
-class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndicatorCol, HasSeed):
+@dataclass(kw_only=True)
+class EstimatorSettings(TrainingSettings):
+    """All params of a `KerasEstimator`.
+
+    Parameters
+    ----------
+    model : keras.Model or callable
+        A model, compiled or with `optimizer`, `loss` and `metrics` given here; or a function without arguments that
+        returns one, which the nodes call. The driver needs TensorFlow only for the former.
+    """
+
+    model: Any = None
+
+
+@has_params(EstimatorSettings)
+class TrainingParams(ModelParams, HasLabelCol, HasWeightCol, HasValidationIndicatorCol, HasSeed, EstimatorAccessors):
     """Params of `KerasEstimator` beside those of the model."""
-
-    model: "Param[Any]" = param("model", "a Keras model, or a function without arguments that returns one.")
-    labelCols: "Param[list[str]]" = param(
-        "labelCols",
-        "several label columns, one for each output of the model. Takes precedence over labelCol.",
-        TypeConverters.toListString,
-    )
-    validationData: "Param[DataFrame]" = param(
-        "validationData", "a DataFrame with the same columns to validate on after each epoch."
-    )
-    optimizer: "Param[Any]" = param("optimizer", "a Keras optimizer or its name, for a model that is not compiled.")
-    loss: "Param[Any]" = param(
-        "loss", "a Keras loss, its name, or one for each output, for a model that is not compiled."
-    )
-    metrics: "Param[Sequence[Any]]" = param(
-        "metrics", "a list of Keras metrics or their names, for a model that is not compiled."
-    )
-    lossWeights: "Param[Any]" = param(
-        "lossWeights", "weights of the outputs' losses, for a model that is not compiled."
-    )
-    classWeight: "Param[dict[int, float]]" = param(
-        "classWeight", "weight of the rows of each class, by its number.", as_mapping
-    )
-    callbacks: "Param[list[Any]]" = param("callbacks", "a list of Keras callbacks.", TypeConverters.toList)
-    numWorkers: "Param[int]" = param(
-        "numWorkers", "nodes that train together; each takes a task slot of Spark.", positive
-    )
-    epochs: "Param[int]" = param("epochs", "passes over all rows.", positive)
-    batchSize: "Param[int]" = param("batchSize", "rows of one step over all workers together.", positive)
-    stepsPerExecution: "Param[int]" = param(
-        "stepsPerExecution", "steps per execution of Keras's training function, as in Model.compile.", positive
-    )
-    start: "Param[str]" = param(
-        "start",
-        "when training begins: with 'all_rows', or with 'first_rows', which the first epoch takes as they arrive. If "
-        "unset, the other params decide: 'all_rows' if seed or trainFn is set, or callbacks has classes of your own.",
-        one_of(*get_args(Start)),
-    )
-    strategy: "Param[str]" = param(
-        "strategy",
-        "how the nodes train one model: 'synchronous', with the sum of their gradients at each step, or apart with "
-        "weights that are averaged in rounds: 'local_sgd', or 'diloco' with an outer optimizer.",
-        one_of(*get_args(Strategy)),
-    )
-    mixedPrecision: "Param[str]" = param(
-        "mixedPrecision",
-        "Keras's dtype policy for a model that a function builds: 'mixed_float16' or 'mixed_bfloat16'.",
-        one_of("mixed_float16", "mixed_bfloat16", "float32"),
-    )
-    checkpointDir: "Param[str]" = param(
-        "checkpointDir",
-        "a directory on any file system for the state after each epoch, removed when training is complete; "
-        "interrupted training resumes from it.",
-        TypeConverters.toString,
-    )
-    initialModel: "Param[Any]" = param("initialModel", "a fitted KerasModel to train further.")
-    trainFn: "Param[TrainFn]" = param(
-        "trainFn",
-        "a training loop of your own, instead of fit: a function of (model, dataset, validation_dataset or None, ctx) "
-        "that trains the model, and may return a history as a dict of lists.",
-    )
-    backend: "Param[str]" = param(
-        "backend",
-        "Keras's backend on the nodes: 'tensorflow', 'jax' or 'torch' (with one worker). If unset, that of the nodes' "
-        "environment, which is TensorFlow by default.",
-        one_of(*get_args(Backend)),
-    )
-    clusterOptions: "Param[dict[str, Any]]" = param(
-        "clusterOptions", "further settings of Cluster, as log_level or env.", as_mapping
-    )
-    verbose: "Param[int]" = param(
-        "verbose", "output of Keras on the chief: 0, 1 or 2 (in a notebook by default 2).", TypeConverters.toInt
-    )
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(
-            seed=0, numWorkers=1, epochs=1, batchSize=32, stepsPerExecution=1, verbose=0, callbacks=[],
-            clusterOptions={}, strategy="synchronous",
-        )  # fmt: skip
-
-    def setModel(self, value: Any) -> "Self":
-        """Set `model`, a Keras model or a function without arguments that returns one."""
-        return self._assign(model=value)
-
-    def getModel(self) -> Any:
-        """Return `model`, or None if unset."""
-        return self._optional("model")
-
-    def setLabelCol(self, value: str) -> "Self":
-        """Set `labelCol`, the only column of labels."""
-        return self._assign(labelCol=value)
-
-    def setLabelCols(self, value: Sequence[str] | None) -> "Self":
-        """Set `labelCols`, several columns of labels."""
-        return self._assign(labelCols=value)
-
-    def getLabelCols(self) -> list[str] | None:
-        """Return `labelCols`, or None if unset."""
-        return self._optional("labelCols")
-
-    def setWeightCol(self, value: str | None) -> "Self":
-        """Set `weightCol`, the column of each row's weight."""
-        return self._assign(weightCol=value)
-
-    def setValidationIndicatorCol(self, value: str | None) -> "Self":
-        """Set `validationIndicatorCol`, a boolean column that selects the rows to validate on."""
-        return self._assign(validationIndicatorCol=value)
-
-    def setSeed(self, value: int) -> "Self":
-        """Set `seed`."""
-        return self._assign(seed=value)
-
-    def setValidationData(self, value: DataFrame | None) -> "Self":
-        """Set `validationData`, a DataFrame to validate on."""
-        return self._assign(validationData=value)
-
-    def getValidationData(self) -> DataFrame | None:
-        """Return `validationData`, or None if unset."""
-        return self._optional("validationData")
-
-    def setOptimizer(self, value: Any) -> "Self":
-        """Set `optimizer`, a Keras optimizer or its name."""
-        return self._assign(optimizer=value)
-
-    def getOptimizer(self) -> Any:
-        """Return `optimizer`, or None if unset."""
-        return self._optional("optimizer")
-
-    def setLoss(self, value: Any) -> "Self":
-        """Set `loss`, a Keras loss, its name, or one for each output."""
-        return self._assign(loss=value)
-
-    def getLoss(self) -> Any:
-        """Return `loss`, or None if unset."""
-        return self._optional("loss")
-
-    def setMetrics(self, value: Sequence[Any] | None) -> "Self":
-        """Set `metrics`, Keras metrics or their names."""
-        return self._assign(metrics=value)
-
-    def getMetrics(self) -> Sequence[Any] | None:
-        """Return `metrics`, or None if unset."""
-        return self._optional("metrics")
-
-    def setLossWeights(self, value: Any) -> "Self":
-        """Set `lossWeights`, the weights of the outputs' losses."""
-        return self._assign(lossWeights=value)
-
-    def getLossWeights(self) -> Any:
-        """Return `lossWeights`, or None if unset."""
-        return self._optional("lossWeights")
-
-    def setClassWeight(self, value: Mapping[int, float] | None) -> "Self":
-        """Set `classWeight`, the weight of each class's rows by its number."""
-        return self._assign(classWeight=value)
-
-    def getClassWeight(self) -> dict[int, float] | None:
-        """Return `classWeight`, or None if unset."""
-        return self._optional("classWeight")
-
-    def setCallbacks(self, value: Sequence[Any] | None) -> "Self":
-        """Set `callbacks`, Keras callbacks."""
-        return self._assign(callbacks=value)
-
-    def getCallbacks(self) -> list[Any]:
-        """Return `callbacks`."""
-        return self.getOrDefault("callbacks")
-
-    def setNumWorkers(self, value: int) -> "Self":
-        """Set `numWorkers`, the nodes that train together."""
-        return self._assign(numWorkers=value)
-
-    def getNumWorkers(self) -> int:
-        """Return `numWorkers`."""
-        return self.getOrDefault("numWorkers")
-
-    def setEpochs(self, value: int) -> "Self":
-        """Set `epochs`, the passes over all rows."""
-        return self._assign(epochs=value)
-
-    def getEpochs(self) -> int:
-        """Return `epochs`."""
-        return self.getOrDefault("epochs")
-
-    def setBatchSize(self, value: int) -> "Self":
-        """Set `batchSize`, the rows of one step over all workers together."""
-        return self._assign(batchSize=value)
-
-    def getBatchSize(self) -> int:
-        """Return `batchSize`."""
-        return self.getOrDefault("batchSize")
-
-    def setStepsPerExecution(self, value: int) -> "Self":
-        """Set `stepsPerExecution`, the steps per execution of Keras's training function."""
-        return self._assign(stepsPerExecution=value)
-
-    def getStepsPerExecution(self) -> int:
-        """Return `stepsPerExecution`."""
-        return self.getOrDefault("stepsPerExecution")
-
-    def setStart(self, value: Start | None) -> "Self":
-        """Set `start`, when training begins."""
-        return self._assign(start=value)
-
-    def getStart(self) -> Start | None:
-        """Return `start`, or None if unset."""
-        return self._optional("start")
-
-    def setStrategy(self, value: Strategy) -> "Self":
-        """Set `strategy`, how the nodes train one model."""
-        return self._assign(strategy=value)
-
-    def getStrategy(self) -> Strategy:
-        """Return `strategy`."""
-        return self.getOrDefault("strategy")
-
-    def setMixedPrecision(self, value: Precision | None) -> "Self":
-        """Set `mixedPrecision`, Keras's dtype policy."""
-        return self._assign(mixedPrecision=value)
-
-    def getMixedPrecision(self) -> Precision | None:
-        """Return `mixedPrecision`, or None if unset."""
-        return self._optional("mixedPrecision")
-
-    def setCheckpointDir(self, value: str | None) -> "Self":
-        """Set `checkpointDir`, the directory of the checkpoints."""
-        return self._assign(checkpointDir=value)
-
-    def getCheckpointDir(self) -> str | None:
-        """Return `checkpointDir`, or None if unset."""
-        return self._optional("checkpointDir")
-
-    def setInitialModel(self, value: Any) -> "Self":
-        """Set `initialModel`, a fitted `KerasModel` to train further."""
-        return self._assign(initialModel=value)
-
-    def getInitialModel(self) -> Any:
-        """Return `initialModel`, or None if unset."""
-        return self._optional("initialModel")
-
-    def setTrainFn(self, value: TrainFn | None) -> "Self":
-        """Set `trainFn`, a training loop instead of ``fit``."""
-        return self._assign(trainFn=value)
-
-    def getTrainFn(self) -> TrainFn | None:
-        """Return `trainFn`, or None if unset."""
-        return self._optional("trainFn")
-
-    def setBackend(self, value: Backend | None) -> "Self":
-        """Set `backend`, Keras's backend on the nodes."""
-        return self._assign(backend=value)
-
-    def getBackend(self) -> Backend | None:
-        """Return `backend`, or None if unset."""
-        return self._optional("backend")
-
-    def setClusterOptions(self, value: Mapping[str, Any] | None) -> "Self":
-        """Set `clusterOptions`, further settings of `Cluster`."""
-        return self._assign(clusterOptions=value)
-
-    def getClusterOptions(self) -> dict[str, Any]:
-        """Return `clusterOptions`."""
-        return self.getOrDefault("clusterOptions")
-
-    def setVerbose(self, value: int) -> "Self":
-        """Set `verbose`, the output of Keras on the chief."""
-        return self._assign(verbose=value)
-
-    def getVerbose(self) -> int:
-        """Return `verbose`."""
-        return self.getOrDefault("verbose")
+        self._setDefault(**defaults_of(EstimatorSettings))
 
     @property
     def _chosen_start(self) -> Start:

@@ -1,16 +1,16 @@
 """Access to rows from a node's program: feeds from Spark, and files that the nodes read."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import numpy.typing as npt
-
+from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.node.driver_link import Link, NodeSetup, report_seconds
 from tensorflowonspark.node.feed.epochs import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.files import FileFeeds
+from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.tables import FilesToRead
 from tensorflowonspark.node.file_access import FileAccess
@@ -19,6 +19,9 @@ from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from typing_extensions import Unpack
+
+    from tensorflowonspark.keywords import DatasetKeywords, FeatureKeywords
 
 __all__ = ["FeedAccess"]
 
@@ -106,28 +109,15 @@ class FeedAccess(FileAccess):
             self._current = self._feeds.open(complete)
         return self._current
 
-    def dataset(  # noqa: PLR0913 - named at the call
-        self,
-        batch_size: int,
-        *,
-        features: str | Sequence[str] | None = None,
-        label: str | Sequence[str] | None = None,
-        sample_weight: str | None = None,
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, npt.DTypeLike] | None = None,
-        fill: Mapping[str, Any] | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        first_step: int = 0,
-        on_epoch_end: Callable[[int], None] | None = None,
-    ) -> "tf.data.Dataset":
+    @takes(DatasetOptions)
+    def dataset(self, batch_size: int, **options: "Unpack[DatasetKeywords]") -> "tf.data.Dataset":
         """Return this worker's share of the current feed as a ``tf.data.Dataset``; each pass over it is one epoch.
 
         Parameters
         ----------
         batch_size : int
             Rows of one step over all workers together, as in ``fit`` under a ``tf.distribute`` strategy.
-        features, label, sample_weight, shapes, dtypes, fill, shuffle, seed, first_step, on_epoch_end
+        **options
             As for `Feed.dataset`.
 
         Returns
@@ -148,42 +138,17 @@ class FeedAccess(FileAccess):
         ...     print(x.numpy(), y.numpy(), sample_weight.numpy())
         [0 1 2 3] [0. 1. 0. 1.] [1. 1. 1. 1.]
         """
-        return self._own_feed().dataset(
-            batch_size,
-            features=features,
-            label=label,
-            sample_weight=sample_weight,
-            shapes=shapes,
-            dtypes=dtypes,
-            fill=fill,
-            shuffle=shuffle,
-            seed=seed,
-            first_step=first_step,
-            on_epoch_end=on_epoch_end,
-        )
+        return self._own_feed().dataset(batch_size, **options)
 
-    def batches(  # noqa: PLR0913 - named at the call
-        self,
-        batch_size: int,
-        *,
-        features: str | Sequence[str] | None = None,
-        label: str | Sequence[str] | None = None,
-        sample_weight: str | None = None,
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, npt.DTypeLike] | None = None,
-        fill: Mapping[str, Any] | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        first_step: int = 0,
-        on_epoch_end: Callable[[int], None] | None = None,
-    ) -> Batches:
+    @takes(DatasetOptions)
+    def batches(self, batch_size: int, **options: "Unpack[DatasetKeywords]") -> Batches:
         """Return batches of NumPy arrays of the current feed; each iteration over them is one epoch.
 
         Parameters
         ----------
         batch_size : int
             Rows of one step over all workers together.
-        features, label, sample_weight, shapes, dtypes, fill, shuffle, seed, first_step, on_epoch_end
+        **options
             As for `Feed.dataset`.
 
         Returns
@@ -204,38 +169,17 @@ class FeedAccess(FileAccess):
         >>> [batch["id"].tolist() for epoch in range(2) for batch in batches]
         [[0, 1, 2, 3], [4, 5], [0, 1, 2, 3], [4, 5]]
         """
-        return self._own_feed().batches(
-            batch_size,
-            features=features,
-            label=label,
-            sample_weight=sample_weight,
-            shapes=shapes,
-            dtypes=dtypes,
-            fill=fill,
-            shuffle=shuffle,
-            seed=seed,
-            first_step=first_step,
-            on_epoch_end=on_epoch_end,
-        )
+        return self._own_feed().batches(batch_size, **options)
 
-    def validation_dataset(
-        self,
-        batch_size: int,
-        *,
-        features: str | Sequence[str] | None = None,
-        label: str | Sequence[str] | None = None,
-        sample_weight: str | None = None,
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, npt.DTypeLike] | None = None,
-        fill: Mapping[str, Any] | None = None,
-    ) -> "tf.data.Dataset":
+    @takes(FeatureOptions)
+    def validation_dataset(self, batch_size: int, **options: "Unpack[FeatureKeywords]") -> "tf.data.Dataset":
         """Return this worker's share of the current feed's validation rows, in their own order.
 
         Parameters
         ----------
         batch_size : int
             Rows of one step over all workers together.
-        features, label, sample_weight, shapes, dtypes, fill
+        **options
             As for `Feed.dataset`.
 
         Returns
@@ -254,15 +198,7 @@ class FeedAccess(FileAccess):
         ...     print(x.numpy(), y.numpy())
         [0 1] [0. 1.]
         """
-        return self._own_feed().validation_dataset(
-            batch_size,
-            features=features,
-            label=label,
-            sample_weight=sample_weight,
-            shapes=shapes,
-            dtypes=dtypes,
-            fill=fill,
-        )
+        return self._own_feed().validation_dataset(batch_size, **options)
 
     def _own_feed(self) -> Feed:
         feed = self.feed()

@@ -1,6 +1,7 @@
 """The params of the stages: explicit signatures, typed setters and getters, and None for unset."""
 
 import inspect
+import pydoc
 import subprocess
 import sys
 
@@ -8,11 +9,14 @@ import pytest
 from pyspark.ml.param import Param
 
 import tensorflowonspark as tfos
+from tensorflowonspark.declarations import entries_of, keywords_of, texts_of
 from tensorflowonspark.ml import KerasEstimator, KerasModel
 from tensorflowonspark.ml.params import ModelSettings
 from tensorflowonspark.ml.training_params import EstimatorSettings
 
 STAGES = [(KerasEstimator, EstimatorSettings), (KerasModel, ModelSettings)]
+SHARED = {"featuresCol", "predictionCol", "probabilityCol", "rawPredictionCol", "labelCol", "weightCol", "seed"}
+SHARED |= {"validationIndicatorCol"}
 NO_PARAMS = {"self", "bundle", "history"}
 PROGRAM = """
 from pyspark.sql import DataFrame, SparkSession
@@ -81,13 +85,27 @@ def test_signatures_name_all_params_with_their_defaults(stage, settings):
     parameters = inspect.signature(stage.__init__).parameters
     signature = {name: each.default for name, each in parameters.items() if name not in NO_PARAMS}
     made = stage()
-    assert set(signature) == set(settings.__annotations__) == {each.name for each in made.params}
+    assert set(signature) == set(keywords_of(settings)) == {each.name for each in made.params}
     for name, default in signature.items():
         assert (made._optional(name) or None) == (default or None), name
         title = name[0].upper() + name[1:]
         assert list(inspect.signature(getattr(stage, f"set{title}")).parameters) == ["self", "value"]
         assert callable(getattr(stage, f"get{title}"))
         assert isinstance(getattr(stage, name), Param)
+
+
+@pytest.mark.parametrize(("stage", "settings"), STAGES)
+def test_help_shows_each_param_with_its_text(stage, settings):
+    texts, lines = texts_of(settings), [line.strip(" |") for line in pydoc.plain(pydoc.render_doc(stage)).splitlines()]
+    shown, explained = "\n".join(lines), stage().explainParams()
+    for name, entry in entries_of(settings).items():
+        title = name[0].upper() + name[1:]
+        assert "\n".join(line.strip() for line in entry.splitlines()) in shown
+        assert f"Set `{name}`: {texts[name].split()[0]}" in shown
+        assert f"get{title}(self)" in shown
+        if name not in SHARED:  # whose text and getter are Spark ML's
+            assert f"{name}: {texts[name]}" in explained
+            assert f"Return `{name}`: {texts[name].split()[0]}" in shown
 
 
 def test_none_unsets_and_a_default_is_not_set():

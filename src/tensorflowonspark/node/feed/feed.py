@@ -1,11 +1,11 @@
 """A feed as the user's program sees it: this worker's share of the rows of one ``cluster.train``."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import numpy.typing as npt
 import pyarrow as pa
 
+from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.keras.provenance import report_read
@@ -14,11 +14,14 @@ from tensorflowonspark.node.feed.arriving import ArrivingPasses, ArrivingRows
 from tensorflowonspark.node.feed.epochs import Batches, Rows
 from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.passes import Share
-from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
+from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions, Selection
 from tensorflowonspark.node.feed.stream import Stream
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from typing_extensions import Unpack
+
+    from tensorflowonspark.keywords import DatasetKeywords, FeatureKeywords
 
 __all__ = ["Feed"]
 
@@ -116,21 +119,8 @@ class Feed:
         counts = self._share.counts
         return None if counts is None else self._share.plan(counts, batch_size).steps
 
-    def dataset(  # noqa: PLR0913 - named at the call
-        self,
-        batch_size: int,
-        *,
-        features: str | Sequence[str] | None = None,
-        label: str | Sequence[str] | None = None,
-        sample_weight: str | None = None,
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, npt.DTypeLike] | None = None,
-        fill: Mapping[str, Any] | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        first_step: int = 0,
-        on_epoch_end: Callable[[int], None] | None = None,
-    ) -> "tf.data.Dataset":
+    @takes(DatasetOptions)
+    def dataset(self, batch_size: int, **options: "Unpack[DatasetKeywords]") -> "tf.data.Dataset":
         """Return this worker's share as a ``tf.data.Dataset``; each pass over it is one epoch.
 
         All workers take the same number of steps, each row comes exactly once per epoch, and the padding rows of a
@@ -140,36 +130,8 @@ class Feed:
         ----------
         batch_size : int
             Rows of one step over all workers together, as in ``fit`` under a ``tf.distribute`` strategy.
-        features : str or sequence of str, optional
-            One column, which comes as a tensor, or several, which come as a dict by name; a struct's name stands for
-            all its fields. The default is the column ``features`` if it exists beside a label, and otherwise all
-            columns but `label` and `sample_weight`.
-        label : str or sequence of str, optional
-            The label's column, or those of several outputs. If neither it nor `features` is given, the column
-            ``label`` if it exists.
-        sample_weight : str, optional
-            A column of weights: one number per row, or an array of one length, with one for each of its time steps.
-            They are float32, or float64 with that dtype in `dtypes`.
-        shapes : mapping, optional
-            The shape of one row's value, by column, as in ``{"image": (28, 28, 1)}``: flat arrays, and the bytes of
-            binary columns (as uint8; those in arrays only with a dtype), are folded into it. ``(None,)`` makes a
-            ``tf.RaggedTensor`` of arrays that differ in length. By default all arrays of a column must have one
-            length, which is its shape.
-        dtypes : mapping, optional
-            The dtype to convert to, by column, as in ``{"image": "float32"}``.
-        fill : mapping, optional
-            The value that replaces a null, by column; a null array of a ragged column becomes empty. By default a null
-            is an error.
-        shuffle : bool
-            Whether each epoch has its own order: a full shuffle of this worker's rows; for a stream, of the rows of
-            each partition.
-        seed : int
-            Seed of the orders.
-        first_step : int
-            Steps taken before, for a loop that resumes from a checkpoint (the result of ``restore``, if each step takes
-            one batch): the first pass is the rest of the epoch in which that step was, in that epoch's order.
-        on_epoch_end : callable, optional
-            Called with the epoch's number, from 0, when all rows of an epoch have been handed out.
+        **options
+            Those of `DatasetOptions`.
 
         Returns
         -------
@@ -195,32 +157,19 @@ class Feed:
         """
         from tensorflowonspark.node.feed.dataset import make_dataset
 
-        options = FeatureOptions(features, label, sample_weight, shapes, dtypes, fill)
-        selection = self._select(options)
-        passes = self._share.passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
+        wanted = DatasetOptions(**options)
+        selection = self._select(wanted)
+        passes = self._share.passes(selection, batch_size, wanted.order_seed, wanted.first_step, wanted.on_epoch_end)
         shares = self._share.shares(batch_size)
         length = self._share.stream or passes
         if isinstance(length, (ArrivingPasses, Stream)):
             # All workers must declare the same length, and on some all rows may have arrived.
             return make_dataset(passes, selection, shares, None, length, self._pace)
-        steps = self._steps_of_passes(batch_size, first_step)
+        steps = self._steps_of_passes(batch_size, wanted.first_step)
         return make_dataset(passes, selection, shares, steps, None, self._pace)
 
-    def batches(  # noqa: PLR0913 - named at the call
-        self,
-        batch_size: int,
-        *,
-        features: str | Sequence[str] | None = None,
-        label: str | Sequence[str] | None = None,
-        sample_weight: str | None = None,
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, npt.DTypeLike] | None = None,
-        fill: Mapping[str, Any] | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        first_step: int = 0,
-        on_epoch_end: Callable[[int], None] | None = None,
-    ) -> Batches:
+    @takes(DatasetOptions)
+    def batches(self, batch_size: int, **options: "Unpack[DatasetKeywords]") -> Batches:
         """Return batches of NumPy arrays, without TensorFlow; each iteration over them is one epoch.
 
         For custom training loops, with JAX, PyTorch or scikit-learn's ``partial_fit``.
@@ -229,7 +178,7 @@ class Feed:
         ----------
         batch_size : int
             Rows of one step over all workers together.
-        features, label, sample_weight, shapes, dtypes, fill, shuffle, seed, first_step, on_epoch_end
+        **options
             As for `dataset`.
 
         Returns
@@ -254,31 +203,23 @@ class Feed:
         1 [0 1 2 3] [0. 1. 0. 1.]
         1 [4 5] [0. 1.]
         """
-        selection = self._select(FeatureOptions(features, label, sample_weight, shapes, dtypes, fill))
-        passes = self._share.passes(selection, batch_size, seed if shuffle else None, first_step, on_epoch_end)
+        wanted = DatasetOptions(**options)
+        selection = self._select(wanted)
+        passes = self._share.passes(selection, batch_size, wanted.order_seed, wanted.first_step, wanted.on_epoch_end)
         length = self._share.stream or passes
         if isinstance(length, (ArrivingPasses, Stream)):
             return Batches(passes, selection, self._pace, length=length)
-        return Batches(passes, selection, self._pace, self._steps_of_passes(batch_size, first_step))
+        return Batches(passes, selection, self._pace, self._steps_of_passes(batch_size, wanted.first_step))
 
-    def validation_dataset(
-        self,
-        batch_size: int,
-        *,
-        features: str | Sequence[str] | None = None,
-        label: str | Sequence[str] | None = None,
-        sample_weight: str | None = None,
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, npt.DTypeLike] | None = None,
-        fill: Mapping[str, Any] | None = None,
-    ) -> "tf.data.Dataset":
+    @takes(FeatureOptions)
+    def validation_dataset(self, batch_size: int, **options: "Unpack[FeatureKeywords]") -> "tf.data.Dataset":
         """Return this worker's share of the validation rows, in their own order.
 
         Parameters
         ----------
         batch_size : int
             Rows of one step over all workers together.
-        features, label, sample_weight, shapes, dtypes, fill
+        **options
             As for `dataset`.
 
         Returns
@@ -299,16 +240,7 @@ class Feed:
         """
         if self.validation is None:
             raise FeedError("the feed has no validation rows: pass them with cluster.train(df, validation=...)")
-        return self.validation.dataset(
-            batch_size,
-            features=features,
-            label=label,
-            sample_weight=sample_weight,
-            shapes=shapes,
-            dtypes=dtypes,
-            fill=fill,
-            shuffle=False,
-        )
+        return self.validation.dataset(batch_size, **options, shuffle=False)
 
     def partitions(self) -> Iterator[Iterator[pa.RecordBatch]]:
         """Yield the Arrow batches of one partition of a stream after the other, as Spark sent them.

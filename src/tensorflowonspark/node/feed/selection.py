@@ -1,6 +1,6 @@
 """Selection of the columns that a program takes, their dtypes, and their structure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, cast
@@ -13,7 +13,7 @@ from tensorflowonspark.columns import Array, Kind, Ragged, kind_of, merge
 from tensorflowonspark.errors import FeedError, did_you_mean
 from tensorflowonspark.feed_messages import SplitManifest
 
-__all__ = ["WEIGHT", "Batch", "FeatureOptions", "Selection", "real_rows", "text_columns"]
+__all__ = ["WEIGHT", "Batch", "DatasetOptions", "FeatureOptions", "Selection", "real_rows", "text_columns"]
 
 WEIGHT = "sample_weight"  # Keras's name
 _BY_COLUMN = ("shapes", "dtypes", "fill")
@@ -21,9 +21,33 @@ Batch = tuple[dict[str, Array | Ragged], npt.NDArray[np.bool_]]  # columns, and 
 text_columns: dict[str, None] = {}  # names of those of strings that this process has taken, for its errors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FeatureOptions:
-    """The columns that a program takes, and their shapes and dtypes; `Feed.dataset` documents each field."""
+    """The columns that a program takes, and their shapes and dtypes. After a change run ``make keywords``.
+
+    Parameters
+    ----------
+    features : str or sequence of str, optional
+        One column, which comes as a tensor, or several, which come as a dict by name; a struct's name stands for
+        all its fields. The default is the column ``features`` if it exists beside a label, and otherwise all
+        columns but `label` and `sample_weight`.
+    label : str or sequence of str, optional
+        The label's column, or those of several outputs. If neither it nor `features` is given, the column
+        ``label`` if it exists.
+    sample_weight : str, optional
+        A column of weights: one number per row, or an array of one length, with one for each of its time steps.
+        They are float32, or float64 with that dtype in `dtypes`.
+    shapes : mapping, optional
+        The shape of one row's value, by column, as in ``{"image": (28, 28, 1)}``: flat arrays, and the bytes of
+        binary columns (as uint8; those in arrays only with a dtype), are folded into it. ``(None,)`` makes a
+        ``tf.RaggedTensor`` of arrays that differ in length. By default all arrays of a column must have one
+        length, which is its shape.
+    dtypes : mapping, optional
+        The dtype to convert to, by column, as in ``{"image": "float32"}``.
+    fill : mapping, optional
+        The value that replaces a null, by column; a null array of a ragged column becomes empty. By default a null
+        is an error.
+    """
 
     features: str | Sequence[str] | None = None
     label: str | Sequence[str] | None = None
@@ -31,6 +55,35 @@ class FeatureOptions:
     shapes: Mapping[str, Sequence[int | None]] | None = None
     dtypes: Mapping[str, npt.DTypeLike] | None = None
     fill: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetOptions(FeatureOptions):
+    """What a program asks of its passes over the rows: the columns and the order. After a change run ``make keywords``.
+
+    Parameters
+    ----------
+    shuffle : bool
+        Whether each epoch has its own order: a full shuffle of this worker's rows; for a stream, of the rows of
+        each partition.
+    seed : int
+        Seed of the orders.
+    first_step : int
+        Steps taken before, for a loop that resumes from a checkpoint (the result of ``restore``, if each step takes
+        one batch): the first pass is the rest of the epoch in which that step was, in that epoch's order.
+    on_epoch_end : callable, optional
+        Called with the epoch's number, from 0, when all rows of an epoch have been handed out.
+    """
+
+    shuffle: bool = True
+    seed: int = 0
+    first_step: int = 0
+    on_epoch_end: Callable[[int], None] | None = None
+
+    @property
+    def order_seed(self) -> int | None:
+        """The seed; None if the rows keep their order."""
+        return self.seed if self.shuffle else None
 
 
 class Selection:

@@ -1,13 +1,13 @@
 """A feed as the chief of a ``ParameterServerStrategy`` sees it: the rows stay on the workers."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedComplete, Split, SplitManifest
 from tensorflowonspark.node.feed.epochs import shares_of
@@ -16,6 +16,9 @@ from tensorflowonspark.node.feed.tables import FilesToRead
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from typing_extensions import Unpack
+
+    from tensorflowonspark.keywords import FeatureKeywords
 
 __all__ = ["CoordinatedFeed"]
 
@@ -118,19 +121,15 @@ class CoordinatedFeed:
             return None
         return sum(-(-rows // batch_size) for rows in self._manifest.rows.values())
 
-    def per_worker(  # noqa: PLR0913 - named at the call
+    @takes(FeatureOptions)
+    def per_worker(
         self,
         batch_size: int,
         *,
         epochs: int | None = 1,
-        features: str | Sequence[str] | None = None,
-        label: str | Sequence[str] | None = None,
-        sample_weight: str | None = None,
-        shapes: Mapping[str, Sequence[int | None]] | None = None,
-        dtypes: Mapping[str, npt.DTypeLike] | None = None,
-        fill: Mapping[str, Any] | None = None,
         shuffle: bool = True,
         seed: int = 0,
+        **options: "Unpack[FeatureKeywords]",
     ) -> Callable[..., "tf.data.Dataset"]:
         """Return a function that creates, on each worker, the dataset of the rows that this worker was fed.
 
@@ -147,7 +146,9 @@ class CoordinatedFeed:
         epochs : int or None
             Number of passes of an iterator over the rows, each in another order; None for an endless iterator, as
             ``fit`` needs. A stream is read once, by one iterator.
-        features, label, sample_weight, shapes, dtypes, fill, shuffle, seed
+        shuffle, seed
+            As for `Feed.dataset`.
+        **options
             As for `Feed.dataset`.
 
         Returns
@@ -172,8 +173,7 @@ class CoordinatedFeed:
         """
         if not self._manifest.schema:
             raise FeedError("the data has no rows: there is nothing to train on")
-        options = FeatureOptions(features, label, sample_weight, shapes, dtypes, fill)
-        selection = Selection(self._manifest, options)
+        selection = Selection(self._manifest, FeatureOptions(**options))
         request = {
             "feed": self._feed,
             "files": self._files and self._files.to_json(),
@@ -181,7 +181,7 @@ class CoordinatedFeed:
             "batch_size": shares_of(batch_size, 1, 0).most,
             "epochs": 1 if self._streams else epochs,
             "seed": seed if shuffle else None,
-            "options": vars(options),
+            "options": options,
         }
         text = json.dumps(request, default=_to_json)
         from tensorflowonspark.node.ps.remote_dataset import remote_dataset
