@@ -3,7 +3,8 @@
 A thread that writes to a paused terminal (Ctrl-S), to ``| less`` or to a full pipe waits until it is read. The threads
 of the driver that serve supervisors, and those of a supervisor that read the node's output, must not wait: they put
 their output into a queue. While the writer makes progress they wait for room in the queue; when it is stuck the oldest
-lines are dropped and counted. The messages of a supervisor (`supervisor/outbox.py`) and log files use the same writer.
+lines are dropped and counted. What else must not
+wait has a writer of its own: log files, MLflow, what follows a cluster, the messages of a supervisor.
 """
 
 import io
@@ -47,6 +48,8 @@ class Writer:
         Maximum number of characters in the queue.
     lost_seconds : float
         Seconds without progress after which the reader has stopped.
+    idle_seconds : float, optional
+        Seconds without a write after which the thread ends, until the next one; by default it stays.
 
     Attributes
     ----------
@@ -54,9 +57,15 @@ class Writer:
         Returns a context in which lines can be written beside progress bars.
     """
 
-    def __init__(self, characters: int = _CHARACTERS, lost_seconds: float = _LOST_SECONDS) -> None:
+    def __init__(
+        self,
+        characters: int = _CHARACTERS,
+        *,
+        lost_seconds: float = _LOST_SECONDS,
+        idle_seconds: float | None = None,
+    ) -> None:
         self._characters = characters
-        self._lost_seconds = lost_seconds
+        self._lost_seconds, self._idle_seconds = lost_seconds, idle_seconds
         self._reset()
 
     def _reset(self) -> None:
@@ -87,7 +96,7 @@ class Writer:
         """
         with self._lock:
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="console", daemon=True)
+                self._thread = Thread(target=self._run, name="writer", daemon=True)
                 self._thread.start()
             if not self._entries and not self._busy:
                 self._moved = time.monotonic()
@@ -133,7 +142,9 @@ class Writer:
     def _run(self) -> None:
         while True:
             with self._lock:
-                self._changed.wait_for(lambda: self._entries)
+                if not self._changed.wait_for(lambda: self._entries, self._idle_seconds):
+                    self._thread = None
+                    return
                 self._busy = True
                 streams = self._entries[0].streams
             self._wait_until_writable(streams)

@@ -1,5 +1,7 @@
 """Transfer of files and directories between the local machine and any file system, once or continuously."""
 
+import os
+import re
 import shutil
 import tempfile
 import time
@@ -305,6 +307,7 @@ def make_private_directory(path: str) -> bool:
 
 
 _SYNC_SECONDS = 5.0
+_STAGED = re.compile(r"/\.[^/]+\.[0-9a-f]{32}(/|$)")  # what `publish` has not renamed yet
 _SYNC_SHARE = 10  # times the duration of a copy, until the next one begins
 
 
@@ -399,14 +402,16 @@ class DirectorySync:
         if not files.exists(within):
             return
         sink, root = file_system(self._target)
-        sizes = {_member(within, path): info["size"] for path, info in files.find(within, detail=True).items()}
+        found = {_member(within, path): info["size"] for path, info in files.find(within, detail=True).items()}
+        sizes = {name: size for name, size in found.items() if not _STAGED.search(f"/{name}")}
+        write = os.symlink if is_local(files) else files.get_file  # what is here need not be copied for an upload
         for name, size in sizes.items():
             if size == self._copied.get(name):
                 continue
             if is_local(sink):
                 _extend(files, f"{within}/{name}", Path(root, name))
             else:
-                publish(f"{self._target.rstrip('/')}/{name}", partial(files.get_file, f"{within}/{name}"))
+                publish(f"{self._target.rstrip('/')}/{name}", partial(write, f"{within}/{name}"))
             self._copied[name] = size
         for name in self._copied.keys() - sizes.keys() if self._removes else ():
             remove(f"{self._target.rstrip('/')}/{name}")

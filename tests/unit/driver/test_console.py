@@ -15,6 +15,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.terminal import CONSOLE, Unblocked, Writer
 from tests.support.paths import ROOT
+from tests.support.programs import wait_for
 
 
 class Terminal(io.StringIO):
@@ -130,6 +131,14 @@ def test_no_line_is_lost_where_somebody_reads_slowly():
         console.put(partial(show, number), lines=1, size=100)
     assert console.drain()
     assert shown == list(range(500))
+
+
+def test_the_thread_of_an_idle_writer_ends_until_the_next_write():
+    writer, done = Writer(idle_seconds=0.01), []
+    for number in range(2):
+        writer.put(partial(done.append, number))
+        wait_for(lambda: writer._thread is None, 5)
+    assert done == [0, 1]
 
 
 _UNREAD = """
