@@ -19,6 +19,7 @@ _DECLARED = {
     "RunKeywords(ClusterKeywords, total=False)": ("driver.run", "run"),
     "FeatureKeywords(TypedDict, total=False)": ("node.feed.selection", "FeatureOptions"),
     "DatasetKeywords(FeatureKeywords, total=False)": ("node.feed.selection", "DatasetOptions"),
+    "ReadKeywords(TypedDict, total=False)": ("tfrecords.options", "ReadOptions"),
     "ModelKeywords(TypedDict, total=False)": ("ml.params", "ModelSettings"),
     "TrainingKeywords(ModelKeywords, total=False)": ("ml.training_params", "TrainingSettings"),
     "EstimatorKeywords(TrainingKeywords, total=False)": ("ml.training_params", "EstimatorSettings"),

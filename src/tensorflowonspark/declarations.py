@@ -27,6 +27,7 @@ Declaration = Callable[..., Any]
 Item = TypeVar("Item", bound=Callable[..., Any])
 
 
+@functools.cache
 def keywords_of(*declared: Declaration) -> dict[str, inspect.Parameter]:
     """Return the parameters of declarations that are named at the call.
 
@@ -40,6 +41,7 @@ def keywords_of(*declared: Declaration) -> dict[str, inspect.Parameter]:
     return {each.name: each for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
+@functools.cache
 def entries_of(*declared: Declaration) -> dict[str, str]:
     """Return the entries under Parameters of docstrings, by the names of the parameters; {} if Python has dropped them.
 

@@ -68,6 +68,28 @@ class DatasetKeywords(FeatureKeywords, total=False):
     first_step: int
     on_epoch_end: Callable[[int], None] | None
 
+class ReadKeywords(TypedDict, total=False):
+    """Those of `tensorflowonspark.tfrecords.options.ReadOptions`."""
+    recordType: str | None
+    mode: str | None
+    columnNameOfCorruptRecord: str | None
+    floatType: str | None
+    binaryFeatures: str | Sequence[str] | None
+    sampleRecords: int | None
+    splitBytes: int | None
+    recursiveFileLookup: bool | None
+    maxRecordBytes: int | str | None
+    pathGlobFilter: str | None
+    modifiedAfter: str | None
+    modifiedBefore: str | None
+    timeZone: str | None
+    basePath: str | None
+    partitionColumnTypeInference: bool | None
+    ignoreInvalidPartitionPaths: bool | None
+    ignoreCorruptFiles: bool | None
+    ignoreMissingFiles: bool | None
+    caseSensitive: bool | None
+
 class ModelKeywords(TypedDict, total=False):
     """Those of `tensorflowonspark.ml.params.ModelSettings`."""
     featuresCol: str

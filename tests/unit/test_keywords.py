@@ -13,6 +13,7 @@ from tensorflowonspark import cli
 from tensorflowonspark.config import ClusterSettings
 from tensorflowonspark.declarations import entries_of, keywords_of
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
+from tensorflowonspark.tfrecords.options import ReadOptions
 from tests.support.paths import ROOT
 
 _SPEC = importlib.util.spec_from_file_location("keywords", ROOT / "tools" / "keywords.py")
@@ -25,6 +26,7 @@ TAKERS = [
     *[(each, DatasetOptions) for each in (tfos.Feed.dataset, tfos.Feed.batches)],
     *[(each.validation_dataset, FeatureOptions) for each in (tfos.Context, tfos.Feed)],
     (tfos.CoordinatedFeed.per_worker, FeatureOptions),
+    *[(each, ReadOptions) for each in (tfos.read_tfrecord, tfos.Context.read_tfrecord)],
 ]
 PROGRAM = """
 import tensorflowonspark as tfos

@@ -19,7 +19,7 @@ from tensorflowonspark.driver.dashboard.page import check_report_path
 from tensorflowonspark.driver.dashboard.service import require_packages
 from tensorflowonspark.driver.log_files import check_log_dir
 from tensorflowonspark.driver.program import configure
-from tensorflowonspark.driver.run import run
+from tensorflowonspark.driver.run import run, run_script
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.node.script import Script
 from tensorflowonspark.secrecy import shown_words
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run_staged"]
 
-_KEYWORDS = {**keywords_of(ClusterSettings), **keywords_of(run)}
-_KEYWORDS |= keywords_of(ClusterSettings)  # with their units
-_TEXTS = texts_of(run)
-_DATA = ("data", "validation", "start")  # keywords whose options are among those of files and data
+_SETTINGS = {**keywords_of(ClusterSettings), **keywords_of(run)}  # that `run` takes, in the order of their options
+_KEYWORDS = {**keywords_of(run_script), **keywords_of(ClusterSettings)}  # the latter have their units
+_TEXTS = texts_of(run_script)
+_DATA = ("files", "working_dir", "data", "validation", "start")  # whose options are a group of their own
 _OFTEN_LATE = ("--workers", "--master", "--dry-run", "--deploy-mode")  # options that no script is likely to have
 
 
@@ -65,8 +65,16 @@ def _seconds(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[match[2]]
 
 
-# What differs from an option that a keyword of `run` has by its type.
+# What differs from an option that a keyword of `run_script` has by its type.
 _OPTIONS: dict[str, dict[str, Any]] = {
+    "module": {"flag": "-m", "help": "SCRIPT is the name of a module"},
+    "files": {
+        "action": "append",
+        "default": [],
+        "metavar": "FILE",
+        "help": "a file that nodes find by its name where they work (repeatable)",
+    },
+    "working_dir": {"metavar": "DIR"},
     "num_workers": {"flag": "--workers", "type": _workers, "metavar": "N|MIN:MAX"},
     "num_ps": {"flag": "--ps"},
     "tensorboard": {"metavar": "DIR"},
@@ -109,7 +117,7 @@ def add_to(commands: Any) -> None:
         "code is that of the node that failed first; 2 for wrong usage; 69 for too few task slots.",
         allow_abbrev=False,
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
+    _add_option(parser, "module")
     parser.add_argument("script", metavar="SCRIPT", help="the file, or the module's name; what follows is its own")
     _add_cluster_options(parser.add_argument_group("the cluster"))
     _add_data_options(parser.add_argument_group("files and data"))
@@ -119,7 +127,7 @@ def add_to(commands: Any) -> None:
 
 
 def _add_cluster_options(group: Any) -> None:
-    for name in _KEYWORDS:
+    for name in _SETTINGS:
         if name not in _DATA:
             _add_option(group, name)
     group.add_argument("--dry-run", action="store_true", help="show what would run, and start nothing")
@@ -138,14 +146,6 @@ def _add_cluster_options(group: Any) -> None:
 
 
 def _add_data_options(group: Any) -> None:
-    group.add_argument(
-        "--files",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a file that nodes find by its name where they work (repeatable)",
-    )
-    group.add_argument("--working-dir", metavar="DIR", help="each node works in a copy of it; the script is in it")
     for name in _DATA:
         _add_option(group, name)
     group.add_argument(
@@ -156,7 +156,7 @@ def _add_data_options(group: Any) -> None:
 
 
 def _add_option(group: Any, name: str) -> None:
-    """Add the option for a keyword of `run`: by its type, unit and text, but for what `_OPTIONS` says."""
+    """Add the option for a keyword of `run_script`: by its type, unit and text, but for what `_OPTIONS` says."""
     declared = _KEYWORDS[name]
     kinds = kinds_of(declared.annotation)
     option: dict[str, Any] = {"dest": name, "default": declared.default, "help": summary_of(_TEXTS[name])}
@@ -267,7 +267,7 @@ def _check(options: argparse.Namespace) -> ClusterSpec:
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keywords of `run`."""
-    return {name: getattr(options, name) for name in _KEYWORDS} | {"env": dict(options.env)}
+    return {name: getattr(options, name) for name in _SETTINGS} | {"env": dict(options.env)}
 
 
 def _python(options: argparse.Namespace, submit: list[str]) -> str:

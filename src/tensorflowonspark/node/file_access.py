@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
+from tensorflowonspark.declarations import shows
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_splits import FileSplit, find_records, tfrecord_files
 from tensorflowonspark.node.feed.files import FileFeeds
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
-from tensorflowonspark.tfrecords.options import SourceOptions
+from tensorflowonspark.tfrecords.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,23 +18,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
+    from tensorflowonspark.keywords import ReadKeywords
+
+    class _RecordKeywords(ReadKeywords, total=False):
+        """The arguments of `FileAccess.read_tfrecord` by name, but for `cache`, which determines its result's type."""
+
+        schema: "pa.Schema | StructType | str | None"
+        columns: Sequence[str] | None
+        cache_limit: int | str | None
+
+
 __all__ = ["FileAccess"]
-
-
-class _RecordOptions(SourceOptions, total=False):
-    """The arguments of `FileAccess.read_tfrecord` by name, but for `cache`, which determines the type of its result."""
-
-    schema: "pa.Schema | StructType | str | None"
-    columns: Sequence[str] | None
-    cache_limit: int | str | None
-    recordType: str | None
-    mode: str | None
-    columnNameOfCorruptRecord: str | None
-    floatType: str | None
-    binaryFeatures: str | Sequence[str] | None
-    sampleRecords: int | None
-    splitBytes: int | None
-    recursiveFileLookup: bool | None
 
 
 class FileAccess:
@@ -56,15 +51,16 @@ class FileAccess:
 
     @overload
     def read_tfrecord(
-        self, paths: str | Sequence[str], *, cache: str = "disk", **options: "Unpack[_RecordOptions]"
+        self, paths: str | Sequence[str], *, cache: str = "disk", **options: "Unpack[_RecordKeywords]"
     ) -> Feed: ...
 
     @overload
     def read_tfrecord(
-        self, paths: str | Sequence[str], *, cache: None, **options: "Unpack[_RecordOptions]"
+        self, paths: str | Sequence[str], *, cache: None, **options: "Unpack[_RecordKeywords]"
     ) -> Feed | CoordinatedFeed: ...
 
-    def read_tfrecord(  # noqa: PLR0913 - named at the call, by the names of Spark's own sources
+    @shows(ReadOptions)
+    def read_tfrecord(
         self,
         paths: str | Sequence[str],
         *,
@@ -72,15 +68,7 @@ class FileAccess:
         columns: Sequence[str] | None = None,
         cache: str | None = "disk",
         cache_limit: int | str | None = None,
-        recordType: str | None = None,
-        mode: str | None = None,
-        columnNameOfCorruptRecord: str | None = None,
-        floatType: str | None = None,
-        binaryFeatures: str | Sequence[str] | None = None,
-        sampleRecords: int | None = None,
-        splitBytes: int | None = None,
-        recursiveFileLookup: bool | None = None,
-        **others: "Unpack[SourceOptions]",
+        **options: "Unpack[ReadKeywords]",
     ) -> Feed | CoordinatedFeed:
         """Read TFRecord files without Spark, each worker its share; return them as a feed over all workers.
 
@@ -102,8 +90,7 @@ class FileAccess:
         cache_limit : int or str, optional
             Bytes that a worker keeps at most, as in ``"2g"``; more is an error. By default there is no limit. Without a
             cache, the size of the rows that are in memory at a time, by default ``"512m"``.
-        recordType, mode, columnNameOfCorruptRecord, floatType, binaryFeatures, sampleRecords, splitBytes, \
-recursiveFileLookup, **others : optional
+        **options
             As for ``spark.read.format("tfrecord")``.
 
         Returns
@@ -136,17 +123,6 @@ recursiveFileLookup, **others : optional
         >>> before, rows, feed.total_rows
         (None, 6, 6)
         """
-        options = {
-            "recordType": recordType,
-            "mode": mode,
-            "columnNameOfCorruptRecord": columnNameOfCorruptRecord,
-            "floatType": floatType,
-            "binaryFeatures": binaryFeatures,
-            "sampleRecords": sampleRecords,
-            "splitBytes": splitBytes,
-            "recursiveFileLookup": recursiveFileLookup,
-            **others,
-        }
         listed = [paths] if isinstance(paths, str) else list(paths)
         files = tfrecord_files(listed, schema, columns, cache_limit, options)
         return self._open(f"ctx.read_tfrecord({paths!r})", *find_records(files), cache, files)

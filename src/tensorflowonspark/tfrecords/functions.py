@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tensorflowonspark import storage
 from tensorflowonspark.columns import map_in_arrow, parse_schema, plainly_named, require_frame
+from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import EnvironmentNotReady, SpecError
 from tensorflowonspark.tfrecords.files import RecordSplit, find, plan
 from tensorflowonspark.tfrecords.infer import (
@@ -22,7 +23,7 @@ from tensorflowonspark.tfrecords.infer import (
     seen_in,
     spark_schema,
 )
-from tensorflowonspark.tfrecords.options import Options, SourceOptions
+from tensorflowonspark.tfrecords.options import Options, ReadOptions
 from tensorflowonspark.tfrecords.reading import read
 from tensorflowonspark.tfrecords.writing import OutputFiles
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
     from typing_extensions import Unpack
+
+    from tensorflowonspark.keywords import ReadKeywords
 
 __all__ = ["read_tfrecord", "register_tfrecord", "write_files", "write_tfrecord"]
 
@@ -72,21 +75,13 @@ def register_tfrecord(spark: "SparkSession") -> None:
     spark.dataSource.register(Registered)
 
 
-def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sources
+@shows(ReadOptions)
+def read_tfrecord(
     spark: "SparkSession",
     paths: str | Sequence[str],
     schema: "str | StructType | None" = None,
     columns: Sequence[str] | None = None,
-    *,
-    recordType: str | None = None,
-    mode: str | None = None,
-    columnNameOfCorruptRecord: str | None = None,
-    floatType: str | None = None,
-    binaryFeatures: str | Sequence[str] | None = None,
-    sampleRecords: int | None = None,
-    splitBytes: int | None = None,
-    recursiveFileLookup: bool | None = None,
-    **options: "Unpack[SourceOptions]",
+    **options: "Unpack[ReadKeywords]",
 ) -> "DataFrame":
     """Return the records of TFRecord files as a DataFrame.
 
@@ -100,26 +95,8 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
         The columns; their names match in any case, as in Spark. By default they are inferred from the records.
     columns : sequence of str, optional
         The columns to read; others are not decoded. By default all.
-    recordType : {"Example", "SequenceExample", "ByteArray"}, optional
-        The format of the records. By default ``Example``. The feature lists of a ``SequenceExample`` are arrays of
-        arrays. ``ByteArray`` reads any records, as the binary column ``byteArray``.
-    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}, optional
-        The treatment of records that can't be read: a `TFRecordError` (the default), a row of nulls, or no row.
-    columnNameOfCorruptRecord : str, optional
-        The column of `schema` for the reason that a record can't be read, or for its bytes if the column is binary. By
-        default ``_corrupt_record``.
-    floatType : {"float", "double"}, optional
-        The type of floats in an inferred schema. By default ``float``.
-    binaryFeatures : str or sequence of str, optional
-        Features that an inferred schema has as binary even if all their values are UTF-8.
-    sampleRecords : int, optional
-        The number of records from which the schema is inferred; 0 for all. By default 10,000.
-    splitBytes : int, optional
-        The size in bytes above which several tasks read a file. By default 128 MiB.
-    recursiveFileLookup : bool, optional
-        Whether to read all files below a directory, without partition columns. By default False.
-    **options : optional
-        Others that Spark's own sources have, as ``pathGlobFilter="*.gz"`` (docs/tfrecord.md).
+    **options
+        Those of `ReadOptions`.
 
     Returns
     -------
@@ -142,19 +119,7 @@ def read_tfrecord(  # noqa: PLR0913 - options have the names of Spark's own sour
     [Row(x=[0.0, 1.0]), Row(x=[1.0, 1.0]), Row(x=[2.0, 1.0])]
     """
     storage.use(settings := storage.hadoop_settings(spark))
-    given = Options.of(
-        {
-            "recordType": recordType,
-            "mode": mode,
-            "columnNameOfCorruptRecord": columnNameOfCorruptRecord,
-            "floatType": floatType,
-            "binaryFeatures": binaryFeatures,
-            "sampleRecords": sampleRecords,
-            "splitBytes": splitBytes,
-            "recursiveFileLookup": recursiveFileLookup,
-            **options,
-        }
-    )
+    given = Options.of(options)
     files = find([paths] if isinstance(paths, str) else list(paths), given)
     infer = partial(_seen_by_spark, spark, given)
     wanted = spark_schema(files, given, infer) if schema is None else parse_schema(schema, spark.range(0))

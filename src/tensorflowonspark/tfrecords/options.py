@@ -1,11 +1,11 @@
 """Options of reading and writing files of records, by the names of Spark's own sources."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
-from typing import Any, TypedDict
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from tensorflowonspark import storage
@@ -20,8 +20,8 @@ __all__ = [
     "Mode",
     "Options",
     "OverwriteMode",
+    "ReadOptions",
     "RecordType",
-    "SourceOptions",
     "time_zone",
 ]
 
@@ -80,20 +80,73 @@ UNSUPPORTED = {
 }
 
 
-class SourceOptions(TypedDict, total=False):
-    """The options that functions take by name, most of Spark's own sources; `Options` explains them."""
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """The options that functions which read take by name, as Spark's own sources have them. None is the default.
 
-    maxRecordBytes: int | str | None
-    pathGlobFilter: str | None
-    modifiedAfter: str | None
-    modifiedBefore: str | None
-    timeZone: str | None
-    basePath: str | None
-    partitionColumnTypeInference: bool | None
-    ignoreInvalidPartitionPaths: bool | None
-    ignoreCorruptFiles: bool | None
-    ignoreMissingFiles: bool | None
-    caseSensitive: bool | None
+    `Options` has them in the form in which they are used. After a change run ``make keywords``.
+
+    Parameters
+    ----------
+    recordType : {"Example", "SequenceExample", "ByteArray"}, optional
+        The format of the records. By default ``Example``. The feature lists of a ``SequenceExample`` are arrays of
+        arrays. ``ByteArray`` reads any records, as the binary column ``byteArray``.
+    mode : {"FAILFAST", "PERMISSIVE", "DROPMALFORMED"}, optional
+        The treatment of records that can't be read: a `TFRecordError` (the default), a row of nulls, or no row.
+    columnNameOfCorruptRecord : str, optional
+        The column of `schema` for the reason that a record can't be read, or for its bytes if the column is binary. By
+        default ``_corrupt_record``.
+    floatType : {"float", "double"}, optional
+        The type of floats in an inferred schema. By default ``float``.
+    binaryFeatures : str or sequence of str, optional
+        Features that an inferred schema has as binary even if all their values are UTF-8.
+    sampleRecords : int, optional
+        The number of records from which the schema is inferred; 0 for all. By default 10,000.
+    splitBytes : int, optional
+        The size in bytes above which several tasks read a file. By default 128 MiB.
+    recursiveFileLookup : bool, optional
+        Whether to read all files below a directory, without partition columns. By default False.
+    maxRecordBytes : int or str, optional
+        The most bytes of a record. By default 256 MiB.
+    pathGlobFilter : str, optional
+        A wildcard that the names of files must match, as ``"*.gz"``.
+    modifiedAfter, modifiedBefore : str, optional
+        Read only files that were written later, or earlier, than a time such as ``2026-11-25T08:00:00``.
+    timeZone : str, optional
+        The time zone of these times and of partition columns. By default the session's, else the machine's.
+    basePath : str, optional
+        The directory below which names of directories are partition columns. By default each path.
+    partitionColumnTypeInference : bool, optional
+        Whether partition columns have a type that all their values fit, or are text. By default True.
+    ignoreInvalidPartitionPaths : bool, optional
+        Whether files outside of partition directories, beside some, are left out. By default False.
+    ignoreCorruptFiles : bool, optional
+        Whether what can't be read of a damaged file is left out, and logged on the executor. By default False.
+    ignoreMissingFiles : bool, optional
+        Whether files that went after they were listed are left out, and logged. By default False.
+    caseSensitive : bool, optional
+        Whether the features of a given schema are found only if the case of letters matches. By default False.
+    """
+
+    recordType: str | None = None
+    mode: str | None = None
+    columnNameOfCorruptRecord: str | None = None
+    floatType: str | None = None
+    binaryFeatures: str | Sequence[str] | None = None
+    sampleRecords: int | None = None
+    splitBytes: int | None = None
+    recursiveFileLookup: bool | None = None
+    maxRecordBytes: int | str | None = None
+    pathGlobFilter: str | None = None
+    modifiedAfter: str | None = None
+    modifiedBefore: str | None = None
+    timeZone: str | None = None
+    basePath: str | None = None
+    partitionColumnTypeInference: bool | None = None
+    ignoreInvalidPartitionPaths: bool | None = None
+    ignoreCorruptFiles: bool | None = None
+    ignoreMissingFiles: bool | None = None
+    caseSensitive: bool | None = None
 
 
 @dataclass(frozen=True)
