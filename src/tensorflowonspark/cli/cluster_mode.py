@@ -17,7 +17,7 @@ from threading import Thread
 
 from tensorflowonspark import storage
 from tensorflowonspark.cli.applications import YarnApplication, delete_driver, is_pending
-from tensorflowonspark.cli.signals import uninterrupted
+from tensorflowonspark.cli.signals import held_back, uninterrupted
 from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script
@@ -104,7 +104,7 @@ def run_in_cluster(options: argparse.Namespace, script: Script, submit: Sequence
                 f"{folder} can't be written ({error}): name another directory with --staging-dir URL"
             ) from error
         application = _Application(folder, options.master, submit, wait=not options.no_wait)
-        application.wait(options.grace)
+        application.run(options.grace)
         if options.no_wait:
             application.check_accepted()
             left_to_driver = True
@@ -151,9 +151,15 @@ class _Application:
             program = re.sub("^file:", "local:", program)  # on a volume of the driver's pod: nothing is uploaded
         else:  # a pod has the Python of its image
             environment.setdefault("PYSPARK_PYTHON", sys.executable)
+        self._command = [*command, program, folder]
+        self._environment = environment
+        self._process: subprocess.Popen[str] | None = None
+        self._reader = Thread(target=self._read, daemon=True)
+
+    def _start(self) -> None:
         self._process = subprocess.Popen(
-            [*command, program, folder],
-            env=environment,
+            self._command,
+            env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -161,11 +167,10 @@ class _Application:
             errors="replace",
             start_new_session=True,  # a signal for this command's process group is not for it
         )
-        self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        for line in self._process.stdout or ():
+        for line in (self._process and self._process.stdout) or ():
             self._lines.append(line)
             found = _APPLICATION.search(line)
             if found and not self._id:
@@ -173,11 +178,16 @@ class _Application:
                 with suppress(OSError):  # with standard error closed, spark-submit must still be read
                     print(f"{self._id}: its output is that of {_log_command(self._id)}", file=sys.stderr)
 
-    def wait(self, grace: float) -> None:
-        """Wait until spark-submit has ended; a signal ends the nodes, and a second one kills them."""
+    def run(self, grace: float) -> None:
+        """Run spark-submit to its end; a signal ends the nodes, and a second one kills them."""
         try:
+            with held_back():  # else one could leave a process behind that nobody knows of
+                self._start()
+            assert self._process is not None
             self._process.wait()
         except BaseException:
+            if self._process is None:
+                raise
             try:
                 self._request("stop")
                 self._end(grace + _END_SECONDS)
@@ -201,6 +211,7 @@ class _Application:
         """Wait for the end that the driver was asked for; kill the application if it has no driver yet, or goes on."""
         if self._yarn.is_running() if self._yarn.on_yarn else not is_pending(list(self._lines)):
             try:
+                assert self._process is not None
                 self._process.wait(seconds)
                 return
             except subprocess.TimeoutExpired:
@@ -213,7 +224,7 @@ class _Application:
 
     def check_accepted(self) -> None:
         """Raise an error if the application was not accepted."""
-        if self._process.returncode:
+        if self._process is None or self._process.returncode:
             raise ClusterError(f"spark-submit failed:\n{''.join(self._lines)}")
 
     def result(self) -> int:
@@ -233,6 +244,8 @@ class _Application:
 
     def close(self) -> None:
         """End spark-submit, if it has not ended."""
+        if self._process is None:
+            return
         with suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()

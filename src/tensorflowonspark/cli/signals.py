@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Signalled", "ended_by_signals", "exit_code_of_signal", "uninterrupted"]
+__all__ = ["Signalled", "ended_by_signals", "exit_code_of_signal", "held_back", "uninterrupted"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SIGNALLED = 128  # and the signal's number: the exit code of a process that a signal has ended
@@ -57,6 +57,22 @@ def ended_by_signals() -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Have signals that arrive in the block take effect at its end, so that none separates what belongs together."""
+    received: list[int] = []
+    before = _handled()
+    for number in before:
+        signal.signal(number, lambda number, _frame: received.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in received:
+        signal.raise_signal(number)
 
 
 @contextmanager
