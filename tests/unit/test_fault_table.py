@@ -176,8 +176,8 @@ FAULTS = [
     (
         "driver",
         "its host vanishes, or its network drops all packets",
-        "the nodes end within 20 s",
-        "unit/transport/test_transport.py::test_a_peer_that_vanishes_is_noticed",
+        "the nodes end within 30 s",
+        "unit/transport/test_vanished_host.py::test_who_waits_for_a_host_that_vanishes_notices",
     ),
     (
         "driver",

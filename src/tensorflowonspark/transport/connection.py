@@ -259,6 +259,7 @@ def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
     Examples
     --------
+    >>> import pyarrow as pa
     >>> [piece.num_rows for piece in _split(pa.record_batch({"x": range(5)}))]
     [5]
     """

@@ -1,4 +1,4 @@
-"""A driver that writes to a supervisor whose host vanishes: a network namespace whose interface goes down."""
+"""The other side's host vanishes: it is a network namespace whose interface goes down, and closes no connection."""
 
 import os
 import pickle
@@ -21,6 +21,14 @@ from tensorflowonspark import transport
 channel = transport.connect((sys.argv[1], int(sys.argv[2])), pickle.loads(bytes.fromhex(sys.argv[3]))).channel()
 channel.send("hello")
 channel.receive()
+"""
+_SERVER = """
+import pickle, sys, time
+from tensorflowonspark import transport
+known = pickle.loads(bytes.fromhex(sys.argv[2]))
+server = transport.Server((sys.argv[1], 0), known, on_channel=lambda each: [each.send("hello"), each.receive()])
+print(server.port, flush=True)
+time.sleep(60)
 """
 
 
@@ -72,3 +80,24 @@ def test_a_host_that_vanishes_does_not_hold_up_who_sends_to_it(host, monkeypatch
         client.kill()
         client.wait()
         server.close()
+
+
+@pytest.mark.slow
+def test_who_waits_for_a_host_that_vanishes_notices(host, monkeypatch):
+    """As a supervisor, which waits for messages of the driver: the kernel asks the silent host."""
+    monkeypatch.setattr(framed_socket, "_SILENT_SECONDS", 2)
+    monkeypatch.setattr(framed_socket, "_UNANSWERED_SECONDS", 3)
+    credentials = transport.new_credentials()
+    command = ["ip", "netns", "exec", host, sys.executable, "-c", _SERVER, _OTHER, pickle.dumps(credentials).hex()]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        channel = transport.connect((_OTHER, int(server.stdout.readline())), credentials).channel()
+        assert channel.receive() == "hello"
+        ip(f"-n {host} link set tfos-gone1 down")
+        began = time.monotonic()
+        with pytest.raises(transport.ConnectionLost):
+            channel.receive()
+        assert time.monotonic() - began < 15
+    finally:
+        server.kill()
+        server.wait()
