@@ -1,9 +1,10 @@
-"""Output to terminals and logs in a separate thread, so that no other thread waits for a reader that has stopped.
+"""Writes in a separate thread, so that no other thread waits for a reader that has stopped.
 
 A thread that writes to a paused terminal (Ctrl-S), to ``| less`` or to a full pipe waits until it is read. The threads
 of the driver that serve supervisors, and those of a supervisor that read the node's output, must not wait: they put
 their output into a queue. While the writer makes progress they wait for room in the queue; when it is stuck the oldest
-lines are dropped and counted.
+lines are dropped and counted. What else must not
+wait has a writer of its own: log files, MLflow, what follows a cluster, the messages of a supervisor.
 """
 
 import io
@@ -14,13 +15,13 @@ import stat
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from threading import Condition, RLock, Thread
 from typing import Any
 
-__all__ = ["CONSOLE", "Console", "Unblocked", "in_notebook", "outlets"]
+__all__ = ["CONSOLE", "Unblocked", "Writer", "in_notebook", "outlets"]
 
 _log = logging.getLogger(__name__)
 _CHARACTERS = 1 << 20  # in the queue
@@ -33,18 +34,22 @@ _POLL_MILLISECONDS = 100
 @dataclass(frozen=True)
 class _Entry:
     act: Callable[[], object]
-    streams: Callable[[], Iterator[Any]]
+    streams: Callable[[], Iterable[Any]]
     lines: int
     size: int
 
 
-class Console:
+class Writer:
     """Performs writes in order, in a separate thread.
 
     Parameters
     ----------
     characters : int
         Maximum number of characters in the queue.
+    lost_seconds : float
+        Seconds without progress after which the reader has stopped.
+    idle_seconds : float, optional
+        Seconds without a write after which the thread ends, until the next one; by default it stays.
 
     Attributes
     ----------
@@ -52,8 +57,15 @@ class Console:
         Returns a context in which lines can be written beside progress bars.
     """
 
-    def __init__(self, characters: int = _CHARACTERS) -> None:
+    def __init__(
+        self,
+        characters: int = _CHARACTERS,
+        *,
+        lost_seconds: float = _LOST_SECONDS,
+        idle_seconds: float | None = None,
+    ) -> None:
         self._characters = characters
+        self._lost_seconds, self._idle_seconds = lost_seconds, idle_seconds
         self._reset()
 
     def _reset(self) -> None:
@@ -69,7 +81,7 @@ class Console:
         self._thread: Thread | None = None
 
     def put(
-        self, act: Callable[[], object], streams: Callable[[], Iterator[Any]], lines: int = 0, size: int = 0
+        self, act: Callable[[], object], streams: Callable[[], Iterable[Any]] = tuple, lines: int = 0, size: int = 0
     ) -> None:
         """Put a write into the queue.
 
@@ -77,14 +89,14 @@ class Console:
         ----------
         act : callable
             Performs the write.
-        streams : callable
-            Yields the files that it writes to: the writer waits until they have room, without holding a lock.
+        streams : callable, optional
+            Returns the files that it writes to: the writer waits until they have room, without holding a lock.
         lines, size : int
             Number of lines and characters.
         """
         with self._lock:
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="console", daemon=True)
+                self._thread = Thread(target=self._run, name="writer", daemon=True)
                 self._thread.start()
             if not self._entries and not self._busy:
                 self._moved = time.monotonic()
@@ -108,24 +120,31 @@ class Console:
 
         self.put(write, lambda: outlets(logger), 1, len(text))
 
-    def drain(self) -> bool:
-        """Wait until the queue is empty, unless the reader has stopped; return whether it is empty."""
-        end = time.monotonic() + _DRAIN_SECONDS
+    def drain(self, seconds: float = _DRAIN_SECONDS, most: int = 0) -> bool:
+        """Wait until at most so many writes are left, unless the reader has stopped; return whether it is so."""
+        end = time.monotonic() + seconds
         with self._lock:
-            while (self._entries or self._busy) and not self._is_stuck and time.monotonic() < end:
-                self._changed.wait(_STUCK_SECONDS / 4)
-            return not self._entries and not self._busy
+            while self.count > most and not self._is_stuck and time.monotonic() < end:
+                self._changed.wait(min(_STUCK_SECONDS / 4, seconds))
+            return self.count <= most
+
+    @property
+    def count(self) -> int:
+        """The number of writes that are not done yet."""
+        return len(self._entries) + self._busy
 
     @property
     def _is_stuck(self) -> bool:
         now = time.monotonic()
         unread = self._unread_since is not None and now - self._unread_since > _STUCK_SECONDS
-        return unread or now - self._moved > _LOST_SECONDS
+        return unread or now - self._moved > self._lost_seconds
 
     def _run(self) -> None:
         while True:
             with self._lock:
-                self._changed.wait_for(lambda: self._entries)
+                if not self._changed.wait_for(lambda: self._entries, self._idle_seconds):
+                    self._thread = None
+                    return
                 self._busy = True
                 streams = self._entries[0].streams
             self._wait_until_writable(streams)
@@ -143,7 +162,7 @@ class Console:
                 self._moved = time.monotonic()
                 self._changed.notify_all()
 
-    def _wait_until_writable(self, streams: Callable[[], Iterator[Any]]) -> None:
+    def _wait_until_writable(self, streams: Callable[[], Iterable[Any]]) -> None:
         """Wait until all streams have room: terminals and pipes that are not read have none."""
         with suppress(Exception):  # an object without a file descriptor never blocks
             for stream in streams():
@@ -173,11 +192,11 @@ class Unblocked:
     ----------
     file : file
         The terminal, pipe or other file.
-    console : Console
+    console : Writer
         Waits until the file has room.
     """
 
-    def __init__(self, file: Any, console: Console) -> None:
+    def __init__(self, file: Any, console: Writer) -> None:
         self._file = file
         self._console = console
         self._descriptor = _reopen(file)
@@ -250,5 +269,5 @@ def outlets(logger: logging.Logger) -> Iterator[Any]:
         each = each.parent if each.propagate else None
 
 
-CONSOLE = Console()
+CONSOLE = Writer()
 os.register_at_fork(after_in_child=CONSOLE._reset)

@@ -73,7 +73,7 @@ class ConsoleReporter:
     """Shows what arrives from the nodes as it arrives, above a progress bar on a terminal or in a notebook.
 
     Each line is a record of the logger ``tensorflowonspark.nodes``, at the level that the line shows. If the program
-    has not set up logging, lines go to standard error. The `Console` writes all of it.
+    has not set up logging, lines go to standard error. `CONSOLE` writes all of it.
 
     Parameters
     ----------

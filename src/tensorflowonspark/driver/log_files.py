@@ -9,36 +9,30 @@ import logging
 import os
 import re
 import shutil
-import sys
 import tempfile
-import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from threading import Event, Thread
 
 from tensorflowonspark import storage
 from tensorflowonspark.driver.log_entries import LogEntry
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.secrecy import without_secrets
-from tensorflowonspark.terminal import CONSOLE, Console
+from tensorflowonspark.terminal import CONSOLE, Writer
 
 __all__ = ["DRIVER", "LogFiles", "check_log_dir", "is_remote_directory"]
 
 _log = logging.getLogger(__name__)
-_WRITER = Console()  # apart from the terminal, whose reader may have stopped
+_WRITER = Writer()  # apart from the terminal, whose reader may have stopped
 os.register_at_fork(after_in_child=_WRITER._reset)
 DRIVER = "driver"  # in the place of a node's name, for what happens to the cluster as a whole
 _FILE_BYTES = 10 << 20
 _FILES = 5  # of each node
 _NAME = re.compile(r"(.+?)(?:\.(\d+))?\.log")
 _LAST_SLASHES = re.compile(r"(?<![:/])/+$")
-_COPY_SECONDS = 5.0
-_COPY_SHARE = 10  # times the duration of a copy, until the next one begins
 _END_SECONDS = 30.0  # for the last copy
 
 
@@ -56,32 +50,6 @@ def _numbers(names: Sequence[str]) -> dict[str, int]:
     for match in filter(None, map(_NAME.fullmatch, names)):
         found[match[1]] = max(found.get(match[1], 0), int(match[2] or 1))
     return found
-
-
-class _NodeFile(RotatingFileHandler):
-    """The files of one node: it continues the last one, and begins the next when that is large."""
-
-    def __init__(self, folder: Path, name: str, number: int) -> None:
-        self._folder, self._node, self._number = folder, name, number
-        path = folder / _file_name(name, number)
-        super().__init__(path, maxBytes=_FILE_BYTES, encoding="utf-8", errors="backslashreplace", delay=True)
-
-    @property
-    def has_text(self) -> bool:
-        path = Path(self.baseFilename)
-        return path.exists() and path.stat().st_size > 0
-
-    def doRollover(self) -> None:  # noqa: N802 - the name of Python's method
-        self.close()
-        self._number += 1
-        self.baseFilename = str(self._folder / _file_name(self._node, self._number))
-        if self._number > _FILES:
-            (self._folder / _file_name(self._node, self._number - _FILES)).unlink(missing_ok=True)
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802, ARG002 - the name of Python's method
-        error = sys.exc_info()[1]
-        assert error is not None
-        raise error
 
 
 class LogFiles:
@@ -110,11 +78,17 @@ class LogFiles:
             storage.use({**storage.settings(), **hadoop()})
         self.directory = check_log_dir(directory)
         self._as_json = as_json
-        self._files: dict[str, _NodeFile] = {}
+        self._numbers: dict[str, int] = {}  # of the files that are written to, by node
         self._begun: set[str] = set()  # nodes whose process has written to its file
-        self._uploads: _Uploads | None = None
+        self._folder = Path(self.directory)
+        self._before: dict[str, int] = {}  # the highest numbers of the files of earlier clusters at a URL
+        self._sync: storage.DirectorySync | None = None  # to a URL
         self._broken = False
         self._closed = False
+        if self._remote:
+            files, within = storage.file_system(self.directory)
+            there = files.ls(within, detail=False) if files.exists(within) else []
+            self._before = _numbers([path.rstrip("/").rpartition("/")[2] for path in there])
 
     def write(self, node: str, entries: Sequence[LogEntry]) -> None:
         """Write entries to the file of a node, or of `DRIVER`, which others may read: without secrets."""
@@ -123,12 +97,12 @@ class LogFiles:
         if node == DRIVER:
             entries = [replace(entry, message=without_secrets(entry.message)) for entry in entries]
         size = sum(len(entry.message) for entry in entries)
-        _WRITER.put(partial(self._write, _file_stem(node), entries), lambda: iter(()), len(entries), size)
+        _WRITER.put(partial(self._write, _file_stem(node), entries), lines=len(entries), size=size)
 
     def begin(self, node: str | None = None) -> None:
         """Note that a node starts again, or that all do: what it writes from now on is of a new process."""
         act = self._begun.clear if node is None else partial(self._begun.discard, _file_stem(node))
-        _WRITER.put(act, lambda: iter(()))
+        _WRITER.put(act)
 
     def drain(self) -> None:
         """Wait until all is written locally."""
@@ -138,29 +112,43 @@ class LogFiles:
         """Wait until all is written, and copied where it belongs."""
         self._closed = True
         self.drain()
-        uploads, self._uploads = self._uploads, None
-        self._files.clear()
-        if uploads is not None:
-            uploads.close()
+        sync, self._sync = self._sync, None
+        if sync is None:
+            return
+        try:
+            sync.close(_END_SECONDS)
+            self._removal()
+        except Exception as error:  # of any file system's client
+            self._removal.detach()
+            text = "the last lines of the nodes' output can't be written to %s (%s): all of it is in %s"
+            CONSOLE.log(_log, logging.WARNING, text, self.directory, error, self._folder)
 
     def _write(self, name: str, entries: Sequence[LogEntry]) -> None:
         try:
-            file = self._files.get(name) or self._open(name)
+            path = self._path(name)
+            size = path.stat().st_size if path.exists() else 0
             lines = [self._line(name, entry) for entry in entries]
-            if name not in self._begun and file.has_text and name != DRIVER:
+            if name not in self._begun and size and name != DRIVER:
                 first = entries[0]
                 begin = LogEntry(first.time, logging.INFO, "a new start", first.node, first.host, {"event": "start"})
                 lines.insert(0, self._line(name, begin))
             self._begun.add(name)
-            try:
-                file.handle(logging.makeLogRecord({"msg": "\n".join(lines)}))
-            finally:
-                file.close()  # until the next lines: a thousand nodes would need as many open files
+            text = "".join(f"{line}\n" for line in lines)
+            if size and size + len(text) > _FILE_BYTES:
+                self._numbers[name] += 1
+                path = self._path(name)
+                (self._folder / _file_name(name, self._numbers[name] - _FILES)).unlink(missing_ok=True)
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
         except OSError as error:
-            if not self._broken:
-                self._broken = True
-                text = "the nodes' output can't be written to %s (%s): the training goes on without"
-                CONSOLE.log(_log, logging.WARNING, text, error.filename or self.directory, error)
+            self._warn(error, " without")
+
+    def _warn(self, error: Exception, what: str) -> None:
+        if not self._broken:
+            self._broken = True
+            place = getattr(error, "filename", None) or self.directory
+            text = "the nodes' output can't be written to %s (%s): the training goes on%s"
+            CONSOLE.log(_log, logging.WARNING, text, place, error, what)
 
     def _line(self, name: str, entry: LogEntry) -> str:
         if self._as_json:
@@ -171,85 +159,17 @@ class LogFiles:
             return f"{entry.moment} {logging.getLevelName(entry.level)} {text}"
         return f"---- {entry.moment}: {text}" if "event" in entry.fields else text
 
-    def _open(self, name: str) -> _NodeFile:
-        if not self._remote:
-            folder = Path(self.directory)
-            number = _numbers([path.name for path in folder.glob(f"{name}.*")]).get(name, 1)
-        else:
-            if self._uploads is None:
-                self._uploads = _Uploads(self.directory)
-            folder, number = self._uploads.folder, 1
-        self._files[name] = _NodeFile(folder, name, number)
-        return self._files[name]
-
-
-class _Uploads(Thread):
-    """Copies the files of a local folder to a URL when they have grown, after those that are there already.
-
-    The pause after a copy is ten times as long as the copy took, and five seconds at least.
-    """
-
-    def __init__(self, url: str) -> None:
-        super().__init__(name="log-files", daemon=True)
-        self.folder = Path(tempfile.mkdtemp(prefix="tfos-logs-"))
-        self._removal = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-        self._url = url
-        self._before: dict[str, int] | None = None  # the highest numbers of the files of earlier clusters
-        self._copied: dict[str, int] = {}  # sizes
-        self._problem: Exception | None = None  # of the last copy
-        self._reported = False
-        self._closed = Event()
-        self.start()
-
-    def run(self) -> None:
-        pause = _COPY_SECONDS
-        while not self._closed.wait(pause):
-            began = time.monotonic()
-            self._try_copy()
-            pause = max(_COPY_SECONDS, _COPY_SHARE * (time.monotonic() - began))
-        self._try_copy()
-
-    def close(self) -> None:
-        """Copy a last time and remove the local files, unless they can't be copied."""
-        self._closed.set()
-        self.join(_END_SECONDS)
-        if self._problem is None and not self.is_alive():
-            self._removal()
-            return
-        self._removal.detach()
-        text = "the last lines of the nodes' output can't be written to %s (%s): all of it is in %s"
-        CONSOLE.log(_log, logging.WARNING, text, self._url, self._problem or "no answer", self.folder)
-
-    def _try_copy(self) -> None:
-        try:
-            self._copy()
-            self._problem = None
-        except Exception as error:  # of any file system's client
-            self._problem = error
-            if not self._reported and not self._closed.is_set():
-                self._reported = True
-                text = "the nodes' output can't be written to %s (%s): the training goes on, and this is tried again"
-                CONSOLE.log(_log, logging.WARNING, text, self._url, error)
-
-    def _copy(self) -> None:
-        if self._before is None:
-            files, within = storage.file_system(self._url)
-            there = files.ls(within, detail=False) if files.exists(within) else []
-            self._before = _numbers([path.rstrip("/").rpartition("/")[2] for path in there])
-        sizes = {path.name: path.stat().st_size for path in sorted(self.folder.iterdir())}
-        for name, size in sizes.items():
-            if self._copied.get(name) != size:
-                storage.publish(self._there(name), partial(shutil.copyfile, self.folder / name))
-                self._copied[name] = size
-        for name in self._copied.keys() - sizes.keys():
-            storage.remove(self._there(name))
-            del self._copied[name]
-
-    def _there(self, name: str) -> str:
-        """Return the URL for a local file, behind the files of earlier clusters."""
-        assert self._before is not None
-        ((node, number),) = _numbers([name]).items()
-        return f"{self._url}/{_file_name(node, self._before.get(node, 0) + number)}"
+    def _path(self, name: str) -> Path:
+        """Return the file that a node's lines are written to: its last one, or at a URL one after those there."""
+        if self._remote and self._sync is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="tfos-logs-"))
+            self._removal = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            warn = partial(self._warn, what=", and this is tried again")
+            self._sync = storage.DirectorySync(str(self._folder), self.directory, removes=True, on_error=warn)
+        if name not in self._numbers:
+            there = _numbers([path.name for path in self._folder.glob(f"{name}.*")])
+            self._numbers[name] = self._before.get(name, 0) + 1 if self._remote else there.get(name, 1)
+        return self._folder / _file_name(name, self._numbers[name])
 
 
 def is_remote_directory(directory: str) -> bool:

@@ -5,21 +5,22 @@ neither the training nor its end waits for a server that is slow or down.
 """
 
 import logging
+import math
 import re
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from tensorflowonspark.secrecy import HIDDEN, without_secrets
-from tensorflowonspark.terminal import CONSOLE
+from tensorflowonspark.terminal import CONSOLE, Writer
 from tensorflowonspark.transport import is_listening
 
 __all__ = ["RunLog", "open_log"]
@@ -53,11 +54,8 @@ class RunLog:
         self.uri = uri
         self.prefix = prefix
         self._client = client
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._warned = False
-        self._given_up = Event()
-        self._thread = Thread(target=self._run, daemon=True, name="mlflow")
-        self._thread.start()
+        self._calls = Writer(lost_seconds=math.inf, idle_seconds=_END_SECONDS)
+        self._warned = self._given_up = False
 
     def log_parameters(self, values: Mapping[str, Any]) -> None:
         """Log parameters; one that the run has already keeps its value, which MLflow allows no one to change."""
@@ -117,22 +115,14 @@ class RunLog:
         self.put(send)
 
     def put(self, send: Callable[[], None]) -> None:
-        """Have the thread call a function, after those before; a log that was closed is open again."""
-        if not self._thread.is_alive():
-            self._thread = Thread(target=self._run, daemon=True, name="mlflow")
-            self._thread.start()
-        self._queue.put(send)
+        """Have the thread call a function, after those before."""
+        self._calls.put(partial(self._try, send))
 
     def close(self, seconds: float = _END_SECONDS) -> bool:
         """Wait until all is sent, at most so many seconds; return whether it is. What is not by then is dropped."""
-        if self._given_up.is_set():
-            return False
-        if self._thread.is_alive():
-            self._queue.put(None)
-        self._thread.join(seconds)
-        if not self._thread.is_alive():
-            return True
-        self._given_up.set()
+        if self._given_up or self._calls.drain(seconds):
+            return not self._given_up
+        self._given_up = True
         reason = _why_silent(self.uri) or f"it has not answered within {seconds:g} s"
         self.warn(f"{reason}, and what is left is dropped")
         return False
@@ -179,12 +169,12 @@ class RunLog:
             text = "MLflow at %s does not take what is logged to run %s: %s. The training goes on without"
             CONSOLE.log(_log, logging.WARNING, text, uri, self.run_id, without_secrets(str(reason)))
 
-    def _run(self) -> None:
-        while (send := self._queue.get()) is not None and not self._given_up.is_set():
-            try:
+    def _try(self, send: Callable[[], None]) -> None:
+        try:
+            if not self._given_up:
                 send()
-            except Exception as error:  # of any kind: the training goes on
-                self.warn(_first_line(error))
+        except Exception as error:  # of any kind: the training goes on
+            self.warn(_first_line(error))
 
 
 def open_log() -> RunLog | None:

@@ -1,11 +1,14 @@
 """Transfer of files and directories between the local machine and any file system, once or continuously."""
 
-import io
+import os
+import re
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path, PurePosixPath
 from threading import Event, Lock, Thread
 
@@ -304,18 +307,26 @@ def make_private_directory(path: str) -> bool:
 
 
 _SYNC_SECONDS = 5.0
+_STAGED = re.compile(r"/\.[^/]+\.[0-9a-f]{32}(/|$)")  # what `publish` has not renamed yet
+_SYNC_SHARE = 10  # times the duration of a copy, until the next one begins
 
 
 class DirectorySync:
-    """Copies new and grown files of a directory to another one every 5 seconds, in a thread, until it is closed.
+    """Copies new and grown files of a directory to another one, in a thread, until it is closed.
+
+    The pause after a copy is ten times as long as the copy took, and five seconds at least. Copies on the local file
+    system are extended by the new bytes; on others they are replaced as a whole.
 
     Parameters
     ----------
     source : str
         A URL or path, which need not exist yet.
     target : str
-        The URL or path of the copy. Local files are extended by the new bytes; on other file systems a grown file is
-        written again.
+        The URL or path of the copy.
+    removes : bool, optional
+        Whether a file that is removed is removed from the copy too.
+    on_error : callable, optional
+        Called with the error of each copy before the last one; the next one tries again.
 
     Examples
     --------
@@ -327,32 +338,50 @@ class DirectorySync:
     'one'
     """
 
-    def __init__(self, source: str, target: str) -> None:
-        self._source = source
-        self._target = target
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        *,
+        removes: bool = False,
+        on_error: Callable[[Exception], object] = lambda _: None,
+    ) -> None:
+        self._source, self._target = source, target
+        self._removes, self._on_error = removes, on_error
         self._copied: dict[str, int] = {}  # sizes when they were copied
+        self._error: Exception | None = None  # of the last copy
         self._lock = Lock()
         self._closed = Event()
-        self._thread = Thread(target=self._run, daemon=True)
+        self._thread = Thread(target=self._run, daemon=True, name="directory-sync")
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self, seconds: float | None = None) -> None:
         """Copy a last time and stop the thread.
 
         Raises
         ------
         OSError
-            If the last copy fails.
+            If the last copy fails, or takes longer than so many seconds.
         """
         self._closed.set()
-        self._thread.join()
-        self.copy()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            raise TimeoutError("no answer")
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
-        while not self._closed.is_set():
-            with suppress(OSError, RuntimeError):  # the next copy tries again, and the last one raises its error
+        is_last = False
+        while not is_last:
+            is_last = self._closed.is_set()
+            began, self._error = time.monotonic(), None
+            try:
                 self.copy()
-            self._closed.wait(_SYNC_SECONDS)
+            except Exception as error:  # of any file system's client
+                self._error = error
+                if not is_last:
+                    self._on_error(error)
+            self._closed.wait(max(_SYNC_SECONDS, _SYNC_SHARE * (time.monotonic() - began)))
 
     def copy(self) -> None:
         """Copy all new and grown files now.
@@ -373,15 +402,25 @@ class DirectorySync:
         if not files.exists(within):
             return
         sink, root = file_system(self._target)
-        append = is_local(sink)
-        for path, info in files.find(within, detail=True).items():
-            name = _member(within, path)
-            if info["size"] == self._copied.get(name):
+        found = {_member(within, path): info["size"] for path, info in files.find(within, detail=True).items()}
+        sizes = {name: size for name, size in found.items() if not _STAGED.search(f"/{name}")}
+        write = os.symlink if is_local(files) else files.get_file  # what is here need not be copied for an upload
+        for name, size in sizes.items():
+            if size == self._copied.get(name):
                 continue
-            goal = f"{root.rstrip('/')}/{name}"
-            sink.makedirs(str(PurePosixPath(goal).parent), exist_ok=True)
-            with files.open(path, "rb") as old, sink.open(goal, "ab" if append else "wb") as new:
-                if append:
-                    old.seek(new.seek(0, io.SEEK_END))
-                shutil.copyfileobj(old, new, _COPY_BYTES)
-            self._copied[name] = info["size"]
+            if is_local(sink):
+                _extend(files, f"{within}/{name}", Path(root, name))
+            else:
+                publish(f"{self._target.rstrip('/')}/{name}", partial(write, f"{within}/{name}"))
+            self._copied[name] = size
+        for name in self._copied.keys() - sizes.keys() if self._removes else ():
+            remove(f"{self._target.rstrip('/')}/{name}")
+            del self._copied[name]
+
+
+def _extend(files: fsspec.AbstractFileSystem, path: str, copy: Path) -> None:
+    """Append to a local copy what the file has more."""
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with files.open(path, "rb") as old, copy.open("ab") as new:
+        old.seek(new.tell())
+        shutil.copyfileobj(old, new, _COPY_BYTES)

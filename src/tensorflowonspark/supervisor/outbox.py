@@ -1,17 +1,16 @@
 """Messages of a supervisor to its node or to the driver, written by a thread: either may read none for a long time."""
 
-import time
+import math
 from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Thread
+from functools import partial
 
 from tensorflowonspark.messages import Heartbeat, NodeUsage
+from tensorflowonspark.terminal import Writer
 
 __all__ = ["Outbox"]
 
 _SIGNS_OF_LIFE = (Heartbeat, NodeUsage)  # as any other message is
 _MOST_WAITING = 100  # messages, beyond which a thread waits that can
-_ROOM_SECONDS = 0.01  # between two looks for room
 
 
 class Outbox:
@@ -26,34 +25,27 @@ class Outbox:
 
     def __init__(self, write: Callable[[object], None]) -> None:
         self._write = write
-        self._waiting: SimpleQueue[object] = SimpleQueue()  # None: the end
+        self._writer = Writer(lost_seconds=math.inf)
         self._error: Exception | None = None
-        self._thread = Thread(target=self._run, daemon=True)
-        self._thread.start()
 
     def send(self, message: object) -> None:
         """Send a message; a sign of life is dropped while others wait to be read."""
-        if self._error is not None:
+        if self._error is not None and not isinstance(self._error, OSError):
             raise self._error
-        if not isinstance(message, _SIGNS_OF_LIFE) or self._waiting.empty():
-            self._waiting.put(message)
+        if not isinstance(message, _SIGNS_OF_LIFE) or not self._writer.count:
+            self._writer.put(partial(self._try, message))
 
     def wait_for_room(self) -> None:
         """Wait while very many messages are waiting."""
-        while self._waiting.qsize() > _MOST_WAITING and self._thread.is_alive():
-            time.sleep(_ROOM_SECONDS)
+        self._writer.drain(math.inf, _MOST_WAITING)
 
     def close(self, seconds: float) -> bool:
         """Wait at most so many seconds until all is written; return whether it is."""
-        self._waiting.put(None)
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+        return self._writer.drain(seconds)
 
-    def _run(self) -> None:
+    def _try(self, message: object) -> None:
         try:
-            while (message := self._waiting.get()) is not None:
+            if self._error is None:
                 self._write(message)
-        except OSError:
-            pass
         except Exception as error:
             self._error = error

@@ -15,10 +15,10 @@ from tensorflowonspark.driver.feed import session
 from tests.support.programs import all_ids, read, small_frame
 
 
-@pytest.mark.parametrize("cache", [pytest.param("disk", marks=pytest.mark.smoke), "memory", None])
-def test_rows_reach_the_programs_whatever_keeps_them(spark, cache):
+@pytest.mark.smoke
+def test_rows_reach_the_programs(spark):
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
-        cluster.train(small_frame(spark, [50, 3, 0, 40]), cache=cache)
+        cluster.train(small_frame(spark, [50, 3, 0, 40]))
         results = cluster.join()
     assert all_ids(results) == list(range(93))
     assert len({feeds[0][1] for feeds in results.values()}) == 1

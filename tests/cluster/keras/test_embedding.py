@@ -66,7 +66,6 @@ def learn(args, ctx):
     return found
 
 
-@pytest.mark.smoke
 def test_two_workers_learn_what_one_learns(spark):
     args = {"data": interactions(), "optimizers": {"sgd": 1}}
     alone = learn(args, SimpleNamespace(num_workers=1, index=0))

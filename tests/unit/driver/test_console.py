@@ -13,8 +13,9 @@ from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter, parse_level, parse_show
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.terminal import CONSOLE, Console, Unblocked
+from tensorflowonspark.terminal import CONSOLE, Unblocked, Writer
 from tests.support.paths import ROOT
+from tests.support.programs import wait_for
 
 
 class Terminal(io.StringIO):
@@ -87,7 +88,7 @@ def test_levels():
 
 def test_lines_that_nobody_reads_are_dropped_and_counted(caplog):
     reading, writing = os.pipe()
-    console = Console(characters=10_000)
+    console = Writer(characters=10_000)
     with open(reading, "rb") as reader, open(writing, "wb", buffering=0) as writer:
         begin = time.monotonic()
         lines = [b"%06d" % number + b"." * 93 + b"\n" for number in range(2000)]
@@ -107,7 +108,7 @@ def test_lines_that_nobody_reads_are_dropped_and_counted(caplog):
 def test_what_is_no_text_stays_when_lines_are_dropped():
     """As the progress bar, which else would wait for its turn for ever."""
     reading, writing = os.pipe()
-    console, drawn = Console(characters=1000), []
+    console, drawn = Writer(characters=1000), []
     with open(reading, "rb") as reader, open(writing, "wb", buffering=0) as writer:
         console.put(partial(writer.write, b"." * (1 << 16)), lambda: iter([writer]))  # which fills the pipe
         for _ in range(20):
@@ -119,7 +120,7 @@ def test_what_is_no_text_stays_when_lines_are_dropped():
 
 
 def test_no_line_is_lost_where_somebody_reads_slowly():
-    console = Console(characters=1000)
+    console = Writer(characters=1000)
     shown = []
 
     def show(number):
@@ -127,9 +128,17 @@ def test_no_line_is_lost_where_somebody_reads_slowly():
         shown.append(number)
 
     for number in range(500):
-        console.put(partial(show, number), lambda: iter([]), 1, 100)
+        console.put(partial(show, number), lines=1, size=100)
     assert console.drain()
     assert shown == list(range(500))
+
+
+def test_the_thread_of_an_idle_writer_ends_until_the_next_write():
+    writer, done = Writer(idle_seconds=0.01), []
+    for number in range(2):
+        writer.put(partial(done.append, number))
+        wait_for(lambda: writer._thread is None, 5)
+    assert done == [0, 1]
 
 
 _UNREAD = """
@@ -174,7 +183,7 @@ def test_a_slow_terminal_is_waited_for():
     """Its reader takes longer for one text than a reader that has stopped is waited for."""
     terminal, ours = os.openpty()
     with os.fdopen(ours, "w") as file:
-        console = Console()
+        console = Writer()
         unblocked = Unblocked(file, console)
         text = "x" * 40_000 + "\n"
         console.put(partial(unblocked.write, text), lambda: iter([file]), 1, len(text))
@@ -193,7 +202,7 @@ def test_a_slow_terminal_is_waited_for():
 def test_a_line_that_a_terminal_takes_in_parts_arrives_whole():
     terminal, ours = os.openpty()
     with os.fdopen(ours, "w") as file:
-        console = Console()
+        console = Writer()
         unblocked = Unblocked(file, console)
         line = "x" * 20_000 + "\n"
         console.put(partial(unblocked.write, line), lambda: iter([file]), 1, len(line))

@@ -5,6 +5,7 @@ import json
 import pickle
 import time
 from pathlib import Path
+from threading import Event
 
 import fsspec
 import pytest
@@ -17,6 +18,7 @@ from tensorflowonspark.driver.log_files import LogFiles, check_log_dir
 from tensorflowonspark.driver.metrics.records import ClusterEvent
 from tensorflowonspark.errors import FailureKind, NodeError, SpecError
 from tensorflowonspark.messages import Failed, Lines, Returned
+from tensorflowonspark.storage import transfer
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend
@@ -121,7 +123,7 @@ def test_on_another_file_system_a_later_cluster_begins_new_files(memory):
 
 def test_on_another_file_system_the_newest_files_are_kept(memory, monkeypatch):
     monkeypatch.setattr(log_files, "_FILE_BYTES", 100)
-    monkeypatch.setattr(log_files, "_COPY_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "_SYNC_SECONDS", 0.0)
     show(URL, "of an earlier cluster")
     files = LogFiles(URL)
     reporter = ConsoleReporter(stream=io.StringIO(), show="none")
@@ -137,7 +139,7 @@ def test_on_another_file_system_the_newest_files_are_kept(memory, monkeypatch):
 
 
 def test_lines_are_copied_while_the_cluster_runs(memory, monkeypatch):
-    monkeypatch.setattr(log_files, "_COPY_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "_SYNC_SECONDS", 0.0)
     reporter = ConsoleReporter(stream=io.StringIO(), show="none", log_dir=URL)
     for line, text in (("one", b"one\n"), ("two", b"one\ntwo\n")):
         reporter.show("worker:0", (line,))
@@ -153,39 +155,39 @@ def test_a_file_system_that_goes_away_is_reported_and_the_files_are_kept(memory,
 
     tries = []
 
-    monkeypatch.setattr(log_files, "_COPY_SECONDS", 0.0)
+    monkeypatch.setattr(transfer, "_SYNC_SECONDS", 0.0)
     reporter = ConsoleReporter(stream=io.StringIO(), show="none", log_dir=URL)
-    monkeypatch.setattr(storage, "publish", refused)
+    monkeypatch.setattr(transfer, "publish", refused)
     reporter.show("worker:0", ("one",))
     reporter._files.drain()
     wait_until(lambda: len(tries) > 2)
-    uploads = reporter._files._uploads
+    folder = reporter._files._folder
     reporter.end()
     CONSOLE.drain()
     texts = [record.getMessage() for record in caplog.records]
     assert [text.count("no space left on the store") for text in texts] == [1, 1]
     assert "this is tried again" in texts[0]
-    assert texts[1].endswith(str(uploads.folder))
-    assert (uploads.folder / "worker-0.log").read_text() == "one\n"
-    (uploads.folder / "worker-0.log").unlink()
-    uploads.folder.rmdir()
+    assert texts[1].endswith(str(folder))
+    assert (folder / "worker-0.log").read_text() == "one\n"
+    (folder / "worker-0.log").unlink()
+    folder.rmdir()
 
 
 def test_a_file_system_that_does_not_answer_holds_up_nothing(memory, monkeypatch, caplog):
     monkeypatch.setattr(log_files, "_END_SECONDS", 0.1)
     reporter = ConsoleReporter(stream=io.StringIO(), show="none", log_dir=URL)
-    blocked = log_files.Event()
-    monkeypatch.setattr(storage, "publish", lambda *_: blocked.wait(30))
+    blocked = Event()
+    monkeypatch.setattr(transfer, "publish", lambda *_: blocked.wait(30))
     reporter.show("worker:0", ("one",))
     reporter._files.drain()
-    uploads = reporter._files._uploads
+    folder, thread = reporter._files._folder, reporter._files._sync._thread
     reporter.end()
     CONSOLE.drain()
     assert "no answer" in caplog.text
     blocked.set()
-    uploads.join(30)
-    (uploads.folder / "worker-0.log").unlink()
-    uploads.folder.rmdir()
+    thread.join(30)
+    (folder / "worker-0.log").unlink()
+    folder.rmdir()
 
 
 def test_s3(bucket, monkeypatch):

@@ -5,11 +5,12 @@ all nodes for the curves, and another one calls the listeners, which may take th
 """
 
 import logging
-import queue
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean, median
 from threading import Event, Lock, Thread
 from typing import Literal, Protocol
@@ -20,7 +21,7 @@ from tensorflowonspark.driver.metrics.records import ClusterEvent, ClusterMetric
 from tensorflowonspark.driver.metrics.reports import Report, Reports
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import MetricsReported, NodeUsage, TrainingTotals
-from tensorflowonspark.terminal import CONSOLE
+from tensorflowonspark.terminal import CONSOLE, Writer
 
 __all__ = ["SERIES", "MetricsListener", "MetricsStore"]
 
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 _SUMS = ("rows_per_second", "cores", "memory", "gpu_memory")
 _SAMPLE_SECONDS = 1.0
 _EPOCHS = 20_000  # that are kept: the program may report ten in a second
+_IDLE_SECONDS = 10.0  # without an event, after which the thread of the listeners ends
 _FLUSH_SECONDS = 10.0  # for the listeners to handle what has happened, at the cluster's end
 
 
@@ -67,7 +69,7 @@ class MetricsStore:
         self._reports = Reports()
         self._history = History(SERIES)
         self._listeners: list[MetricsListener] = []
-        self._queue: queue.SimpleQueue[Callable[[MetricsListener], None] | Event | None] = queue.SimpleQueue()
+        self._calls = Writer(lost_seconds=math.inf, idle_seconds=_IDLE_SECONDS)
         self._closed = Event()
         self._sampler: Thread | None = None
 
@@ -143,9 +145,6 @@ class MetricsStore:
         """Call a listener for what happens from now on."""
         with self._lock:
             self._listeners.append(listener)
-            first = len(self._listeners) == 1
-        if first:
-            Thread(target=self._call_listeners, daemon=True, name="metrics-listeners").start()
 
     def fail(self) -> None:
         """Show the cluster as failed from now on, unless it is started again."""
@@ -161,14 +160,10 @@ class MetricsStore:
             self._add_sample()
         self.note("ended", text)
         self.flush()
-        self._queue.put(None)
 
     def flush(self) -> None:
         """Wait until the listeners have handled what has happened so far, at most ten seconds."""
-        if self._listeners:
-            handled = Event()
-            self._queue.put(handled)
-            handled.wait(_FLUSH_SECONDS)
+        self._calls.drain(_FLUSH_SECONDS)
 
     # ---- reading
 
@@ -247,17 +242,12 @@ class MetricsStore:
         self._history.add(now, total)
 
     def _call(self, act: Callable[[MetricsListener], None]) -> None:
-        if self._listeners:
-            self._queue.put(act)
+        for each in self._listeners:
+            self._calls.put(partial(self._try, act, each))
 
-    def _call_listeners(self) -> None:
-        while (act := self._queue.get()) is not None:
-            if isinstance(act, Event):
-                act.set()
-                continue
-            for each in list(self._listeners):
-                try:
-                    act(each)
-                except Exception as error:  # the training goes on
-                    text = "%s could not handle a metric of the cluster: %s"
-                    CONSOLE.log(_log, logging.WARNING, text, type(each).__name__, error)
+    def _try(self, act: Callable[[MetricsListener], None], listener: MetricsListener) -> None:
+        try:
+            act(listener)
+        except Exception as error:  # the training goes on
+            text = "%s could not handle a metric of the cluster: %s"
+            CONSOLE.log(_log, logging.WARNING, text, type(listener).__name__, error)

@@ -154,9 +154,11 @@ async function follow() {
     } else {
       etag = headers.get("ETag");
       isOver = headers.has("Ended");
-      model.apply(data);
       showConnection("live");
-      drawSoon();
+      if ("time" in data) { // else nothing has changed
+        model.apply(data);
+        drawSoon();
+      }
     }
   }
   clearInterval(table.timer);
