@@ -159,7 +159,7 @@ def _add_option(group: Any, name: str) -> None:
     """Add the option for a keyword of `run_script`: by its type, unit and text, but for what `_OPTIONS` says."""
     declared = _KEYWORDS[name]
     kinds = kinds_of(declared.annotation)
-    option: dict[str, Any] = {"dest": name, "default": declared.default, "help": summary_of(_TEXTS[name])}
+    option: dict[str, Any] = {"dest": name, "default": declared.default, "help": summary_of(_TEXTS.get(name, ""))}
     special = _OPTIONS.get(name, {})
     if bool in kinds and "type" not in special:
         option["action"] = argparse.BooleanOptionalAction if declared.default is not False else "store_true"
