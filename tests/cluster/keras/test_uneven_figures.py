@@ -28,7 +28,7 @@ FIGURES = {
     2: {
         "three rows": ("mse", 4, [_rows(0, 0), _rows(9)], 0.60, 27.0),
         "three rows, parted otherwise": ("mse", 4, [_rows(0), _rows(9, 0)], 0.60, 27.0),
-        "batch_size=3 in each of two steps": ("mse", 3, [_rows(0, 0, 0, 0), _rows(9, 9)], 1.08, None),
+        "batch_size=3 in each of two steps": ("mse", 3, [_rows(0, 0, 0), _rows(9, 9, 0)], 1.08, None),
         "one and seven": ("mse", 16, [_rows(8), _rows(*[0] * 7)], 0.20, 8.0),
         "none and four": ("mse", 8, [[], _rows(8, 0, 0, 0)], 0.40, 16.0),
         "one token and three": ("masked", 2, [[each] for each in _tokens(*zip(_PAIR, _TOKENS, strict=True))], 0.2, 4.0),
