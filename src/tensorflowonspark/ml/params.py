@@ -1,7 +1,7 @@
 """Params that the estimator and the model share, with Spark ML's names where it has one."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -122,17 +122,16 @@ def has_params(declared: type) -> Callable[[type], type]:
     def decorate(stage: type) -> type:
         texts = texts_of(declared)
         for name, each in keywords_of(declared).items():
-            title, kind, text = name[0].upper() + name[1:], plain_type(each.annotation), texts.get(name, "")
-            for attribute, made in (
-                (name, Param(Params._dummy(), name, text, _converter(each.annotation))),
-                (f"set{title}", _setter(name, kind, text)),
-                (f"get{title}", _getter(name, kind, text)),
-            ):
-                if not hasattr(stage, attribute):
-                    setattr(stage, attribute, made)
-                    if callable(made):
-                        made.__name__, made.__module__ = attribute, stage.__module__
-                        made.__qualname__ = f"{stage.__qualname__}.{attribute}"
+            text = texts.get(name, "")
+            if not hasattr(stage, name):
+                setattr(stage, name, Param(Params._dummy(), name, text, _converter(each.annotation)))
+            for function in _accessors(name, plain_type(each.annotation), text):
+                if not hasattr(stage, function.__name__):
+                    function.__module__, function.__qualname__ = (
+                        stage.__module__,
+                        f"{stage.__qualname__}.{function.__name__}",
+                    )
+                    setattr(stage, function.__name__, function)
         return stage
 
     return decorate
@@ -144,22 +143,20 @@ def _converter(annotation: Any) -> Callable[[Any], Any] | None:
     return one_of(*choices) if choices else next(given, None)
 
 
-def _setter(name: str, kind: Any, text: str) -> Callable[..., Any]:
-    def setter(self: Any, value: Any) -> Any:
+def _accessors(name: str, kind: Any, text: str) -> Iterator[Any]:
+    """Yield a param's ``setX``, which returns the stage, and its ``getX``."""
+
+    def set_one(self: Any, value: Any) -> Any:
         return self._assign(**{name: value})
 
-    setter.__annotations__ = {"value": kind, "return": "Self"}
-    setter.__doc__ = f"Set `{name}`: {text}"
-    return setter
-
-
-def _getter(name: str, kind: Any, text: str) -> Callable[..., Any]:
-    def getter(self: Any) -> Any:
+    def get_one(self: Any) -> Any:
         return self._optional(name)
 
-    getter.__annotations__ = {"return": kind}
-    getter.__doc__ = f"Return `{name}`: {text}"
-    return getter
+    set_one.__annotations__, get_one.__annotations__ = {"value": kind, "return": "Self"}, {"return": kind}
+    for function, prefix, verb in ((set_one, "set", "Set"), (get_one, "get", "Return")):
+        function.__name__ = f"{prefix}{name[0].upper()}{name[1:]}"
+        function.__doc__ = f"{verb} `{name}`: {text}"
+        yield function
 
 
 def defaults_of(declared: type) -> dict[str, Any]:
