@@ -358,10 +358,15 @@ class DirectorySync:
     def close(self, seconds: float | None = None) -> None:
         """Copy a last time and stop the thread.
 
+        Parameters
+        ----------
+        seconds : float, optional
+            For the last copy; by default it is waited for.
+
         Raises
         ------
         OSError
-            If the last copy fails, or takes longer than so many seconds.
+            If the last copy fails, or takes longer.
         """
         self._closed.set()
         self._thread.join(seconds)
