@@ -1,8 +1,8 @@
 """Keywords that are declared once: signatures, their texts in ``help``, and checks come from the declaration.
 
 A declaration is a function or a dataclass with parameters that are named at the call, each with a type, a default and
-an entry under Parameters in its docstring. What takes the same keywords says so by `takes`. Type checkers and editors
-read them in ``keywords.pyi``, which ``make keywords`` writes.
+an entry under Parameters in its docstring. A function or class with the same keywords is decorated with `takes`. Type
+checkers and editors read them in ``keywords.pyi``, which ``make keywords`` writes.
 """
 
 import functools

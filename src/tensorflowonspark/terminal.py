@@ -3,8 +3,8 @@
 A thread that writes to a paused terminal (Ctrl-S), to ``| less`` or to a full pipe waits until it is read. The threads
 of the driver that serve supervisors, and those of a supervisor that read the node's output, must not wait: they put
 their output into a queue. While the writer makes progress they wait for room in the queue; when it is stuck the oldest
-lines are dropped and counted. What else must not
-wait has a writer of its own: log files, MLflow, what follows a cluster, the messages of a supervisor.
+lines are dropped and counted. What else must not wait has a writer of its own: log files, MLflow, what follows a
+cluster, the messages of a supervisor.
 """
 
 import io

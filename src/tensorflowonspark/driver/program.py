@@ -52,7 +52,7 @@ def deserialize_result(node: Node) -> Any:
 
 
 def configure(program: bytes, settings: Mapping[str, Any]) -> ClusterConfig:
-    """Return what the processes of a cluster are told, for the settings that a user gives.
+    """Return the configuration that the processes of a cluster receive, from the settings that a user gives.
 
     Raises
     ------

@@ -1,13 +1,18 @@
-"""Files of a checkpoint as whoever can write to its directory may have written them: what is wrong is an error."""
+"""Archives of arrays in checkpoints: a zip file of JSON, and of an entry for each array, by its number.
 
+Whoever can write to the directory of a checkpoint may have written them: what is wrong in one is an error.
+"""
+
+import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from tensorflowonspark.errors import CheckpointError, ClusterError
 
-__all__ = ["open_archive", "parsed"]
+__all__ = ["open_archive", "parsed", "write_archive"]
 
 
 @contextmanager
@@ -47,3 +52,28 @@ def open_archive(directory: str, name: str, source: str) -> Iterator[zipfile.Zip
             if each.compress_type != zipfile.ZIP_STORED:
                 raise ValueError(f"its entry {each.filename!r} is compressed")
         yield archive
+
+
+def write_archive(
+    path: Path, name: str, described: Any, arrays: Iterable[Any], write: Callable[[IO[bytes], Any], object]
+) -> None:
+    """Write an archive, one array after the other.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    name : str
+        The entry of the JSON.
+    described : object
+        The value of the JSON.
+    arrays : iterable of array
+        The arrays, which may be made one by one.
+    write : callable
+        Writes an array to the file of its entry.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        archive.writestr(name, json.dumps(described))
+        for number, each in enumerate(arrays):
+            with archive.open(str(number), "w", force_zip64=True) as entry:
+                write(entry, each)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.archives import open_archive
+from tensorflowonspark.keras.archives import open_archive, write_archive
 
 __all__ = ["CallbackStates", "has_stopped"]
 
@@ -61,11 +61,8 @@ class CallbackStates:
         """Write the states to a directory of this machine."""
         arrays: list[Any] = []
         states = self._encoded(arrays)
-        with zipfile.ZipFile(Path(directory, _FILE), "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            archive.writestr(_STATES, json.dumps(states))
-            for number, each in enumerate(arrays):
-                with archive.open(str(number), "w", force_zip64=True) as entry:
-                    entry.write(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data)
+        as_bytes = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays)
+        write_archive(Path(directory, _FILE), _STATES, states, as_bytes, lambda entry, each: entry.write(each.data))
 
     def read(self, directory: str, source: str) -> None:
         """Read the states from a directory of this machine; a checkpoint of an earlier version has none.

@@ -76,7 +76,9 @@ class FramedSocket:
         self._tls = TlsSocket(sock, credentials, server=server) if encrypted else None
         self._received = memoryview(bytearray(_JOINED_BYTES))
         self._start = self._end = 0  # of the bytes in it that no frame has taken yet
-        self._schemas: dict[bool, pa.Schema] = {}  # of the batches that are sent, and of those that are received
+        self._sends_dictionaries = False  # in batches of the schema that was sent last
+        self._schema: pa.Schema | None = None  # of the batches that come
+        self._gets_dictionaries = False  # in these
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in (
@@ -126,14 +128,14 @@ class FramedSocket:
 
     def send_schema(self, schema: "pa.Schema") -> None:
         """Begin to send batches."""
-        self._schemas[True] = schema
+        self._sends_dictionaries = _has_dictionaries(schema)
         self.send(Frame.SCHEMA, schema.serialize())
 
     def send_batch(self, batch: "pa.RecordBatch") -> None:
         """Send a batch of the schema that was sent last."""
         import pyarrow as pa
 
-        if _has_dictionaries(self._schemas[True]):
+        if self._sends_dictionaries:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, batch.schema) as writer:
                 writer.write_batch(batch)
@@ -213,22 +215,22 @@ class FramedSocket:
         import pyarrow as pa
 
         try:
-            self._schemas[False] = pa.ipc.read_schema(pa.py_buffer(data))
+            self._schema = schema = pa.ipc.read_schema(pa.py_buffer(data))
         except (pa.ArrowException, OSError) as error:
             raise ConnectionLost(f"the other side sent no schema: {error}") from error
-        return self._schemas[False]
+        self._gets_dictionaries = _has_dictionaries(schema)
+        return schema
 
     def read_batch(self, data: "bytes | pa.Buffer") -> "pa.RecordBatch":
         """Return the batch in the bytes of a frame, without copying them."""
         import pyarrow as pa
 
-        schema = self._schemas.get(False)
-        if schema is None:
+        if self._schema is None:
             raise ConnectionLost("the other side sent a batch before its schema")
         try:
-            if _has_dictionaries(schema):
+            if self._gets_dictionaries:
                 return pa.ipc.open_stream(data).read_next_batch()
-            return pa.ipc.read_record_batch(data, schema)
+            return pa.ipc.read_record_batch(data, self._schema)
         except (pa.ArrowException, OSError) as error:
             raise ConnectionLost(f"the other side sent no batch of its schema: {error}") from error
 

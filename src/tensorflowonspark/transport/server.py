@@ -154,8 +154,9 @@ class Server:
             with self._changed:
                 self._unproved[sock] = None
                 if len(self._unproved) > self._max_unproved:
-                    next(iter(self._unproved)).abort()
-                    del self._unproved[next(iter(self._unproved))]
+                    oldest = next(iter(self._unproved))
+                    oldest.abort()
+                    del self._unproved[oldest]
             try:
                 threading.Thread(target=self._serve, args=(sock,), name="connection", daemon=True).start()
             except RuntimeError:  # no thread can be started
@@ -171,7 +172,7 @@ class Server:
                 self._members[sock] = False
             while not self._closed and self._serve_call(sock):
                 self._set_busy(sock, False)
-            self._forget(sock)
+            self._forget(sock)  # `close` does not wait for what follows
             sock.close_gently()
         except ConnectionLost:
             sock.close()

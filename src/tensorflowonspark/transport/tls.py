@@ -60,7 +60,7 @@ class TlsSocket:
             else:
                 break
             finally:
-                self._socket.sendall(self._outgoing.read())  # also what tells the other side of a failure
+                self._socket.sendall(self._outgoing.read())  # after a failure the alert, too
 
     def recv_into(self, view: memoryview) -> int:
         """Fill a part of a buffer; return how many bytes, 0 at the end."""

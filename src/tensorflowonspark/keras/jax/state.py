@@ -8,15 +8,15 @@ one by one, and divided anew when they are read.
 import io
 import json
 import pickle
-import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tensorflowonspark.errors import CheckpointError, SpecError
-from tensorflowonspark.keras.archives import open_archive
+from tensorflowonspark.keras.archives import open_archive, write_archive
 from tensorflowonspark.keras.jax.cluster import JaxCluster, current
 from tensorflowonspark.keras.jax.placement import assign, gathered, is_sharded
 
@@ -78,13 +78,10 @@ class JaxState:
                 if is_sharded(each.value):
                     gathered(each.value)
             return
-        with zipfile.ZipFile(Path(directory, _FILE), "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            archive.writestr(_VARIABLES, json.dumps(described))
-            for number, each in enumerate(variables):
-                value = np.ascontiguousarray(gathered(each.value))
-                with archive.open(str(number), "w", force_zip64=True) as entry:
-                    # As bytes, since NumPy's files have no bfloat16.
-                    np.lib.format.write_array(entry, value.reshape(-1).view(np.uint8), allow_pickle=False)
+        # As bytes, since NumPy's files have no bfloat16.
+        values = (np.ascontiguousarray(gathered(each.value)).reshape(-1).view(np.uint8) for each in variables)
+        write = partial(np.lib.format.write_array, allow_pickle=False)
+        write_archive(Path(directory, _FILE), _VARIABLES, described, values, write)
 
     def read(self, directory: str, source: str) -> None:
         """Read the state from a directory of this machine.
