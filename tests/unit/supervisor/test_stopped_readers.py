@@ -61,8 +61,8 @@ class Played:
 
     def _serve(self, channel):
         channel.receive()
+        self.channel = channel  # before the supervisor goes on
         channel.send(Accepted())
-        self.channel = channel
         self._released.wait()  # reads nothing until then
         self._read("driver", channel.receive)
 
