@@ -147,6 +147,7 @@ class PartRef:
     partition: int
     attempt: int
     number: int  # of the node
+    checksum: int = field(default=0, compare=False)  # of the rows as Spark computed them (`columns.checksum`)
 
 
 @dataclass(frozen=True)
@@ -331,7 +332,7 @@ class FilesRead(ToDriver):
 
     feed: int
     call: str
-    files: str
+    files: int
     parts: tuple[PartSummary, ...]
     counts: tuple[tuple[int, int], ...] = ()
     streams: bool = False
@@ -370,6 +371,7 @@ class SplitManifest:
     columns: dict[str, ColumnSummary] = field(default_factory=dict)  # over all nodes
     schema: bytes = b""
     moves: tuple[Move, ...] = ()  # from or to this node
+    fingerprint: int = 0  # of all rows and their partitions, on which the order of an epoch depends; 0: unknown
 
 
 @dataclass(frozen=True)

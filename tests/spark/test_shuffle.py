@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.feed.job import shuffles_globally, spread
+from tensorflowonspark.driver.feed.job import shuffles_globally
+from tensorflowonspark.driver.spark.partitions import repartitioned, spread
 
 pytestmark = pytest.mark.masters("local")
 WORKERS = 3
@@ -40,6 +41,17 @@ def test_every_row_is_in_one_partition_and_every_label_in_all(sorted_rows):
 def test_a_task_that_runs_again_deals_its_rows_out_as_before(spark, sorted_rows):
     shuffled = sorted_rows.sortWithinPartitions(f.rand(7))  # the same rows of each partition, in another order
     assert dealt(sorted_rows) == dealt(shuffled)
+
+
+def test_a_partition_has_its_rows_in_one_order_whichever_way_they_come(sorted_rows):
+    def in_order(frame):
+        rows = repartitioned(frame, 2).select(f.spark_partition_id().alias("partition"), "id").collect()
+        return [[row.id for row in rows if row.partition == number] for number in range(2)]
+
+    sorted_rows = sorted_rows.withColumn("a `name`.of", f.array("id"))
+    ids = in_order(sorted_rows)
+    assert sorted(sum(ids, [])) == list(range(3000))
+    assert ids == in_order(sorted_rows.sortWithinPartitions(f.rand(7)))
 
 
 def test_an_unknown_shuffle_is_refused():

@@ -31,8 +31,14 @@ def count(args, ctx):
     return os.getpid(), ctx.host, epochs
 
 
-def check_fed_clusters(settings, address):
-    """Run the program with settings of Spark, at an address of this machine; check what it prints."""
+def run_driver(module, settings, address, seconds=250):
+    """Run a module of tests as a driver with settings of Spark, at an address of this machine; return what it prints.
+
+    Returns
+    -------
+    list
+        The values of the lines of JSON.
+    """
     settings = {**settings, "spark.executorEnv.PYTHONPATH": str(SUPPORT / "equal_pids")}
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     environment = {
@@ -42,17 +48,22 @@ def check_fed_clusters(settings, address):
         "SPARK_LOCAL_IP": address,
     }
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.fed_cluster"],
+        [sys.executable, "-m", module],
         check=False,
         cwd=ROOT,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=seconds,
     )
     assert not done.returncode, done.stderr[-3000:]
     print(done.stdout)
-    clusters = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def check_fed_clusters(settings, address):
+    """Run the program with settings of Spark, at an address of this machine; check what it prints."""
+    clusters = run_driver("tests.support.fed_cluster", settings, address)
     assert len(clusters) == _CLUSTERS
     for each in clusters:
         assert each["whole"]

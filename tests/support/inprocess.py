@@ -23,7 +23,7 @@ from tensorflowonspark.messages import Member, Probe, ProbeReply, Register
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.main import run_program
-from tensorflowonspark.task.feeder import NodeEndpoint, choose, feed_partition
+from tensorflowonspark.task.feeder import NodeEndpoint, feed_partition
 from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
 
 
@@ -85,6 +85,7 @@ class Row(NamedTuple):
     partition: int
     attempt: int
     node: int
+    checksum: int
 
 
 class ThreadJob:
@@ -121,7 +122,7 @@ class ThreadJob:
             self._attempt(self._function, partition, batches)
         elif mishap == "elsewhere":
             endpoints = self._function.endpoints
-            other = endpoints[(choose(endpoints, partition).number + 1) % len(endpoints)]
+            other = endpoints[(partition + 1) % len(endpoints)]
             self._attempt(replace(self._function, endpoints=(other,)), partition, batches)
         return self._attempt(self._function, partition, batches)
 

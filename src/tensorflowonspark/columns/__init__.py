@@ -18,6 +18,7 @@ from tensorflowonspark.columns.arrays import (
     view,
     zeros,
 )
+from tensorflowonspark.columns.checksum import checksum
 from tensorflowonspark.columns.kinds import Kind, kind_of, natural_type
 from tensorflowonspark.columns.layout import flat_columns
 from tensorflowonspark.columns.results import joined, to_batch
@@ -39,6 +40,7 @@ __all__ = [
     "Ragged",
     "arrow_type",
     "check_schema",
+    "checksum",
     "concatenate",
     "convert",
     "flat_columns",

@@ -21,7 +21,6 @@ from tensorflowonspark.driver.feed.job import (
     check_frame,
     node_endpoints,
     shuffles_globally,
-    spread,
     starts_early,
 )
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
@@ -37,6 +36,7 @@ from tensorflowonspark.driver.program import (
 from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.driver.spark.backend import Backend, SparkBackend, is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.partitions import spread
 from tensorflowonspark.driver.spark.progress import ProgressJobs
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError

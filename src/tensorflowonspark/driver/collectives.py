@@ -249,7 +249,8 @@ class FileFeeds:
             self._streams[feed] = FileStream(feed, [each.number for each in workers], self._send)
         parts = [part for read in reads for part in read.parts]
         counts = tuple(count for read in reads for count in read.counts)
-        manifests = build_manifests(parts, node_endpoints(workers), rebalance=not self._keeps)
+        listed = next(iter(reads)).files
+        manifests = build_manifests(parts, node_endpoints(workers), rebalance=not self._keeps, fingerprint=listed)
         completes = {number: FeedComplete(feed, split, counts=counts) for number, split in manifests.items()}
         if self._keeps:
             self._completed[feed] = next(iter(reads)), completes

@@ -19,6 +19,7 @@ from tensorflowonspark.driver.restart import RestartBudget
 from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.driver.spark.backend import is_remote
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
+from tensorflowonspark.driver.spark.partitions import new_column, repartitioned
 from tensorflowonspark.errors import ClusterError, NodeError, SpecError
 from tensorflowonspark.terminal import CONSOLE
 
@@ -169,7 +170,7 @@ def _run_fed(cluster: Cluster, request: FeedRequest) -> dict[str, Any]:
     assert data is not None
     assert not isinstance(data, BatchRDD)  # `Cluster.train` alone takes one
     with cluster:
-        cluster.train(data.repartition(_PARTITIONS_PER_WORKER * workers), validation=request.validation)
+        cluster.train(repartitioned(data, _PARTITIONS_PER_WORKER * workers), validation=request.validation)
         return cluster.shutdown()
 
 
@@ -252,9 +253,7 @@ def _with_marks(data: "DataFrame", validation: "DataFrame") -> tuple["DataFrame"
     """Return the rows of two DataFrames of the same columns, and the boolean column that marks those of the second."""
     from pyspark.sql import functions as f
 
-    column, names = "validation", {name.lower() for name in data.columns}  # Spark's names match in any case
-    while column in names:
-        column += "_"
+    column = new_column(data, "validation")
     return data.withColumn(column, f.lit(False)).union(validation.withColumn(column, f.lit(True))), column
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark import transport
+from tensorflowonspark.columns import checksum
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartRef, Split
 from tensorflowonspark.messages import NodeLost, NodeReady
@@ -53,7 +54,7 @@ class PartitionFeeder:
     Spark accepts the result of one attempt at each partition.
     """
 
-    schema: ClassVar[str] = "split string, partition int, attempt long, node int"
+    schema: ClassVar[str] = "split string, partition int, attempt long, node int, checksum long"
 
     endpoints: tuple[NodeEndpoint, ...]
     credentials: transport.Credentials = field(repr=False)
@@ -61,7 +62,9 @@ class PartitionFeeder:
 
     def __call__(self, partition: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Feed a partition; yield a row for each of its splits that has rows."""
-        endpoint = choose(self.endpoints, partition)
+        # By number and not by place: so a partition is on the same worker, and the order of an epoch the same, wherever
+        # Spark runs its task.
+        endpoint = self.endpoints[partition % len(self.endpoints)]
         number = self.spec.first_partition + partition
         for ref in feed_partition(endpoint, self.credentials, self.spec, number, attempt, batches):
             yield pa.RecordBatch.from_pydict(
@@ -70,12 +73,13 @@ class PartitionFeeder:
                     "partition": pa.array([ref.partition], pa.int32()),
                     "attempt": pa.array([ref.attempt], pa.int64()),
                     "node": pa.array([ref.number], pa.int32()),
+                    "checksum": pa.array([ref.checksum], pa.int64()),
                 }
             )
 
 
 def choose(endpoints: tuple[NodeEndpoint, ...], partition: int) -> NodeEndpoint:
-    """Return the node that a partition goes to: nodes that are near in turn, or all in turn if none is."""
+    """Return the node that answers a partition: nodes that are near in turn, or all in turn if none is."""
 
     def is_near(endpoint: NodeEndpoint) -> bool:
         with transport.near_socket(endpoint.ready) as socket:
@@ -194,6 +198,7 @@ class _SplitSender:
         self._near = near
         self._part: _PartSender | None = None
         self._part_bytes = _FIRST_PART_BYTES
+        self._checksum = 0  # of the part
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send a batch."""
@@ -203,6 +208,7 @@ class _SplitSender:
             header = PartHeader(spec.feed, ref.split, ref.partition, ref.attempt, spec.storage, source)
             self._part = _PartSender(self._node.put(header, batch.schema), spec.storage, self._near)
         self._part.write(batch)
+        self._checksum = checksum(batch, self._checksum)
         self.rows += batch.num_rows
         # The rows to validate on are needed as a whole.
         if spec.part_stride and self._next.split is Split.TRAIN and self._part.bytes >= self._part_bytes:
@@ -225,7 +231,8 @@ class _SplitSender:
             raise FeedError(
                 f"partition {self._partition}: {part.rows} rows were sent to node {ref.number}, and it counts {rows}"
             )
-        self.stored.append(ref)
+        self.stored.append(replace(ref, checksum=self._checksum))
+        self._checksum = 0
         self._near = part.near
         self._next = replace(ref, partition=ref.partition + self._spec.part_stride)
         self._part = None

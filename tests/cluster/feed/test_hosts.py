@@ -1,19 +1,20 @@
 """Feeds of executors on hosts of their own, whose processes have equal pids."""
 
+from contextlib import contextmanager
+
 import pytest
 
 from tests.support import hosts, ladder
-from tests.support.fed_cluster import APPLICATIONS, check_fed_clusters
+from tests.support.fed_cluster import APPLICATIONS, check_fed_clusters, run_driver
 from tests.support.standalone import standalone_cluster
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("application", APPLICATIONS)
-def test_rows_reach_their_nodes_although_hosts_have_equal_pids(tmp_path, application):
+@contextmanager
+def two_hosts(directory):
+    """Start a cluster of two hosts with an executor each; yield Spark's settings, and this machine's address."""
     if problem := hosts.what_is_missing():
         ladder.skip(problem)
-    with hosts.Network() as network, standalone_cluster(tmp_path, [1, 1], "1g", network=network) as master:
+    with hosts.Network() as network, standalone_cluster(directory, [1, 1], "1g", network=network) as master:
         settings = {
             "spark.master": master,
             "spark.driver.host": network.address,
@@ -22,4 +23,22 @@ def test_rows_reach_their_nodes_although_hosts_have_equal_pids(tmp_path, applica
             "spark.executor.memory": "512m",
             "spark.ui.enabled": "false",
         }
-        check_fed_clusters(settings, network.address)
+        yield settings, network.address
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_rows_reach_their_nodes_although_hosts_have_equal_pids(tmp_path, application):
+    with two_hosts(tmp_path) as (settings, address):
+        check_fed_clusters(settings, address)
+
+
+@pytest.mark.timeout(300)
+def test_rows_count_once_in_an_epoch_that_is_resumed_on_other_hosts(tmp_path, monkeypatch):
+    """Spark runs a partition's task on another host than before, and a shuffle's rows come in another order."""
+    monkeypatch.setenv("TFOS_TEST_SHARED", str(tmp_path))
+    with two_hosts(tmp_path) as (settings, address):
+        clusters = run_driver("tests.support.resumed_cluster", settings, address, seconds=280)
+    assert [each["way"] for each in clusters] == ["train", "run"]
+    assert all(0 < each["resumed"] <= 10 and all(each["once"]) for each in clusters)

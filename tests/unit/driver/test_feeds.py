@@ -75,7 +75,7 @@ class Row:
 
     def __init__(self, part):
         self.split, self.node = part.split.value, part.number
-        self.partition, self.attempt = part.partition, part.attempt
+        self.partition, self.attempt, self.checksum = part.partition, part.attempt, 0
 
 
 def test_a_feed_is_sealed_with_what_counts():

@@ -294,20 +294,20 @@ def test_files_that_changed_before_a_restart_are_the_error():
     workers = workers_of(2)
     feeds = FileFeeds(lambda number, message: sent.append(number), keeps=True)
     for node in workers:
-        feeds.receive(node, FilesRead(0, "read", "files", ()), workers)
+        feeds.receive(node, FilesRead(0, "read", 1, ()), workers)
     assert sent == [0, 1]
     feeds.node_lost(workers[1])
-    assert feeds.receive(workers[1], FilesRead(0, "read", "files", ()), workers) is None
+    assert feeds.receive(workers[1], FilesRead(0, "read", 1, ()), workers) is None
     assert sent == [0, 1, 1]
-    failure = feeds.receive(workers[1], FilesRead(0, "read", "others", ()), workers)
+    failure = feeds.receive(workers[1], FilesRead(0, "read", 2, ()), workers)
     assert "read found other files after the restart of this worker than before" in failure.reason
 
 
 def test_a_worker_that_finds_another_version_of_a_table_is_the_error():
     workers = workers_of(2)
     feeds = FileFeeds(lambda number, message: None)
-    assert feeds.receive(workers[0], FilesRead(0, "ctx.read_delta('t')", "version 7", ()), workers) is None
-    failure = feeds.receive(workers[1], FilesRead(0, "ctx.read_delta('t')", "version 8", ()), workers)
+    assert feeds.receive(workers[0], FilesRead(0, "ctx.read_delta('t')", 7, ()), workers) is None
+    failure = feeds.receive(workers[1], FilesRead(0, "ctx.read_delta('t')", 8, ()), workers)
     assert "ctx.read_delta('t') found other files on this worker than on another" in failure.reason
     assert "name the version of a table to which others write" in failure.advice
 
@@ -324,14 +324,22 @@ def test_rows_that_are_not_kept_are_refused(how, words):
         cluster.train(None, **how)
 
 
-@pytest.mark.parametrize(("rows", "lost"), [(1000, False), (999, False), (999, True)])
-def test_rows_that_spark_computes_otherwise_for_a_new_process_are_refused(rows, lost):
+@pytest.mark.parametrize(
+    ("rows", "checksum", "lost", "found"),
+    [
+        (1000, 7, False, None),
+        (999, 7, False, "999"),
+        (1000, 8, False, "others, or the same in another order,"),
+        (999, 8, True, None),  # who is lost once more is fed once more
+    ],
+)
+def test_rows_that_spark_computes_otherwise_for_a_new_process_are_refused(rows, checksum, lost, found):
     key, ref = (Split.TRAIN, 3), PartRef(Split.TRAIN, 3, 1, 0)
     load = SimpleNamespace(spec=SimpleNamespace(split=Split.TRAIN, validation=None), refs={key: ref})
     feed = RecoverableFeed.__new__(RecoverableFeed)
-    feed._rows, feed._monitor = {key: 1000}, SimpleNamespace(nodes=[SimpleNamespace(lost=lost)])
-    feed._session = SimpleNamespace(stored={ref: PartSummary(Split.TRAIN, 3, 1, 0, rows)})
-    words = r"partition 3 had 1,000 rows when it was fed first, and 999 .*cache\(\) the DataFrame"
-    refused = rows != 1000 and not lost  # who is lost once more is fed once more
-    with pytest.raises(tfos.FeedError, match=words) if refused else nullcontext():
+    feed._had, feed._monitor = {key: (1000, 7)}, SimpleNamespace(nodes=[SimpleNamespace(lost=lost)])
+    stored = {ref: PartSummary(Split.TRAIN, 3, 1, 0, rows)}
+    feed._session = SimpleNamespace(stored=stored, checksum=lambda _split, _partition: checksum)
+    words = rf"partition 3 had 1,000 rows when it was fed first, and {found} when .*cache\(\) the DataFrame"
+    with pytest.raises(tfos.FeedError, match=words) if found else nullcontext():
         feed._check_rows([load])

@@ -85,4 +85,4 @@ def _wait_for_tasks(session: FeedSession, over: Callable[[], bool]) -> list[Part
     if failures() and not over():
         session.raise_root_cause()
         raise not_computed(failures()[0])
-    return [ref for node in session.fed for ref in node.fed_parts or ()]
+    return session.note_checksums([ref for node in session.fed for ref in node.fed_parts or ()])

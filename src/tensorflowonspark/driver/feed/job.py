@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tensorflowonspark.driver.spark.jobs import RunningJob
 
 __all__ = [
+    "Contents",
     "FeedRequest",
     "Shuffle",
     "Start",
@@ -29,10 +30,10 @@ __all__ = [
     "check_frame",
     "node_endpoints",
     "shuffles_globally",
-    "spread",
     "starts_early",
 ]
 
+Contents = dict[int, tuple[int, int]]  # the rows and the checksum of each partition that has rows
 Start = Literal["all_rows", "first_rows"]
 Shuffle = Literal["global"]
 
@@ -48,6 +49,8 @@ class FeedRequest:
     timeout: float = 600.0  # seconds
     independent_workers: bool = False  # they take no steps together
     starts_early: bool = False  # the programs begin with the first rows, although the nodes keep all
+    # What was fed before a restart: the rows and the checksum of each partition, by split.
+    contents: "dict[Split, Contents]" = field(default_factory=dict, compare=False)
 
     @property
     def is_streamed(self) -> bool:
@@ -94,24 +97,6 @@ def shuffles_globally(shuffle: str | None) -> bool:
     if shuffle is not None and shuffle not in get_args(Shuffle):
         raise SpecError(f"shuffle={shuffle!r}: expected 'global', or None")
     return shuffle is not None
-
-
-def spread(frame: "DataFrame", workers: int) -> "DataFrame":
-    """Return the rows in partitions each of which has a share of the rows of every partition before.
-
-    Spark sorts the rows of each partition by a hash of their values and deals them out in turn. So a task that it runs
-    again deals them out as before: no row is lost or doubled, as with a column of random numbers it could be, whose
-    values follow from the order of the rows.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The rows.
-    workers : int
-        Of which each gets as many partitions.
-    """
-    tasks: int = frame.sparkSession.sparkContext.defaultParallelism
-    return frame.repartition(-(-max(tasks, workers) // workers) * workers)
 
 
 def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None) -> None:
@@ -167,4 +152,4 @@ def accepted_parts(job: "RunningJob") -> list[PartRef]:
     """
     if job.error is not None:
         raise not_computed(first_cause(job.error)) from job.error
-    return [PartRef(Split(row.split), row.partition, row.attempt, row.node) for row in job.result]
+    return [PartRef(Split(row.split), row.partition, row.attempt, row.node, row.checksum) for row in job.result]

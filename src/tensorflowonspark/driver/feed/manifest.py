@@ -18,6 +18,7 @@ def build_manifests(
     cache: CacheConfig = CacheConfig(),  # noqa: B008 - frozen
     rebalance: bool = True,
     readers: Sequence[int] = (),
+    fingerprint: int = 0,
 ) -> dict[int, SplitManifest]:
     """Return the manifest of one split for each node: the totals, and the parts and moves of that node.
 
@@ -33,6 +34,8 @@ def build_manifests(
         Whether nodes with many rows give some to nodes with few.
     readers : sequence of int
         Numbers of nodes that are not fed but need the totals.
+    fingerprint : int
+        Of the rows.
 
     Returns
     -------
@@ -54,6 +57,7 @@ def build_manifests(
             columns,
             schema,
             tuple(move for move in moves if number in (move.giver, move.taker)),
+            fingerprint,
         )
         for number in (*rows, *readers)
     }

@@ -47,7 +47,7 @@ class RecoverableFeed(CompleteFeed):
         super().__init__(session)
         self._monitor = session.monitor
         self._loads: list[_Load] = []
-        self._rows: dict[PartKey, int] = {}  # of parts that were lost
+        self._had: dict[PartKey, tuple[int, int]] = {}  # the rows and the checksum of parts that were lost
         self._informed: dict[int, int] = {}  # nodes that know what they hold, and how often they had been restarted
 
     def feed(self, data: "DataFrame | None") -> None:
@@ -75,7 +75,8 @@ class RecoverableFeed(CompleteFeed):
         for ref in [ref for ref in stored if ref.number == node.number]:
             part = stored.pop(ref)
             if any(load.refs.get((ref.split, ref.partition)) == ref for load in self._loads):
-                self._rows[ref.split, ref.partition] = part.rows
+                checksum = self._session.checksum(ref.split, ref.partition)
+                self._had[ref.split, ref.partition] = part.rows, checksum
         for load in self._loads:
             load.lost.add(node.number)
 
@@ -159,14 +160,16 @@ class RecoverableFeed(CompleteFeed):
     def _check_rows(self, loads: Sequence[_Load]) -> None:
         """Raise if Spark has computed other rows for a partition than before."""
         for load in loads:
-            for (split, partition), rows in self._rows.items():
+            for (split, partition), (rows, checksum) in self._had.items():
                 ref = load.refs.get((split, partition))
                 if ref is not None and self._monitor.nodes[ref.number].lost:
                     continue
                 now = self._session.stored[ref].rows if ref in self._session.stored else 0
-                if (split is load.spec.split or load.spec.validation) and now != rows:
+                differs = (now, self._session.checksum(split, partition)) != (rows, checksum)
+                if (split is load.spec.split or load.spec.validation) and differs:
+                    other = f"{now:,}" if now != rows else "others, or the same in another order,"
                     raise FeedError(
-                        f"partition {partition} had {rows:,} rows when it was fed first, and {now:,} when Spark "
+                        f"partition {partition} had {rows:,} rows when it was fed first, and {other} when Spark "
                         "computed it again for a node that was started again: cache() the DataFrame, or write it to "
                         "files and feed these"
                     )

@@ -5,12 +5,15 @@ progresses. Its strategy decides when the programs get the rows: `CachedFeed`, `
 have arrived, `StreamedFeed`, `EarlyFeed` and `EarlyHeldFeed` as they arrive.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tensorflowonspark.driver.feed.job import FeedRequest, accepted_parts, node_endpoints
+import google_crc32c
+
+from tensorflowonspark.driver.feed.job import Contents, FeedRequest, accepted_parts, node_endpoints
 from tensorflowonspark.driver.feed.manifest import build_manifests
 from tensorflowonspark.driver.feed.progress import ProgressTimeout, describe_rows
 from tensorflowonspark.driver.nodes import Node
@@ -28,6 +31,7 @@ from tensorflowonspark.feed_messages import (
     SplitManifest,
 )
 from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, PartitionFeeder
+from tensorflowonspark.terminal import CONSOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "CompleteFeed", "FeedSession", "FeedStrategy"]
 
+_log = logging.getLogger(__name__)
 # The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20
 _CHECK_SECONDS = 1.0  # between two checks for progress
@@ -116,6 +121,7 @@ class FeedSession:
         self._endpoints: tuple[NodeEndpoint, ...] = ()
         self._received: dict[int, int] = {}
         self.stored: dict[PartRef, PartSummary] = {}
+        self._checksums: dict[tuple[Split, int], int] = {}  # by partition
         self._job: RunningJob | None = None
         self.strategy = strategy(self)
         self.timeout = ProgressTimeout(request.timeout, self._progress, self._describe)
@@ -218,7 +224,16 @@ class FeedSession:
             return []  # the programs were done before all rows arrived
         if job.error is not None:
             self.raise_root_cause()
-        return accepted_parts(job)
+        return self.note_checksums(accepted_parts(job))
+
+    def note_checksums(self, refs: list[PartRef]) -> list[PartRef]:
+        """Note the checksums of parts that count; return these."""
+        self._checksums.update({(ref.split, ref.partition): ref.checksum for ref in refs})
+        return refs
+
+    def checksum(self, split: Split, partition: int) -> int:
+        """Return the checksum of a partition's rows; 0 if there is none."""
+        return self._checksums.get((split, partition), 0)
 
     def collect(self, refs: Sequence[PartRef]) -> list[PartSummary]:
         """Wait for the nodes' reports of parts; return the summaries.
@@ -274,7 +289,28 @@ class FeedSession:
         together = not (self.monitor.spec.num_ps or self._attempt.restarts_nodes)
         rebalance = self.request.rebalance and together
         own = [part for part in parts if part.split is split]
-        return build_manifests(own, node_endpoints(fed), self.request.cache, rebalance, readers)
+        contents = {part.partition: (part.rows, self.checksum(split, part.partition)) for part in own if part.rows}
+        placed = sorted((part.partition, part.number, contents[part.partition]) for part in own if part.rows)
+        self._compare(contents, split)
+        return build_manifests(
+            own, node_endpoints(fed), self.request.cache, rebalance, readers, google_crc32c.value(repr(placed).encode())
+        )
+
+    def _compare(self, contents: Contents, split: Split) -> None:
+        """Warn if Spark has computed other rows than before a restart."""
+        before = self.request.contents.get(split, contents)
+        self.request.contents[split] = contents
+        for partition in sorted(before.keys() | contents.keys()):
+            had, has = before.get(partition, (0, 0)), contents.get(partition, (0, 0))
+            if had != has:
+                now = f"{has[0]:,}" if had[0] != has[0] else "others, or the same in another order"
+                text = (
+                    "feed %d: Spark has computed other rows than before the restart (partition %d had %s rows, and now "
+                    "has %s): programs that resume within an epoch begin it again. cache() the DataFrame, or write it "
+                    "to files and feed these"
+                )
+                CONSOLE.log(_log, logging.WARNING, text, self.number, partition, f"{had[0]:,}", now)
+                return
 
     def complete(self, parts: Sequence[PartSummary], numbers: Collection[int] | None = None) -> None:
         """Send the programs what has arrived, which is all; if `numbers` are given, those of these nodes alone."""

@@ -1,5 +1,7 @@
 """The position of a program in its feeds, which a checkpoint records and a restarted program resumes."""
 
+import logging
+
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.messages import CheckpointSaved
 from tensorflowonspark.node.checkpoint.store import SavedCheckpoint
@@ -7,6 +9,8 @@ from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
 
 __all__ = ["ResumePosition"]
+
+_log = logging.getLogger(__name__)
 
 
 class ResumePosition:
@@ -43,7 +47,8 @@ class ResumePosition:
 
     def describe(self, batch: int) -> dict[str, int]:
         """Return the position that a checkpoint records, after `batch` steps of an epoch."""
-        return {"batch": batch, "feed": self._feeds.current, "workers": self._workers}
+        position = {"batch": batch, "feed": self._feeds.current, "workers": self._workers}
+        return {**position, "rows": self._feeds.fingerprint} if batch else position
 
     def report_saved(self) -> None:
         """Report that a checkpoint is complete: a restarted program needs no earlier feed."""
@@ -56,13 +61,23 @@ class ResumePosition:
     def resume(self, saved: SavedCheckpoint) -> tuple[int, int]:
         """Resume the rows where a checkpoint was written; return its epoch, and the step in it.
 
-        The rows of a step depend on the number of workers. With another number, or with rows that can't be resumed
-        within an epoch, the epoch is repeated.
+        The rows of a step depend on the number of workers, and on Spark's partitions. If these are others, or the rows
+        can't be resumed within an epoch, the epoch is repeated.
         """
         if saved.feed < self._feeds.current:
             return 0, 0  # its feed was complete
-        same = saved.feed == self._feeds.current and saved.workers in (0, self._workers)
-        batch = saved.batch if same else 0
+        batch = saved.batch if saved.feed == self._feeds.current else 0
+        if batch and (reason := self._difference(saved)):
+            _log.warning("%s: epoch %d begins again, of which %d steps were taken", reason, saved.epoch + 1, batch)
+            batch = 0
         if self._feeds.resume_at(saved.epoch, batch):
             return saved.epoch, batch
         return saved.epoch, 0
+
+    def _difference(self, saved: SavedCheckpoint) -> str:
+        """Return why the steps of a checkpoint had other rows than they would have now; "" if they had not."""
+        if saved.workers not in (0, self._workers):
+            return f"{saved.name} was written by {saved.workers} workers, and there are {self._workers} now"
+        if saved.rows and saved.rows != self._feeds.fingerprint:
+            return f"{saved.name} was written with other rows, or the same in other partitions or another order"
+        return ""

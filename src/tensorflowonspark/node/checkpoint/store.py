@@ -56,6 +56,8 @@ class SavedCheckpoint:
         Number of the feed of these steps.
     workers : int
         Number of nodes that trained, on which the rows of a step depend.
+    rows : int
+        Fingerprint of the feed's rows and their partitions, on which these depend too; 0 if it is not known.
     checksums : dict
         The CRC-32C of each file, by its path; empty in checkpoints of earlier versions.
     """
@@ -68,6 +70,7 @@ class SavedCheckpoint:
     batch: int = 0
     feed: int = 0
     workers: int = 0
+    rows: int = 0
     checksums: dict[str, int] = field(default_factory=dict)
 
 

@@ -146,6 +146,11 @@ class Feeds:
         """Start the passes over the current feed in the middle of an epoch; return whether that is possible."""
         return self._opened is not None and self._opened._share.resume_at(epoch, step)
 
+    @property
+    def fingerprint(self) -> int:
+        """That of the current feed's rows; 0 if there are none that can be passed over again."""
+        return 0 if self._opened is None else self._opened._share.fingerprint
+
     def find(self, number: int) -> Feed:
         """Return this node's rows of a feed that another node reads, and drop those of the feeds before."""
         assert self._server is not None

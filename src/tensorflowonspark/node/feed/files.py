@@ -171,8 +171,7 @@ class FileFeeds:
         streams: bool = False,
     ) -> FeedComplete:
         """Report what was listed, and stored or counted; wait until all workers have."""
-        listed = "\n".join(f"{split.name} {split.size}" for split in splits)
-        self.link.send(FilesRead(feed, call, hashlib.sha256(listed.encode()).hexdigest(), parts, counts, streams))
+        self.link.send(FilesRead(feed, call, _fingerprint(splits), parts, counts, streams))
         return self.link.wait_for_file_feed(feed)
 
     def _agree_on_rows(self, feed: int, call: str, groups: list[RowGroup]) -> list[RowGroup]:
@@ -258,6 +257,12 @@ def _count(groups: Sequence[RowGroup]) -> list[RowGroup]:
     return [replace(group, rows=rows) for group, rows in zip(groups, counts, strict=True)]
 
 
+def _fingerprint(splits: Sequence[FileSplit]) -> int:
+    """Return a hash of the files' names and sizes."""
+    listed = "\n".join(f"{split.name} {split.size}" for split in splits)
+    return int.from_bytes(hashlib.sha256(listed.encode()).digest()[:8], "big")
+
+
 def _rows_of(shares: Shares) -> dict[int, int]:
     return {number: sum(group.rows for group in share) for number, share in shares.items()}
 
@@ -276,5 +281,6 @@ def _manifest(call: str, splits: Sequence[FileSplit], rows: dict[int, int]) -> t
         rows,
         columns=summarize(first, 0, 0),
         schema=first.schema.serialize().to_pybytes(),
+        fingerprint=_fingerprint(splits),
     )
     return manifest, first.nbytes / first.num_rows

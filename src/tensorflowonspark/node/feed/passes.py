@@ -78,6 +78,13 @@ class Share:
         return None if manifest is None else self._rows_of(manifest)
 
     @property
+    def fingerprint(self) -> int:
+        """That of all workers' rows, on which the order of an epoch depends; wait until all rows have arrived."""
+        if isinstance(self._rows, ArrivingRows) and not self._rows.repeatable:
+            return self._rows.wait()[0].fingerprint
+        return self._manifest.fingerprint
+
+    @property
     def stream(self) -> Stream | None:
         """The rows, if they come once."""
         return self._rows if isinstance(self._rows, Stream) else None
