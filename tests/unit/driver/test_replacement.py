@@ -13,7 +13,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark.config import Job, RestartPolicy, Role
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds
-from tensorflowonspark.driver.feed.recoverable import RecoverableFeed
+from tensorflowonspark.driver.feed.sources import SparkJobs
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FilesRead, PartRef, PartSummary, Split
@@ -327,11 +327,12 @@ def test_rows_that_are_not_kept_are_refused(how, words):
 @pytest.mark.parametrize(("rows", "lost"), [(1000, False), (999, False), (999, True)])
 def test_rows_that_spark_computes_otherwise_for_a_new_process_are_refused(rows, lost):
     key, ref = (Split.TRAIN, 3), PartRef(Split.TRAIN, 3, 1, 0)
-    load = SimpleNamespace(spec=SimpleNamespace(split=Split.TRAIN, validation=None), refs={key: ref})
-    feed = RecoverableFeed.__new__(RecoverableFeed)
-    feed._rows, feed._monitor = {key: 1000}, SimpleNamespace(nodes=[SimpleNamespace(lost=lost)])
-    feed._session = SimpleNamespace(stored={ref: PartSummary(Split.TRAIN, 3, 1, 0, rows)})
+    node = SimpleNamespace(lost=lost)
+    stored = {ref: PartSummary(Split.TRAIN, 3, 1, 0, rows)}
+    session = SimpleNamespace(stored=stored, monitor=SimpleNamespace(nodes=[node]), is_done=lambda _: False)
+    jobs = SparkJobs(session, None)
+    jobs._loads = [SimpleNamespace(refs={key: ref}, rows={key: 1000})]
     words = r"partition 3 had 1,000 rows when it was fed first, and 999 .*cache\(\) the DataFrame"
     refused = rows != 1000 and not lost  # who is lost once more is fed once more
     with pytest.raises(tfos.FeedError, match=words) if refused else nullcontext():
-        feed._check_rows([load])
+        jobs._check_rows()
