@@ -18,6 +18,7 @@ __all__ = [
     "Backpressure",
     "CacheConfig",
     "CacheMode",
+    "FeedBegins",
     "FeedComplete",
     "FeedFailed",
     "FeedReport",
@@ -35,6 +36,8 @@ __all__ = [
     "PassesEnded",
     "RowSource",
     "RowsConsumed",
+    "RowsCounted",
+    "RowsRead",
     "RowsReceived",
     "Shares",
     "Split",
@@ -161,6 +164,7 @@ class PartSummary:
     rows: int
     columns: dict[str, ColumnSummary] = field(default_factory=dict)
     schema: bytes = b""  # the Arrow schema, serialized; empty for a partition without rows
+    checksum: int = 0  # as in the `PartRef`, once its task has ended
 
     @property
     def ref(self) -> PartRef:
@@ -263,6 +267,13 @@ class InputStarved(FeedReport):
 @dataclass(frozen=True)
 class RowsConsumed(FeedReport):
     """The rows of a stream that the program has taken so far."""
+
+    rows: int
+
+
+@dataclass(frozen=True)
+class RowsRead(FeedReport):
+    """The rows of its share of some files that this worker has read so far, all of which count."""
 
     rows: int
 
@@ -375,22 +386,34 @@ class SplitManifest:
 
 
 @dataclass(frozen=True)
-class FeedComplete(ToNode):
-    """A feed is complete, or begins to stream.
+class FeedBegins(ToNode):
+    """The rows of a feed arrive, and the program takes them meanwhile, in the steps that are granted (`StepGrant`).
 
-    A feed that starts with its first rows (`starts_early`) has two of these: one when it begins to stream, and one when
-    all rows are in the caches. In between, and in any case for one pass, its workers take the steps that are granted.
-    With `validation_arrives`, the rows to validate on come among those to train on, and are known with the second.
-    So do those of files whose rows are counted in the first epoch: the second has the counts alone.
+    That is its only pass over them, unless they are `kept`: then `FeedComplete` follows, with which the others begin.
     """
+
+    feed: int
+    train: SplitManifest  # the columns, as the first rows have them
+    validation: SplitManifest | None = None
+    kept: bool = False
+    validation_arrives: bool = False  # the rows to validate on come among those to train on: they are kept
+
+
+@dataclass(frozen=True)
+class FeedComplete(ToNode):
+    """All rows of a feed are in the caches; or, of files that are read in each epoch, all workers have listed them."""
 
     feed: int
     train: SplitManifest
     validation: SplitManifest | None = None
-    streams: bool = False  # the rows to train on arrive later; `train` describes the first of them
-    starts_early: bool = False
-    validation_arrives: bool = False
-    counts: tuple[tuple[int, int], ...] = ()  # of files: the splits that the workers have counted, and their rows
+
+
+@dataclass(frozen=True)
+class RowsCounted(ToNode):
+    """The rows of files, which the workers have counted (`FilesRead.counts`, `FilesCounted`)."""
+
+    feed: int
+    rows: dict[int, int]  # by number of the split if they pass a filter; else by number of the worker that reads them
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from tensorflowonspark.driver.feed.job import (
     Shuffle,
     Start,
     check_frame,
+    check_start,
     node_endpoints,
     shuffles_globally,
-    starts_early,
 )
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.nodes import Node
@@ -40,7 +40,7 @@ from tensorflowonspark.driver.spark.partitions import spread
 from tensorflowonspark.driver.spark.progress import ProgressJobs
 from tensorflowonspark.driver.tracking import track
 from tensorflowonspark.errors import ClusterError, FeedError, SpecError
-from tensorflowonspark.feed_messages import CacheConfig, CacheMode
+from tensorflowonspark.feed_messages import CacheConfig
 from tensorflowonspark.transport import Credentials
 
 if TYPE_CHECKING:
@@ -357,17 +357,22 @@ class Cluster(ClusterView):
             raise FeedError("a streaming DataFrame has no end: feed it with cluster.train_stream")
         config = CacheConfig.parse(cache, cache_limit)
         spreads = shuffles_globally(shuffle)
-        early = self._starts_early(start, config)
-        if early or config.keep is CacheMode.NONE:
-            self._require_joint_restarts("start='first_rows'" if early else "cache=None")
-        request = FeedRequest(data, validation, config, rebalance and not early, timeout, independent_workers, early)
-        if (request.is_streamed or early) and request.validation_column:
-            how = "start='first_rows'" if early else "cache=None"
+        early = check_start(start) == "first_rows" and cache is not None
+        request = FeedRequest(data, validation, config, start, rebalance and not early, timeout, independent_workers)
+        how = "start='first_rows'" if early else "cache=None"
+        if early and self._config.spec.num_ps:
+            raise FeedError(
+                "start='first_rows' is for workers that train in step: with parameter servers feed with cache=None, or "
+                "start='all_rows'"
+            )
+        if request.starts_early:
+            self._require_joint_restarts(how)
+        if request.starts_early and request.validation_column:
             raise FeedError(f"with {how} the rows to validate on must be a DataFrame of their own, which is fed before")
-        if independent_workers and not request.is_streamed:
+        if independent_workers and request.keeps_rows:
             raise FeedError("independent workers read rows as they come: feed them with cache=None")
         if isinstance(data, BatchRDD):
-            if not request.is_streamed or validation is not None:
+            if request.keeps_rows or validation is not None:
                 raise FeedError("an RDD is fed with cache=None and without validation rows, or as a DataFrame")
             if spreads:
                 raise FeedError("shuffle='global' is for DataFrames: shuffle an RDD itself (rdd.repartition)")
@@ -385,17 +390,6 @@ class Cluster(ClusterView):
                 f"{feed} with restarts=RestartPolicy(scope='node'): rows that the workers take as they arrive can't be "
                 "fed again to one of them; keep them (cache='disk', start='all_rows'), or leave out scope"
             )
-
-    def _starts_early(self, start: str, cache: CacheConfig) -> bool:
-        """Return whether the programs begin with the first rows of a feed whose rows they keep."""
-        if not starts_early(start) or cache.keep is CacheMode.NONE:  # without a cache they always do
-            return False
-        if self._config.spec.num_ps:
-            raise FeedError(
-                "start='first_rows' is for workers that train in step: with parameter servers feed with cache=None, or "
-                "start='all_rows'"
-            )
-        return True
 
     def train_stream(
         self,

@@ -19,7 +19,15 @@ from tensorflowonspark.driver.feed.job import node_endpoints
 from tensorflowonspark.driver.feed.manifest import build_manifests
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.feed_messages import FeedComplete, FeedReport, FilesRead, PassEnded, PassesEnded, Split
+from tensorflowonspark.feed_messages import (
+    FeedComplete,
+    FeedReport,
+    FilesRead,
+    PassEnded,
+    PassesEnded,
+    RowsCounted,
+    Split,
+)
 from tensorflowonspark.messages import Contributed, Contribution, Failed, FeedWanted, Returned
 
 __all__ = ["Collectives", "FileFeeds", "Passes"]
@@ -207,7 +215,7 @@ class FileFeeds:
     def __init__(self, send: Send, *, keeps: bool = False) -> None:
         self._send = send
         self._keeps = keeps
-        self._completed: dict[int, tuple[FilesRead, dict[int, FeedComplete]]] = {}  # by feed; the latter by node
+        self._completed: dict[int, tuple[FilesRead, Callable[[int], None]]] = {}  # by feed; the latter informs a node
         self._reads: dict[int, dict[int, FilesRead]] = {}  # by feed and node
         self._streams: dict[int, FileStream] = {}  # those whose rows are not known before
         self._calls = _PendingCalls(
@@ -248,25 +256,30 @@ class FileFeeds:
         if any(read.streams for read in reads):
             self._streams[feed] = FileStream(feed, [each.number for each in workers], self._send)
         parts = [part for read in reads for part in read.parts]
-        counts = tuple(count for read in reads for count in read.counts)
+        counts = dict(count for read in reads for count in read.counts)
         listed = next(iter(reads)).files
         manifests = build_manifests(parts, node_endpoints(workers), rebalance=not self._keeps, fingerprint=listed)
-        completes = {number: FeedComplete(feed, split, counts=counts) for number, split in manifests.items()}
+
+        def inform(number: int) -> None:
+            self._send(number, FeedComplete(feed, manifests[number]))
+            if counts:
+                self._send(number, RowsCounted(feed, counts))
+
         if self._keeps:
-            self._completed[feed] = next(iter(reads)), completes
-        for number, complete in completes.items():
-            self._send(number, complete)
+            self._completed[feed] = next(iter(reads)), inform
+        for number in manifests:
+            inform(number)
 
     def _repeat(self, node: Node, message: FilesRead) -> Failed | None:
         """Complete a feed once more, for a worker that was started again and has read its share again."""
-        read, completes = self._completed[message.feed]
+        read, inform = self._completed[message.feed]
         if message.call != read.call:
             return self._calls.failure(
                 f"its program called {message.call} after its restart, and all workers {read.call} in its place"
             )
         if message.files != read.files:
             return self._calls.failure(f"{message.call} found other files after the restart of this worker than before")
-        self._send(node.number, completes[node.number])
+        inform(node.number)
         return None
 
     def node_lost(self, node: Node) -> None:

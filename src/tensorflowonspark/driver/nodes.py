@@ -9,7 +9,7 @@ from enum import Enum
 
 from tensorflowonspark.config import ClusterSpec, Role
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import FeedComplete, PartRef
+from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, PartRef
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
 from tensorflowonspark.transport import Channel, ConnectionLost, Packed
 
@@ -188,7 +188,7 @@ class Roster:
     def send(self, number: int, message: object) -> None:
         """Send a message to one node; if the node is gone, that is noticed elsewhere."""
         channel = self.nodes[number].channel
-        if isinstance(message, FeedComplete):
+        if isinstance(message, (FeedBegins, FeedComplete)):
             self.nodes[number].feed_given = message.feed
         if channel is not None:
             with suppress(ConnectionLost):

@@ -17,15 +17,11 @@ from tensorflowonspark.driver.advice import feeding_advice
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.dashboard.service import Dashboard, require_packages
-from tensorflowonspark.driver.feed.held import EarlyHeldFeed, HeldFeed
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.feed.recoverable import RecoverableFeed
-from tensorflowonspark.driver.feed.session import CachedFeed, FeedSession, FeedStrategy
-from tensorflowonspark.driver.feed.streamed import EarlyFeed, StreamedFeed
+from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import ClusterError, FeedError, NodeError, SlotsError, StartError
-from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.terminal import CONSOLE
 
 __all__ = ["RestartBudget", "RestartController"]
@@ -172,15 +168,13 @@ class RestartController:
             self._bring_up()
             self._feed(request)
 
-        self._retry(feed, repeatable=not request.is_streamed)
+        self._retry(feed, repeatable=request.keeps_rows)
         self._history.append(request)
 
-    def open_stream(self, request: FeedRequest) -> StreamedFeed:
+    def open_stream(self, request: FeedRequest) -> FeedSession:
         """Begin a feed of which the DataFrames come one after the other; `close_stream` ends it."""
         self._require_feedable(request)
-        strategy = self._open(request, StreamedFeed).strategy
-        assert isinstance(strategy, StreamedFeed)
-        return strategy
+        return self._open(request)
 
     def close_stream(self, *, completed: bool = True) -> None:
         """End the feed that `open_stream` has begun; if it was never fed, its number goes to the next feed."""
@@ -254,11 +248,9 @@ class RestartController:
 
     def _start_held(self, request: FeedRequest) -> None:
         """Start the attempt with tasks that feed their own nodes, and wait until the programs have what they need."""
-        early = request.starts_early
-        session = self._open(request, EarlyHeldFeed if early else HeldFeed)  # before a report could be missed
-        stride = len(self._attempt.monitor.nodes) if early else 0
+        session = self._open(request, held=True)  # before a report could be missed
         try:
-            self._attempt.start(request.data, FeedSpec(0, validation=request.validation_column, part_stride=stride))
+            self._attempt.start(request.data, session.spec())
             session.run()
         finally:
             session.close()
@@ -327,9 +319,7 @@ class RestartController:
     def _feed(self, request: FeedRequest) -> None:
         """Feed once. A feed that fails leaves its number, for which the programs wait, to the next feed."""
         self._require_feedable(request)
-        kept = RecoverableFeed if self._attempt.restarts_nodes else CachedFeed
-        strategy = StreamedFeed if request.is_streamed else EarlyFeed if request.starts_early else kept
-        session = self._open(request, strategy)
+        session = self._open(request)
         try:
             session.run()
         finally:
@@ -338,10 +328,10 @@ class RestartController:
         can_start_early = not self._config.spec.num_ps and not request.validation_column
         self._attempt.advise(feeding_advice(session.waited, session.seconds, can_start_early=can_start_early))
 
-    def _open(self, request: FeedRequest, strategy: Callable[[FeedSession], FeedStrategy]) -> FeedSession:
+    def _open(self, request: FeedRequest, *, held: bool = False) -> FeedSession:
         if self._session is not None:
             raise FeedError("another feed is in progress: one follows the other")
-        self._session = FeedSession(self._attempt, self._done, request, strategy)
+        self._session = FeedSession(self._attempt, self._done, request, held=held)
         return self._session
 
     def _require_feedable(self, request: FeedRequest) -> None:

@@ -13,7 +13,7 @@ from tensorflowonspark.declarations import takes
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.connect import run_remotely
 from tensorflowonspark.driver.dashboard.page import check_report_path
-from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame, starts_early
+from tensorflowonspark.driver.feed.job import FeedRequest, Start, check_frame, check_start
 from tensorflowonspark.driver.program import Program
 from tensorflowonspark.driver.restart import RestartBudget
 from tensorflowonspark.driver.script import read_script
@@ -234,7 +234,7 @@ def _request(
     cluster: Cluster, data: "DataFrame | None", validation: "DataFrame | str | None", start: Start
 ) -> FeedRequest | None:
     """Return the feed of a held cluster, whose tasks have one input: rows to validate on are marked by a column."""
-    early = starts_early(start)
+    early = check_start(start) == "first_rows"
     if data is None:
         if validation is not None:
             raise SpecError("validation: there is no data to train on; pass data as well")
@@ -246,7 +246,7 @@ def _request(
     check_frame(data, validation)
     if validation is not None and not isinstance(validation, str):
         data, validation = _with_marks(data, validation)
-    return FeedRequest(data, validation, rebalance=not early, starts_early=early)
+    return FeedRequest(data, validation, start=start, rebalance=not early)
 
 
 def _with_marks(data: "DataFrame", validation: "DataFrame") -> tuple["DataFrame", str]:

@@ -22,7 +22,15 @@ from weakref import WeakSet
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig, ClusterSpec, Role
 from tensorflowonspark.errors import ClusterError
-from tensorflowonspark.feed_messages import FeedComplete, PassesEnded, Split, StepGrant, TrainingPace
+from tensorflowonspark.feed_messages import (
+    FeedBegins,
+    FeedComplete,
+    PassesEnded,
+    RowsCounted,
+    Split,
+    StepGrant,
+    TrainingPace,
+)
 from tensorflowonspark.messages import (
     Contributed,
     Heartbeat,
@@ -110,11 +118,13 @@ class Link:
         self._renew_locks()
         _links.add(self)
         self._members: tuple[Member, ...] = ()
-        self._feeds: dict[int, FeedComplete] = {}
-        self._arrived: dict[int, FeedComplete] = {}  # of feeds that have started early, once all rows are there
+        self._begun: dict[int, FeedBegins] = {}
+        self._complete: dict[int, FeedComplete] = {}
+        self._counted: dict[int, RowsCounted] = {}
         self._grants: dict[int, deque[StepGrant]] = defaultdict(deque)
         self._granted: Counter[int] = Counter()  # steps, by feed
         self._ended: set[int] = set()  # streams of which no further step comes
+        self._failed: set[int] = set()
         self._uncounted: set[int] = set()  # streams that broke off, or whose workers take no steps together
         self._passes: dict[tuple[int, Split], int] = {}
         self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
@@ -124,7 +134,7 @@ class Link:
         self._stopped = False
         self.in_epoch = False  # the program has taken some of an epoch's batches, but not all
         self._waits: list[WaitsFor] = []
-        self._on_feed: Callable[[FeedComplete], None] | None = None
+        self._on_feed: Callable[[FeedBegins | FeedComplete], None] | None = None
         self._on_member: Callable[[Member], None] | None = None
         Thread(target=self._receive, daemon=True).start()
 
@@ -183,29 +193,36 @@ class Link:
             for member in self._members:
                 on_member(member)
 
-    def follow_feeds(self, on_feed: Callable[[FeedComplete], None]) -> None:
-        """Call a function with each past and future `FeedComplete`, in separate threads."""
+    def follow_feeds(self, on_feed: Callable[[FeedBegins | FeedComplete], None]) -> None:
+        """Call a function with the first message about each past and future feed, in separate threads."""
         with self._changed:
             self._on_feed = on_feed
-            for feed in self._feeds.values():
+            for feed in (self._complete | self._begun).values():
                 Thread(target=on_feed, args=(feed,), daemon=True).start()
 
-    def wait_for_feed(self, feed: int) -> FeedComplete | None:
-        """Wait until feed number `feed` is complete or streams; return it, or None if no further feed comes."""
-        self._wait(lambda: feed in self._feeds or self._no_more_feeds or None)
-        return self._feeds.get(feed)
+    def wait_for_feed(self, feed: int) -> FeedBegins | FeedComplete | None:
+        """Wait until a feed begins or is complete; return the first message about it, or None if no further one comes.
+
+        So a program takes the rows of a feed as they arrive even if all have arrived meanwhile, as the others do.
+        """
+        self._wait(lambda: feed in self._begun or feed in self._complete or self._no_more_feeds or None)
+        return self._begun.get(feed) or self._complete.get(feed)
 
     def wait_for_rows(self, feed: int) -> FeedComplete:
-        """Wait until all rows of a feed have arrived that has started before; return what all nodes have."""
-        return self._wait(lambda: self._arrived.get(feed))
+        """Wait until a feed is complete, from Spark or from files; return what all nodes have."""
+        return self._wait(lambda: self._complete.get(feed))
 
     def arrived(self, feed: int) -> FeedComplete | None:
-        """Return what all nodes have of a feed that has started early; None as long as rows arrive."""
-        return self._arrived.get(feed)
+        """Return what all nodes have of a feed; None as long as rows arrive."""
+        return self._complete.get(feed)
 
-    def wait_for_file_feed(self, feed: int) -> FeedComplete:
-        """Wait for a feed of files, which comes whether or not the driver feeds; return it."""
-        return self._wait(lambda: self._feeds.get(feed))
+    def wait_for_counts(self, feed: int) -> dict[int, int]:
+        """Wait until all workers have counted their rows of some files; return the numbers."""
+        return self._wait(lambda: self._counted.get(feed)).rows
+
+    def counts(self, feed: int) -> dict[int, int] | None:
+        """Return the rows of some files; None until all workers have counted theirs."""
+        return self._counted[feed].rows if feed in self._counted else None
 
     def wait_for_grant(self, feed: int, seconds: float | None = None) -> StepGrant | None:
         """Return the next `StepGrant` of a stream; None if there is none within `seconds`."""
@@ -316,18 +333,32 @@ class Link:
             self._on_member(new)
 
     @_handle.register
+    def _(self, message: FeedBegins) -> None:
+        self._begun[message.feed] = message
+        self._follow(message)
+
+    @_handle.register
     def _(self, message: FeedComplete) -> None:
-        if message.starts_early and not message.streams:
-            self._arrived[message.feed] = message
-            return
-        self._feeds[message.feed] = message
+        if message.feed in self._failed:  # before it began here: its number has gone to this one
+            self._begun.pop(message.feed, None)
+        self._complete[message.feed] = message
+        if message.feed not in self._begun:
+            self._follow(message)
+
+    def _follow(self, message: FeedBegins | FeedComplete) -> None:
         if self._on_feed is not None:
             Thread(target=self._on_feed, args=(message,), daemon=True).start()
+
+    @_handle.register
+    def _(self, message: RowsCounted) -> None:
+        self._counted[message.feed] = message
 
     @_handle.register
     def _(self, message: StepGrant) -> None:
         self._grants[message.feed].append(message)
         self._granted[message.feed] += sum(count for count, _ in message.steps or ())
+        if message.failed:
+            self._failed.add(message.feed)
         if message.steps is None:
             self._uncounted.add(message.feed)
         elif message.end:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
-from tensorflowonspark.driver.feed import session
+from tensorflowonspark.driver.feed import session, sources
 from tests.support.programs import all_ids, read, small_frame
 
 
@@ -271,6 +271,7 @@ def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     def far(nodes, *driver):
         return tuple(replace(each, ready=replace(each.ready, place="far away")) for each in original(nodes, *driver))
 
+    monkeypatch.setattr(sources, "node_endpoints", far)
     monkeypatch.setattr(session, "node_endpoints", far)
     with tfos.Cluster(spark, read, {}, num_workers=2) as cluster:
         assert {node.host for node in cluster.nodes} == {"127.0.0.1", "127.0.0.2"}

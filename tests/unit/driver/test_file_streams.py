@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.driver.feed.file_streams import FileStream
-from tensorflowonspark.feed_messages import FeedComplete, FilesCounted, RowsReceived, Shares, StepGrant, StreamOpened
+from tensorflowonspark.feed_messages import FilesCounted, RowsCounted, RowsRead, Shares, StepGrant, StreamOpened
 from tensorflowonspark.node.feed.epochs import plan_epoch
 from tests.support.scripted import take_steps
 
@@ -19,8 +19,8 @@ class Sent:
         self.ended = set()
 
     def __call__(self, number, message):
-        if isinstance(message, FeedComplete):
-            self.counts[number] = message.train.rows
+        if isinstance(message, RowsCounted):
+            self.counts[number] = message.rows
             return
         assert isinstance(message, StepGrant)
         assert number not in self.ended
@@ -38,7 +38,7 @@ def test_as_many_steps_as_the_worker_with_most_rows_needs(totals, batch_size, wi
     stream = FileStream(7, range(len(totals)), sent)
     reports = []
     for rows, shares in zip(totals, sent.shares, strict=True):
-        own = [RowsReceived(7, min(rows, read)) for read in range(window, rows + window, window) if rows]
+        own = [RowsRead(7, min(rows, read)) for read in range(window, rows + window, window) if rows]
         reports.append([StreamOpened(7, shares), *own, FilesCounted(7, rows)])
     while any(reports):
         number = order.choice([number for number, left in enumerate(reports) if left])
@@ -55,9 +55,9 @@ def test_a_worker_with_fewer_rows_does_not_hold_up_the_others():
     stream = FileStream(7, [0, 1], sent)
     for number in (0, 1):
         stream.receive(number, StreamOpened(7, sent.shares[number]))
-    stream.receive(0, RowsReceived(7, 100))
+    stream.receive(0, RowsRead(7, 100))
     assert sent.steps[0] == []
-    stream.receive(1, RowsReceived(7, 6))
+    stream.receive(1, RowsRead(7, 6))
     assert sent.steps == {0: [4], 1: [4]}
     stream.receive(1, FilesCounted(7, 6))
     assert sent.steps[0] == [4] * 25
@@ -75,7 +75,7 @@ def test_a_pass_that_counts_the_rows_ends_no_other():
     assert sent.counts[0] == {0: 8, 1: 8}
     assert not sent.ended
     for number in (0, 1):
-        stream.receive(number, RowsReceived(7, 8))
+        stream.receive(number, RowsRead(7, 8))
     assert sent.steps == {0: [4, 4], 1: [4, 4]}
     assert sent.ended == {0, 1}
 
@@ -84,7 +84,7 @@ def test_a_worker_that_has_returned_is_not_waited_for():
     sent = Sent([0, 1])
     stream = FileStream(7, [0, 1], sent)
     stream.receive(0, StreamOpened(7, sent.shares[0]))
-    stream.receive(0, RowsReceived(7, 10))
+    stream.receive(0, RowsRead(7, 10))
     stream.leave(1)
     assert sent.steps[0] == [4, 4]
     stream.receive(0, FilesCounted(7, 10))

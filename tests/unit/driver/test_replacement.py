@@ -13,7 +13,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark.config import Job, RestartPolicy, Role
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds
-from tensorflowonspark.driver.feed.recoverable import RecoverableFeed
+from tensorflowonspark.driver.feed.sources import SparkJobs
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FilesRead, PartRef, PartSummary, Split
@@ -294,20 +294,20 @@ def test_files_that_changed_before_a_restart_are_the_error():
     workers = workers_of(2)
     feeds = FileFeeds(lambda number, message: sent.append(number), keeps=True)
     for node in workers:
-        feeds.receive(node, FilesRead(0, "read", 1, ()), workers)
+        feeds.receive(node, FilesRead(0, "read", "files", ()), workers)
     assert sent == [0, 1]
     feeds.node_lost(workers[1])
-    assert feeds.receive(workers[1], FilesRead(0, "read", 1, ()), workers) is None
+    assert feeds.receive(workers[1], FilesRead(0, "read", "files", ()), workers) is None
     assert sent == [0, 1, 1]
-    failure = feeds.receive(workers[1], FilesRead(0, "read", 2, ()), workers)
+    failure = feeds.receive(workers[1], FilesRead(0, "read", "others", ()), workers)
     assert "read found other files after the restart of this worker than before" in failure.reason
 
 
 def test_a_worker_that_finds_another_version_of_a_table_is_the_error():
     workers = workers_of(2)
     feeds = FileFeeds(lambda number, message: None)
-    assert feeds.receive(workers[0], FilesRead(0, "ctx.read_delta('t')", 7, ()), workers) is None
-    failure = feeds.receive(workers[1], FilesRead(0, "ctx.read_delta('t')", 8, ()), workers)
+    assert feeds.receive(workers[0], FilesRead(0, "ctx.read_delta('t')", "version 7", ()), workers) is None
+    failure = feeds.receive(workers[1], FilesRead(0, "ctx.read_delta('t')", "version 8", ()), workers)
     assert "ctx.read_delta('t') found other files on this worker than on another" in failure.reason
     assert "name the version of a table to which others write" in failure.advice
 
@@ -334,12 +334,12 @@ def test_rows_that_are_not_kept_are_refused(how, words):
     ],
 )
 def test_rows_that_spark_computes_otherwise_for_a_new_process_are_refused(rows, checksum, lost, found):
-    key, ref = (Split.TRAIN, 3), PartRef(Split.TRAIN, 3, 1, 0)
-    load = SimpleNamespace(spec=SimpleNamespace(split=Split.TRAIN, validation=None), refs={key: ref})
-    feed = RecoverableFeed.__new__(RecoverableFeed)
-    feed._had, feed._monitor = {key: (1000, 7)}, SimpleNamespace(nodes=[SimpleNamespace(lost=lost)])
+    key, ref = (Split.TRAIN, 3), PartRef(Split.TRAIN, 3, 1, 0, checksum)
+    node = SimpleNamespace(lost=lost)
     stored = {ref: PartSummary(Split.TRAIN, 3, 1, 0, rows)}
-    feed._session = SimpleNamespace(stored=stored, checksum=lambda _split, _partition: checksum)
+    session = SimpleNamespace(stored=stored, monitor=SimpleNamespace(nodes=[node]), is_done=lambda _: False)
+    jobs = SparkJobs(session, None)
+    jobs._loads = [SimpleNamespace(refs={key: ref}, contents={key: (1000, 7)})]
     words = rf"partition 3 had 1,000 rows when it was fed first, and {found} when .*cache\(\) the DataFrame"
     with pytest.raises(tfos.FeedError, match=words) if found else nullcontext():
-        feed._check_rows([load])
+        jobs._check_rows()

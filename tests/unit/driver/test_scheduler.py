@@ -1,5 +1,6 @@
 """The steps of a stream, by arithmetic alone: every row once, as many steps for all, and never a standstill."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -7,15 +8,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.scheduler import StepScheduler
-from tensorflowonspark.driver.feed.streamed import StreamedFeed
+from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.feed_messages import PartsStored, PartSummary, RowsConsumed, Shares, Split, StreamOpened
+from tensorflowonspark.feed_messages import (
+    Backpressure,
+    CacheConfig,
+    PartsStored,
+    PartSummary,
+    RowsConsumed,
+    Shares,
+    Split,
+    StreamOpened,
+)
 from tests.support.scripted import take_steps
 
 
 def part(partition, number, rows, attempt=1):
     return PartSummary(Split.TRAIN, partition, attempt, number, rows)
+
+
+def store(plan, stored):
+    """Report a part as stored; return whether it counts."""
+    plan.receive(stored.number, PartsStored(0, (stored,)))
+    return stored in plan.counted
 
 
 class Workers:
@@ -28,7 +45,7 @@ class Workers:
         self.steps = {number: [] for number in range(workers)}
         self.ended = set()
         for number, shares in enumerate(self.shares):
-            plan.open(number, shares)
+            plan.receive(number, StreamOpened(0, shares))
 
     def hear(self):
         for number, grant in self.plan.grants().items():
@@ -53,16 +70,16 @@ def test_whatever_comes_in_whatever_order(count, batch_size, events):
     for drawn, drawn_rows, what in events:
         number, rows = drawn % count, drawn_rows
         if what == "part":
-            assert plan.store(part(base + partition, number, rows))
+            assert store(plan, part(base + partition, number, rows))
             counted[base + partition] = (number, rows)
             partition += 1
         elif what in ("again", "elsewhere") and partition:
             # Spark repeats a task: its rows are there already.
             home, known = counted[base + partition - 1]
             other = home if what == "again" else (home + 1) % count
-            assert not plan.store(part(base + partition - 1, other, known, attempt=2))
+            assert not store(plan, part(base + partition - 1, other, known, attempt=2))
         elif what == "press":
-            plan.press(number)
+            plan.receive(number, Backpressure(0))
         elif what == "pause":
             base, partition = base + 100, 0
             plan.pause(base)
@@ -80,20 +97,20 @@ def test_whatever_comes_in_whatever_order(count, batch_size, events):
 
 def test_nothing_is_reported_before_all_programs_read():
     plan = StepScheduler([0, 1], 0)
-    plan.open(0, Shares(10, 2, 0))
-    plan.store(part(0, 0, 10))
+    plan.receive(0, StreamOpened(0, Shares(10, 2, 0)))
+    store(plan, part(0, 0, 10))
     assert plan.grants() == {}
-    plan.open(1, Shares(10, 2, 1))
+    plan.receive(1, StreamOpened(0, Shares(10, 2, 1)))
     assert plan.grants()[0].parts == ((0, 1),)
 
 
 def test_full_steps_are_sent_as_soon_as_all_have_rows():
     plan = StepScheduler([0, 1], 0)
     workers = Workers(plan, 20, 2)
-    plan.store(part(0, 0, 35))
+    store(plan, part(0, 0, 35))
     workers.hear()
     assert workers.steps == {0: [], 1: []}
-    plan.store(part(1, 1, 25))
+    store(plan, part(1, 1, 25))
     workers.hear()
     assert workers.steps == {0: [10, 10], 1: [10, 10]}
 
@@ -101,9 +118,9 @@ def test_full_steps_are_sent_as_soon_as_all_have_rows():
 def test_a_full_worker_goes_on_alone_while_the_others_fill_up():
     plan = StepScheduler([0, 1], 0)
     workers = Workers(plan, 20, 2)
-    plan.store(part(0, 0, 25))
-    plan.store(part(1, 1, 4))
-    plan.press(0)
+    store(plan, part(0, 0, 25))
+    store(plan, part(1, 1, 4))
+    plan.receive(0, Backpressure(0))
     workers.hear()
     assert workers.steps == {0: [10], 1: [4]}
     workers.hear()
@@ -115,7 +132,7 @@ def test_shares_that_differ_use_up_equal_rows_in_full_steps():
     workers = Workers(plan, 8, 3)
     for rows in (8, 16):
         for number in range(3):
-            plan.store(part(rows + number, number, rows))
+            store(plan, part(rows + number, number, rows))
         workers.hear()
     assert workers.steps == {0: [3, 3, 2] * 3, 1: [3, 2, 3] * 3, 2: [2, 3, 3] * 3}
 
@@ -123,21 +140,22 @@ def test_shares_that_differ_use_up_equal_rows_in_full_steps():
 def test_a_worker_that_is_done_holds_up_nobody():
     plan = StepScheduler([0, 1, 2], 0)
     workers = Workers(plan, 30, 3)
-    plan.store(part(0, 0, 20))
-    plan.store(part(1, 1, 20))
+    store(plan, part(0, 0, 20))
+    store(plan, part(1, 1, 20))
     workers.hear()
     assert not any(workers.steps.values())
     plan.leave(2)
     workers.hear()
     assert workers.steps == {0: [10, 10], 1: [10, 10], 2: []}
-    assert not plan.store(part(2, 2, 5))
+    assert not store(plan, part(2, 2, 5))
 
 
 def test_workers_that_train_for_themselves_get_parts_and_no_steps():
-    plan = StepScheduler([0, 1], 0, shared_steps=False)
-    plan.store(part(0, 0, 20))
+    plan = StepScheduler([0, 1], 0)
+    plan.receive(0, StreamOpened(0, None))
+    store(plan, part(0, 0, 20))
     assert [(number, grant.parts, grant.steps) for number, grant in plan.grants().items()] == [(0, ((0, 1),), None)]
-    plan.press(1)
+    plan.receive(1, Backpressure(0))
     assert plan.grants()[1].flush
     plan.finish()
     assert all(grant.end and grant.flush for grant in plan.grants().values())
@@ -153,23 +171,28 @@ def test_a_message_about_rows_taken_looks_at_its_node_alone(monkeypatch):
         looked.append(node.number)
         return node.returned
 
-    monitor = SimpleNamespace(nodes=nodes, send=lambda number, grant: granted.append(number))
-    session = SimpleNamespace(
-        fed=nodes, number=0, monitor=monitor, is_done=is_done, note_held=lambda *_: None, readers=nodes, request=None
+    monitor = SimpleNamespace(
+        nodes=nodes,
+        chief=nodes[0],
+        lock=nullcontext(),
+        fed=lambda: nodes,
+        begin_feed=lambda *_: None,
+        send=lambda number, grant: granted.append(number),
     )
-    feed = StreamedFeed(session)
-    monkeypatch.setattr(feed, "_open", lambda _: None)
+    request = FeedRequest("frame", cache=CacheConfig.parse(None, None))
+    feed = FeedSession(SimpleNamespace(monitor=monitor), 0, request)
+    monkeypatch.setattr(feed, "is_done", is_done)
     for node in nodes:
-        feed.on_message(node, StreamOpened(0, Shares(400, 100, node.number)))
+        feed._on_message(node, StreamOpened(0, Shares(400, 100, node.number)))
     for node in nodes:
-        feed.on_message(node, PartsStored(0, (part(node.number, node.number, 8),)))
+        feed._on_message(node, PartsStored(0, (part(node.number, node.number, 8),)))
     assert set(granted) == set(range(100))
     looked.clear()
     with monkeypatch.context() as patch:
         patch.setattr(feed._scheduler, "grants", lambda: pytest.fail("no step has become possible"))
         for node in nodes:
-            feed.on_message(node, RowsConsumed(0, 4))
+            feed._on_message(node, RowsConsumed(0, 4))
     assert looked == list(range(100))
     nodes[0].returned = True
-    feed.on_message(nodes[0], RowsConsumed(0, 8))
+    feed._on_message(nodes[0], RowsConsumed(0, 8))
     assert 0 not in feed._scheduler

@@ -43,8 +43,8 @@ def test_who_waits_for_the_end_of_a_stream_returns_when_another_feed_may_follow(
         closing.set()
         closed.wait(10)
 
-    stream = SimpleNamespace(session=SimpleNamespace(is_over=False), end_stream=lambda: None)
-    feed = StreamingFeed(Query(), stream, None, {}, close)
+    session = SimpleNamespace(is_over=False, end=lambda: None)
+    feed = StreamingFeed(Query(), session, None, {}, close)
     assert closing.wait(10)
     assert not feed.wait(timeout=0.3)
     closed.set()

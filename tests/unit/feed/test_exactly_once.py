@@ -143,14 +143,14 @@ def read_held(args, ctx):
 @given(
     sizes=st.lists(st.integers(0, 90), min_size=1, max_size=3).filter(lambda sizes: sum(sizes) > 1),
     batch_size=st.integers(3, 50),
-    starts_early=st.booleans(),
+    start=st.sampled_from(["all_rows", "first_rows"]),
     first_part=st.sampled_from([1, 300, 1 << 20]),
     validates=st.sampled_from([0, 2, 7]),
     shuffle=st.booleans(),
     shares_files=st.booleans(),
 )
 def test_a_hundred_draws_of_held_clusters(
-    monkeypatch, sizes, batch_size, starts_early, first_part, validates, shuffle, shares_files
+    monkeypatch, sizes, batch_size, start, first_part, validates, shuffle, shares_files
 ):
     monkeypatch.setattr(feeder, "can_share_files", lambda: shares_files)
     monkeypatch.setattr(feeder, "_FIRST_PART_BYTES", first_part)
@@ -158,7 +158,7 @@ def test_a_hundred_draws_of_held_clusters(
     if validates:
         partitions, validation = marked(partitions, validates), "held_out"
     args = {"batch_size": batch_size, "shuffle": shuffle}
-    how = {"validation": validation, "starts_early": starts_early, "rebalance": not starts_early}
+    how = {"validation": validation, "start": start, "rebalance": start == "all_rows"}
     results = run_in_process(read_held, args, partitions, **how).values()
     chosen = [[row for row in range(sum(sizes)) if bool(validates) and row % validates == 0]]
     chosen.insert(0, [row for row in range(sum(sizes)) if row not in chosen[0]])
@@ -187,7 +187,7 @@ def test_a_held_node_trains_before_its_task_has_sent_the_rest(monkeypatch, tmp_p
         yield from batches[1:]
 
     partitions = [slowly(each) for each in partitions_of([21, 21])]
-    results = run_in_process(program, str(tmp_path), partitions, starts_early=True)
+    results = run_in_process(program, str(tmp_path), partitions, start="first_rows")
     assert list(results.values()) == [(None, 11, 21)] * 2
 
 
@@ -200,10 +200,10 @@ def test_a_bad_row_of_a_held_partition_is_named_by_its_place_in_it(monkeypatch):
         return [len(batch["id"]) for batch in ctx.feed().batches(5, features="id")]
 
     with pytest.raises(tfos.NodeError, match=r"column 'id' holds 7 nulls, the first in row 21 of partition 0"):
-        run_in_process(program, None, [batches], starts_early=True)
+        run_in_process(program, None, [batches], start="first_rows")
 
 
 def test_a_held_program_that_returns_early_ends_the_feed():
     partitions = partitions_of([2000, 2000])
-    results = run_in_process(lambda ctx: len(next(iter(ctx.feed().batches(4)))), None, partitions, starts_early=True)
+    results = run_in_process(lambda ctx: len(next(iter(ctx.feed().batches(4)))), None, partitions, start="first_rows")
     assert set(results) == {"worker:0", "worker:1"}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tensorflowonspark.columns import summarize
 from tensorflowonspark.driver.feed.file_streams import FileStream
 from tensorflowonspark.errors import FeedError, TFRecordError
-from tensorflowonspark.feed_messages import FeedComplete, SplitManifest, StepGrant
+from tensorflowonspark.feed_messages import RowsCounted, SplitManifest, StepGrant
 from tensorflowonspark.node.feed.epochs import Epochs, plan_epoch
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
@@ -123,10 +123,10 @@ class Workers:
 
         return SimpleNamespace(
             send=send,
-            arrived=lambda feed: None,
+            counts=lambda feed: None,
             break_off=lambda feed, text: pytest.fail(text),
             wait_for_grant=lambda feed, seconds: wait(StepGrant),
-            wait_for_rows=lambda feed: wait(FeedComplete),
+            wait_for_counts=lambda feed: wait(RowsCounted).rows,
             wait_for_step=lambda feed, step: None,
         )
 

@@ -1,8 +1,4 @@
-"""The feeding job: what may be fed, to which nodes, and which parts count in the end.
-
-Spark may run a task twice, or a second one beside a slow one. A node keeps each attempt apart and reports it to the
-driver. The job's result names exactly one attempt for each partition with rows: the one that counts.
-"""
+"""What may be fed, how, and to which nodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,26 +7,22 @@ from typing import TYPE_CHECKING, Literal, get_args
 from tensorflowonspark.columns import check_schema, require_frame
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
-from tensorflowonspark.driver.spark.jobs import first_cause, not_computed
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartRef, Split
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, Split
 from tensorflowonspark.task.feeder import NodeEndpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from tensorflowonspark.driver.spark.jobs import RunningJob
 
 __all__ = [
     "Contents",
     "FeedRequest",
     "Shuffle",
     "Start",
-    "accepted_parts",
     "check_frame",
+    "check_start",
     "node_endpoints",
     "shuffles_globally",
-    "starts_early",
 ]
 
 Contents = dict[int, tuple[int, int]]  # the rows and the checksum of each partition that has rows
@@ -45,17 +37,22 @@ class FeedRequest:
     data: "DataFrame | BatchRDD | None"  # None: the data of a held stage over Spark Connect, which only its tasks see
     validation: "DataFrame | str | None" = None  # rows of their own, or a boolean column of `data`
     cache: CacheConfig = field(default_factory=CacheConfig)
+    start: Start = "all_rows"
     rebalance: bool = True
     timeout: float = 600.0  # seconds
     independent_workers: bool = False  # they take no steps together
-    starts_early: bool = False  # the programs begin with the first rows, although the nodes keep all
     # What was fed before a restart: the rows and the checksum of each partition, by split.
-    contents: "dict[Split, Contents]" = field(default_factory=dict, compare=False)
+    contents: dict[Split, Contents] = field(default_factory=dict, compare=False)
 
     @property
-    def is_streamed(self) -> bool:
-        """Whether the programs take the rows as they arrive, once."""
-        return self.cache.keep is CacheMode.NONE
+    def keeps_rows(self) -> bool:
+        """Whether the nodes keep the rows, so that the programs can pass over them several times."""
+        return self.cache.keep is not CacheMode.NONE
+
+    @property
+    def starts_early(self) -> bool:
+        """Whether the programs take the rows as they arrive; if the nodes keep them, in their first pass."""
+        return self.start == "first_rows" or not self.keeps_rows
 
     @property
     def validation_column(self) -> str:
@@ -73,8 +70,8 @@ class FeedRequest:
         return self.data.read_with if isinstance(self.data, BatchRDD) else "ctx.dataset"
 
 
-def starts_early(start: str) -> bool:
-    """Return whether the programs begin with the first rows, by the argument `start` of `Cluster.train`.
+def check_start(start: Start) -> Start:
+    """Return the argument `start` of `Cluster.train`.
 
     Raises
     ------
@@ -83,7 +80,7 @@ def starts_early(start: str) -> bool:
     """
     if start not in get_args(Start):
         raise SpecError(f"start={start!r}: expected 'all_rows' or 'first_rows'")
-    return start == "first_rows"
+    return start
 
 
 def shuffles_globally(shuffle: str | None) -> bool:
@@ -140,16 +137,3 @@ def check_frame(frame: "DataFrame", validation: "DataFrame | str | None" = None)
 def node_endpoints(nodes: Sequence[Node], driver: tuple[str, int] = ("", 0)) -> tuple[NodeEndpoint, ...]:
     """Return the endpoints of nodes; tasks ask the driver at its address for the cause when a node is lost."""
     return tuple(NodeEndpoint(node.number, str(node.role), node.host, node.ready, driver) for node in nodes)
-
-
-def accepted_parts(job: "RunningJob") -> list[PartRef]:
-    """Return the parts that count, from the result of a feeding job.
-
-    Raises
-    ------
-    FeedError
-        If the job failed.
-    """
-    if job.error is not None:
-        raise not_computed(first_cause(job.error)) from job.error
-    return [PartRef(Split(row.split), row.partition, row.attempt, row.node, row.checksum) for row in job.result]

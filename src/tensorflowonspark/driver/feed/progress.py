@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from tensorflowonspark.config import check_seconds
 from tensorflowonspark.errors import FeedError
 
-__all__ = ["ProgressTimeout", "describe_rows"]
+__all__ = ["ProgressTimeout", "describe_others", "describe_rows"]
 
 _NAMED_PARTITIONS = 8  # more are counted
 
@@ -28,6 +28,17 @@ def describe_rows(partitions: Sequence[int], feed: int, rows: int) -> str:
         listed = ", ".join(names[:-1])
         which = f"partitions {listed} and {names[-1]}" if listed else f"partition {names[-1]}"
     return f"{which} of feed {feed} ({rows:,} rows)"
+
+
+def describe_others(had: tuple[int, int], has: tuple[int, int]) -> str:
+    """Return what a partition has in place of other rows, given the numbers of rows and their checksums.
+
+    Examples
+    --------
+    >>> describe_others((1000, 7), (999, 8)), describe_others((1000, 7), (1000, 8))
+    ('999', 'others, or the same in another order,')
+    """
+    return f"{has[0]:,}" if had[0] != has[0] else "others, or the same in another order,"
 
 
 class ProgressTimeout:

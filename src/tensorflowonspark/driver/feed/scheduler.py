@@ -7,10 +7,22 @@ no further rows would arrive.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from tensorflowonspark.feed_messages import PartSummary, Shares, StepGrant
+from tensorflowonspark.feed_messages import (
+    Backpressure,
+    FilesCounted,
+    InputStarved,
+    PartsStored,
+    PartSummary,
+    RowsConsumed,
+    RowsRead,
+    Shares,
+    Split,
+    StepGrant,
+    StreamOpened,
+)
 
 __all__ = ["StepScheduler"]
 
@@ -60,16 +72,23 @@ class StepScheduler:
         The nodes that are fed.
     feed : int
         The feed's number.
-    shared_steps : bool
-        Whether all take equally many steps; False if each trains independently.
+
+    Attributes
+    ----------
+    shared : bool
+        Whether all workers take equally many steps; else each trains independently.
+    first : PartSummary or None
+        The first part with rows that counts.
+    finished : bool
+        Whether no more rows will arrive.
 
     Examples
     --------
-    >>> from tensorflowonspark.feed_messages import Shares, Split
     >>> scheduler = StepScheduler([0, 1], 0)
     >>> for number in (0, 1):
-    ...     scheduler.open(number, Shares(8, 2, number))
-    ...     _ = scheduler.store(PartSummary(Split.TRAIN, number, 1, number, rows=4 + 4 * number))
+    ...     part = PartSummary(Split.TRAIN, number, 1, number, rows=4 + 4 * number)
+    ...     for report in (StreamOpened(0, Shares(8, 2, number)), PartsStored(0, (part,))):
+    ...         _ = scheduler.receive(number, report)
     >>> scheduler.grants()[1].steps
     ((1, 4),)
     >>> scheduler.finish()
@@ -77,69 +96,56 @@ class StepScheduler:
     ((1, 0),)
     """
 
-    def __init__(self, numbers: Sequence[int], feed: int, shared_steps: bool = True) -> None:
+    def __init__(self, numbers: Sequence[int], feed: int) -> None:
         self._workers = {number: _Worker() for number in numbers}
         self._feed = feed
-        self._shared = shared_steps and len(numbers) > 1
+        self.shared = len(numbers) > 1
+        self.first: PartSummary | None = None
+        self.finished = False
         self._counted: dict[int, PartSummary] = {}  # by partition, since the last pause
         self._steps = 0  # granted, if all take equally many
         self._first_partition = 0  # those with lower numbers are from before the last pause
         self._flush = False
-        self._finished = False
 
     # ---- events
 
-    def open(self, number: int, shares: Shares) -> None:
-        """Note that a worker's program has begun to read, with these rows of each step."""
-        self._workers[number].shares = shares
-
-    def store(self, part: PartSummary) -> bool:
-        """Note that a part is complete on its node; return whether it counts."""
-        worker = self._workers.get(part.number)
+    def receive(self, number: int, report: object) -> bool:
+        """Note what a worker reports; return whether other steps may be possible now: most only took some rows."""
+        worker = self._workers.get(number)
         if worker is None:
             return False
-        if part.partition < self._first_partition or part.partition in self._counted:
-            worker.dropped.append((part.partition, part.attempt))
-            return False
-        self._counted[part.partition] = part
-        worker.rows += part.rows
-        worker.parts.append((part.partition, part.attempt))
-        worker.held.append((part.partition, part.rows))
+        match report:
+            case StreamOpened():
+                worker.shares = report.shares
+                self.shared = self.shared and report.shares is not None
+            case PartsStored():
+                self._store(worker, report.parts)
+            case RowsRead():
+                worker.rows = report.rows
+            case FilesCounted():  # when it has these, no step waits for more
+                worker.total = report.rows
+            case Backpressure():
+                worker.pressed = True
+            case InputStarved():
+                worker.starved = True
+            case RowsConsumed():
+                worker.taken = report.rows
+                return False
+            case _:
+                return False
         return True
 
-    def receive(self, number: int, rows: int) -> None:
-        """Note how many rows a worker has so far that no other one can have, of which therefore all count."""
-        if number in self._workers:
-            self._workers[number].rows = rows
-
-    def expect(self, number: int, rows: int) -> None:
-        """Note how many rows a worker will have: when it has them, no step waits for more."""
-        if number in self._workers:
-            self._workers[number].total = rows
-
-    def press(self, number: int) -> None:
-        """Note that the buffer of a worker is full, and that its program waits for rows all the same."""
-        if number in self._workers:
-            self._workers[number].pressed = True
-
-    def starve(self, number: int) -> None:
-        """Note that a step of an independent worker has been waiting for rows."""
-        if number in self._workers:
-            self._workers[number].starved = True
-
-    def take(self, number: int, rows: int) -> None:
-        """Note how many rows a worker's program has taken so far."""
-        if number in self._workers:
-            self._workers[number].taken = rows
-
-    @property
-    def shared(self) -> bool:
-        """Whether all workers take equally many steps."""
-        return self._shared
-
-    def make_independent(self) -> None:
-        """Note that each worker trains independently."""
-        self._shared = False
+    def _store(self, worker: _Worker, parts: Sequence[PartSummary]) -> None:
+        for part in [part for part in parts if part.split is Split.TRAIN]:
+            if part.partition < self._first_partition or part.partition in self._counted:
+                worker.dropped.append((part.partition, part.attempt))
+                continue
+            self._counted[part.partition] = part
+            if part.rows and self.first is None:
+                self.first = part
+            worker.rows += part.rows
+            worker.parts.append((part.partition, part.attempt))
+            worker.held.append((part.partition, part.rows))
 
     def leave(self, number: int) -> None:
         """Note that a worker takes no more rows."""
@@ -153,7 +159,7 @@ class StepScheduler:
 
     def finish(self) -> None:
         """Note that no more rows will arrive."""
-        self._flush = self._finished = True
+        self._flush = self.finished = True
 
     # ---- results
 
@@ -166,14 +172,19 @@ class StepScheduler:
         return [self._counted[partition] for partition in sorted(self._counted)]
 
     @property
-    def partitions(self) -> set[int]:
+    def partitions(self) -> Set[int]:
         """The partitions of these."""
-        return set(self._counted)
+        return self._counted.keys()
 
     @property
     def rows(self) -> dict[int, int]:
         """How many rows of each worker count so far."""
         return {number: worker.rows for number, worker in self._workers.items()}
+
+    @property
+    def all_counted(self) -> bool:
+        """Whether it is known of every worker how many rows it will have."""
+        return all(worker.total is not None for worker in self._workers.values())
 
     @property
     def all_received(self) -> bool:
@@ -196,7 +207,7 @@ class StepScheduler:
 
     def grants(self) -> dict[int, StepGrant]:
         """Return the new grant of each node that has one."""
-        if not self._shared:
+        if not self.shared:
             grants = {number: self._grant(worker, None) for number, worker in self._workers.items()}
             for worker in self._workers.values():
                 worker.pressed = worker.starved = False
@@ -220,7 +231,7 @@ class StepScheduler:
             None if steps is None else tuple(steps),
             flush,
             fill,
-            self._finished,
+            self.finished,
         )
         worker.parts, worker.dropped = [], []
         return grant

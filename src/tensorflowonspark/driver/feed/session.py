@@ -1,25 +1,29 @@
 """Feed sessions: one feed, from its request until the programs are done with it.
 
-A session does what all feeds have in common: it runs the jobs, waits for the nodes' reports, and fails when nothing
-progresses. Its strategy decides when the programs get the rows: `CachedFeed`, `RecoverableFeed` and `HeldFeed` when all
-have arrived, `StreamedFeed`, `EarlyFeed` and `EarlyHeldFeed` as they arrive.
+Its source brings the rows part by part (`driver/feed/sources.py`). The programs get them when all parts have arrived
+(``start="all_rows"``: `FeedComplete`), or from the first part on (``start="first_rows"``: `FeedBegins`), in the steps
+that a `StepScheduler` grants. Rows that the nodes keep are complete after that, for further passes; others are taken
+once, and come from one DataFrame or from several in sequence.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 
-from tensorflowonspark.driver.feed.job import Contents, FeedRequest, accepted_parts, node_endpoints
+from tensorflowonspark.driver.feed.job import Contents, FeedRequest, node_endpoints
 from tensorflowonspark.driver.feed.manifest import build_manifests
-from tensorflowonspark.driver.feed.progress import ProgressTimeout, describe_rows
-from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.feed.progress import ProgressTimeout, describe_others, describe_rows
+from tensorflowonspark.driver.feed.scheduler import StepScheduler
+from tensorflowonspark.driver.feed.sources import HeldTasks, Source, SparkJobs
+from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import (
     CacheConfig,
+    FeedBegins,
     FeedComplete,
     FeedReport,
     PartRef,
@@ -29,46 +33,25 @@ from tensorflowonspark.feed_messages import (
     RowsReceived,
     Split,
     SplitManifest,
+    StepGrant,
+    StreamOpened,
 )
-from tensorflowonspark.task.feeder import FeedSpec, NodeEndpoint, PartitionFeeder
+from tensorflowonspark.messages import Failed
+from tensorflowonspark.task.feeder import FeedSpec
 from tensorflowonspark.terminal import CONSOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tensorflowonspark.driver.attempt import ClusterAttempt
-    from tensorflowonspark.driver.spark.jobs import RunningJob
+    from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 
-__all__ = ["PARTITIONS_PER_BATCH", "CachedFeed", "CompleteFeed", "FeedSession", "FeedStrategy"]
+__all__ = ["PARTITIONS_PER_BATCH", "FeedSession"]
 
 _log = logging.getLogger(__name__)
 # The DataFrames of a stream share one sequence of partition numbers; each has room for more than Spark can run.
 PARTITIONS_PER_BATCH = 1 << 20
 _CHECK_SECONDS = 1.0  # between two checks for progress
-# For a node that still sends messages to report a part whose task has ended; it should have before the task ended.
-_REPORT_SECONDS = 10.0
-
-
-class FeedStrategy(Protocol):
-    """When the programs get the rows of a feed."""
-
-    def feed(self, data: "DataFrame | None") -> None:
-        """Feed the rows to train on, and send the programs what they need to read them."""
-
-    def gather(self, data: "DataFrame", spec: FeedSpec) -> list[PartSummary]:
-        """Feed rows that the nodes keep; return what they have stored."""
-
-    def on_message(self, node: Node, message: Any) -> None:
-        """Process a message about this feed (called under the monitor's lock)."""
-
-    def rows_received(self, node: Node) -> int:
-        """Return how many rows are known to have reached a node, apart from those that it reports itself."""
-
-    def describe(self, node: Node) -> str:
-        """Return what becomes of the rows that a node has received, for errors."""
-
-    def advice(self) -> str:
-        """Return what explains a lack of progress, for errors; empty if nothing does."""
 
 
 class FeedSession:
@@ -82,283 +65,150 @@ class FeedSession:
         The feed's number.
     request : FeedRequest
         What is fed, and how.
-    strategy : callable
-        Returns the `FeedStrategy` of a session.
+    held : bool
+        Whether the tasks that hold the nodes feed them; then the session is created before the nodes start.
 
     Attributes
     ----------
-    strategy : FeedStrategy
-        What decides when the programs get the rows.
-    validation : dict of int to SplitManifest
-        The rows to validate on, by node; empty if there are none.
-    consumed : dict of int to int
-        How many rows the program of each node has taken.
-    partition_numbers : int
-        The number of Spark's partitions. A part has the number of its partition, plus a multiple of this if the
-        partition has several parts.
+    stored : dict of PartRef to PartSummary
+        The parts that the nodes have reported and keep.
     waited : float
         The seconds for which all programs have waited until all rows had arrived.
-    stored : dict of PartRef to PartSummary
-        The parts that the nodes have reported; not those of a stream.
     """
 
-    def __init__(
-        self,
-        attempt: "ClusterAttempt",
-        number: int,
-        request: FeedRequest,
-        strategy: Callable[["FeedSession"], FeedStrategy],
-    ) -> None:
+    def __init__(self, attempt: "ClusterAttempt", number: int, request: FeedRequest, *, held: bool = False) -> None:
         self.number = number
         self.request = request
         self.monitor = attempt.monitor
-        self.validation: dict[int, SplitManifest] = {}
-        self.consumed: dict[int, int] = {}
-        self.partition_numbers = PARTITIONS_PER_BATCH
-        self.waited = 0.0
-        self._began = time.monotonic()
-        self._attempt = attempt
-        self._endpoints: tuple[NodeEndpoint, ...] = ()
-        self._received: dict[int, int] = {}
         self.stored: dict[PartRef, PartSummary] = {}
-        self._checksums: dict[tuple[Split, int], int] = {}  # by partition
-        self._job: RunningJob | None = None
-        self.strategy = strategy(self)
+        self.waited = 0.0
+        self._attempt = attempt
+        self._held = held
+        self._source: Source = HeldTasks(self) if held else SparkJobs(self, attempt)
+        # A part has the number of its partition, plus a multiple of this if the partition has several parts.
+        self._partition_numbers = len(self.monitor.nodes) if held and request.starts_early else PARTITIONS_PER_BATCH
+        self._scheduler = StepScheduler([node.number for node in self.fed], number)  # if the feed starts early
+        self._validation: dict[int, SplitManifest] = {}  # by node; empty if there are no rows to validate on
+        self._received: dict[int, int] = {}  # rows, by node, including those of attempts that will not count
+        self._consumed: dict[int, int] = {}  # rows, by node
+        self._reading: set[int] = set()  # nodes whose programs have begun to take rows as they arrive
+        self._all_up = self._has_begun = False
+        self._informed: dict[int, int] = {}  # nodes that know what they hold, and how often they had been restarted
+        self._outdated = True  # a node may not know what it holds
+        self._began = time.monotonic()
         self.timeout = ProgressTimeout(request.timeout, self._progress, self._describe)
         self.monitor.begin_feed(number, self._on_message)
+
+    # ---- the life of a feed
 
     def run(self) -> None:
         """Feed the rows; return when the programs are done with them."""
         self._began = time.monotonic()
+        request = self.request
         try:
             self.timeout.restart()
-            self._feed_validation(self.request.validation)
-            self.strategy.feed(self.request.data)
+            if not (request.validation is None or isinstance(request.validation, str)):
+                # The programs pass over these rows several times, also beside a stream.
+                cache = request.cache if request.keeps_rows else CacheConfig()
+                parts = self._source.bring(request.validation, FeedSpec(self.number, Split.VALIDATION, cache))
+                self._validation = self._manifests(parts, Split.VALIDATION)
+            self.end(self._bring(request.data, self.spec()))
         finally:
             self.close()
 
-    def _feed_validation(self, data: "DataFrame | str | None") -> None:
-        if data is None or isinstance(data, str):
-            return
-        # The programs pass over these rows several times, also beside a stream.
-        cache = CacheConfig() if self.request.is_streamed else self.request.cache
-        parts = self.strategy.gather(data, FeedSpec(self.number, Split.VALIDATION, cache))
-        self.validation = self.manifests(parts, Split.VALIDATION)
+    def spec(self, first_partition: int = 0) -> FeedSpec:
+        """Return how the rows to train on are fed, or those of one DataFrame of several."""
+        request = self.request
+        stride = self._partition_numbers if self._held and request.starts_early else 0
+        column = request.validation_column
+        return FeedSpec(self.number, Split.TRAIN, request.cache, column, first_partition, stride)
 
-    @property
-    def training_spec(self) -> FeedSpec:
-        """How the rows to train on are fed, if the nodes keep them."""
-        return FeedSpec(self.number, Split.TRAIN, self.request.cache, self.request.validation_column)
+    def feed_batch(self, data: "DataFrame", first_partition: int) -> None:
+        """Feed one DataFrame of several; return when the programs have taken all its rows."""
+        self._bring(data, self.spec(first_partition))
+        with self.monitor.lock:
+            self._scheduler.pause(first_partition + PARTITIONS_PER_BATCH)
+            self._grant()
+        self.wait(lambda: self.is_over or self._scheduler.all_taken)
+
+    def _bring(self, data: "DataFrame | BatchRDD | None", spec: FeedSpec) -> list[PartSummary]:
+        """Bring rows to train on, which the programs may take meanwhile; return the parts that the nodes keep."""
+        try:
+            self.timeout.restart()
+            with self.monitor.lock:
+                self._all_up = True
+                for node in self.monitor.nodes:  # what they have become before this feed; later each sends a message
+                    self._note_state(node)
+                self._grant()
+            return self._source.bring(data, spec)
+        except FeedError as error:
+            if self.request.starts_early and not self._held:  # a held cluster ends with its feed
+                self.monitor.send_all(StepGrant(self.number, end=True, failed=str(error)))
+            raise
+
+    def end(self, parts: Sequence[PartSummary] = ()) -> None:
+        """Grant the last steps, complete the feed if its rows are kept, and wait until the programs are done with it.
+
+        Parameters
+        ----------
+        parts : sequence of PartSummary
+            The parts that the nodes keep, as the source knows them.
+        """
+        request, monitor = self.request, self.monitor
+        if request.starts_early:
+            with monitor.lock:
+                # At once: asynchronous workers that have taken all their rows need not wait for the others.
+                self._scheduler.finish()
+                self._grant()
+                # The attempt that was first to arrive counts, which may be another one than Spark's.
+                checksums = {part.partition: part.checksum for part in parts if part.split is Split.TRAIN}
+                counted = [replace(part, checksum=checksums.get(part.partition, 0)) for part in self._scheduler.counted]
+                parts = counted + [part for part in parts if part.split is Split.VALIDATION]
+        if not request.keeps_rows:
+            self.wait(lambda: self.is_over or self._scheduler.all_taken)
+            monitor.wait(lambda: self.is_over)
+            return
+        self._complete(parts)
+        if self._held and not request.starts_early:
+            return  # `Cluster.join` waits for the programs
+        while not self.is_over:
+            monitor.wait(lambda: self.is_over or self._outdated)
+            if self._outdated:
+                self._complete(self._source.restore())
+
+    def _complete(self, parts: Sequence[PartSummary]) -> None:
+        """Send what has arrived, which is all, to the programs that do not know it yet."""
+        monitor = self.monitor
+        with monitor.lock:
+            if self.is_over or self._source.lost:
+                return
+            if self.request.validation is not None:
+                self._validation = self._manifests(parts, Split.VALIDATION)
+            early = self.request.starts_early
+            if not (self._informed or early) and all(node.feed_wanted == self.number for node in self.fed):
+                self.waited = time.monotonic() - max([self._began, *(node.feed_wanted_since for node in self.fed)])
+            manifests = self._manifests(parts, Split.TRAIN)
+            for node in self.readers:
+                number = node.number
+                if self._informed.get(number) != node.restarts:
+                    self._informed[number] = node.restarts
+                    train = manifests[number]
+                    self._note_held(number, [partition for partition, _ in train.parts], train.rows.get(number, 0))
+                    monitor.send(number, FeedComplete(self.number, train, self._validation.get(number)))
+            self._outdated = False
+
+    def close(self) -> None:
+        """End what still goes on of this feed."""
+        self.monitor.end_feed()
+        if self._source.job is not None:
+            self._source.job.cancel()
+        self._attempt.release_job()
+        self._attempt.console.close()
 
     @property
     def seconds(self) -> float:
         """The seconds since the begin of `run`."""
         return time.monotonic() - self._began
-
-    def close(self) -> None:
-        """End what still goes on of this feed."""
-        self.monitor.end_feed()
-        if self._job is not None:
-            self._job.cancel()
-        self._attempt.release_job()
-        self._attempt.console.close()
-
-    # ---- for strategies
-
-    def send(self, data: "DataFrame", spec: FeedSpec) -> list[PartRef]:
-        """Run a feeding job; return the parts that count.
-
-        If it fails since a node is lost that the others can do without, it runs once more with the nodes that are left:
-        a partition counts once, whichever job has fed it.
-
-        Raises
-        ------
-        FeedError
-            If Spark can't compute the data, or nothing progresses.
-        NodeError
-            If a node fails.
-        """
-        while True:
-            job = self.submit(data, spec)
-            self.wait(lambda job=job: job.ended or self.is_over)  # type: ignore[misc]
-            try:
-                return self.accepted(job)
-            except FeedError:
-                if not any(self.monitor.nodes[each.number].lost for each in self._endpoints):
-                    raise
-
-    def submit(
-        self,
-        data: "DataFrame",
-        spec: FeedSpec,
-        nodes: Sequence[Node] | None = None,
-        chosen: Callable[[int], bool] | None = None,
-    ) -> "RunningJob":
-        """Start a feeding job.
-
-        Parameters
-        ----------
-        data : DataFrame
-            The rows.
-        spec : FeedSpec
-            How they are fed.
-        nodes : sequence of Node, optional
-            The nodes that are fed; by default all.
-        chosen : callable, optional
-            Returns whether the partition of a number is fed; by default all are.
-        """
-        if nodes is None:  # independent workers may return while others still read
-            nodes = [node for node in self.fed if not node.returned] or self.fed
-        self._endpoints = node_endpoints(nodes, self._attempt.address)
-        feeder = PartitionFeeder(self._endpoints, self._attempt.credentials, spec)
-        rows = "" if spec.split is Split.TRAIN else f", {spec.split.value} rows,"
-        nodes_text = f"{len(nodes)} nodes" if len(nodes) > 1 else str(nodes[0].role)
-        description = self._attempt.describe_job(f"feed {spec.feed}{rows} to {nodes_text}")
-        self._job = self._attempt.backend.submit(feeder, data, description, self.monitor.wake, chosen)
-        self._attempt.hold_job(self._job)
-        return self._job
-
-    def accepted(self, job: "RunningJob") -> list[PartRef]:
-        """Return the parts that count, from the result of a feeding job; raise what it has failed of."""
-        if self.is_over:
-            return []  # the programs were done before all rows arrived
-        if job.error is not None:
-            self.raise_root_cause()
-        return self.note_checksums(accepted_parts(job))
-
-    def note_checksums(self, refs: list[PartRef]) -> list[PartRef]:
-        """Note the checksums of parts that count; return these."""
-        self._checksums.update({(ref.split, ref.partition): ref.checksum for ref in refs})
-        return refs
-
-    def checksum(self, split: Split, partition: int) -> int:
-        """Return the checksum of a partition's rows; 0 if there is none."""
-        return self._checksums.get((split, partition), 0)
-
-    def collect(self, refs: Sequence[PartRef]) -> list[PartSummary]:
-        """Wait for the nodes' reports of parts; return the summaries.
-
-        The job's result and the reports take different paths, and either may be first. A node that is lost reports
-        nothing more; the parts that it has not reported are left out.
-        """
-        self.wait_for_parts(lambda: self.unreported(refs))
-        return [self.stored[ref] for ref in refs if ref in self.stored]
-
-    def unreported(self, refs: Sequence[PartRef]) -> list[PartRef]:
-        """Return the parts that nodes have yet to report."""
-        return [ref for ref in refs if ref not in self.stored and not self.monitor.nodes[ref.number].lost]
-
-    def wait_for_parts(self, missing: Callable[[], Sequence[PartRef]], until: Callable[[], bool] | None = None) -> None:
-        """Wait until no part is missing that a task has sent, the feed is over, or another condition holds.
-
-        Raises
-        ------
-        FeedError
-            If a node that still sends messages does not report its part.
-        """
-        fewest, since = 0, 0.0
-        while not self.monitor.wait(
-            lambda: self.is_over or (until is not None and until()) or not missing(), _CHECK_SECONDS
-        ):
-            self.timeout.check()
-            with self.monitor.lock:
-                absent = missing()
-                if len(absent) != fewest:
-                    fewest, since = len(absent), time.monotonic()
-                for ref in absent:
-                    if self.monitor.nodes[ref.number].last_message > since + _REPORT_SECONDS:
-                        raise FeedError(self._astray(ref, len(absent)))
-
-    def _astray(self, ref: PartRef, parts: int) -> str:
-        """Return the error of a part that its node does not report."""
-        node, others = self.monitor.nodes[ref.number], self.monitor.nodes
-        has = next((others[each.number] for each in self.stored if replace(each, number=ref.number) == ref), None)
-        found = f"{has.role} on {has.host} reports them" if has else "no other node reports them"
-        return (
-            f"partition {ref.partition % self.partition_numbers}: its task has sent the rows to {node.role} on "
-            f"{node.host}, which does not report them, and {found} (missing parts: {parts}). See whether what is "
-            "between the executors (a proxy, NAT) exchanges their addresses, and feed the rows again"
-        )
-
-    def manifests(self, parts: Sequence[PartSummary], split: Split) -> dict[int, SplitManifest]:
-        """Return the manifest of a split for each node that reads it."""
-        fed = self.fed
-        readers = [node.number for node in self.readers if node not in fed]
-        # Workers of parameter servers train asynchronously and need no even shards; when one of them dies the others
-        # go on, which they could not in the midst of a move. So do nodes that are started again alone.
-        together = not (self.monitor.spec.num_ps or self._attempt.restarts_nodes)
-        rebalance = self.request.rebalance and together
-        own = [part for part in parts if part.split is split]
-        contents = {part.partition: (part.rows, self.checksum(split, part.partition)) for part in own if part.rows}
-        placed = sorted((part.partition, part.number, contents[part.partition]) for part in own if part.rows)
-        self._compare(contents, split)
-        return build_manifests(
-            own, node_endpoints(fed), self.request.cache, rebalance, readers, google_crc32c.value(repr(placed).encode())
-        )
-
-    def _compare(self, contents: Contents, split: Split) -> None:
-        """Warn if Spark has computed other rows than before a restart."""
-        before = self.request.contents.get(split, contents)
-        self.request.contents[split] = contents
-        for partition in sorted(before.keys() | contents.keys()):
-            had, has = before.get(partition, (0, 0)), contents.get(partition, (0, 0))
-            if had != has:
-                now = f"{has[0]:,}" if had[0] != has[0] else "others, or the same in another order"
-                text = (
-                    "feed %d: Spark has computed other rows than before the restart (partition %d had %s rows, and now "
-                    "has %s): programs that resume within an epoch begin it again. cache() the DataFrame, or write it "
-                    "to files and feed these"
-                )
-                CONSOLE.log(_log, logging.WARNING, text, self.number, partition, f"{had[0]:,}", now)
-                return
-
-    def complete(self, parts: Sequence[PartSummary], numbers: Collection[int] | None = None) -> None:
-        """Send the programs what has arrived, which is all; if `numbers` are given, those of these nodes alone."""
-        if self.request.validation_column:
-            self.validation = self.manifests(parts, Split.VALIDATION)
-        if (
-            numbers is None
-            and not self.request.starts_early
-            and all(node.feed_wanted == self.number for node in self.fed)
-        ):
-            since = max([self._began, *(node.feed_wanted_since for node in self.fed)])
-            self.waited = time.monotonic() - since
-        for number, split in self.manifests(parts, Split.TRAIN).items():
-            if numbers is not None and number not in numbers:
-                continue
-            self.note_held(number, [partition for partition, _ in split.parts], split.rows.get(number, 0))
-            complete = FeedComplete(
-                self.number, split, self.validation.get(number), starts_early=self.request.starts_early
-            )
-            self.monitor.send(number, complete)
-
-    def note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
-        """Note which rows a node holds: they are named if it is lost."""
-        numbers = list(dict.fromkeys(each % self.partition_numbers for each in partitions))
-        self.monitor.nodes[number].holds = describe_rows(numbers, self.number, rows)
-
-    def wait(self, until: Callable[[], bool]) -> None:
-        """Wait for a condition.
-
-        Raises
-        ------
-        FeedError
-            If nothing progresses for as long as the request allows.
-        NodeError
-            If a node fails.
-        """
-        while not self.monitor.wait(until, _CHECK_SECONDS):
-            self.timeout.check()
-
-    def wait_until_over(self) -> None:
-        """Wait until the programs are done with the feed, however long that takes."""
-        self.monitor.wait(lambda: self.is_over)
-
-    def raise_root_cause(self) -> None:
-        """Raise the failure of a node, if there is one: tasks fail with the node that they feed, and know less."""
-        cause = self.monitor.find_cause()
-        if cause is not None:
-            raise cause
 
     @property
     def fed(self) -> list[Node]:
@@ -381,79 +231,168 @@ class FeedSession:
         """Whether the program of a node is done with this feed."""
         return node.returned or max(node.feed_wanted, node.first_feed) > self.number
 
+    def _manifests(self, parts: Sequence[PartSummary], split: Split) -> dict[int, SplitManifest]:
+        """Return the manifest of a split for each node that reads it."""
+        fed = self.fed
+        readers = [node.number for node in self.readers if node not in fed]
+        # Workers of parameter servers train asynchronously and need no even shards; when one of them dies the others
+        # go on, which they could not in the midst of a move. So do nodes that are started again alone.
+        together = not (self.monitor.spec.num_ps or self._attempt.restarts_nodes)
+        rebalance = self.request.rebalance and together
+        own = [part for part in parts if part.split is split]
+        self._compare(split, {part.partition: (part.rows, part.checksum) for part in own if part.rows})
+        placed = sorted((part.partition, part.number, part.rows, part.checksum) for part in own if part.rows)
+        fingerprint = google_crc32c.value(repr(placed).encode())
+        return build_manifests(own, node_endpoints(fed), self.request.cache, rebalance, readers, fingerprint)
+
+    def _compare(self, split: Split, contents: Contents) -> None:
+        """Warn if Spark has computed other rows than before a restart."""
+        before = self.request.contents.get(split, contents)
+        self.request.contents[split] = contents
+        for partition in sorted(before.keys() | contents.keys()):
+            had, has = before.get(partition, (0, 0)), contents.get(partition, (0, 0))
+            if had != has:
+                text = (
+                    "feed %d: Spark has computed other rows than before the restart (partition %d had %s rows, and now "
+                    "has %s): programs that resume within an epoch begin it again. cache() the DataFrame, or write it "
+                    "to files and feed these"
+                )
+                shown = f"{had[0]:,}", describe_others(had, has)
+                CONSOLE.log(_log, logging.WARNING, text, self.number, self.partition_of(partition), *shown)
+                return
+
     # ---- messages of the nodes (under the monitor's lock)
 
     def _on_message(self, node: Node, message: Any) -> None:
+        """Note what a message says of the rows; grant the steps that have become possible by it: most say nothing."""
         if isinstance(message, FeedReport) and message.feed != self.number:
             return  # a late one, of a feed that is over
-        if isinstance(message, PartsStored):
-            self.stored.update((part.ref, part) for part in message.parts if not self._is_streamed(part.split))
-        elif isinstance(message, RowsReceived):
-            self._received[node.number] = message.rows
-        elif isinstance(message, RowsConsumed):
-            self.consumed[node.number] = message.rows
-        self.strategy.on_message(node, message)
+        match message:
+            case PartsStored():
+                kept = [part for part in message.parts if self.request.keeps_rows or part.split is not Split.TRAIN]
+                self.stored.update((part.ref, part) for part in kept)
+            case RowsReceived():
+                self._received[node.number] = message.rows
+            case RowsConsumed():
+                self._consumed[node.number] = message.rows
+            case StreamOpened():
+                self._reading.add(node.number)
+            case Failed() if node.lost or node.state is NodeState.RESTARTING:
+                self.stored = {ref: part for ref, part in self.stored.items() if ref.number != node.number}
+                self._outdated = True
+        if self.request.starts_early:
+            possible = self._scheduler.receive(node.number, message)
+            if self._note_state(node) or possible:
+                self._grant()
+            if node.number in self._scheduler:
+                self._note_held(node.number, *self._scheduler.held(node.number))
 
-    def _is_streamed(self, split: Split) -> bool:
-        return self.request.is_streamed and split is Split.TRAIN
+    def _note_state(self, node: Node) -> bool:
+        """Note that a node takes no more rows, or that its program trains apart; return whether that is new."""
+        if node.number not in self._scheduler:
+            return False
+        if node.lost or self.is_done(node):
+            self._scheduler.leave(node.number)
+            return True
+        if node.serving and self._scheduler.shared:
+            self._scheduler.shared = False
+            return True
+        return False
+
+    def _note_held(self, number: int, partitions: Sequence[int], rows: int) -> None:
+        """Note which rows a node holds: they are named if it is lost."""
+        numbers = list(dict.fromkeys(map(self.partition_of, partitions)))
+        self.monitor.nodes[number].holds = describe_rows(numbers, self.number, rows)
+
+    def _grant(self) -> None:
+        """Send each node its next steps; before the first, the feed's columns, as its first rows have them."""
+        first = self._scheduler.first
+        # A held task feeds its node as soon as that is up, when others may not be connected yet.
+        if self._all_up and not self._has_begun and (first is not None or self._scheduler.finished):
+            self._has_begun = True
+            rows = dict.fromkeys((node.number for node in self.fed), 0)
+            train = SplitManifest(rows, columns=first.columns, schema=first.schema) if first else SplitManifest(rows)
+            kept, arrives = self.request.keeps_rows, bool(self.request.validation_column)
+            for node in self.readers:
+                validation = self._validation.get(node.number)
+                self.monitor.send(node.number, FeedBegins(self.number, train, validation, kept, arrives))
+        for number, grant in self._scheduler.grants().items():
+            self.monitor.send(number, grant)
+
+    # ---- waiting
+
+    def wait(self, until: Callable[[], bool], look: Callable[[], object] = lambda: None) -> None:
+        """Wait for a condition.
+
+        Parameters
+        ----------
+        until : callable
+            Returns whether it holds.
+        look : callable
+            Called from time to time; what it raises ends the wait.
+
+        Raises
+        ------
+        FeedError
+            If nothing progresses for as long as the request allows.
+        NodeError
+            If a node fails.
+        """
+        while not self.monitor.wait(until, _CHECK_SECONDS):
+            self.timeout.check()
+            with self.monitor.lock:
+                look()
+
+    @property
+    def counted_partitions(self) -> Set[int]:
+        """The partitions of which an attempt counts, if the programs take the rows as they arrive."""
+        return self._scheduler.partitions
+
+    def partition_of(self, part: int) -> int:
+        """Return the number of Spark's partition to which a part belongs, for errors."""
+        return part % self._partition_numbers
+
+    def raise_root_cause(self) -> None:
+        """Raise the failure of a node, if there is one: tasks fail with the node that they feed, and know less."""
+        cause = self.monitor.find_cause()
+        if cause is not None:
+            raise cause
 
     # ---- progress
 
     def _progress(self) -> Hashable:
-        tasks = self._job.tasks() if self._job is not None else ()
+        tasks = self._source.job.tasks() if self._source.job is not None else ()
         programs = tuple((node.feed_wanted, node.returned, node.serving) for node in self.monitor.nodes)
-        return tuple(self._received.items()), tuple(self.consumed.items()), len(self.stored), tasks, programs
+        return tuple(self._received.items()), tuple(self._consumed.items()), len(self.stored), tasks, programs
 
-    def rows_received(self, node: Node) -> int:
+    def _rows(self, node: Node) -> int:
         """Return how many rows have reached a node, as far as the driver knows."""
-        return max(self._received.get(node.number, 0), self.strategy.rows_received(node))
+        return max(self._received.get(node.number, 0), self._scheduler.rows.get(node.number, 0))
 
     def _describe(self) -> str:
         """Return which process waits for which."""
         parts = []
-        if self._job is not None:
-            done, running, total = self._job.tasks()
+        if self._source.job is not None:
+            done, running, total = self._source.job.tasks()
             parts.append(f"of the feeding job's tasks {done} of {total} are done and {running} are running")
         for node in self.fed:
-            received = f"{node.role} on {node.host} has received {self.rows_received(node):,} {self.request.unit}"
-            parts.append(received + self.strategy.describe(node))
+            received = f"{node.role} on {node.host} has received {self._rows(node):,} {self.request.unit}"
+            if not self.request.starts_early:
+                took = " and waits for the rest"
+            elif node.number not in self._reading:
+                took = f", and its program has not begun to read them ({self.request.read_with})"
+            else:
+                took = f", of which its program has taken {self._consumed.get(node.number, 0):,}"
+            parts.append(received + took)
         text = "; ".join(parts) + ". Look at the job in Spark's UI and at the nodes' output, or raise timeout"
-        advice = self.strategy.advice()
-        return f"{text}. {advice}" if advice else text
+        return text + self._advice()
 
-
-class CompleteFeed:
-    """What feeds have in common whose programs begin when all rows have arrived."""
-
-    def __init__(self, session: FeedSession) -> None:
-        self._session = session
-
-    def gather(self, data: "DataFrame", spec: FeedSpec) -> list[PartSummary]:
-        """Run the job; return what the nodes have stored."""
-        return self._session.collect(self._session.send(data, spec))
-
-    def on_message(self, node: Node, message: Any) -> None:
-        """Do nothing: the session notes what it needs."""
-
-    def rows_received(self, _node: Node) -> int:
-        """Return 0: what a node has received it reports itself."""
-        return 0
-
-    def describe(self, _node: Node) -> str:
-        """Return that a node waits for the other rows."""
-        return " and waits for the rest"
-
-    def advice(self) -> str:
-        """Return no advice."""
-        return ""
-
-
-class CachedFeed(CompleteFeed):
-    """Rows that the nodes keep, sent by a Spark job."""
-
-    def feed(self, data: "DataFrame | None") -> None:
-        """Run the job, complete the feed, and wait until the programs are done with it."""
-        assert data is not None
-        session = self._session
-        session.complete(self.gather(data, session.training_spec))
-        session.wait_until_over()
+    def _advice(self) -> str:
+        """Return which workers have run out of rows, if the others may wait for them in a step."""
+        dry = [str(each.role) for each in self.fed if self._rows(each) <= self._consumed.get(each.number, 0)]
+        if not self.request.starts_early or self._scheduler.shared or not 0 < len(dry) < len(self.fed):
+            return ""
+        return (
+            f". {', '.join(dry)} has no rows left: if the workers train in step, the others wait for it; let all take "
+            "as many steps and call terminate() then, or use ctx.dataset, whose steps are even"
+        )

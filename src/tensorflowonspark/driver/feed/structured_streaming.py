@@ -10,8 +10,7 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from tensorflowonspark.driver.feed.session import PARTITIONS_PER_BATCH
-from tensorflowonspark.driver.feed.streamed import StreamedFeed
+from tensorflowonspark.driver.feed.session import PARTITIONS_PER_BATCH, FeedSession
 from tensorflowonspark.errors import ClusterError, FeedError
 
 if TYPE_CHECKING:
@@ -47,12 +46,12 @@ class StreamingFeed:
     def __init__(
         self,
         data: "DataFrame",
-        stream: StreamedFeed,
+        session: FeedSession,
         checkpoint: str | None,
         trigger: Mapping[str, Any],
         on_end: Callable[[], None],
     ) -> None:
-        self._stream = stream
+        self._session = session
         self._on_end = on_end
         self._between = Lock()  # held while a micro-batch is fed
         self._ending = Lock()
@@ -72,22 +71,22 @@ class StreamingFeed:
     def _feed_batch(self, frame: "DataFrame", batch: int) -> None:
         """Feed one micro-batch (called by Spark, one at a time); raising leaves it unacknowledged."""
         with self._between:
-            if self._stopping or self._stream.session.is_over:
+            if self._stopping or self._session.is_over:
                 raise FeedError("the feed has been stopped")
             try:
-                self._stream.feed_batch(frame, self._batches * PARTITIONS_PER_BATCH)
+                self._session.feed_batch(frame, self._batches * PARTITIONS_PER_BATCH)
             except BaseException as error:
                 self._error = error
                 raise
             self._batches += 1
-            if self._stream.session.is_over:
+            if self._session.is_over:
                 raise FeedError("the programs have ended before the end of a micro-batch")
             self._acknowledged = batch
 
     def _watch(self) -> None:
         """End the feed when its query ends, or the programs do."""
         while not self._ended:
-            if self._stream.session.is_over or not self.query.isActive:
+            if self._session.is_over or not self.query.isActive:
                 with suppress(Exception):  # `wait` and `stop` raise it
                     self.stop()
                 return
@@ -117,7 +116,7 @@ class StreamingFeed:
             self.query.stop()
         try:
             if self._error is None:
-                self._stream.end_stream()
+                self._session.end()
         except ClusterError as error:
             self._error = error
         finally:
@@ -162,6 +161,6 @@ class StreamingFeed:
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
-        failed = self.query.exception() if self._ended and not self._stream.session.is_over else None
+        failed = self.query.exception() if self._ended and not self._session.is_over else None
         if failed is not None and not self._stopping:
             raise FeedError(f"the streaming query failed: {failed}") from failed

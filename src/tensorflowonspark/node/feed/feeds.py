@@ -13,6 +13,7 @@ from tensorflowonspark import transport
 from tensorflowonspark.errors import FailureKind, FeedError
 from tensorflowonspark.feed_messages import (
     FIRST_FILE_FEED,
+    FeedBegins,
     FeedComplete,
     Move,
     PartHeader,
@@ -75,20 +76,20 @@ class Feeds:
         if server is not None:
             link.follow_feeds(self._rebalance)
 
-    def _rebalance(self, complete: FeedComplete) -> None:
+    def _rebalance(self, feed: FeedBegins | FeedComplete) -> None:
         """Send the rows of this node that the plan moves to others (in a separate thread)."""
         assert self._server is not None
         try:
-            for split, manifest in ((Split.TRAIN, complete.train), (Split.VALIDATION, complete.validation)):
+            for split, manifest in ((Split.TRAIN, feed.train), (Split.VALIDATION, feed.validation)):
                 if manifest is not None:
-                    self._send_moves(self._server.cache, complete.feed, split, manifest)
+                    self._send_moves(self._server.cache, feed.feed, split, manifest)
         except Exception as error:
             # The receiver waits for these rows, so the failure is reported before the program asks for its own.
             kind = FailureKind.PEER_LOST if isinstance(error, ConnectionLost) else FailureKind.RAISED
             self._link.send(Failed(kind, f"it could not send rows to another worker ({error})"))
         finally:
             with self._changed:
-                self._rebalanced.add(complete.feed)
+                self._rebalanced.add(feed.feed)
                 self._changed.notify_all()
 
     def _send_moves(self, cache: Cache, feed: int, split: Split, manifest: SplitManifest) -> None:
@@ -107,8 +108,8 @@ class Feeds:
                 _send(cache.shard(feed, split, manifest.parts), start, move, header, self._setup.credentials)
                 start += move.rows
 
-    def next(self) -> FeedComplete | None:
-        """Return the next feed once it is complete or streams, and drop those before; None if no other one comes."""
+    def next(self) -> FeedBegins | FeedComplete | None:
+        """Return the next feed once it begins or is complete, and drop those before; None if no other one comes."""
         spec = self._setup.spec
         if self._setup.role not in (*spec.fed, spec.chief_role):
             raise FeedError(f"{self._setup.role} is not fed: rows go to {', '.join(map(str, spec.fed))}")
@@ -156,48 +157,49 @@ class Feeds:
         assert self._server is not None
         if number:
             self._server.cache.drop(number - 1)
-        complete = self._link.wait_for_feed(number)
-        if complete is None:
+        feed = self._link.wait_for_feed(number)
+        if feed is None:
             raise FeedError(f"feed {number} does not exist")
-        return self.open(complete)
+        return self.open(feed)
 
-    def open(self, complete: FeedComplete) -> Feed:
+    def open(self, feed: FeedBegins | FeedComplete) -> Feed:
         """Return this node's rows of a feed."""
         # A program that has finished a feed drops its rows, including those for others.
         with self._changed:
-            self._changed.wait_for(lambda: complete.feed in self._rebalanced)
+            self._changed.wait_for(lambda: feed.feed in self._rebalanced)
         assert self._server is not None
-        validation = None
-        if complete.validation is not None:
-            validation = self._validation_feed(complete)
-        if not complete.streams:
-            shard = _cached_rows(self._server.cache, complete.feed, Split.TRAIN, complete.train, self._setup.number)
-            self._opened = self._make(complete, shard, validation, RowSource.CACHE)
+        if isinstance(feed, FeedComplete):
+            shard = _cached_rows(self._server.cache, feed.feed, Split.TRAIN, feed.train, self._setup.number)
+            self._opened = self._make(feed, shard, self._kept_validation(feed), RowSource.CACHE)
             return self._opened
+        validation = self._kept_validation(feed)
+        if feed.validation_arrives:
+            rows = self._arriving_rows(feed.feed, Split.VALIDATION, None)
+            validation = Feed(feed.train, rows, self.numbers, self._setup.number, _ignore)
         stream = Stream(
-            complete.feed,
+            feed.feed,
             self._server.cache,
-            partial(self._link.wait_for_grant, complete.feed),
-            partial(self._link.wait_for_step, complete.feed),
+            partial(self._link.wait_for_grant, feed.feed),
+            partial(self._link.wait_for_step, feed.feed),
             self._link.send,
             self._report,
         )
-        if not complete.starts_early:
+        if not feed.kept:
             self._opened = None
-            return self._make(complete, stream, validation, RowSource.SPARK)
-        rows = self._arriving_rows(complete.feed, Split.TRAIN, stream)
-        self._opened = self._make(complete, rows, validation, RowSource.SPARK)
+            return self._make(feed, stream, validation, RowSource.SPARK)
+        arriving = self._arriving_rows(feed.feed, Split.TRAIN, stream)
+        self._opened = self._make(feed, arriving, validation, RowSource.SPARK)
         return self._opened
 
     def _make(
         self,
-        complete: FeedComplete,
+        feed: FeedBegins | FeedComplete,
         rows: Shard | ArrivingRows | Stream,
         validation: Feed | None,
         source: RowSource,
     ) -> Feed:
-        pace = self._measure(complete.feed, source)
-        return Feed(complete.train, rows, self.numbers, self._setup.number, self._report, validation, pace)
+        pace = self._measure(feed.feed, source)
+        return Feed(feed.train, rows, self.numbers, self._setup.number, self._report, validation, pace)
 
     def _arriving_rows(self, feed: int, split: Split, stream: Stream | None) -> ArrivingRows:
         """Return the rows of a split of a feed that starts early."""
@@ -230,16 +232,14 @@ class Feeds:
         if self._setup.role in self._setup.spec.fed:
             self._report(progress)
 
-    def _validation_feed(self, complete: FeedComplete) -> Feed:
+    def _kept_validation(self, feed: FeedBegins | FeedComplete) -> Feed | None:
+        """Return the rows to validate on, if the nodes have them."""
+        if feed.validation is None:
+            return None
         assert self._server is not None
-        assert complete.validation is not None
-        feed, manifest, number = complete.feed, complete.validation, self._setup.number
-        rows: Shard | ArrivingRows
-        if complete.validation_arrives:
-            rows = self._arriving_rows(feed, Split.VALIDATION, None)
-        else:
-            rows = _cached_rows(self._server.cache, feed, Split.VALIDATION, manifest, number)
-        return Feed(manifest, rows, self.numbers, number, _ignore)
+        number = self._setup.number
+        rows = _cached_rows(self._server.cache, feed.feed, Split.VALIDATION, feed.validation, number)
+        return Feed(feed.validation, rows, self.numbers, number, _ignore)
 
     def _report(self, progress: Progress) -> None:
         self._link.in_epoch = progress.step < progress.steps

@@ -172,7 +172,7 @@ class FileFeeds:
     ) -> FeedComplete:
         """Report what was listed, and stored or counted; wait until all workers have."""
         self.link.send(FilesRead(feed, call, _fingerprint(splits), parts, counts, streams))
-        return self.link.wait_for_file_feed(feed)
+        return self.link.wait_for_rows(feed)
 
     def _agree_on_rows(self, feed: int, call: str, groups: list[RowGroup]) -> list[RowGroup]:
         """Wait until all workers have listed the same row groups; return those with rows that pass the filter."""
@@ -182,7 +182,8 @@ class FileFeeds:
         share = self._own_share(groups)
         counted = _count([groups[number] for number in share])
         counts = tuple((number, group.rows) for number, group in zip(share, counted, strict=True))
-        found = dict(self._agree(feed, call, groups, counts=counts).counts)
+        self._agree(feed, call, groups, counts=counts)
+        found = self.link.wait_for_counts(feed)
         return [replace(group, rows=found[number]) for number, group in enumerate(groups) if found[number]]
 
     def _own_share(self, splits: Sequence[FileSplit]) -> Sequence[int]:

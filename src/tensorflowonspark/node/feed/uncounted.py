@@ -1,6 +1,6 @@
 """Rows of files whose number is unknown: the first epoch by granted steps, in which they are counted, and all others.
 
-The workers that train together report to the driver what they have read (`RowsReceived`), which grants them as many
+The workers that train together report to the driver what they have read (`RowsRead`), which grants them as many
 steps; and at the end their number of rows (`FilesCounted`), which it sends to all. A worker whose steps depend on no
 other one takes whatever it has read.
 """
@@ -13,7 +13,7 @@ from functools import partial
 from tensorflowonspark.feed_messages import (
     FilesCounted,
     PartSummary,
-    RowsReceived,
+    RowsRead,
     Shares,
     SplitManifest,
     StepGrant,
@@ -67,7 +67,7 @@ class UncountedRows:
         """
 
         def send_rows(rows: int) -> None:
-            link.send(RowsReceived(feed, rows))
+            link.send(RowsRead(feed, rows))
 
         def send_count(rows: int) -> None:
             link.send(FilesCounted(feed, rows))
@@ -80,13 +80,13 @@ class UncountedRows:
             return None if grant is None else replace(grant, parts=counting.arrived())
 
         def arrived() -> SplitManifest | None:
-            counts = link.arrived(feed)
-            return None if counts is None else replace(self._manifest, rows=counts.train.rows)
+            counts = link.counts(feed)
+            return None if counts is None else replace(self._manifest, rows=counts)
 
         def wait() -> tuple[SplitManifest, FileRows]:
             rows = self._counted(counting)
             send_count(rows.rows)
-            return replace(self._manifest, rows=link.wait_for_rows(feed).train.rows), rows
+            return replace(self._manifest, rows=link.wait_for_counts(feed)), rows
 
         stream = _FileStream(
             feed, self._splits, counting, next_grant, partial(link.wait_for_step, feed), link.send, report

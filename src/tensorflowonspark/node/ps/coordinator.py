@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import FeedComplete, Split, SplitManifest
+from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, Split, SplitManifest
 from tensorflowonspark.node.feed.epochs import shares_of
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.tables import FilesToRead
@@ -28,7 +28,7 @@ class CoordinatedFeed:
 
     Parameters
     ----------
-    complete : FeedComplete
+    complete : FeedBegins or FeedComplete
         The feed's rows and columns.
     passes : callable
         Returns the number of passes over a split of a feed that all workers have ended.
@@ -60,7 +60,7 @@ class CoordinatedFeed:
 
     def __init__(
         self,
-        complete: FeedComplete,
+        complete: FeedBegins | FeedComplete,
         passes: Callable[[int, Split], int],
         split: Split = Split.TRAIN,
         files: FilesToRead | None = None,
@@ -69,7 +69,7 @@ class CoordinatedFeed:
         self._files = files
         self._passes = passes
         self._split = split
-        self._streams = complete.streams and split is Split.TRAIN
+        self._streams = isinstance(complete, FeedBegins) and split is Split.TRAIN
         manifest = complete.train if split is Split.TRAIN else complete.validation
         self._manifest: SplitManifest = manifest or SplitManifest({})
         validates = split is Split.TRAIN and complete.validation is not None
