@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.node.driver_link import Link, NodeSetup, report_seconds
-from tensorflowonspark.node.feed.epochs import Batches
+from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.feed.files import FileFeeds

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.driver.feed.file_streams import FileStream
 from tensorflowonspark.feed_messages import FilesCounted, RowsCounted, RowsRead, Shares, StepGrant, StreamOpened
-from tensorflowonspark.node.feed.epochs import plan_epoch
+from tensorflowonspark.node.feed.plan import plan_epoch
 from tests.support.scripted import take_steps
 
 

@@ -12,7 +12,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import exchange
 from tensorflowonspark.keras.jax import cluster
 from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, padded
-from tensorflowonspark.node.feed.epochs import plan_epoch
+from tensorflowonspark.node.feed.plan import plan_epoch
 
 SHAPES = (((3,), "float32"),)
 
@@ -67,13 +67,12 @@ def test_padding_repeats_rows_and_has_the_weight_minus_zero():
         padded(tree, (np.arange(2),), 2, 3, "fit")
 
 
-def test_all_batches_of_a_feed_are_equal_on_jax(monkeypatch):
-    monkeypatch.setattr(cluster, "_clusters", [SimpleNamespace(started=True)])
-    plans = [plan_epoch([30, 11, 1], 16, index) for index in range(3)]
+def test_all_batches_of_a_feed_are_equal_on_jax():
+    plans = [plan_epoch([30, 11, 1], 16, index, equal=True) for index in range(3)]
     assert {(plan.batch_rows, plan.steps) for plan in plans} == {(6, 5)}
     assert {plan.real_rows(step) + plan.padding(step) for plan in plans for step in range(5)} == {6}
     assert sum(plan.real_rows(step) for plan in plans for step in range(5)) == 42
-    assert plan_epoch([5], 4, 0).padding(1) == 0  # one worker has short batches
+    assert plan_epoch([5], 4, 0, equal=True).padding(1) == 0  # one worker has short batches
 
 
 class Torch:

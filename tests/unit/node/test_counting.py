@@ -16,11 +16,11 @@ from tensorflowonspark.columns import summarize
 from tensorflowonspark.driver.feed.file_streams import FileStream
 from tensorflowonspark.errors import FeedError, TFRecordError
 from tensorflowonspark.feed_messages import RowsCounted, SplitManifest, StepGrant
-from tensorflowonspark.node.feed.epochs import Epochs, plan_epoch
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.file_splits import tfrecord_splits
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
+from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 from tensorflowonspark.tfrecords.encode import encode
 from tensorflowonspark.tfrecords.framing import framed
@@ -55,7 +55,7 @@ def splits_of(counts):
 
 
 def feed_of(splits, manifest=IDS, row_bytes=8.0, limit=1 << 20):
-    rows = UncountedRows(splits, manifest, row_bytes, limit).alone(0, lambda progress: None)
+    rows = UncountedRows(splits, manifest, row_bytes, limit).alone(0)
     return Feed(manifest, rows, [0], 0, lambda progress: None)
 
 
@@ -74,12 +74,9 @@ def test_the_first_epoch_is_that_of_counted_rows(counts, batch_size, limit, seed
     """So it can be resumed within it, by a pass over rows that have been counted."""
     known = FileRows(splits_of(counts), 8.0, limit)
     selection = Selection(IDS, FeatureOptions(features=["id"]))
-    plan = plan_epoch([known.rows], batch_size, 0)
-    expected = [
-        [values["id"][real].tolist() for values, real in epoch()]
-        for epoch in [Epochs(known, selection, plan, lambda progress: None, seed)]
-        for _ in range(2)
-    ]
+    share = Share(SplitManifest({0: known.rows}), known, [0], 0, lambda progress: None)
+    passes = share.passes(selection, batch_size, seed)
+    expected = [[values["id"][real].tolist() for values, real in passes()] for _ in range(2)]
     feed = feed_of(splits_of(counts), limit=limit)
     batches = feed.batches(batch_size, features=["id"], shuffle=seed is not None, seed=seed or 0)
     assert feed.total_rows is None
@@ -107,7 +104,7 @@ class Workers:
             return list(threads.map(lambda number: self._run(number, batch_size, first_step), range(len(self._splits))))
 
     def _run(self, number, batch_size, first_step):
-        rows = UncountedRows(self._splits[number], IDS, 8.0, 2000).together(7, self._link(number), lambda _: None)
+        rows = UncountedRows(self._splits[number], IDS, 8.0, 2000).together(7, self._link(number))
         feed = Feed(IDS, rows, list(range(len(self._splits))), number, lambda _: None)
         return ids_of(feed.batches(batch_size, features=["id"], seed=5, first_step=first_step))
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tensorflowonspark.columns import summarize
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
-from tensorflowonspark.node.feed.epochs import Epochs, plan_epoch
 from tensorflowonspark.node.feed.file_rows import FileRows
+from tensorflowonspark.node.feed.plan import plan_epoch
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
+from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 
 
@@ -40,12 +41,16 @@ def splits_of(counts):
     return [Split(sum(counts[:number]), rows) for number, rows in enumerate(counts)]
 
 
+def passes_over(source, selection, batch_size, others=(), seed=None):
+    manifest = SplitManifest(dict(enumerate([source.rows, *others])))
+    return Share(manifest, source, list(manifest.rows), 0, lambda progress: None).passes(selection, batch_size, seed)
+
+
 def epoch_of(source, selection, batch_size, others=(), seed=None, epoch=0, step=0):
     """Return the real ids of each step of an epoch."""
-    plan = plan_epoch([source.rows, *others], batch_size, 0)
-    epochs = Epochs(source, selection, plan, lambda progress: None, seed)
-    epochs.resume_at(epoch, step)
-    return [values["id"][real].tolist() for values, real in epochs()]
+    passes = passes_over(source, selection, batch_size, others, seed)
+    passes.resume_at(epoch, step)
+    return [values["id"][real].tolist() for values, real in passes()]
 
 
 rows_of_splits = st.lists(st.integers(0, 60), max_size=8)
@@ -99,9 +104,8 @@ def read(path, limit=1 << 20):
 def test_parquet_is_read_by_row_groups_within_its_limit(parquet):
     source, selection = read(parquet, limit=200_000)
     before, most = pa.total_allocated_bytes(), 0
-    plan = plan_epoch([source.rows], 20, 0)
     ids = []
-    for values, _ in Epochs(source, selection, plan, lambda progress: None, 3)():
+    for values, _ in passes_over(source, selection, 20, seed=3)():
         assert (values["x"][:, 0] == values["id"]).all()
         ids += values["id"].tolist()
         most = max(most, pa.total_allocated_bytes() - before)

@@ -1,181 +1,208 @@
-"""Rows of a feed that starts early: one pass over them as they arrive, and all others over rows of known number.
+"""Rows that arrive while the program takes them: the parts that count, in the steps that the driver grants.
 
-The first pass that a program begins takes the steps that the driver grants, as in a stream. All workers run the same
-program, so it is the same pass on all of them. Any other pass begins when all rows have arrived; or, of files that are
-read in each epoch, when they have been counted.
+Tasks send parts to the node, which holds them up to a limit (`Cache`); files are read ahead (`CountingPass`). The
+driver grants one part for each partition, and the number of steps that all workers can take with their rows
+(`driver/feed/scheduler.py`). No row is handed out before its part is granted, so a task that Spark repeats adds no row
+twice.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from threading import Lock
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
-import numpy as np
+import pyarrow as pa
 
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import SplitManifest
-from tensorflowonspark.keras.feed_tracking import state_pass
-from tensorflowonspark.node.feed.epochs import Epochs, Rows
-from tensorflowonspark.node.feed.selection import Batch, Selection
-from tensorflowonspark.node.feed.shard import Allocate
-from tensorflowonspark.node.feed.stream import Stream
+from tensorflowonspark.feed_messages import (
+    InputStarved,
+    PartSummary,
+    RowsConsumed,
+    Shares,
+    SplitManifest,
+    StepGrant,
+    StreamOpened,
+)
+from tensorflowonspark.node.feed.rows import Rows
+from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.shard import Shard
 
-__all__ = ["ArrivingPasses", "ArrivingRows"]
+__all__ = ["ArrivingParts", "ArrivingRows", "PartStore"]
+
+_REPORT_SECONDS = 0.3  # between two counts of the rows consumed
+_STARVED_SECONDS = 1.0  # that a step waits for rows before the driver learns of it
+_Part = tuple[Shard, Sequence[PartSummary], Callable[[], None]]
 
 
-class ArrivingRows:
-    """The rows of one worker.
+class PartStore(Protocol):
+    """Holds the parts (`Cache`, and for files `CountingPass`)."""
 
-    Parameters
-    ----------
-    stream : Stream or None
-        The rows as they arrive; None if every pass waits for all of them, as over rows to validate on.
-    arrived : callable
-        Returns what all workers have; None as long as rows arrive.
-    wait : callable
-        Waits until all rows have arrived; returns what all workers have, and this worker's rows.
-    repeatable : bool
-        Whether the pass over the rows as they arrive has the order of the first epoch over all rows, so that it can be
-        resumed within that.
+    def take_part(self, feed: int, part: tuple[int, int]) -> _Part:
+        """Return a part, the summaries of its rows, and a function to call when all its rows have been handed out."""
+
+    def drop_part(self, feed: int, part: tuple[int, int]) -> None:
+        """Drop a part that does not count."""
+
+    def program_waits(self, feed: int, waits: bool) -> None:
+        """Record whether the program waits for rows, having consumed all that were granted."""
+
+
+def _check_kinds(selection: Selection, summary: PartSummary) -> None:
+    selection.check(SplitManifest({}, columns=summary.columns))
+
+
+@dataclass
+class ArrivingParts:
+    """The parts of one feed on this worker, which are handed out once.
 
     Attributes
     ----------
-    stream, wait, repeatable
-        The same.
+    feed : int
+        The feed's number.
+    store : PartStore
+        Holds the parts.
+    next_grant : callable
+        Returns the driver's next `StepGrant`; waits for it, at most for the seconds given.
+    granted : callable
+        Waits until a step is granted, or the feed ends; returns the number of steps granted so far. None if workers
+        take no steps together.
+    send : callable
+        Sends a message to the driver.
+    check : callable
+        Raises if the rows of a part are not of the kinds of the first rows.
+    begin, end : callable
+        Called before and after the pass, the first with the rows of a cycle of steps and the seed of their order.
+    """
+
+    feed: int
+    store: PartStore
+    next_grant: Callable[..., StepGrant | None]
+    granted: Callable[[int], int | None]
+    send: Callable[[object], None]
+    check: Callable[[Selection, PartSummary], None] = _check_kinds
+    begin: Callable[[int, Sequence[int] | None], object] = lambda _rows, _seed: None
+    end: Callable[[], object] = lambda: None
+    _opened: bool = field(default=False, init=False)
+
+    def open(self, shares: Shares | None) -> None:
+        """Report that the program begins to take rows, in steps with these shares of this worker or without steps.
+
+        Raises
+        ------
+        FeedError
+            If they have been taken before.
+        """
+        if self._opened:
+            raise FeedError(
+                "the rows of a stream can be passed over just once (one epoch, one data set): feed them with "
+                "cache='disk' for more passes, or use steps_per_epoch"
+            )
+        self._opened = True
+        self.send(StreamOpened(self.feed, shares))
+
+    def wait(self, taken: int, *, alone: bool = False) -> StepGrant:
+        """Wait for the next grant of a program that has taken all rows before.
+
+        Parameters
+        ----------
+        taken : int
+            How many these were.
+        alone : bool
+            Whether this is a worker of asynchronous training, whose steps depend on no other worker's.
+
+        Raises
+        ------
+        FeedError
+            If no further rows come because of a failure.
+        """
+        self.send(RowsConsumed(self.feed, taken))
+        self.store.program_waits(self.feed, True)
+        while (grant := self.next_grant(_STARVED_SECONDS if alone else None)) is None:
+            # A coordinator that waits for this step schedules none on the workers that have rows, and the driver grants
+            # this worker none before they have consumed theirs.
+            self.send(InputStarved(self.feed))
+        self.store.program_waits(self.feed, False)
+        if grant.failed:
+            raise FeedError(f"the stream broke off after {taken} rows: {grant.failed}")
+        return grant
+
+    def parts(self, grant: StepGrant) -> Iterator[tuple[int, _Part]]:
+        """Yield the parts that a grant counts, by their numbers; drop those that do not."""
+        for part in grant.dropped:
+            self.store.drop_part(self.feed, part)
+        for part in grant.parts:
+            yield part[0], self.store.take_part(self.feed, part)
+
+    @property
+    def known_steps(self) -> int:
+        """Number of steps that the driver has granted."""
+        return self.granted(-1) or 0
+
+    def has_step(self, step: int) -> bool:
+        """Return whether there is a step, above 0; wait until it is granted, or the feed ends."""
+        granted = self.granted(step)
+        return granted is None or granted > step
+
+    def partitions(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Yield the batches of one partition after the other as they were sent; workers take no steps together.
+
+        Take all batches of a partition before the next one.
+        """
+        self.open(None)
+        taken, end = 0, False
+        while not end:
+            grant = self.wait(taken)
+            for _, (shard, _, release) in self.parts(grant):
+                yield self._report_consumed(shard, taken)
+                taken += shard.rows
+                release()
+            end = grant.end
+
+    def _report_consumed(self, shard: Shard, taken: int) -> Iterator[pa.RecordBatch]:
+        reported = time.monotonic()
+        for batch in shard.batches:
+            yield batch
+            taken += batch.num_rows
+            if time.monotonic() - reported > _REPORT_SECONDS:
+                reported = time.monotonic()
+                self.send(RowsConsumed(self.feed, taken))
+
+
+@dataclass
+class ArrivingRows:
+    """The rows of one worker that arrive; if they are kept, all passes but one wait until all are there.
+
+    The first pass that a program begins takes the rows as they arrive. All workers run the same program, so it is the
+    same pass on all of them.
+
+    Attributes
+    ----------
+    parts : ArrivingParts or None
+        The rows as they arrive; None if every pass waits for all of them, as over rows to validate on.
+    arrived : callable
+        Returns what all workers have; None as long as rows arrive.
+    wait : callable or None
+        Waits until all rows have arrived, or of files been counted; returns what all workers have, and this worker's
+        rows. None if the rows are not kept.
+    repeatable : bool
+        Whether the pass over the rows as they arrive has the order of the first epoch over all rows, so that it can be
+        resumed within that.
     in_first_pass : bool
         Whether the pass that began last takes the rows as they arrive.
     all_taken : bool
         Whether the program has taken all rows in that pass.
     """
 
-    def __init__(
-        self,
-        stream: Stream | None,
-        arrived: Callable[[], SplitManifest | None],
-        wait: Callable[[], tuple[SplitManifest, Rows]],
-        *,
-        repeatable: bool = False,
-    ) -> None:
-        self.stream = stream
-        self.wait = wait
-        self.repeatable = repeatable
-        self._begun = False  # a pass has
-        self.in_first_pass = self.all_taken = False
-        self._arrived = arrived
-        self._lock = Lock()
+    parts: ArrivingParts | None
+    arrived: Callable[[], SplitManifest | None] = lambda: None
+    wait: Callable[[], tuple[SplitManifest, Rows]] | None = None
+    repeatable: bool = False
+    in_first_pass: bool = field(default=False, init=False)
+    all_taken: bool = field(default=False, init=False)
+    _begun: bool = field(default=False, init=False)  # a pass has
 
     def begin_pass(self, *, may_be_first: bool) -> bool:
         """Note that a pass begins; return whether it is the one over the rows as they arrive."""
-        with self._lock:
-            self.in_first_pass = may_be_first and not self._begun and self.stream is not None
-            self._begun = True
-            return self.in_first_pass
-
-    @property
-    def manifest(self) -> SplitManifest | None:
-        """What all workers have; None as long as rows arrive."""
-        return self._arrived()
-
-
-class ArrivingPasses:
-    """The passes of one dataset; each call starts one.
-
-    Parameters
-    ----------
-    rows : ArrivingRows
-        The rows.
-    selection : Selection
-        The columns to gather.
-    first_pass : callable or None
-        Starts the pass over the rows as they arrive; None if there is none.
-    epochs_over : callable
-        Returns the passes over this worker's rows of a feed that is complete.
-    first_step : int
-        The step of all passes at which the first of them begins; if the pass as rows arrive can't be repeated, it must
-        not be within that.
-    """
-
-    def __init__(
-        self,
-        rows: ArrivingRows,
-        selection: Selection,
-        first_pass: Callable[[], Iterator[Batch]] | None,
-        epochs_over: Callable[[Rows, SplitManifest], Epochs],
-        first_step: int,
-    ) -> None:
-        self._rows = rows
-        self._selection = selection
-        self._first_pass = first_pass
-        self._epochs_over = epochs_over
-        self._first_step = first_step
-        self._begin = 0, 0  # epoch and step
-        self._arrive = False  # the current pass takes the rows as they arrive
-        self._epochs: Epochs | None = None
-
-    def resume_at(self, epoch: int, step: int) -> None:
-        """Make the next pass the rest of an epoch, from a step on."""
-        self._begin, self._epochs = (epoch, step), None
-
-    def __call__(self) -> Iterator[Batch]:
-        """Yield the batches of a pass."""
-        return self._pass(Epochs.__call__)
-
-    def blocks(self, empty: Allocate = np.empty) -> Iterator[Batch]:
-        """Yield the rows of a pass in order, in blocks of one or several batches.
-
-        Parameters
-        ----------
-        empty : callable
-            Allocates the arrays into which numeric columns are gathered once all rows have arrived.
-        """
-        return self._pass(partial(Epochs.blocks, empty=empty))
-
-    @property
-    def known_steps(self) -> int:
-        """Number of steps of the current pass that are certain."""
-        if self._epochs is not None and not self._arrive:
-            return self._epochs.plan.steps
-        return 0 if self._rows.stream is None else self._rows.stream.known_steps
-
-    def has_step(self, step: int) -> bool:
-        """Return whether the current pass has a step, above 0; wait until that is certain."""
-        if not self._arrive:
-            return self._epochs is None or step < self._epochs.plan.steps
-        assert self._rows.stream is not None
-        found = self._rows.stream.has_step(step)
-        if not found:
-            self._end_first_pass()
-        return found
-
-    def _pass(self, read: Callable[[Epochs], Iterator[Batch]]) -> Iterator[Batch]:
-        resumed = self._first_step or self._begin != (0, 0)
-        self._arrive = self._rows.begin_pass(may_be_first=not resumed and not state_pass())
-        if not self._arrive:
-            yield from read(self._all_rows())
-            return
-        assert self._first_pass is not None
-        yield from self._first_pass()
-        self._end_first_pass()
-
-    def _end_first_pass(self) -> None:
-        self._rows.all_taken = True
-        self._begin = 1, 0
-
-    def _all_rows(self) -> Epochs:
-        if self._epochs is None:
-            manifest, rows = self._rows.wait()
-            if not manifest.schema:
-                raise FeedError("the data has no rows to validate on")
-            self._selection.check(manifest)
-            epochs = self._epochs_over(rows, manifest)
-            epoch, step = self._begin
-            if self._first_step:
-                epoch, step = divmod(self._first_step, max(1, epochs.plan.steps))
-                if not (epoch or self._rows.repeatable):
-                    raise FeedError(
-                        f"first_step={self._first_step}: the first epoch has {epochs.plan.steps} steps, and of a feed "
-                        "with start='first_rows' it can't be resumed, since its rows come in the order of their "
-                        "arrival: use start='all_rows', or save checkpoints after epochs only"
-                    )
-            epochs.resume_at(epoch, step)
-            self._epochs = epochs
-        return self._epochs
+        first = self.parts is not None and (self.wait is None or (may_be_first and not self._begun))
+        self.in_first_pass, self._begun = first, True
+        return first

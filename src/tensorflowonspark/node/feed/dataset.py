@@ -17,13 +17,11 @@ import pyarrow as pa
 import tensorflow as tf
 
 from tensorflowonspark.columns import Array, Kind, Ragged, zeros
-from tensorflowonspark.feed_messages import Shares
-from tensorflowonspark.keras.feed_tracking import PassLength, note_length, state_pass
+from tensorflowonspark.keras.feed_tracking import note_length, state_pass
 from tensorflowonspark.keras.provenance import SHARE, add_source
 from tensorflowonspark.keras.shards import mark_shard
-from tensorflowonspark.node.feed.arriving import ArrivingPasses
-from tensorflowonspark.node.feed.epochs import Epochs
 from tensorflowonspark.node.feed.pace import PaceMeter
+from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.selection import Batch, Selection, real_rows
 
 __all__ = ["aligned_empty", "assemble", "flat_arrays", "flat_specs", "make_dataset"]
@@ -31,40 +29,22 @@ __all__ = ["aligned_empty", "assemble", "flat_arrays", "flat_specs", "make_datas
 _PREFETCH_BATCHES = 2
 
 
-def make_dataset(
-    passes: Callable[[], Iterator[Batch]],
-    selection: Selection,
-    shares: Shares,
-    steps: int | None,
-    length: PassLength | None = None,
-    pace: PaceMeter | None = None,
-) -> tf.data.Dataset:
+def make_dataset(passes: Passes, pace: PaceMeter | None = None) -> tf.data.Dataset:
     """Return batches as a ``tf.data.Dataset``.
 
     Parameters
     ----------
-    passes : Epochs or callable
-        Starts a new pass.
-    selection : Selection
-        The columns, and the structure of an element.
-    shares : Shares
-        Rows of each batch.
-    steps : int or None
-        The number of batches of a pass, if it is known.
-    length : PassLength, optional
-        What becomes known of it otherwise.
+    passes : Passes
+        The passes over the rows.
     pace : PaceMeter, optional
         Measures the passes.
     """
-    batch_rows = shares.most
-    # A call into Python costs as much as the rows of a batch. So cached rows come in blocks of several batches, which
-    # tf.data divides without a copy; it can't divide ragged ones, nor into batches that differ in size.
-    cached = isinstance(passes, (ArrivingPasses, Epochs))
-    in_blocks = cached and not shares.batch_size % shares.workers
+    selection, shares, batch_rows = passes.selection, passes.shares, passes.shares.most
+    # A call into Python costs as much as the rows of a batch. So rows come in blocks of several batches, which tf.data
+    # divides without a copy; it can't divide ragged ones, nor into batches that differ in size.
+    in_blocks = not shares.batch_size % shares.workers
     in_blocks = in_blocks and not any(kind.ragged for kind in selection.kinds.values())
-    source: Callable[[], Iterator[Batch]] = passes
-    if isinstance(passes, (ArrivingPasses, Epochs)) and in_blocks:
-        source = partial(passes.blocks, aligned_empty)
+    source = partial(passes.blocks, aligned_empty) if in_blocks else passes
 
     def arrays() -> Iterator[tuple[Array, ...]]:
         real_only = state_pass()
@@ -76,13 +56,13 @@ def make_dataset(
     dataset = _from_generator(arrays, selection)
     if in_blocks:
         dataset = dataset.rebatch(batch_rows)
-    if steps is not None:
-        if isinstance(passes, Epochs) and passes.plan.own_steps < steps:  # it makes the start of each pass longer
-            dataset = dataset.concatenate(_empty_batches(steps - passes.plan.own_steps, selection))
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
+    if passes.steps is not None and passes.plan is not None:
+        if passes.plan.own_steps < passes.steps:  # it makes the start of each pass longer
+            dataset = dataset.concatenate(_empty_batches(passes.steps - passes.plan.own_steps, selection))
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(passes.steps))
     dataset = mark_shard(dataset).prefetch(_PREFETCH_BATCHES)
-    if length is not None:
-        note_length(dataset, length)
+    if passes.arrive:
+        note_length(dataset, passes)
     return dataset
 
 

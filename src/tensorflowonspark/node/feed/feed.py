@@ -10,12 +10,13 @@ from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.feed.arriving import ArrivingPasses, ArrivingRows
-from tensorflowonspark.node.feed.epochs import Batches, Rows
+from tensorflowonspark.node.feed.arriving import ArrivingRows
+from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.pace import PaceMeter
-from tensorflowonspark.node.feed.passes import Share
+from tensorflowonspark.node.feed.passes import Passes
+from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions, Selection
-from tensorflowonspark.node.feed.stream import Stream
+from tensorflowonspark.node.feed.share import Share
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -33,8 +34,8 @@ class Feed:
     ----------
     manifest : SplitManifest
         The rows and columns of all workers.
-    rows : Rows, ArrivingRows or Stream
-        This worker's rows: for as many epochs as one likes, or for one.
+    rows : Rows or ArrivingRows
+        This worker's rows.
     numbers : sequence of int
         The node numbers of all workers that are fed, in their order.
     number : int
@@ -61,7 +62,7 @@ class Feed:
     def __init__(
         self,
         manifest: SplitManifest,
-        rows: Rows | ArrivingRows | Stream,
+        rows: Rows | ArrivingRows,
         numbers: Sequence[int],
         number: int,
         report: Callable[[Progress], None],
@@ -157,16 +158,7 @@ class Feed:
         """
         from tensorflowonspark.node.feed.dataset import make_dataset
 
-        wanted = DatasetOptions(**options)
-        selection = self._select(wanted)
-        passes = self._share.passes(selection, batch_size, wanted.order_seed, wanted.first_step, wanted.on_epoch_end)
-        shares = self._share.shares(batch_size)
-        length = self._share.stream or passes
-        if isinstance(length, (ArrivingPasses, Stream)):
-            # All workers must declare the same length, and on some all rows may have arrived.
-            return make_dataset(passes, selection, shares, None, length, self._pace)
-        steps = self._steps_of_passes(batch_size, wanted.first_step)
-        return make_dataset(passes, selection, shares, steps, None, self._pace)
+        return make_dataset(self._passes(batch_size, options), self._pace)
 
     @takes(DatasetOptions)
     def batches(self, batch_size: int, **options: "Unpack[DatasetKeywords]") -> Batches:
@@ -203,13 +195,7 @@ class Feed:
         1 [0 1 2 3] [0. 1. 0. 1.]
         1 [4 5] [0. 1.]
         """
-        wanted = DatasetOptions(**options)
-        selection = self._select(wanted)
-        passes = self._share.passes(selection, batch_size, wanted.order_seed, wanted.first_step, wanted.on_epoch_end)
-        length = self._share.stream or passes
-        if isinstance(length, (ArrivingPasses, Stream)):
-            return Batches(passes, selection, self._pace, length=length)
-        return Batches(passes, selection, self._pace, self._steps_of_passes(batch_size, wanted.first_step))
+        return Batches(self._passes(batch_size, options), self._pace)
 
     @takes(FeatureOptions)
     def validation_dataset(self, batch_size: int, **options: "Unpack[FeatureKeywords]") -> "tf.data.Dataset":
@@ -264,15 +250,14 @@ class Feed:
             for partition in ctx.feed().partitions():
                 table = pa.Table.from_batches(partition)
         """
-        stream = self._share.stream
-        if stream is None:
+        if self._share.is_kept or self._share.parts is None:
             raise FeedError("partitions() is for rows that come once: feed them with cache=None, or use batches()")
-        return _with_reports(stream.partitions())
+        return _with_reports(self._share.parts.partitions())
 
-    def _steps_of_passes(self, batch_size: int, first_step: int) -> int | None:
-        """Return the number of steps of each pass; None if the first one is shorter."""
-        steps = self.steps(batch_size)
-        return None if steps and first_step % steps else steps
+    def _passes(self, batch_size: int, options: "DatasetKeywords") -> Passes:
+        wanted = DatasetOptions(**options)
+        selection = self._select(wanted)
+        return self._share.passes(selection, batch_size, wanted.order_seed, wanted.first_step, wanted.on_epoch_end)
 
     def _select(self, options: FeatureOptions) -> Selection:
         if not self._manifest.schema:

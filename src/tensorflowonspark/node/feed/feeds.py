@@ -23,14 +23,14 @@ from tensorflowonspark.feed_messages import (
 )
 from tensorflowonspark.messages import Failed, FeedWanted, Progress
 from tensorflowonspark.node.driver_link import Link, NodeSetup, report_seconds
-from tensorflowonspark.node.feed.arriving import ArrivingRows
+from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.pace import PaceMeter
+from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.shard import Shard
-from tensorflowonspark.node.feed.stream import Stream
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.transport import ConnectionLost, Credentials
 
@@ -168,40 +168,28 @@ class Feeds:
         with self._changed:
             self._changed.wait_for(lambda: feed.feed in self._rebalanced)
         assert self._server is not None
-        if isinstance(feed, FeedComplete):
-            shard = _cached_rows(self._server.cache, feed.feed, Split.TRAIN, feed.train, self._setup.number)
-            self._opened = self._make(feed, shard, self._kept_validation(feed), RowSource.CACHE)
-            return self._opened
+        rows: Rows | ArrivingRows
         validation = self._kept_validation(feed)
-        if feed.validation_arrives:
-            rows = self._arriving_rows(feed.feed, Split.VALIDATION, None)
-            validation = Feed(feed.train, rows, self.numbers, self._setup.number, _ignore)
-        stream = Stream(
-            feed.feed,
-            self._server.cache,
-            partial(self._link.wait_for_grant, feed.feed),
-            partial(self._link.wait_for_step, feed.feed),
-            self._link.send,
-            self._report,
-        )
-        if not feed.kept:
-            self._opened = None
-            return self._make(feed, stream, validation, RowSource.SPARK)
-        arriving = self._arriving_rows(feed.feed, Split.TRAIN, stream)
-        self._opened = self._make(feed, arriving, validation, RowSource.SPARK)
-        return self._opened
+        if isinstance(feed, FeedComplete):
+            rows = _cached_rows(self._server.cache, feed.feed, Split.TRAIN, feed.train, self._setup.number)
+        else:
+            parts = ArrivingParts(
+                feed.feed,
+                self._server.cache,
+                partial(self._link.wait_for_grant, feed.feed),
+                partial(self._link.wait_for_step, feed.feed),
+                self._link.send,
+            )
+            rows = self._arriving_rows(feed.feed, Split.TRAIN, parts) if feed.kept else ArrivingRows(parts)
+            if feed.validation_arrives:
+                later = self._arriving_rows(feed.feed, Split.VALIDATION, None)
+                validation = Feed(feed.train, later, self.numbers, self._setup.number, _ignore)
+        pace = self._measure(feed.feed, RowSource.CACHE if isinstance(feed, FeedComplete) else RowSource.SPARK)
+        opened = Feed(feed.train, rows, self.numbers, self._setup.number, self._report, validation, pace)
+        self._opened = opened if opened._share.is_kept else None
+        return opened
 
-    def _make(
-        self,
-        feed: FeedBegins | FeedComplete,
-        rows: Shard | ArrivingRows | Stream,
-        validation: Feed | None,
-        source: RowSource,
-    ) -> Feed:
-        pace = self._measure(feed.feed, source)
-        return Feed(feed.train, rows, self.numbers, self._setup.number, self._report, validation, pace)
-
-    def _arriving_rows(self, feed: int, split: Split, stream: Stream | None) -> ArrivingRows:
+    def _arriving_rows(self, feed: int, split: Split, parts: ArrivingParts | None) -> ArrivingRows:
         """Return the rows of a split of a feed that starts early."""
 
         def arrived() -> SplitManifest | None:
@@ -213,7 +201,7 @@ class Feeds:
             manifest = _manifest_of(self._link.wait_for_rows(feed), split)
             return manifest, _cached_rows(self._server.cache, feed, split, manifest, self._setup.number)
 
-        return ArrivingRows(stream, arrived, wait)
+        return ArrivingRows(parts, arrived, wait)
 
     @property
     def arriving(self) -> ArrivingRows | None:

@@ -244,11 +244,10 @@ class FileFeeds:
         workers = self.feeds.numbers if together else [self.setup.number]
         manifest, row_bytes = _manifest(call, splits, dict.fromkeys(workers, 0))
         uncounted = UncountedRows(share, manifest, row_bytes, config.limit_bytes)
-        report = self.feeds.report_files
         if together:
             assert number is not None
-            return self.feeds.open_files(manifest, uncounted.together(number, self.link, report), number)
-        return self.feeds.open_files(manifest, uncounted.alone(self.setup.number, report), number)
+            return self.feeds.open_files(manifest, uncounted.together(number, self.link), number)
+        return self.feeds.open_files(manifest, uncounted.alone(self.setup.number), number)
 
 
 def _count(groups: Sequence[RowGroup]) -> list[RowGroup]:

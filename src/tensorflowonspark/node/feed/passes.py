@@ -1,188 +1,292 @@
-"""Passes over a worker's share of a feed, wherever its rows are: in a cache, in files, arriving, or in a stream."""
+"""Passes over a worker's rows: steps from a plan over all rows, or as they are granted while rows arrive.
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from numbers import Integral
-from weakref import WeakSet
+A pass is a sequence of blocks, of one or several steps each, whose rows come from one queue.
+"""
 
-from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.feed_messages import Shares, SplitManifest
-from tensorflowonspark.keras.feed_tracking import row_counts
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import Shares, StepGrant
+from tensorflowonspark.keras.feed_tracking import note_rows, row_counts, state_pass
 from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.feed.arriving import ArrivingPasses, ArrivingRows
-from tensorflowonspark.node.feed.epochs import EpochPlan, Epochs, Rows, plan_epoch, shares_of, uneven_rows
+from tensorflowonspark.node.feed.arriving import ArrivingParts
+from tensorflowonspark.node.feed.plan import EpochPlan
+from tensorflowonspark.node.feed.rows import RowQueue, Rows
 from tensorflowonspark.node.feed.selection import Batch, Selection
-from tensorflowonspark.node.feed.stream import Stream
+from tensorflowonspark.node.feed.shard import Allocate
 
-__all__ = ["Passes", "Share"]
+if TYPE_CHECKING:
+    from tensorflowonspark.node.feed.share import Share
 
-_log = logging.getLogger(__name__)
+__all__ = ["Passes"]
 
-Passes = Callable[[], Iterator[Batch]]  # starts a pass; an `Epochs`, an `ArrivingPasses`, or a stream's only pass
+# Gathered at once: enough rows to make the cost per batch small, few enough bytes to stay in the CPU's cache.
+_BLOCK_ROWS = 2048
+_BLOCK_BYTES = 16 << 20
 
 
-class Share:
-    """One worker's share of a feed.
+@dataclass(frozen=True)
+class _Block:
+    """Consecutive steps: the rows of each with padding, and how many rows of all are real, which come first."""
+
+    sizes: Sequence[int]
+    rows: int
+
+
+class Passes:
+    """The passes over one worker's rows by one dataset; each call starts one.
 
     Parameters
     ----------
-    manifest : SplitManifest
-        The rows and columns of all workers.
-    rows : Rows, ArrivingRows or Stream
-        This worker's rows: for as many epochs as one likes, or for one.
-    numbers : sequence of int
-        The node numbers of all workers that are fed, in their order.
-    number : int
-        This node's number.
-    report : callable
-        Takes a `Progress` before each batch.
+    share : Share
+        The rows.
+    selection : Selection
+        The columns to gather.
+    shares : Shares
+        This worker's rows of each step.
+    seed : int or None
+        Seed of the epochs' orders; None keeps the rows' own order.
+    first_step : int
+        The step of all passes at which the first of them begins.
+    on_epoch_end : callable, optional
+        Called with the epoch's number (from 0) when its last batch has been taken and the next is requested.
+    alone : bool
+        Whether this is a worker of asynchronous training, whose steps depend on no other worker's.
 
     Attributes
     ----------
-    index : int
-        This worker's place among those that are fed.
-    is_training : bool
-        Whether the rows are to train on, and not to validate on.
-
-    Raises
-    ------
-    FeedError
-        If this node has another number of rows than the manifest.
+    selection, shares
+        The same.
+    arrive : bool
+        Whether the rows arrive, so that nobody knows the number of steps.
     """
 
     def __init__(
         self,
-        manifest: SplitManifest,
-        rows: Rows | ArrivingRows | Stream,
-        numbers: Sequence[int],
-        number: int,
-        report: Callable[[Progress], None],
-    ) -> None:
-        if not isinstance(rows, (ArrivingRows, Stream)) and rows.rows != manifest.rows[number]:
-            raise FeedError(f"this node has {rows.rows} rows of the feed, and should have {manifest.rows[number]}")
-        self.index = list(numbers).index(number)
-        self.is_training = True
-        self._manifest = manifest
-        self._rows = rows
-        self._numbers = numbers
-        self._report = report
-        self._created: WeakSet[ArrivingPasses | Epochs] = WeakSet()  # since the last `resume_at`
-
-    @property
-    def counts(self) -> list[int] | None:
-        """Number of rows of each worker; None for a stream, and as long as rows arrive."""
-        if isinstance(self._rows, Stream):
-            return None
-        manifest = self._rows.manifest if isinstance(self._rows, ArrivingRows) else self._manifest
-        return None if manifest is None else self._rows_of(manifest)
-
-    @property
-    def fingerprint(self) -> int:
-        """That of all workers' rows, on which the order of an epoch depends; wait until all rows have arrived."""
-        if isinstance(self._rows, ArrivingRows) and not self._rows.repeatable:
-            return self._rows.wait()[0].fingerprint
-        return self._manifest.fingerprint
-
-    @property
-    def stream(self) -> Stream | None:
-        """The rows, if they come once."""
-        return self._rows if isinstance(self._rows, Stream) else None
-
-    @property
-    def in_first_pass(self) -> ArrivingRows | None:
-        """The rows, while the first pass takes them in the order of their arrival, which no later one repeats."""
-        rows = self._rows
-        if isinstance(rows, ArrivingRows) and rows.in_first_pass and not rows.repeatable:
-            return rows
-        return None
-
-    def shares(self, batch_size: int) -> Shares:
-        """Return this worker's rows of each batch of all workers, of rows as they arrive."""
-        return shares_of(batch_size, len(self._numbers), self.index)
-
-    def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
-        """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
-        return plan_epoch(counts, batch_size, self.index, in_order=isinstance(self._rows, ArrivingRows))
-
-    def resume_at(self, epoch: int, step: int) -> bool:
-        """Start the passes that have not begun in the middle of an epoch; return whether one exists.
-
-        Parameters
-        ----------
-        epoch, step : int
-            Complete epochs, and steps taken in the next one.
-        """
-        if isinstance(self._rows, ArrivingRows) and not self._rows.repeatable and step and not epoch:
-            return False  # the order of the first epoch was that of arrival
-        created, self._created = list(self._created), WeakSet()
-        for each in created:
-            each.resume_at(epoch, step)
-        return bool(created)
-
-    def passes_alone(self, selection: Selection, batch_rows: int, seed: int | None) -> Passes:
-        """Return the passes over this worker's rows, independent of other workers, unpadded."""
-
-        def epochs_over(rows: Rows, _manifest: SplitManifest) -> Epochs:
-            return Epochs(rows, selection, plan_epoch([rows.rows], batch_rows, 0), self._report, seed)
-
-        if isinstance(self._rows, Stream):
-            return partial(self._rows.batches, selection, shares_of(batch_rows, 1, 0), seed, independent=True)
-        if not isinstance(self._rows, ArrivingRows):
-            return epochs_over(self._rows, self._manifest)
-        assert self._rows.repeatable  # others are refused before the feed begins
-        assert self._rows.stream is not None
-        first_pass = partial(self._rows.stream.batches, selection, shares_of(batch_rows, 1, 0), seed, independent=True)
-        return ArrivingPasses(self._rows, selection, first_pass, epochs_over, 0)
-
-    def passes(
-        self,
+        share: "Share",
         selection: Selection,
-        batch_size: int,
+        shares: Shares,
         seed: int | None,
-        first_step: int,
-        on_epoch_end: Callable[[int], None] | None,
-    ) -> Passes:
-        """Return the passes in which all workers take the same steps.
+        first_step: int = 0,
+        on_epoch_end: Callable[[int], None] | None = None,
+        *,
+        alone: bool = False,
+    ) -> None:
+        self.selection = selection
+        self.shares = shares
+        self.arrive = share.arriving is not None
+        self._share = share
+        self._seed = seed
+        self._first_step = first_step
+        self._on_epoch_end = on_epoch_end
+        self._alone = alone
+        self._known: tuple[Rows, EpochPlan] | None = None  # once all rows are there
+        self._begin = 0, 0  # epoch and step of the next pass; an abandoned one does not count
+        self._takes_parts = self._adapts = False  # the current pass takes the rows as they arrive, or is a layer's
+        if not self.arrive:
+            self._all_rows()
+
+    def resume_at(self, epoch: int, step: int) -> None:
+        """Make the next pass the rest of an epoch, from a step on."""
+        self._first_step, self._begin = 0, (epoch, step)
+
+    # ---- the length
+
+    @property
+    def plan(self) -> EpochPlan | None:
+        """The steps of an epoch; None as long as rows arrive."""
+        return self._known[1] if self._known else None
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps of each pass; None if the first one is shorter, or rows arrive."""
+        return None if self.arrive or self.plan is None or self._begin[1] else self.plan.steps
+
+    @property
+    def known_steps(self) -> int:
+        """Number of steps of the current pass that are certain."""
+        if self.plan is not None and not self._takes_parts:
+            return self.plan.steps
+        parts = self._share.parts
+        return 0 if parts is None else parts.known_steps
+
+    def has_step(self, step: int) -> bool:
+        """Return whether the current pass has a step, above 0; wait until that is certain."""
+        if not self._takes_parts:
+            return self.plan is None or step < self.plan.steps
+        assert self._share.parts is not None
+        found = self._share.parts.has_step(step)
+        if not found:
+            self._end_first_pass()
+        return found
+
+    # ---- the rows
+
+    def __call__(self) -> Iterator[Batch]:
+        """Yield the columns of each batch, and a mask of its real rows."""
+        for block, (values, real) in self._pass(np.empty):
+            start = 0
+            for size in block.sizes:
+                stop = start + size
+                self._report(1, real[start:stop])
+                yield {name: each[start:stop] for name, each in values.items()}, real[start:stop]
+                start = stop
+
+    def blocks(self, empty: Allocate = np.empty) -> Iterator[Batch]:
+        """Yield the rows of several batches at once.
 
         Parameters
         ----------
-        selection : Selection
-            The columns.
-        batch_size, seed, first_step, on_epoch_end
-            As for `Feed.dataset`; without a seed the rows keep their order.
-
-        Raises
-        ------
-        FeedError, SpecError
-            If `first_step` is invalid, or the rows before it are gone.
+        empty : callable
+            Allocates the arrays into which numeric columns are gathered.
         """
-        if not isinstance(first_step, Integral) or first_step < 0:
-            raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")
-        if isinstance(self._rows, Stream):
-            if first_step:
-                raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
-            return partial(self._rows.batches, selection, self.shares(batch_size), seed, on_epoch_end)
+        for block, batch in self._pass(empty):
+            self._report(len(block.sizes), batch[1])
+            yield batch
 
-        def epochs_over(rows: Rows, manifest: SplitManifest) -> Epochs:
-            counts = self._rows_of(manifest)
-            plan = self.plan(counts, batch_size)
-            if self.is_training and self.index == 0 and (text := uneven_rows(counts, batch_size, plan.steps)):
-                _log.warning("%s", text)
-            count = row_counts.add if self.is_training else None
-            return Epochs(rows, selection, plan, self._report, seed, on_epoch_end, count)
-
-        passes: ArrivingPasses | Epochs
-        if isinstance(self._rows, ArrivingRows):
-            stream, first_pass = self._rows.stream, None
-            if stream is not None:
-                first_pass = partial(stream.batches, selection, self.shares(batch_size), seed, on_epoch_end)
-            passes = ArrivingPasses(self._rows, selection, first_pass, epochs_over, int(first_step))
+    def _pass(self, empty: Allocate) -> Iterator[tuple[_Block, Batch]]:
+        note_rows()
+        arriving, adapts = self._share.arriving, state_pass()
+        resumed = self._first_step or self._begin != (0, 0)
+        self._takes_parts = arriving is not None and arriving.begin_pass(may_be_first=not (resumed or adapts))
+        self._adapts = adapts and not self._takes_parts
+        if self._adapts:
+            yield from self._real_rows(*self._all_rows())
+            return
+        queue = RowQueue(self.selection.kinds, self.shares.most)
+        if self._takes_parts:
+            assert self._share.parts is not None
+            self._epoch, self._step, self._seen = 0, 0, 0
+            blocks = self._granted(self._share.parts, queue)
         else:
-            passes = epochs_over(self._rows, self._manifest)
-            passes.resume_at(*divmod(int(first_step), max(1, passes.plan.steps)))
-        self._created.add(passes)
-        return passes
+            rows, plan = self._all_rows()
+            (self._epoch, self._step), self._begin = self._begin, (self._begin[0], 0)
+            self._seen = min(plan.rows, plan.shares.before(self._step))
+            blocks = self._planned(rows, plan, queue)
+        with closing(blocks):
+            for block in blocks:
+                size = sum(block.sizes)
+                yield block, (queue.take(block.rows, size, empty), np.arange(size) < block.rows)
+        if self._takes_parts:
+            self._end_first_pass()
+        if self._share.is_training and not self._alone:
+            row_counts.add(queue.taken)
+        if self._on_epoch_end is not None:
+            self._on_epoch_end(self._epoch)
 
-    def _rows_of(self, manifest: SplitManifest) -> list[int]:
-        return [manifest.rows.get(each, 0) for each in self._numbers]
+    def _report(self, steps: int, real: npt.NDArray[np.bool_]) -> None:
+        """Report that the rows of the next steps are handed out."""
+        if self._adapts:
+            return
+        total = 0 if self._takes_parts or self.plan is None else self.plan.steps
+        self._step += steps
+        self._seen += int(np.count_nonzero(real))
+        self._share.report(Progress(self._epoch, self._step, total, self._seen))
+        if self._step == total:
+            self._begin = self._epoch + 1, 0
+
+    def _end_first_pass(self) -> None:
+        assert self._share.arriving is not None
+        self._share.arriving.all_taken = True
+        self._begin = 1, 0
+
+    def _all_rows(self) -> tuple[Rows, EpochPlan]:
+        """Wait until all rows are there; return them and the plan of an epoch."""
+        if self._known is None:
+            rows, plan = self._share.all_rows(self.selection, self.shares, alone=self._alone)
+            if self._first_step:
+                self._begin = divmod(self._first_step, max(1, plan.steps))
+                if self._share.first_pass_is_unique and not self._begin[0]:
+                    raise FeedError(
+                        f"first_step={self._first_step}: the first epoch has {plan.steps} steps, and of a feed with "
+                        "start='first_rows' it can't be resumed, since its rows come in the order of their arrival: "
+                        "use start='all_rows', or save checkpoints after epochs only"
+                    )
+                self._first_step = 0
+            self._known = rows, plan
+        return self._known
+
+    # ---- the steps
+
+    def _planned(self, rows: Rows, plan: EpochPlan, queue: RowQueue) -> Generator[_Block, None, None]:
+        """Yield the rest of an epoch over all rows."""
+        step, shares = self._step, plan.shares
+        most = self._steps_per_block(rows.bytes_per_row(self.selection.kinds))
+        seed = None if self._seed is None else [self._seed, self._epoch]
+
+        def blocks(end: int) -> Iterator[_Block]:
+            nonlocal step
+            while step < end:
+                steps = range(step, min(step + most, end))
+                step = steps.stop
+                real = [plan.real_rows(each) for each in steps]
+                yield _Block([each + plan.padding(at) for each, at in zip(real, steps, strict=True)], sum(real))
+
+        with closing(rows.segments(self.selection, seed, shares.cycle, shares.before(step))) as segments:
+            for segment in segments:
+                queue.add(segment.reader, segment.order, max(0, shares.before(step) - segment.first_row))
+                yield from blocks(shares.steps(segment.first_row + len(segment.order)))
+            yield from blocks(plan.steps)  # those of workers with more rows
+
+    def _granted(self, parts: ArrivingParts, queue: RowQueue) -> Generator[_Block, None, None]:
+        """Yield the steps that are granted; wait for the driver's next grant when none is left."""
+        parts.open(self.shares)
+        seed = None if self._seed is None else [self._seed, 0]
+        sizes = map(self.shares.rows, count())
+        most, end = 1, False
+        parts.begin(self.shares.cycle, seed)
+        try:
+            while not end:
+                grant = parts.wait(queue.taken, alone=self._alone)
+                end = grant.end
+                for number, (shard, summaries, release) in parts.parts(grant):
+                    for summary in summaries:
+                        parts.check(self.selection, summary)
+                    order = np.arange(shard.rows)
+                    if seed is not None:
+                        order = np.random.default_rng([*seed, number]).permutation(shard.rows)
+                    most = self._steps_per_block(shard.bytes_per_row(self.selection.kinds))
+                    queue.add(shard.reader(self.selection.kinds), order, release=release)
+                if grant.steps is None:
+                    yield from self._steps_alone(grant, queue, most)
+                    continue
+                for steps, real in grant.steps:
+                    left = real
+                    for first in range(0, steps, most):
+                        some = list(islice(sizes, min(most, steps - first)))
+                        rows = min(left, sum(some))
+                        yield _Block(some, rows)
+                        left -= rows
+        finally:
+            parts.end()
+
+    def _steps_alone(self, grant: StepGrant, queue: RowQueue, most: int) -> Iterator[_Block]:
+        """Yield the steps of a worker on which no other depends: full ones, and the remainder if it is requested."""
+        size = self.shares.most
+        if grant.fill and not queue.count:
+            yield _Block([size], 0)
+        while full := min(most, queue.count // size):
+            yield _Block([size] * full, full * size)
+        if (grant.flush or grant.fill) and queue.count:
+            yield _Block([queue.count], queue.count)
+
+    def _steps_per_block(self, row_bytes: float) -> int:
+        rows = min(_BLOCK_ROWS, _BLOCK_BYTES / max(1.0, row_bytes))
+        return max(1, int(rows) // self.shares.most)
+
+    def _real_rows(self, rows: Rows, plan: EpochPlan) -> Iterator[tuple[_Block, Batch]]:
+        """Yield each row once, in the rows' own order, unpadded; this does not count as an epoch."""
+        size = self.shares.most
+        most = size * self._steps_per_block(rows.bytes_per_row(self.selection.kinds))
+        for segment in rows.segments(self.selection, None, plan.shares.cycle, 0):
+            for start in range(0, len(segment.order), most):
+                numbers = segment.order[start : start + most]
+                sizes = [min(size, len(numbers) - first) for first in range(0, len(numbers), size)]
+                yield _Block(sizes, len(numbers)), (segment.reader.take(numbers), np.ones(len(numbers), np.bool_))

@@ -5,8 +5,7 @@ steps; and at the end their number of rows (`FilesCounted`), which it sends to a
 other one takes whatever it has read.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,18 +13,15 @@ from tensorflowonspark.feed_messages import (
     FilesCounted,
     PartSummary,
     RowsRead,
-    Shares,
     SplitManifest,
     StepGrant,
 )
-from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.driver_link import Link
-from tensorflowonspark.node.feed.arriving import ArrivingRows
+from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.counting import CountingPass
 from tensorflowonspark.node.feed.file_rows import FileRows, check_rows
 from tensorflowonspark.node.feed.file_splits import CountedRecords, Records
 from tensorflowonspark.node.feed.selection import Selection
-from tensorflowonspark.node.feed.stream import Stream
 
 __all__ = ["UncountedRows"]
 
@@ -53,7 +49,7 @@ class UncountedRows:
         self._row_bytes = row_bytes
         self._limit_bytes = limit_bytes
 
-    def together(self, feed: int, link: Link, report: Callable[[Progress], None]) -> ArrivingRows:
+    def together(self, feed: int, link: Link) -> ArrivingRows:
         """Return the rows of a worker that takes as many steps as the others.
 
         Parameters
@@ -62,8 +58,6 @@ class UncountedRows:
             The feed's number.
         link : Link
             To the driver.
-        report : callable
-            Takes a `Progress` before each batch.
         """
 
         def send_rows(rows: int) -> None:
@@ -72,8 +66,9 @@ class UncountedRows:
         def send_count(rows: int) -> None:
             link.send(FilesCounted(feed, rows))
 
-        reports = send_rows, send_count, partial(link.break_off, feed)
-        counting = CountingPass(self._splits, self._row_bytes, self._limit_bytes, *reports)
+        counting = CountingPass(
+            self._splits, self._row_bytes, self._limit_bytes, send_rows, send_count, partial(link.break_off, feed)
+        )
 
         def next_grant(seconds: float | None = None) -> StepGrant | None:
             grant = link.wait_for_grant(feed, seconds)
@@ -88,20 +83,16 @@ class UncountedRows:
             send_count(rows.rows)
             return replace(self._manifest, rows=link.wait_for_counts(feed)), rows
 
-        stream = _FileStream(
-            feed, self._splits, counting, next_grant, partial(link.wait_for_step, feed), link.send, report
-        )
-        return ArrivingRows(stream, arrived, wait, repeatable=True)
+        parts = self._parts(feed, counting, next_grant, partial(link.wait_for_step, feed), link.send)
+        return ArrivingRows(parts, arrived, wait, repeatable=True)
 
-    def alone(self, number: int, report: Callable[[Progress], None]) -> ArrivingRows:
+    def alone(self, number: int) -> ArrivingRows:
         """Return the rows of a node whose steps depend on no other's.
 
         Parameters
         ----------
         number : int
             The node.
-        report : callable
-            Takes a `Progress` before each batch.
         """
         counting = CountingPass(self._splits, self._row_bytes, self._limit_bytes)
 
@@ -113,43 +104,27 @@ class UncountedRows:
             rows = self._counted(counting)
             return replace(self._manifest, rows={number: rows.rows}), rows
 
-        stream = _FileStream(
-            _ALONE, self._splits, counting, counting.next_grant, counting.wait_for_step, _ignore, report
-        )
-        return ArrivingRows(stream, arrived, wait, repeatable=True)
+        parts = self._parts(_ALONE, counting, counting.next_grant, counting.wait_for_step, _ignore)
+        return ArrivingRows(parts, arrived, wait, repeatable=True)
 
-    def _counted(self, counting: CountingPass) -> FileRows:
-        counts = zip(self._splits, counting.count(), strict=True)
-        return FileRows([CountedRecords(records, rows) for records, rows in counts], self._row_bytes, self._limit_bytes)
-
-
-class _FileStream(Stream):
-    """The rows of the first pass, which are read as long as it goes on."""
-
-    def __init__(
+    def _parts(
         self,
         feed: int,
-        splits: Sequence[Records],
         counting: CountingPass,
         next_grant: Callable[..., StepGrant | None],
         granted: Callable[[int], int | None],
         send: Callable[[object], None],
-        report: Callable[[Progress], None],
-    ) -> None:
-        super().__init__(feed, counting, next_grant, granted, send, report)
-        self._splits = splits
-        self._counting = counting
+    ) -> ArrivingParts:
+        """Return the rows of the first pass, which are read as long as it goes on."""
 
-    @contextmanager
-    def _arriving(self, shares: Shares, seed: Sequence[int] | None) -> Iterator[None]:
-        self._counting.start(shares.cycle, seed)
-        try:
-            yield
-        finally:
-            self._counting.close()
+        def check(selection: Selection, summary: PartSummary) -> None:
+            check_rows(selection, summary.columns, summary.partition, self._splits[summary.partition].name)
 
-    def _check(self, selection: Selection, summary: PartSummary) -> None:
-        check_rows(selection, summary.columns, summary.partition, self._splits[summary.partition].name)
+        return ArrivingParts(feed, counting, next_grant, granted, send, check, counting.start, counting.close)
+
+    def _counted(self, counting: CountingPass) -> FileRows:
+        counts = zip(self._splits, counting.count(), strict=True)
+        return FileRows([CountedRecords(records, rows) for records, rows in counts], self._row_bytes, self._limit_bytes)
 
 
 def _ignore(_message: object) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, Split, SplitManifest
-from tensorflowonspark.node.feed.epochs import shares_of
+from tensorflowonspark.node.feed.plan import shares_of
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.tables import FilesToRead
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.feed_messages import Shares
-from tensorflowonspark.node.feed.epochs import plan_epoch, uneven_rows
+from tensorflowonspark.node.feed.plan import plan_epoch, uneven_rows
 
 rows_of_workers = st.lists(st.integers(0, 500), min_size=1, max_size=5)
 

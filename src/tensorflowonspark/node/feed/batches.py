@@ -1,0 +1,78 @@
+"""Batches of a feed as NumPy arrays, for programs without TensorFlow."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tensorflowonspark import columns
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras.feed_tracking import PassLength, state_pass
+from tensorflowonspark.keras.provenance import report_read
+from tensorflowonspark.node.feed.pace import PaceMeter
+from tensorflowonspark.node.feed.passes import Passes
+from tensorflowonspark.node.feed.selection import real_rows
+
+__all__ = ["Batches"]
+
+
+class Batches:
+    """Batches of NumPy arrays; each iteration over them is one epoch.
+
+    Parameters
+    ----------
+    passes : Passes
+        The passes over the rows.
+    pace : PaceMeter, optional
+        Measures the passes.
+
+    Attributes
+    ----------
+    steps : int or None
+        The number of batches of a pass, if it is known.
+    length : PassLength or None
+        What becomes known of it otherwise.
+
+    Notes
+    -----
+    Calling it starts an epoch too, as ``tf.data.Dataset.from_generator`` does.
+    """
+
+    reads_feed = True  # for `keras.provenance`, which must not take an element to find out
+
+    def __init__(self, passes: Passes, pace: PaceMeter | None = None) -> None:
+        self._passes = passes
+        self._selection = passes.selection
+        self._pace = pace
+        self.steps = passes.steps
+        self.length: PassLength | None = passes if passes.arrive else None
+
+    def element_spec(self, make: Callable[[tuple[int, ...], str], Any]) -> Any:
+        """Return an element with the result of `make` for the shape of a row, and the dtype, of each column.
+
+        Raises
+        ------
+        FeedError
+            If a column is ragged, or holds strings.
+        """
+        for name, kind in self._selection.kinds.items():
+            if kind.ragged or kind.dtype.kind == "O":
+                raise FeedError(f"column {name!r} is {'ragged' if kind.ragged else 'of strings'}: a model on JAX takes "
+                                "arrays of numbers of one shape")  # fmt: skip
+        values = {name: make(kind.inner, kind.dtype.name) for name, kind in self._selection.kinds.items()}
+        return self._selection.arrange(values, make(self._selection.weight_shape, self._selection.weight_dtype))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start an epoch."""
+        real_only = state_pass()
+        elements = self._elements(real_only)
+        yield from elements if self._pace is None or real_only else self._pace.measured(elements, lambda _: 1)
+
+    def _elements(self, real_only: bool) -> Iterator[Any]:
+        for padded in self._passes():
+            report_read()
+            batch = real_rows(padded) if real_only else padded
+            values = {
+                name: each.rows() if isinstance(each, columns.Ragged) else each for name, each in batch[0].items()
+            }
+            yield self._selection.arrange(values, self._selection.weights(batch))
+
+    __call__ = __iter__

@@ -1,0 +1,130 @@
+"""The plan of an epoch over rows of known number: as many steps on every worker.
+
+In synchronous training a worker that runs out of batches blocks all others. So all workers derive, from the row counts
+that each of them has, the number of steps of the worker that needs most; the others pad with rows of weight zero. Each
+row is seen exactly once per epoch with its own weight.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+
+from tensorflowonspark.errors import SpecError
+from tensorflowonspark.feed_messages import Shares
+
+__all__ = ["EpochPlan", "plan_epoch", "shares_of", "uneven_rows"]
+
+_SHOWN = 5  # workers that a message lists
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """One worker's epoch: `steps` batches with these shares, of which the first `rows` rows are real."""
+
+    rows: int
+    shares: Shares
+    steps: int
+    full: bool = False  # whether the last batch is padded too
+
+    @property
+    def batch_rows(self) -> int:
+        """The rows of the largest batch."""
+        return self.shares.most
+
+    @property
+    def own_steps(self) -> int:
+        """The number of largest batches that the real rows make."""
+        return -(-self.rows // self.batch_rows)
+
+    def real_rows(self, step: int) -> int:
+        """Return the number of real rows of a step."""
+        return max(0, min(self.shares.rows(step), self.rows - self.shares.before(step)))
+
+    def padding(self, step: int) -> int:
+        """Return the number of padding rows of a step; an epoch's last batch may be short (but never empty), or not."""
+        real = self.real_rows(step)
+        return 0 if real and step == self.steps - 1 and not self.full else self.shares.rows(step) - real
+
+
+def plan_epoch(
+    rows: Sequence[int], batch_size: int, index: int, *, in_order: bool = False, equal: bool = False
+) -> EpochPlan:
+    """Return the epoch of worker number `index`.
+
+    Parameters
+    ----------
+    rows : sequence of int
+        The rows of each worker.
+    batch_size : int
+        Rows per step over all workers together, which are dealt to them in turn (`Shares`).
+    index : int
+        The worker's position in `rows`.
+    in_order : bool
+        Whether the deal begins at the first worker, as in a stream. Otherwise it begins at one with the most rows: the
+        steps are then those of one process if the numbers of rows differ by at most one.
+    equal : bool
+        Whether all workers take as many rows in each step, the last one too, as JAX needs.
+
+    Raises
+    ------
+    SpecError
+        If a batch has fewer rows than workers.
+
+    Examples
+    --------
+    >>> plan = plan_epoch([100, 10], batch_size=64, index=1)
+    >>> plan.steps, [(plan.real_rows(step), plan.padding(step)) for step in range(plan.steps)]
+    (4, [(10, 22), (0, 32), (0, 32), (0, 32)])
+    >>> plan_epoch([266, 267, 267], batch_size=8, index=0).steps
+    100
+    """
+    workers = range(len(rows))
+    order = workers if in_order else sorted(workers, key=lambda worker: -rows[worker])
+    places = {worker: place for place, worker in enumerate(order)}
+    shares = [shares_of(batch_size, len(rows), places[worker], equal=equal) for worker in workers]
+    steps = max(each.steps(count) for each, count in zip(shares, rows, strict=True))
+    return EpochPlan(rows[index], shares[index], steps, full=len(rows) > 1 and equal)
+
+
+def shares_of(batch_size: int, workers: int, place: int, *, equal: bool = False) -> Shares:
+    """Return the shares of the worker at a place in the deal; if they must be equal, all take as many as the first.
+
+    Examples
+    --------
+    >>> shares_of(32, 3, 0)
+    Shares(batch_size=32, workers=3, place=0)
+
+    Raises
+    ------
+    SpecError
+        If a batch has fewer rows than workers.
+    """
+    if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < workers:
+        raise SpecError(
+            f"batch_size={batch_size!r}: it counts the rows of one step over all {workers} workers, so it must be a "
+            f"whole number of at least {workers}"
+        )
+    shares = Shares(int(batch_size), workers, place)
+    return replace(shares, batch_size=shares.most * workers) if equal else shares
+
+
+def uneven_rows(rows: Sequence[int], batch_size: int, steps: int) -> str:
+    """Return a warning if unequal numbers of rows make an epoch clearly longer than in one process; empty if not.
+
+    Examples
+    --------
+    >>> uneven_rows([37, 0], 8, 10)
+    'an epoch has 10 steps, many with fewer rows than batch_size=8: one process takes 5. The 2 workers have 37, 0 \
+rows: let them have equal numbers (the default cache, more row groups or files, rebalance=True)'
+    >>> uneven_rows([19, 18], 8, 5)
+    ''
+    """
+    one = -(-sum(rows) // batch_size)
+    if steps <= one + max(1, one // 10):
+        return ""
+    first = ", ".join(map(str, rows[:_SHOWN])) + (", ..." if len(rows) > _SHOWN else "")
+    return (
+        f"an epoch has {steps} steps, many with fewer rows than batch_size={batch_size}: one process takes {one}. The "
+        f"{len(rows)} workers have {first} rows: let them have equal numbers (the default cache, more row groups or "
+        "files, rebalance=True)"
+    )

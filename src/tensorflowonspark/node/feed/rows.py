@@ -1,0 +1,139 @@
+"""Rows of one worker in the order in which a pass hands them out."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from tensorflowonspark import columns
+from tensorflowonspark.columns import Array, Kind, Ragged
+from tensorflowonspark.node.feed.shard import Allocate, Numbers, Reader, Segment
+
+if TYPE_CHECKING:
+    from tensorflowonspark.node.feed.selection import Selection
+
+__all__ = ["RowQueue", "Rows", "Values"]
+
+Values = dict[str, Array | Ragged]
+
+
+class Rows(Protocol):
+    """The rows of one worker, which can be passed over again and again."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+
+    def bytes_per_row(self, names: Iterable[str]) -> float:
+        """Return the mean size of a row's values in some columns, in bytes."""
+
+    def segments(
+        self, selection: "Selection", seed: Sequence[int] | None, batch_rows: int, first_row: int
+    ) -> Generator[Segment, None, None]:
+        """Yield the rows of one epoch, from one on.
+
+        Parameters
+        ----------
+        selection : Selection
+            The columns to gather.
+        seed : sequence of int or None
+            Seed of the order; None keeps the rows' own order.
+        batch_rows : int
+            Rows of one or several steps; each segment but the last has a multiple of them.
+        first_row : int
+            The number of the row that the first segment includes.
+        """
+
+
+class RowQueue:
+    """Rows that are there and not yet handed out.
+
+    Parameters
+    ----------
+    kinds : mapping
+        The columns to gather.
+    batch_rows : int
+        The rows of a batch, of which copies are kept to pad with.
+
+    Attributes
+    ----------
+    count : int
+        How many rows are left.
+    taken : int
+        How many have been handed out.
+    """
+
+    def __init__(self, kinds: Mapping[str, Kind], batch_rows: int) -> None:
+        self.count = self.taken = 0
+        self._kinds = kinds
+        self._batch_rows = batch_rows
+        self._segments: deque[tuple[Reader, Numbers, Callable[[], object]]] = deque()
+        # The last rows, once none is left. They have arrays of their own: TensorFlow writes to those that it gets.
+        self._spare: Values = {}
+        self._spare_rows = 0
+
+    def add(self, reader: Reader, order: Numbers, skip: int = 0, release: Callable[[], object] = lambda: None) -> None:
+        """Append rows.
+
+        Parameters
+        ----------
+        reader : Reader
+            Gathers them.
+        order : array of int64
+            Their numbers in the reader.
+        skip : int
+            How many of them have been handed out before.
+        release : callable
+            Called when all have been handed out.
+        """
+        if skip < len(order):
+            self._segments.append((reader, order[skip:], release))
+            self.count += len(order) - skip
+        else:
+            self._end(reader, order, release)
+
+    def take(self, rows: int, size: int, empty: Allocate = np.empty) -> Values:
+        """Return the next rows, padded to a size; only if they are the last ones is the size another one.
+
+        Padding repeats real rows, so that batch statistics stay those of real data; a worker without any row pads with
+        zeros.
+
+        Parameters
+        ----------
+        rows, size : int
+            The number of real rows, and of all.
+        empty : callable
+            Allocates the arrays into which numeric columns are gathered.
+        """
+        pieces: list[Values] = []
+        missing = rows
+        while missing:
+            reader, order, release = self._segments.popleft()
+            pieces.append(reader.take(order[:missing], empty))
+            if len(order) > missing:
+                self._segments.appendleft((reader, order[missing:], release))
+            else:
+                self._end(reader, order, release)
+            missing -= min(missing, len(order))
+        self.count -= rows
+        self.taken += rows
+        if size > rows or not pieces:
+            pieces.append(self._padding(size - rows))
+        if len(pieces) == 1:
+            return pieces[0]
+        return {name: columns.concatenate([each[name] for each in pieces]) for name in self._kinds}
+
+    def _end(self, reader: Reader, order: Numbers, release: Callable[[], object]) -> None:
+        """Let go of rows that have been handed out, but for a copy of some if they may be the last."""
+        if len(order) and not self._segments:
+            taken = reader.take(order[-self._batch_rows :])
+            self._spare_rows = min(self._batch_rows, len(order))
+            self._spare = {name: columns.repeat_rows(each, np.arange(self._spare_rows)) for name, each in taken.items()}
+        release()
+
+    def _padding(self, rows: int) -> Values:
+        if not self._spare_rows:
+            return {name: columns.zeros(rows, kind) for name, kind in self._kinds.items()}
+        numbers = np.arange(rows) % self._spare_rows
+        return {name: columns.repeat_rows(each, numbers) for name, each in self._spare.items()}

@@ -1,0 +1,192 @@
+"""One worker's share of a feed, wherever its rows are: in a cache, in files, or still arriving."""
+
+import logging
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from weakref import WeakSet
+
+from tensorflowonspark.errors import FeedError, SpecError
+from tensorflowonspark.feed_messages import Shares, SplitManifest
+from tensorflowonspark.keras.jax.cluster import equal_batches
+from tensorflowonspark.messages import Progress
+from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
+from tensorflowonspark.node.feed.passes import Passes
+from tensorflowonspark.node.feed.plan import EpochPlan, plan_epoch, shares_of, uneven_rows
+from tensorflowonspark.node.feed.rows import Rows
+from tensorflowonspark.node.feed.selection import Selection
+
+__all__ = ["Share"]
+
+_log = logging.getLogger(__name__)
+
+
+class Share:
+    """One worker's share of a feed.
+
+    Parameters
+    ----------
+    manifest : SplitManifest
+        The rows and columns of all workers.
+    rows : Rows or ArrivingRows
+        This worker's rows.
+    numbers : sequence of int
+        The node numbers of all workers that are fed, in their order.
+    number : int
+        This node's number.
+    report : callable
+        Takes a `Progress` before each batch.
+
+    Attributes
+    ----------
+    arriving : ArrivingRows or None
+        The rows, if they arrive.
+    index : int
+        This worker's place among those that are fed.
+    is_training : bool
+        Whether the rows are to train on, and not to validate on.
+    report
+        The same.
+
+    Raises
+    ------
+    FeedError
+        If this node has another number of rows than the manifest.
+    """
+
+    def __init__(
+        self,
+        manifest: SplitManifest,
+        rows: Rows | ArrivingRows,
+        numbers: Sequence[int],
+        number: int,
+        report: Callable[[Progress], None],
+    ) -> None:
+        self.arriving = rows if isinstance(rows, ArrivingRows) else None
+        self._rows = None if isinstance(rows, ArrivingRows) else rows
+        if self._rows is not None and self._rows.rows != manifest.rows[number]:
+            raise FeedError(
+                f"this node has {self._rows.rows} rows of the feed, and should have {manifest.rows[number]}"
+            )
+        self.index = list(numbers).index(number)
+        self.is_training = True
+        self.report = report
+        self._manifest = manifest
+        self._numbers = numbers
+        self._created: WeakSet[Passes] = WeakSet()  # since the last `resume_at`
+
+    @property
+    def counts(self) -> list[int] | None:
+        """Number of rows of each worker; None as long as rows arrive."""
+        manifest = self._manifest if self.arriving is None else self.arriving.arrived()
+        return None if manifest is None else self._counts_of(manifest)
+
+    def _counts_of(self, manifest: SplitManifest) -> list[int]:
+        return [manifest.rows.get(each, 0) for each in self._numbers]
+
+    @property
+    def parts(self) -> ArrivingParts | None:
+        """The rows as they arrive, if they do."""
+        return None if self.arriving is None else self.arriving.parts
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the rows can be passed over several times."""
+        return self.arriving is None or self.arriving.wait is not None
+
+    @property
+    def first_pass_is_unique(self) -> bool:
+        """Whether the first pass takes the rows in the order of their arrival, which no later one repeats."""
+        return self.arriving is not None and not self.arriving.repeatable
+
+    @property
+    def fingerprint(self) -> int:
+        """That of all workers' rows, on which the order of an epoch depends; wait until all rows have arrived."""
+        if self.first_pass_is_unique:
+            return self._wait()[0].fingerprint
+        return self._manifest.fingerprint
+
+    @property
+    def in_first_pass(self) -> ArrivingRows | None:
+        """The rows, while the program takes them in an order that no later pass repeats."""
+        return self.arriving if self.arriving and self.arriving.in_first_pass and self.first_pass_is_unique else None
+
+    def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
+        """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
+        return plan_epoch(counts, batch_size, self.index, in_order=self.arriving is not None, equal=equal_batches())
+
+    def resume_at(self, epoch: int, step: int) -> bool:
+        """Start the passes that have not begun in the middle of an epoch; return whether one exists.
+
+        Parameters
+        ----------
+        epoch, step : int
+            Complete epochs, and steps taken in the next one.
+        """
+        if self.first_pass_is_unique and step and not epoch:
+            return False
+        created, self._created = list(self._created), WeakSet()
+        for each in created:
+            each.resume_at(epoch, step)
+        return bool(created)
+
+    def passes(
+        self,
+        selection: Selection,
+        batch_size: int,
+        seed: int | None,
+        first_step: int = 0,
+        on_epoch_end: Callable[[int], None] | None = None,
+    ) -> Passes:
+        """Return the passes in which all workers take the same steps.
+
+        Parameters
+        ----------
+        selection : Selection
+            The columns.
+        batch_size, seed, first_step, on_epoch_end
+            As for `Feed.dataset`; without a seed the rows keep their order.
+
+        Raises
+        ------
+        FeedError, SpecError
+            If `first_step` is invalid, or the rows before it are gone.
+        """
+        if not isinstance(first_step, Integral) or first_step < 0:
+            raise SpecError(f"first_step={first_step!r}: expected the number of steps taken before")
+        if first_step and not self.is_kept:
+            raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
+        shares = shares_of(batch_size, len(self._numbers), self.index, equal=equal_batches())
+        passes = Passes(self, selection, shares, seed, int(first_step), on_epoch_end)
+        self._created.add(passes)
+        return passes
+
+    def passes_alone(self, selection: Selection, batch_rows: int, seed: int | None) -> Passes:
+        """Return the passes of a worker whose steps depend on no other's."""
+        return Passes(self, selection, shares_of(batch_rows, 1, 0), seed, alone=True)
+
+    def all_rows(self, selection: Selection, shares: Shares, *, alone: bool) -> tuple[Rows, EpochPlan]:
+        """Wait until all rows are there; return them, and the plan of an epoch over them.
+
+        Raises
+        ------
+        FeedError
+            If there are none, or some are not of the kinds of the first ones.
+        """
+        manifest, rows = self._manifest, self._rows
+        if rows is None:
+            manifest, rows = self._wait()
+            if not manifest.schema:
+                raise FeedError("the data has no rows to validate on")
+            selection.check(manifest)
+        if alone:
+            return rows, plan_epoch([rows.rows], shares.batch_size, 0)
+        counts = self._counts_of(manifest)
+        plan = self.plan(counts, shares.batch_size)
+        if self.is_training and self.index == 0 and (text := uneven_rows(counts, shares.batch_size, plan.steps)):
+            _log.warning("%s", text)
+        return rows, plan
+
+    def _wait(self) -> tuple[SplitManifest, Rows]:
+        assert self.arriving is not None
+        assert self.arriving.wait is not None
+        return self.arriving.wait()
