@@ -141,12 +141,9 @@ class FeedSession:
             raise
 
     def end(self, parts: Sequence[PartSummary] = ()) -> None:
-        """Grant the last steps, complete the feed if its rows are kept, and wait until the programs are done with it.
+        """End the feed, now that all rows have come; return when the programs are done with it.
 
-        Parameters
-        ----------
-        parts : sequence of PartSummary
-            The parts that the nodes keep, as the source knows them.
+        Its last steps are granted; if its rows are kept, in the `parts` that the source knows, it is complete.
         """
         request, monitor = self.request, self.monitor
         if request.starts_early:
@@ -295,14 +292,7 @@ class FeedSession:
     # ---- waiting
 
     def wait(self, until: Callable[[], bool], look: Callable[[], object] = lambda: None) -> None:
-        """Wait for a condition.
-
-        Parameters
-        ----------
-        until : callable
-            Returns whether it holds.
-        look : callable
-            Called from time to time; what it raises ends the wait.
+        """Wait for a condition; meanwhile `look` is called from time to time, and may raise what ends the wait.
 
         Raises
         ------
