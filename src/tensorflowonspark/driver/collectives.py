@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tensorflowonspark.config import Role
-from tensorflowonspark.driver.feed.file_streams import FileStream
 from tensorflowonspark.driver.feed.job import node_endpoints
 from tensorflowonspark.driver.feed.manifest import build_manifests
+from tensorflowonspark.driver.feed.scheduler import StepScheduler
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import (
@@ -204,6 +204,10 @@ def _partners(node: Node, workers: Sequence[Node]) -> Sequence[Node]:
 class FileFeeds:
     """The feeds that the workers read from files.
 
+    If only reading the files shows their rows, the first epoch takes the steps that are granted meanwhile. Each worker
+    reads its own share, so every row that it reports counts. It reads ahead as far as its memory allows, whatever the
+    others do, so no step needs padding before the worker with fewer rows has taken all of them.
+
     Parameters
     ----------
     send : callable
@@ -217,7 +221,8 @@ class FileFeeds:
         self._keeps = keeps
         self._completed: dict[int, tuple[FilesRead, Callable[[int], None]]] = {}  # by feed; the latter informs a node
         self._reads: dict[int, dict[int, FilesRead]] = {}  # by feed and node
-        self._streams: dict[int, FileStream] = {}  # those whose rows are not known before
+        self._steps: dict[int, StepScheduler] = {}  # of those whose rows only reading them shows
+        self._counted: set[int] = set()  # of these, those whose workers know the counts
         self._calls = _PendingCalls(
             "call ctx.read_tfrecord, ctx.read_parquet, ctx.read_delta and ctx.read_iceberg on all workers, as often "
             "and in the same order, with the same arguments; name the version of a table to which others write"
@@ -242,19 +247,32 @@ class FileFeeds:
         return self._calls.find_absent(workers)
 
     def lose(self, node: Node) -> None:
-        """Note that a worker will read no further rows."""
-        for stream in self._streams.values():
-            stream.leave(node.number)
+        """Note that a worker will read no further rows: no other one waits for them, or for their count."""
+        for feed, steps in self._steps.items():
+            steps.leave(node.number)
+            self._grant(feed, steps)
 
     def report(self, node: Node, message: FeedReport) -> None:
         """Note what a worker reports of a feed whose rows its workers count in the first epoch."""
-        if message.feed in self._streams:
-            self._streams[message.feed].receive(node.number, message)
+        steps = self._steps.get(message.feed)
+        if steps is not None and steps.receive(node.number, message):
+            self._grant(message.feed, steps)
+
+    def _grant(self, feed: int, steps: StepScheduler) -> None:
+        """Send the workers the counts and the steps that have become known."""
+        if steps.all_received and not steps.finished:
+            steps.finish()
+        if steps.all_counted and feed not in self._counted:
+            self._counted.add(feed)  # sent before the last steps: the counts are known when a pass ends
+            for number in [number for number in steps.totals if number in steps]:
+                self._send(number, RowsCounted(feed, dict(steps.totals)))
+        for number, grant in steps.grants().items():
+            self._send(number, grant)
 
     def _complete(self, feed: int, workers: Sequence[Node]) -> None:
         reads = self._reads.pop(feed).values()
         if any(read.streams for read in reads):
-            self._streams[feed] = FileStream(feed, [each.number for each in workers], self._send)
+            self._steps[feed] = StepScheduler([each.number for each in workers], feed)
         parts = [part for read in reads for part in read.parts]
         counts = dict(count for read in reads for count in read.counts)
         listed = next(iter(reads)).files

@@ -120,7 +120,7 @@ class Link:
         self._members: tuple[Member, ...] = ()
         self._begun: dict[int, FeedBegins] = {}
         self._complete: dict[int, FeedComplete] = {}
-        self._counted: dict[int, RowsCounted] = {}
+        self._counted: dict[int, dict[int, int]] = {}  # rows of files, by feed
         self._grants: dict[int, deque[StepGrant]] = defaultdict(deque)
         self._granted: Counter[int] = Counter()  # steps, by feed
         self._ended: set[int] = set()  # streams of which no further step comes
@@ -218,11 +218,11 @@ class Link:
 
     def wait_for_counts(self, feed: int) -> dict[int, int]:
         """Wait until all workers have counted their rows of some files; return the numbers."""
-        return self._wait(lambda: self._counted.get(feed)).rows
+        return self._wait(lambda: self._counted.get(feed))
 
     def counts(self, feed: int) -> dict[int, int] | None:
         """Return the rows of some files; None until all workers have counted theirs."""
-        return self._counted[feed].rows if feed in self._counted else None
+        return self._counted.get(feed)
 
     def wait_for_grant(self, feed: int, seconds: float | None = None) -> StepGrant | None:
         """Return the next `StepGrant` of a stream; None if there is none within `seconds`."""
@@ -351,7 +351,7 @@ class Link:
 
     @_handle.register
     def _(self, message: RowsCounted) -> None:
-        self._counted[message.feed] = message
+        self._counted[message.feed] = message.rows
 
     @_handle.register
     def _(self, message: StepGrant) -> None:

@@ -199,6 +199,85 @@ def test_a_pass_ends_for_the_chief_whether_a_worker_is_lost_before_or_after_the_
         assert cluster.join() == {"chief:0": 1}
 
 
+@pytest.mark.parametrize("cache", ["disk", None])
+def test_others_are_fed_what_a_lost_worker_was_to_get_and_no_one_has(cache):
+    """Of three partitions one is stored elsewhere when a worker dies; its job is cancelled, and another one follows."""
+    parts = part(0, 3, 5), part(1, 3, 3), part(2, 3, 2)
+    submitted = []
+
+    class Backend(ScriptedBackend):
+        def submit(self, function, data, description, on_end, chosen=None):
+            names = [target.name for target in function.endpoints]
+            submitted.append((names, [number for number in range(3) if chosen is None or chosen(number)]))
+            if len(submitted) > 1:
+                self.feeding = ScriptedJob([Row(each) for each in parts[1:]])
+                again.set()
+            return super().submit(function, data, description, on_end, chosen)
+
+    again, first = Event(), ScriptedJob(ended=False)
+
+    def holds(node):
+        node.send(Serving())
+        node.feeding.wait(5)
+        if node.number == 3:
+            node.send(PartsStored(0, parts[:1]))
+            stored.set()
+            assert again.wait(5)
+            node.send(PartsStored(0, parts[1:]))
+            node.send(RowsConsumed(0, 10))
+        else:
+            assert stored.wait(5)
+            time.sleep(0.2)  # until the driver has received it, on another channel
+            node.send(Failed(FailureKind.KILLED, "killed"))
+
+    def chief(node):
+        node.send(FeedWanted(0))
+        node.wait_for(FeedBegins if cache is None else FeedComplete)
+        assert again.wait(5)
+        node.send(Returned(pickle.dumps("done")))
+
+    stored = Event()
+    backend = Backend(serves, chief, holds, holds, feed=first)
+    with cluster_on(backend, num_workers=2, num_ps=1, chief=True) as cluster:
+        cluster.train("frame", cache=cache)
+        assert cluster.join() == {"chief:0": "done"}
+    assert submitted == [(["worker:0", "worker:1"], [0, 1, 2]), (["worker:1"], [1, 2])]
+    assert first.cancelled
+
+
+@pytest.mark.parametrize(
+    ("how", "kinds"),
+    [
+        ({}, [FeedComplete]),
+        ({"start": "first_rows"}, [FeedBegins, StepGrant, FeedComplete]),
+        ({"cache": None}, [FeedBegins, StepGrant]),
+    ],
+)
+def test_when_the_programs_get_the_rows(how, kinds):
+    """When all have arrived, or the first ones, in steps; those that are kept are complete in the end."""
+    stored = part(0, 0, 10)
+
+    def script(node):
+        node.send(FeedWanted(0))
+        node.feeding.wait(5)
+        node.send(PartsStored(0, (stored,)))
+        first = node.wait_for(kinds[0])
+        assert first.train.rows == {0: 10 if kinds[0] is FeedComplete else 0}
+        if len(kinds) > 1:
+            node.send(StreamOpened(0, Shares(10, 1, 0)))
+            while not node.wait_for(StepGrant).end:
+                pass
+            node.send(RowsConsumed(0, 10))
+        if kinds[-1] is FeedComplete and len(kinds) > 1:
+            assert node.wait_for(FeedComplete).train.parts == ((0, 1),)
+        found = dict.fromkeys(type(message) for message in node.received)
+        node.send(Returned(pickle.dumps([kind for kind in found if kind in (FeedBegins, StepGrant, FeedComplete)])))
+
+    with cluster_on(ScriptedBackend(script, feed=ScriptedJob([Row(stored)]))) as cluster:
+        cluster.train("frame", **how)
+        assert cluster.join() == {"worker:0": kinds}
+
+
 def test_a_feed_ends_when_all_programs_have():
     def script(node):
         node.feeding.wait(5)

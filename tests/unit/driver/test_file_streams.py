@@ -3,10 +3,35 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorflowonspark.driver.feed.file_streams import FileStream
-from tensorflowonspark.feed_messages import FilesCounted, RowsCounted, RowsRead, Shares, StepGrant, StreamOpened
+from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.collectives import FileFeeds
+from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.feed_messages import (
+    FeedComplete,
+    FilesCounted,
+    FilesRead,
+    RowsCounted,
+    RowsRead,
+    Shares,
+    StepGrant,
+    StreamOpened,
+)
 from tensorflowonspark.node.feed.plan import plan_epoch
 from tests.support.scripted import take_steps
+
+
+class Stream:
+    """The driver's part of files that some workers have listed."""
+
+    def __init__(self, workers, send):
+        spec = ClusterSpec(num_workers=workers)
+        self.nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
+        self.feeds = FileFeeds(send)
+        for node in self.nodes:
+            assert self.feeds.receive(node, FilesRead(7, "read", "files", (), streams=True), self.nodes) is None
+
+    def receive(self, number, message):
+        self.feeds.report(self.nodes[number], message)
 
 
 class Sent:
@@ -22,6 +47,8 @@ class Sent:
         if isinstance(message, RowsCounted):
             self.counts[number] = message.rows
             return
+        if isinstance(message, FeedComplete):
+            return  # all have listed the same files
         assert isinstance(message, StepGrant)
         assert number not in self.ended
         take_steps(self.steps[number], self.shares[number], message)
@@ -35,7 +62,7 @@ class Sent:
 def test_as_many_steps_as_the_worker_with_most_rows_needs(totals, batch_size, window, order):
     """In whatever order the workers read: a worker with fewer rows pads only when it has none left."""
     sent = Sent(range(len(totals)), batch_size)
-    stream = FileStream(7, range(len(totals)), sent)
+    stream = Stream(len(totals), sent)
     reports = []
     for rows, shares in zip(totals, sent.shares, strict=True):
         own = [RowsRead(7, min(rows, read)) for read in range(window, rows + window, window) if rows]
@@ -52,7 +79,7 @@ def test_as_many_steps_as_the_worker_with_most_rows_needs(totals, batch_size, wi
 
 def test_a_worker_with_fewer_rows_does_not_hold_up_the_others():
     sent = Sent([0, 1])
-    stream = FileStream(7, [0, 1], sent)
+    stream = Stream(2, sent)
     for number in (0, 1):
         stream.receive(number, StreamOpened(7, sent.shares[number]))
     stream.receive(0, RowsRead(7, 100))
@@ -68,7 +95,7 @@ def test_a_worker_with_fewer_rows_does_not_hold_up_the_others():
 def test_a_pass_that_counts_the_rows_ends_no_other():
     """A worker that counts its rows while a pass goes on has not read them all."""
     sent = Sent([0, 1])
-    stream = FileStream(7, [0, 1], sent)
+    stream = Stream(2, sent)
     for number in (0, 1):
         stream.receive(number, StreamOpened(7, sent.shares[number]))
         stream.receive(number, FilesCounted(7, 8))
@@ -82,10 +109,10 @@ def test_a_pass_that_counts_the_rows_ends_no_other():
 
 def test_a_worker_that_has_returned_is_not_waited_for():
     sent = Sent([0, 1])
-    stream = FileStream(7, [0, 1], sent)
+    stream = Stream(2, sent)
     stream.receive(0, StreamOpened(7, sent.shares[0]))
     stream.receive(0, RowsRead(7, 10))
-    stream.leave(1)
+    stream.feeds.lose(stream.nodes[1])
     assert sent.steps[0] == [4, 4]
     stream.receive(0, FilesCounted(7, 10))
     assert sent.steps[0] == [4, 4, 2]

@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflowonspark.columns import summarize
-from tensorflowonspark.driver.feed.file_streams import FileStream
+from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.driver.collectives import FileFeeds
+from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FeedError, TFRecordError
-from tensorflowonspark.feed_messages import RowsCounted, SplitManifest, StepGrant
+from tensorflowonspark.feed_messages import FilesRead, RowsCounted, SplitManifest, StepGrant
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.file_splits import tfrecord_splits
@@ -95,7 +97,11 @@ class Workers:
     def __init__(self, counts_of):
         self._splits = [splits_of(counts) for counts in counts_of]
         self._grants = [Queue() for _ in counts_of]
-        self._driver = FileStream(7, range(len(counts_of)), lambda number, grant: self._grants[number].put(grant))
+        spec = ClusterSpec(num_workers=len(counts_of))
+        self._nodes = [Node(number, role) for number, role in enumerate(spec.roles)]
+        self._driver = FileFeeds(lambda number, grant: self._grants[number].put(grant))
+        for node in self._nodes:
+            self._driver.receive(node, FilesRead(7, "read", "files", (), streams=True), self._nodes)
         self._lock = Lock()
 
     def steps(self, batch_size, first_step=0):
@@ -111,7 +117,7 @@ class Workers:
     def _link(self, number):
         def send(message):
             with self._lock:
-                self._driver.receive(number, message)
+                self._driver.report(self._nodes[number], message)
 
         def wait(kind):
             while not isinstance(message := self._grants[number].get(timeout=10), kind):

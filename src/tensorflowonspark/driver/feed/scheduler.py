@@ -81,6 +81,8 @@ class StepScheduler:
         The first part with rows that counts.
     finished : bool
         Whether no more rows will arrive.
+    totals : dict of int to int
+        How many rows each worker will have, as far as that is known.
 
     Examples
     --------
@@ -102,6 +104,7 @@ class StepScheduler:
         self.shared = len(numbers) > 1
         self.first: PartSummary | None = None
         self.finished = False
+        self.totals = dict.fromkeys(numbers, 0)
         self._counted: dict[int, PartSummary] = {}  # by partition, since the last pause
         self._steps = 0  # granted, if all take equally many
         self._first_partition = 0  # those with lower numbers are from before the last pause
@@ -123,7 +126,7 @@ class StepScheduler:
             case RowsRead():
                 worker.rows = report.rows
             case FilesCounted():  # when it has these, no step waits for more
-                worker.total = report.rows
+                worker.total = self.totals[number] = report.rows
             case Backpressure():
                 worker.pressed = True
             case InputStarved():

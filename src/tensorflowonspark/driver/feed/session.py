@@ -92,7 +92,8 @@ class FeedSession:
         self._received: dict[int, int] = {}  # rows, by node, including those of attempts that will not count
         self._consumed: dict[int, int] = {}  # rows, by node
         self._reading: set[int] = set()  # nodes whose programs have begun to take rows as they arrive
-        self._all_up = self._has_begun = False
+        self._all_up = False
+        self._announced = False  # the programs know that rows arrive
         self._informed: dict[int, int] = {}  # nodes that know what they hold, and how often they had been restarted
         self._outdated = True  # a node may not know what it holds
         self._began = time.monotonic()
@@ -147,12 +148,9 @@ class FeedSession:
             raise
 
     def end(self, parts: Sequence[PartSummary] = ()) -> None:
-        """Grant the last steps, complete the feed if its rows are kept, and wait until the programs are done with it.
+        """End the feed, now that all rows have come; return when the programs are done with it.
 
-        Parameters
-        ----------
-        parts : sequence of PartSummary
-            The parts that the nodes keep, as the source knows them.
+        Its last steps are granted; if its rows are kept, in the `parts` that the source knows, it is complete.
         """
         request, monitor = self.request, self.monitor
         if request.starts_early:
@@ -308,8 +306,8 @@ class FeedSession:
         """Send each node its next steps; before the first, the feed's columns, as its first rows have them."""
         first = self._scheduler.first
         # A held task feeds its node as soon as that is up, when others may not be connected yet.
-        if self._all_up and not self._has_begun and (first is not None or self._scheduler.finished):
-            self._has_begun = True
+        if self._all_up and not self._announced and (first is not None or self._scheduler.finished):
+            self._announced = True
             rows = dict.fromkeys((node.number for node in self.fed), 0)
             train = SplitManifest(rows, columns=first.columns, schema=first.schema) if first else SplitManifest(rows)
             kept, arrives = self.request.keeps_rows, bool(self.request.validation_column)
@@ -322,14 +320,7 @@ class FeedSession:
     # ---- waiting
 
     def wait(self, until: Callable[[], bool], look: Callable[[], object] = lambda: None) -> None:
-        """Wait for a condition.
-
-        Parameters
-        ----------
-        until : callable
-            Returns whether it holds.
-        look : callable
-            Called from time to time; what it raises ends the wait.
+        """Wait for a condition; meanwhile `look` is called from time to time, and may raise what ends the wait.
 
         Raises
         ------

@@ -1,0 +1,45 @@
+"""What a node keeps of the driver's messages about a feed."""
+
+from multiprocessing import Pipe
+
+import pytest
+
+from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, RowsCounted, SplitManifest, StepGrant
+from tensorflowonspark.node.driver_link import Link
+
+begins = FeedBegins(0, SplitManifest({0: 0}), kept=True)
+complete = FeedComplete(0, SplitManifest({0: 7}))
+failed = StepGrant(0, end=True, failed="no good")
+
+
+@pytest.fixture
+def link(monkeypatch):
+    monkeypatch.setattr(Link, "_receive", lambda _: None)
+    own, other = Pipe()
+    yield Link(own)
+    own.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("messages", "opened", "arrived"),
+    [
+        ([complete], complete, complete),
+        ([begins], begins, None),
+        ([begins, complete], begins, complete),  # a program that comes late takes the steps that the others took
+        ([begins, failed, complete], complete, complete),  # another feed, which got the number of one that failed
+    ],
+)
+def test_a_program_opens_a_feed_by_the_first_message_about_it(link, messages, opened, arrived):
+    for message in messages:
+        link._on_message(message)
+    assert link.wait_for_feed(0) is opened
+    assert link.arrived(0) is arrived
+
+
+def test_counts_of_files_come_apart_from_their_completion(link):
+    link._on_message(complete)
+    assert link.counts(0) is None
+    link._on_message(RowsCounted(0, {1: 5}))
+    assert link.wait_for_counts(0) == link.counts(0) == {1: 5}
+    assert link.wait_for_rows(0) is complete
