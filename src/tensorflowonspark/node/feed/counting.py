@@ -3,35 +3,32 @@
 The windows are those of `FileRows`, in the same order. So an epoch that began here can be resumed there.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from threading import Condition, Thread
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import pyarrow as pa
-
-from tensorflowonspark.columns import flat_columns, summarize
+from tensorflowonspark.columns import summarize
 from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.feed_messages import PartSummary, Split, StepGrant
-from tensorflowonspark.node.feed.file_rows import OPEN_SPLITS, Read, WindowPlan, by_split, plan_windows
 from tensorflowonspark.node.feed.shard import Shard
+from tensorflowonspark.node.feed.windows import (
+    OPEN_SPLITS,
+    Read,
+    ReadableSplit,
+    WindowPlan,
+    plan_windows,
+    read_windows,
+)
 
 __all__ = ["CountingPass", "UncountedSplit"]
 
 _WINDOWS_HELD = 2  # the program's, and the next; a third one is being put together
 
 
-class UncountedSplit(Protocol):
+class UncountedSplit(ReadableSplit, Protocol):
     """A part of some files, of which only reading it shows the number of rows."""
-
-    @property
-    def name(self) -> str:
-        """The file, and the part of it."""
-
-    def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Yield its rows."""
 
     def count(self) -> int:
         """Return the number of its rows."""
@@ -185,11 +182,15 @@ class CountingPass:
     # ---- reading, in a thread of its own
 
     def _read(self, plan: WindowPlan) -> None:
+        windows = read_windows(self._splits, plan, on_count=self._counts.__setitem__)
         try:
-            with ThreadPoolExecutor(OPEN_SPLITS, thread_name_prefix="read") as pool:
-                for number, window in enumerate(self._windows_of(plan, pool)):
-                    self._add(number, window)
-                    del window  # else it would stay in memory until the next one is complete
+            for number in count():
+                self._wait_for_room()
+                window = next(windows, None)
+                if window is None:
+                    break
+                self._add(number, window)
+                del window  # else it would stay in memory until the next one is complete
         except _Closed:
             return
         except Exception as error:
@@ -199,28 +200,12 @@ class CountingPass:
                 self._changed.notify_all()
             self._on_error(text)
             return
+        finally:
+            windows.close()
         with self._changed:
             self._ended = True
             self._changed.notify_all()
         self._on_end(self._rows)
-
-    def _windows_of(self, plan: WindowPlan, pool: ThreadPoolExecutor) -> Iterator[list[Read]]:
-        window: list[Read] = []
-        room = plan.window_rows
-        self._wait_for_room()
-        for chunk in self._chunks(plan, pool):
-            for read in chunk:
-                start = 0
-                while start < read.batch.num_rows:
-                    rows = min(room, read.batch.num_rows - start)
-                    window.append(Read(read.split, read.first_row + start, read.batch.slice(start, rows)))
-                    start, room = start + rows, room - rows
-                    if not room:
-                        yield window
-                        window, room = [], plan.window_rows
-                        self._wait_for_room()
-        if window:
-            yield window
 
     def _wait_for_room(self) -> None:
         with self._changed:
@@ -229,7 +214,6 @@ class CountingPass:
                 raise _Closed
 
     def _add(self, number: int, window: list[Read]) -> None:
-        window = by_split(window)
         summaries = [
             PartSummary(
                 Split.TRAIN, each.split, 0, 0, each.batch.num_rows, summarize(each.batch, each.split, each.first_row)
@@ -247,91 +231,6 @@ class CountingPass:
             self._changed.notify_all()
         self._on_rows(self._rows)
 
-    def _chunks(self, plan: WindowPlan, pool: ThreadPoolExecutor) -> Iterator[list[Read]]:
-        """Yield the rows in chunks, several splits in turn, in the order of `interleave`; the next are being read."""
-        waiting = iter(plan.order)
-        ahead: deque[_Turn] = deque()
-
-        def following() -> _Turn | None:
-            """Return the next split that has rows."""
-            while True:
-                while len(ahead) <= OPEN_SPLITS - plan.width and (number := next(waiting, None)) is not None:
-                    ahead.append(_Turn(number, _OpenSplit(number, self._splits[number]), plan.chunk_rows, pool))
-                if not ahead:
-                    return None
-                turn = ahead.popleft()
-                if turn.chunk.result().rows:
-                    return turn
-                self._counts[turn.split] = 0
-
-        turns = [following() for _ in range(plan.width)]
-        while current := [turn for turn in turns if turn is not None]:
-            turns = []
-            for turn in current:
-                chunk = turn.chunk.result()
-                if not chunk.ended:
-                    turn.read_on()
-                yield chunk.rows
-                if chunk.ended:
-                    self._counts[turn.split] = turn.opened.position
-                turns.append(following() if chunk.ended else turn)
-
 
 class _Closed(Exception):
     """The pass has been closed."""
-
-
-class _Chunk(NamedTuple):
-    rows: list[Read]
-    ended: bool  # the split has no further rows
-
-
-class _OpenSplit:
-    """A split that is read from begin to end."""
-
-    def __init__(self, number: int, split: UncountedSplit) -> None:
-        self.position = 0  # of the next row
-        self._number = number
-        self._name = split.name
-        self._batches = split.batches()
-        self._rest = pa.RecordBatch.from_pylist([], pa.schema([]))
-
-    def read(self, rows: int) -> _Chunk:
-        """Return the next rows, fewer at the split's end."""
-        found: list[Read] = []
-        try:
-            while rows and self._has_next():
-                taken = self._rest.slice(0, rows)
-                found.append(Read(self._number, self.position, taken))
-                self._rest = self._rest.slice(taken.num_rows)
-                self.position += taken.num_rows
-                rows -= taken.num_rows
-            return _Chunk(found, not self._has_next())
-        except (OSError, pa.ArrowException) as error:
-            raise FeedError(f"{self._name} can't be read: {error}") from error
-
-    def _has_next(self) -> bool:
-        while not self._rest.num_rows:
-            batch = next(self._batches, None)
-            if batch is None:
-                return False
-            self._rest = flat_columns(batch)
-        return True
-
-
-@dataclass(eq=False)
-class _Turn:
-    """A split in its turn: the chunk that it yields next is being read."""
-
-    split: int
-    opened: _OpenSplit
-    chunk_rows: int
-    pool: ThreadPoolExecutor
-    chunk: Future[_Chunk] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.read_on()
-
-    def read_on(self) -> None:
-        """Begin to read the next chunk."""
-        self.chunk = self.pool.submit(self.opened.read, self.chunk_rows)

@@ -19,9 +19,10 @@ from tensorflowonspark.feed_messages import (
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.counting import CountingPass
-from tensorflowonspark.node.feed.file_rows import FileRows, check_rows
+from tensorflowonspark.node.feed.file_rows import FileRows
 from tensorflowonspark.node.feed.file_splits import CountedRecords, Records
 from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.windows import check_rows
 
 __all__ = ["UncountedRows"]
 

@@ -1,0 +1,323 @@
+"""Windows over the rows of files, as many rows at a time as memory allows: several splits in turn, read ahead.
+
+With a shuffle, the splits come in a new order in each epoch, several of them at a time in small chunks, and the rows of
+each window are shuffled among themselves by those who take them. Where the numbers of rows are known, reading can begin
+at any window; where they are not, reading shows them. The windows are the same.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tensorflowonspark.columns import flat_columns
+from tensorflowonspark.errors import FeedError
+from tensorflowonspark.feed_messages import SplitManifest
+from tensorflowonspark.messages import ColumnSummary
+from tensorflowonspark.node.feed.selection import Selection
+
+__all__ = ["OPEN_SPLITS", "Read", "ReadableSplit", "WindowPlan", "check_rows", "plan_windows", "read_windows"]
+
+OPEN_SPLITS = 4  # that are read at the same time: network and disk wait for each other, and decoding is native code
+_WINDOWS_IN_MEMORY = 4  # the current one, the next, and the copies that decoding and shuffling make
+
+
+class ReadableSplit(Protocol):
+    """A part of some files."""
+
+    @property
+    def name(self) -> str:
+        """The file, and the part of it."""
+
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
+        """Yield its rows."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """Rows that were read: the split, the number of the first in it, and the batch."""
+
+    split: int
+    first_row: int
+    batch: pa.RecordBatch
+
+
+class WindowPlan(NamedTuple):
+    """How one epoch's windows are made: their rows, the splits' order, and the chunks in which several take turns."""
+
+    window_rows: int
+    order: Sequence[int]
+    width: int  # number of splits that take turns
+    chunk_rows: int
+
+
+def plan_windows(
+    splits: int, seed: Sequence[int] | None, batch_rows: int, row_bytes: float, limit_bytes: int
+) -> WindowPlan:
+    """Return the plan of an epoch's windows, which does not depend on the numbers of rows.
+
+    Parameters
+    ----------
+    splits : int
+        Number of splits.
+    seed : sequence of int or None
+        Seed of the order; None keeps the rows' own order.
+    batch_rows : int
+        Rows of one or several steps; a window has a multiple of them.
+    row_bytes : float
+        Mean size of a row in memory.
+    limit_bytes : int
+        The size that the rows in memory should not exceed.
+
+    Examples
+    --------
+    >>> plan_windows(3, None, batch_rows=10, row_bytes=8.0, limit_bytes=4000)
+    WindowPlan(window_rows=120, order=range(0, 3), width=1, chunk_rows=30)
+    """
+    limit = limit_bytes / _WINDOWS_IN_MEMORY / max(1.0, row_bytes)
+    window_rows = max(1, int(limit) // batch_rows) * batch_rows
+    order: Sequence[int] = range(splits)
+    if seed is not None:
+        order = np.random.default_rng(seed).permutation(splits).tolist()
+    return WindowPlan(window_rows, order, 1 if seed is None else OPEN_SPLITS, -(-window_rows // OPEN_SPLITS))
+
+
+def check_rows(selection: Selection, summary: dict[str, ColumnSummary], split: int, name: str) -> None:
+    """Check that rows of a split, which their summary names a partition, are of the kinds of the first rows.
+
+    Raises
+    ------
+    FeedError
+        If a column is not; the error names it, a row, and the file.
+    """
+    try:
+        selection.check(SplitManifest({}, columns=summary))
+    except FeedError as error:
+        raise FeedError(f"{error}; partition {split} is {name}") from error
+
+
+def read_windows(
+    splits: Sequence[ReadableSplit],
+    plan: WindowPlan,
+    rows: Sequence[int] | None = None,
+    first_window: int = 0,
+    on_count: Callable[[int, int], object] = lambda _split, _rows: None,
+) -> Generator[list[Read], None, None]:
+    """Yield windows of equally many rows, each by its splits; the last one may have fewer.
+
+    Parameters
+    ----------
+    splits : sequence of ReadableSplit
+        The splits.
+    plan : WindowPlan
+        Their order.
+    rows : sequence of int, optional
+        The number of rows of each split, if they are known.
+    first_window : int
+        The window to begin with, for known rows.
+    on_count : callable
+        Takes the number of a split and that of its rows, when it has been read.
+
+    Raises
+    ------
+    FeedError
+        If a file can't be read, or has changed.
+    """
+    chunks = _Chunks(splits, plan, rows, on_count)
+    try:
+        window: list[Read] = []
+        room = plan.window_rows
+        for chunk in chunks.after(first_window * plan.window_rows):
+            for read in chunk:
+                start = 0
+                while start < read.batch.num_rows:
+                    taken = read.batch.slice(start, room)
+                    window.append(Read(read.split, read.first_row + start, taken))
+                    start, room = start + taken.num_rows, room - taken.num_rows
+                    if not room:
+                        yield _by_split(window)
+                        window, room = [], plan.window_rows
+        if window:
+            yield _by_split(window)
+    finally:
+        chunks.close()
+
+
+def _by_split(window: Sequence[Read]) -> list[Read]:
+    """Return the rows of a window by their splits, in the order in which these come."""
+    of_split: dict[int, list[Read]] = {}
+    for each in window:
+        of_split.setdefault(each.split, []).append(each)
+    return [each for found in of_split.values() for each in found]
+
+
+class _Chunks:
+    """The rows of some splits in chunks, several splits in turn; the next chunks are being read."""
+
+    def __init__(
+        self,
+        splits: Sequence[ReadableSplit],
+        plan: WindowPlan,
+        rows: Sequence[int] | None,
+        on_count: Callable[[int, int], object],
+    ) -> None:
+        self._splits = splits
+        self._plan = plan
+        self._rows = rows
+        self._on_count = on_count
+        self._waiting = iter([number for number in plan.order if rows is None or rows[number]])
+        self._ahead: deque[_OpenSplit] = deque()  # those that come next, of which the first chunks are being read
+        self._turns: deque[_OpenSplit] = deque()
+        self._pool = ThreadPoolExecutor(OPEN_SPLITS, thread_name_prefix="read")
+
+    def close(self) -> None:
+        """End reading, without a wait: a pass may be abandoned where nobody can wait for a read that hangs."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for each in (*self._turns, *self._ahead):
+            each.close()
+
+    def after(self, rows: int) -> Iterator[list[Read]]:
+        """Yield the chunks that follow the first rows."""
+        left = self._pass_over(rows)
+        for each in self._turns:
+            each.read_on(self._pool, self._plan.chunk_rows)
+        while len(self._turns) < self._plan.width and self._append_following():
+            pass
+        while self._turns:
+            turn = self._turns.popleft()
+            chunk = turn.result()
+            if chunk.ended:
+                self._on_count(turn.number, turn.next_row)
+                turn.close()
+                self._append_following()
+            else:
+                turn.read_on(self._pool, self._plan.chunk_rows)
+                self._turns.append(turn)
+            yield _without(chunk.rows, left)
+            left = 0
+
+    def _pass_over(self, rows: int) -> int:
+        """Take the turns of the first rows without reading them; return how many are left of the chunk that follows."""
+        if not rows:
+            return 0
+        assert self._rows is not None
+        self._turns.extend(
+            self._open(number) for _, number in zip(range(self._plan.width), self._waiting, strict=False)
+        )
+        while self._turns:
+            turn = self._turns[0]
+            size = min(self._plan.chunk_rows, self._rows[turn.number] - turn.next_row)
+            if rows < size:
+                break
+            rows -= size
+            turn.next_row += size
+            self._turns.popleft()
+            if turn.next_row < self._rows[turn.number]:
+                self._turns.append(turn)
+            elif (number := next(self._waiting, None)) is not None:
+                self._turns.append(self._open(number))
+        return rows
+
+    def _open(self, number: int) -> "_OpenSplit":
+        return _OpenSplit(number, self._splits[number], None if self._rows is None else self._rows[number])
+
+    def _append_following(self) -> bool:
+        """Give a turn to the next split that has rows; return whether there is one."""
+        while True:
+            room = OPEN_SPLITS - self._plan.width + 1 - len(self._ahead)
+            for _, number in zip(range(room), self._waiting, strict=False):
+                self._ahead.append(self._open(number))
+                self._ahead[-1].read_on(self._pool, self._plan.chunk_rows)
+            if not self._ahead:
+                return False
+            found = self._ahead.popleft()
+            if found.result().rows:
+                self._turns.append(found)
+                return True
+            self._on_count(found.number, 0)
+
+
+def _without(reads: list[Read], rows: int) -> list[Read]:
+    """Return what was read, without the first rows."""
+    found = []
+    for each in reads:
+        cut = min(rows, each.batch.num_rows)
+        found.append(Read(each.split, each.first_row + cut, each.batch.slice(cut)))
+        rows -= cut
+    return found
+
+
+class _Chunk(NamedTuple):
+    rows: list[Read]
+    ended: bool  # the split has no further rows
+
+
+class _OpenSplit:
+    """A split in its turn, which is read from a row on to its end.
+
+    Attributes
+    ----------
+    number : int
+        The split's.
+    next_row : int
+        The number of the row that the next chunk begins with.
+    """
+
+    def __init__(self, number: int, split: ReadableSplit, rows: int | None) -> None:
+        self.number = number
+        self.next_row = 0
+        self._split = split
+        self._rows = rows
+        self._batches = split.batches()
+        self._rest = pa.RecordBatch.from_pylist([], pa.schema([]))
+        self._position = 0  # of the first row of the rest
+        self._chunk: Future[_Chunk] | None = None
+
+    def read_on(self, pool: ThreadPoolExecutor, rows: int) -> None:
+        """Begin to read the next chunk."""
+        self._chunk = pool.submit(self._read, rows)
+
+    def result(self) -> _Chunk:
+        """Wait for the chunk that is being read; return it."""
+        assert self._chunk is not None
+        return self._chunk.result()
+
+    def close(self) -> None:
+        """Close the file, unless another thread reads it, which closes it at its end."""
+        with suppress(ValueError):  # the generator runs in another thread
+            self._batches.close()
+
+    def _read(self, rows: int) -> _Chunk:
+        stop = self.next_row + rows if self._rows is None else min(self.next_row + rows, self._rows)
+        found: list[Read] = []
+        try:
+            while self._position < stop and self._has_next():
+                end = self.next_row if self._position < self.next_row else stop  # rows that were passed over come first
+                taken = self._rest.slice(0, end - self._position)
+                if self._position >= self.next_row:
+                    found.append(Read(self.number, self._position, taken))
+                    self.next_row += taken.num_rows
+                self._rest = self._rest.slice(taken.num_rows)
+                self._position += taken.num_rows
+            ended = not self._has_next() if self._rows is None else self._position >= self._rows
+        except (OSError, pa.ArrowException) as error:
+            raise FeedError(f"{self._split.name} can't be read: {error}") from error
+        if self._rows is not None and self._position < stop:
+            raise FeedError(
+                f"{self._split.name} ended after {self._position} rows and should have {self._rows}: it has changed "
+                "since it was listed"
+            )
+        return _Chunk(found, ended)
+
+    def _has_next(self) -> bool:
+        while not self._rest.num_rows:
+            batch = next(self._batches, None)
+            if batch is None:
+                return False
+            self._rest = flat_columns(batch)
+        return True
