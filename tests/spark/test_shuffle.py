@@ -43,15 +43,21 @@ def test_a_task_that_runs_again_deals_its_rows_out_as_before(spark, sorted_rows)
     assert dealt(sorted_rows) == dealt(shuffled)
 
 
-def test_a_partition_has_its_rows_in_one_order_whichever_way_they_come(sorted_rows):
-    def in_order(frame):
-        rows = repartitioned(frame, 2).select(f.spark_partition_id().alias("partition"), "id").collect()
-        return [[row.id for row in rows if row.partition == number] for number in range(2)]
+def in_order(frame, partitions):
+    """Return the ids of each partition, in their order."""
+    rows = repartitioned(frame, partitions).select(f.spark_partition_id().alias("partition"), "id").collect()
+    return [[row.id for row in rows if row.partition == number] for number in range(partitions)]
 
-    sorted_rows = sorted_rows.withColumn("a `name`.of", f.array("id"))
-    ids = in_order(sorted_rows)
+
+def test_a_partition_has_its_rows_in_one_order_whichever_way_they_come(sorted_rows):
+    odd_names = sorted_rows.withColumn("a.`b` *", f.array("id")).withColumn("*", f.lit(None)).withColumn("V", f.lit(1))
+    ids = in_order(odd_names.withColumnRenamed("label", "v"), 2)
     assert sorted(sum(ids, [])) == list(range(3000))
-    assert ids == in_order(sorted_rows.sortWithinPartitions(f.rand(7)))
+    assert in_order(sorted_rows, 2) == in_order(sorted_rows.sortWithinPartitions(f.rand(7)), 2)
+
+
+def test_a_single_partition_has_the_rows_in_their_own_order(sorted_rows):
+    assert in_order(sorted_rows.withColumn("place", f.lit(7)), 1) == [list(range(3000))]
 
 
 def test_an_unknown_shuffle_is_refused():

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.columns import quoted
+from tensorflowonspark.columns import plainly_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +30,7 @@ def repartitioned(frame: "DataFrame", partitions: int) -> "DataFrame":
     Spark sorts the rows of each partition by a hash of their values and deals them out in turn. So a task that it runs
     again deals them out as before: no row is lost or doubled, as with a column of random numbers it could be, whose
     values follow from the order of the rows. What a partition gets from several hosts it gets in the order in which
-    they answer, so it is sorted by a hash as well.
+    they answer, so it is sorted as well: by a hash, or if it is the only one, by the rows' places in the DataFrame.
 
     Parameters
     ----------
@@ -41,7 +41,12 @@ def repartitioned(frame: "DataFrame", partitions: int) -> "DataFrame":
     """
     from pyspark.sql import functions as f
 
-    return frame.repartition(partitions).sortWithinPartitions(f.xxhash64(*map(quoted, frame.columns)))
+    if partitions == 1:
+        place = new_column(frame, "place")
+        placed = frame.withColumn(place, f.monotonically_increasing_id())
+        return placed.repartition(1).sortWithinPartitions(place).drop(place)
+    plain, columns = plainly_named(frame)
+    return plain.repartition(partitions).sortWithinPartitions(f.xxhash64(*plain.columns)).select(*columns)
 
 
 def new_column(frame: "DataFrame", name: str) -> str:
