@@ -90,7 +90,7 @@ class ClusterAttempt:
             self.console,
             config.heartbeat_timeout,
             self._cancel_job,
-            restarts_nodes=config.restarts_nodes,
+            restarts=config.restarts,
             metrics=self._metrics,
         )
         self._replacements = Replacements(backend, config, self.monitor, self._plan) if config.restarts_nodes else None

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Sequence
 from threading import RLock, Timer
 
-from tensorflowonspark.config import Job
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.errors import FailureKind, NodeError
 from tensorflowonspark.messages import Failed, Idle, NodeStatus, Probe, WaitsFor
@@ -31,21 +30,12 @@ class Failures:
         The lock of their states.
     conclude : callable
         Called when the root cause is certain.
-    does_without : callable
-        Returns whether a worker takes part in rounds that the others can go on with alone.
     """
 
-    def __init__(
-        self,
-        roster: Roster,
-        lock: RLock,
-        conclude: Callable[[], None],
-        does_without: Callable[[Node], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, roster: Roster, lock: RLock, conclude: Callable[[], None]) -> None:
         self._roster = roster
         self._lock = lock
         self._conclude = conclude
-        self._does_without = does_without
         self._failures: list[tuple[Node, Failed]] = []
         self._losses: list[tuple[Node, Failed]] = []  # of nodes that the others can do without
         self._probe = 0  # the number of the last one
@@ -56,16 +46,7 @@ class Failures:
         return bool(self._failures)
 
     def note(self, node: Node, failure: Failed) -> None:
-        """Note the failure of a node (under the lock)."""
-        if node.lost:
-            return
-        if self._can_lose(node, failure):
-            self._roster.lose(node)
-            self._losses.append((node, failure))
-            held = f"; with it went {node.holds}" if node.holds else ""
-            text = "%s on %s failed: %s. The others train on%s"
-            CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason, held)
-            return
+        """Note the failure of a node that the others need (under the lock)."""
         last = bool(self._losses) and node.serving
         self._failures.append(self._losses[0] if last else (node, failure))
         if failure.kind is not FailureKind.PEER_LOST:
@@ -73,6 +54,14 @@ class Failures:
         elif len(self._failures) == 1:
             probe = self.probe()
             _later(_CAUSE_SECONDS, lambda: self._conclude_if_answered(probe))
+
+    def lose(self, node: Node, failure: Failed) -> None:
+        """Note the failure of a node that the others can do without (under the lock)."""
+        self._roster.lose(node)
+        self._losses.append((node, failure))
+        held = f"; with it went {node.holds}" if node.holds else ""
+        text = "%s on %s failed: %s. The others train on%s"
+        CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason, held)
 
     @property
     def last_probe(self) -> int:
@@ -94,21 +83,6 @@ class Failures:
         node, failed = min(self._failures, key=lambda each: each[1].kind.value)
         details = failed.reason, failed.advice, failed.traceback, failed.output, failed.kind.name.lower()
         return NodeError(str(node.role), node.host, *details, failed.exit_code)
-
-    def _can_lose(self, node: Node, failure: Failed) -> bool:
-        """Whether the others can do without a node.
-
-        Asynchronous workers can, as long as one is left; those that average their weights in rounds, as long as the
-        chief is there, which saves them. A node that holds layers of the chief's model serves too (`Context.connect`),
-        and takes them with it.
-        """
-        if failure.kind in (FailureKind.RAISED, FailureKind.PEER_LOST):
-            return False
-        if node is not self._roster.chief and self._does_without(node):
-            return True
-        serves = node.serving or node.restarts > 0  # it may not serve again yet
-        asynchronous = bool(self._roster.spec.num_ps) and serves and node.role.job is Job.WORKER
-        return asynchronous and len(self._roster.fed()) > 1
 
     def _conclude_if_answered(self, probe: int) -> None:
         """Conclude if all supervisors have answered that their nodes are up; else give the others more time."""

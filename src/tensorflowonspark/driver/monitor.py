@@ -12,10 +12,11 @@ from functools import singledispatchmethod
 from threading import Condition, RLock, Thread
 from typing import Any, Protocol
 
-from tensorflowonspark.config import ClusterSpec
+from tensorflowonspark.config import ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.advice import Paces
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.console import ConsoleReporter
+from tensorflowonspark.driver.decision import EndAttempt, Failure, Keep, Lose, Replace, Running, decide
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
 from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.store import MetricsStore
@@ -86,8 +87,8 @@ class Monitor(Roster):
         Seconds without a heartbeat after which a node is given up.
     on_failure : callable
         Called once, when the root cause of a failure is certain.
-    restarts_nodes : bool
-        Whether nodes may be started again alone, which then need what was sent to all before.
+    restarts : RestartPolicy
+        Whether nodes are started again alone, which then need what was sent to all before.
     metrics : MetricsStore, optional
         Collects what the nodes measure and report.
     """
@@ -100,7 +101,7 @@ class Monitor(Roster):
         heartbeat_timeout: float,
         on_failure: Callable[[], None] = lambda: None,
         *,
-        restarts_nodes: bool = False,
+        restarts: RestartPolicy = RestartPolicy(0),  # noqa: B008 - it is immutable
         metrics: MetricsStore | None = None,
     ) -> None:
         super().__init__(spec)
@@ -113,20 +114,21 @@ class Monitor(Roster):
         self.changed = Condition(self.lock)  # notified of each change
         self.feed: int | None = None  # the number of the current feed
         self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
-        self._file_feeds = FileFeeds(self.send, keeps=restarts_nodes)
+        self._policy = restarts
+        self._restarts_nodes = restarts.scope == "node"
+        self._file_feeds = FileFeeds(self.send, keeps=self._restarts_nodes)
         self._passes = Passes(self.send)
         self._paces = Paces()
-        self._collectives = Collectives(self.send, keeps=restarts_nodes)
+        self._collectives = Collectives(self.send, keeps=self._restarts_nodes)
         self._console = console
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
         self._rounds = Rounds(self.send, self.lock, self.fed)
-        self._restarts_nodes = restarts_nodes
-        self._restart: Callable[[Node, Failed], Failed | None] = lambda _node, failure: failure
+        self._start: Callable[[Node, Failed, Channel | None, float], None]
         self.listeners: list[NodeListener] = [self._collectives, self._file_feeds, self._rounds]
         self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
-        self._failures = Failures(self, self.lock, self._conclude, self._rounds.can_lose)
+        self._failures = Failures(self, self.lock, self._conclude)
         self._checked = time.monotonic()  # time of the last check for heartbeats
         self._up = False  # all nodes are, or were
         self._failed = False  # and the root cause is certain
@@ -375,28 +377,56 @@ class Monitor(Roster):
                 node.channel = None
             self.changed.notify_all()
 
-    def _fail(self, node: Node, failure: Failed | None) -> None:
-        if failure is not None and not self._stopping:
+    def _fail(self, node: Node, failure: Failed | None, *, placeable: bool = True) -> None:
+        """Carry out what is decided about the failure of a node, if there is one (under the lock)."""
+        if failure is None or self._stopping or node.lost:
+            return
+        if placeable:
             self._console.failed(str(node.role), node.host, failure)
-            failure = self._restart(node, failure)
-        if failure is not None:
-            self.give_up(node, failure)
+        match decide(self._state(node, placeable), Failure(failure.kind.name.lower())):
+            case Keep():
+                text = "%s on %s failed after its program had returned: %s. Its result is kept"
+                CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason)
+            case Replace(delay):
+                channel = self._retire(node, failure)
+                self._start(node, failure, channel, delay)
+            case Lose(note):
+                self._lose(node, replace(failure, reason=failure.reason + note))
+            case EndAttempt(note):
+                self.move(node, NodeState.FAILED)
+                self._failures.note(node, replace(failure, reason=failure.reason + note))
+
+    def _state(self, node: Node, placeable: bool) -> Running:
+        """Return what is known about a node that has failed."""
+        return Running(
+            self._policy,
+            node.restarts,
+            complete=self.members.complete,
+            placeable=placeable,
+            serves=node.serves if self.spec.num_ps else None,
+            fed=len(self.fed()),
+            rounds=self._rounds.others(node),
+            chief=node is self.chief,
+            returned=node.returned,
+            answering=node.answering,
+        )
+
+    def _lose(self, node: Node, failure: Failed) -> None:
+        """Go on without a node."""
+        self.move(node, NodeState.FAILED)
+        self._failures.lose(node, failure)
+        self._note_failure(node, failure)
+        self._report_passes()  # the others may all have ended theirs
+        self._file_feeds.lose(node)
+        self._rounds.node_lost(node)
+        self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
+        if self._on_feed_message is not None:
+            self._on_feed_message(node, failure)
 
     def give_up(self, node: Node, failure: Failed) -> None:
-        """Note the failure of a node in whose place none is started."""
+        """Note the failure of a node for whose next process there is no place."""
         with self.lock:
-            if self._stopping:
-                return
-            self.move(node, NodeState.FAILED)
-            self._failures.note(node, failure)
-            if node.lost:
-                self._note_failure(node, failure)
-                self._report_passes()  # the others may all have ended theirs
-                self._file_feeds.lose(node)
-                self._rounds.node_lost(node)
-                self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
-                if self._on_feed_message is not None:
-                    self._on_feed_message(node, failure)
+            self._fail(node, failure, placeable=False)
 
     def fail_start(self, node: Node, restart: int, failure: Failed) -> None:
         """Note that a restart of a node has failed, unless it is up or another restart has begun."""
@@ -405,18 +435,18 @@ class Monitor(Roster):
                 self._fail(node, failure)
                 self.changed.notify_all()
 
-    def set_restarter(self, restart: Callable[[Node, Failed], Failed | None]) -> None:
+    def set_starter(self, start: Callable[[Node, Failed, Channel | None, float], None]) -> None:
         """Have a function start failed nodes again, while the others continue.
 
         Parameters
         ----------
-        restart : callable
-            Takes a node and its failure, under the lock; returns the failure if the node is not started again.
+        start : callable
+            Takes a node, its failure, the channel of its former process, and the seconds to wait (under the lock).
         """
-        self._restart = restart
+        self._start = start
 
-    def retire(self, node: Node, failure: Failed) -> Channel | None:
-        """End a node's process, in whose place another one is started (under the lock); return its channel."""
+    def _retire(self, node: Node, failure: Failed) -> Channel | None:
+        """End a node's process, in whose place another one is started; return its channel."""
         self._note_failure(node, failure)
         channel = node.channel
         if channel is not None:

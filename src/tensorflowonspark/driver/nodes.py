@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tensorflowonspark.config import ClusterSpec, Role
+from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedComplete, PartRef
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
@@ -114,6 +114,11 @@ class Node:
         """Whether others need not wait for its program, which has had so many seconds; not if it is about to begin."""
         begun = self.begun_at is not None and time.monotonic() - self.begun_at > seconds
         return begun or self.returned or self.serving or self.lost or self.restarts > 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a worker of a ParameterServerStrategy, or was before it was started again."""
+        return self.role.job is Job.WORKER and (self.serving or self.restarts > 0)
 
     @property
     def waits_for_feed(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock, Thread
 
-from tensorflowonspark.config import ClusterConfig, Job
+from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.spark.backend import Backend
@@ -28,7 +28,7 @@ _END_SECONDS = 5.0  # for the former process to end: its slot, its GPUs and its 
 
 
 class Replacements:
-    """Starts nodes of one attempt again, each alone, as often as the policy allows.
+    """Starts nodes of one attempt again, each alone.
 
     Parameters
     ----------
@@ -51,28 +51,10 @@ class Replacements:
         self._plan = plan
         self._placing = Lock()  # one asks for slots at a time
         self._stages: list[Stage] = []
-        monitor.set_restarter(self.take)
+        monitor.set_starter(self.start)
 
-    def take(self, node: Node, failure: Failed) -> Failed | None:
-        """Start a node again that has failed (under the monitor's lock); return the failure if that can't be.
-
-        A node whose program has returned is not started again: no other one waits for it. But if it answers inference,
-        its program's state is lost with it. Of a ``ParameterServerStrategy`` only the workers can be replaced.
-        """
-        policy = self._config.restarts
-        replaceable = not self._config.spec.num_ps or self._serves(node)
-        if not self._monitor.members.complete or node.lost or not replaceable:
-            return failure
-        if node.returned and not node.answering:
-            text = "%s on %s failed after its program had returned: %s. Its result is kept"
-            CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason)
-            return None
-        if node.returned or failure.kind.name.lower() not in policy.causes:
-            return failure
-        if node.restarts >= policy.max_restarts:
-            after = f" (after {node.restarts} restarts of this node: max_restarts)" if node.restarts else ""
-            return replace(failure, reason=f"{failure.reason}{after}")
-        delay = policy.delay(node.restarts)
+    def start(self, node: Node, failure: Failed, channel: Channel | None, delay: float) -> None:
+        """Start a node again that has failed, after some seconds and the end of its former process (under the lock)."""
         CONSOLE.log(
             _log,
             logging.WARNING,
@@ -81,16 +63,10 @@ class Replacements:
             node.host,
             failure.reason.partition("\n")[0],
             f" in {delay:g} s" if delay else "",
-            node.restarts + 1,
-            policy.max_restarts,
+            node.restarts,
+            self._config.restarts.max_restarts,
         )
-        channel = self._monitor.retire(node, failure)
         Thread(target=self._start, args=(node, node.restarts, channel, failure, delay), daemon=True).start()
-        return None
-
-    def _serves(self, node: Node) -> bool:
-        """Whether a node is a worker that serves a chief, or has served one before."""
-        return node.role.job is Job.WORKER and (node.serving or node.restarts > 0)
 
     def close(self, seconds: float) -> None:
         """End the stages; the nodes have ended."""

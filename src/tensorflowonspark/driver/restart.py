@@ -17,6 +17,7 @@ from tensorflowonspark.driver.advice import feeding_advice
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.dashboard.service import Dashboard, require_packages
+from tensorflowonspark.driver.decision import Ended, Failure, Raise, Restart, decide
 from tensorflowonspark.driver.feed.held import EarlyHeldFeed, HeldFeed
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.recoverable import RecoverableFeed
@@ -52,21 +53,26 @@ class RestartBudget:
         self._policy = config.restarts
         self.used = 0
 
-    def spend(self, error: ClusterError) -> float:
+    def spend(self, error: ClusterError, *, alone: bool = False, rows_again: bool = True) -> float:
         """Count a restart after a failure; return the seconds to wait before it.
+
+        Parameters
+        ----------
+        error : ClusterError
+            The failure.
+        alone, rows_again : bool
+            As of `Ended`.
 
         Raises
         ------
         ClusterError
             The failure itself, if the policy does not allow a restart after it.
         """
-        policy = self._policy
-        # A restart that fails to come up has the same cause. Slots have been waited for as long as the user allows.
-        counts = error.cause in policy.causes if isinstance(error, NodeError) else self.used > 0
-        counts = counts and not isinstance(error, SlotsError)
-        if not counts or self.used >= policy.max_restarts:
+        decision = decide(Ended(self._policy, self.used, alone, rows_again), Failure.of(error))
+        if isinstance(decision, Raise):
             raise error
-        delay = policy.delay(self.used)
+        assert isinstance(decision, Restart)
+        delay = decision.delay
         self.used += 1
         CONSOLE.log(
             _log,
@@ -75,7 +81,7 @@ class RestartBudget:
             str(error).partition("\n")[0],
             f" in {delay:g} s" if delay else "",
             self.used,
-            policy.max_restarts,
+            self._policy.max_restarts,
         )
         return delay
 
@@ -266,13 +272,11 @@ class RestartController:
         self._done += 1
 
     def _restart(self, error: ClusterError, repeatable: bool) -> None:
-        if self._attempt.restarts_nodes and not self._config.spec.num_ps:
-            raise error  # the node was started again as often as the policy allows
         saved_in = self._attempt.monitor.saved_in
         needed = max(saved_in, 0)
-        if None in self._history[needed:] or (not repeatable and saved_in >= self._done):
-            raise error  # streamed rows do not come again
-        delay = self._budget.spend(error)
+        rows_again = None not in self._history[needed:] and (repeatable or saved_in < self._done)
+        alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
+        delay = self._budget.spend(error, alone=alone, rows_again=rows_again)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
         self._cancelled.wait(delay)

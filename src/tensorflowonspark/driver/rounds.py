@@ -123,12 +123,10 @@ class Rounds:
             if member is not None and member.late:  # it answers again, after a round that has begun anew without it
                 self._reach(node, member.report)
 
-    def can_lose(self, node: Node) -> bool:
-        """Return whether the others can train without a worker: enough of them take part in the rounds."""
+    def others(self, node: Node) -> tuple[int, int] | None:
+        """Return how many others take part in rounds with a worker, and how many must; None if it takes no part."""
         member = self._members.get(node.number)
-        if member is None or not self._begun:
-            return False
-        return len(self._members) - 1 >= max(1, member.report.min_workers)
+        return (len(self._members) - 1, member.report.min_workers) if member is not None and self._begun else None
 
     def node_lost(self, node: Node) -> None:
         """Note that a worker is lost; it may be started again."""
