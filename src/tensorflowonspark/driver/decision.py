@@ -9,9 +9,24 @@ from dataclasses import dataclass, field
 from tensorflowonspark.config import RestartPolicy
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError, SlotsError
 
-__all__ = ["EndAttempt", "Ended", "Failure", "Keep", "Lose", "Raise", "Replace", "Restart", "Running", "decide"]
+__all__ = [
+    "Decision",
+    "EndAttempt",
+    "Ended",
+    "Failure",
+    "Keep",
+    "Lose",
+    "Raise",
+    "Replace",
+    "Restart",
+    "Running",
+    "Used",
+    "decide",
+    "may_be_preemption",
+]
 
 _NO_START, _NO_SLOTS = "no_start", "no_slots"
+_OF_EXECUTORS = (FailureKind.EXECUTOR_LOST.name.lower(), FailureKind.LOST.name.lower())
 _OF_PROGRAMS = (FailureKind.RAISED.name.lower(), FailureKind.PEER_LOST.name.lower())  # all programs fail likewise
 
 
@@ -23,16 +38,44 @@ class Failure:
     ----------
     cause : str
         That of a `NodeError`, or that not all nodes came up, or that there were too few slots.
+    preempted : bool or None
+        Whether the node's executor was decommissioned by Spark, or taken by the cluster manager. None if that is not
+        known yet: a restart is then decided on as soon as it is.
     """
 
     cause: str
+    preempted: bool | None = False
 
     @classmethod
-    def of(cls, error: ClusterError) -> "Failure":
+    def of(cls, error: ClusterError, *, preempted: bool = False) -> "Failure":
         """Return the failure with which an attempt has ended."""
         if isinstance(error, NodeError):
-            return cls(error.cause)
+            return cls(error.cause, preempted)
         return cls(_NO_SLOTS if isinstance(error, SlotsError) else _NO_START)
+
+
+@dataclass(frozen=True)
+class Used:
+    """How often a node, or all, were started again.
+
+    Attributes
+    ----------
+    restarts, preemptions : int
+        The numbers that count as `RestartPolicy.max_restarts`, and as `RestartPolicy.max_preemptions`.
+    """
+
+    restarts: int = 0
+    preemptions: int = 0
+
+    def add(self, decision: "Replace | Restart") -> "Used":
+        """Return the numbers with a further restart."""
+        return Used(self.restarts + (not decision.preemption), self.preemptions + decision.preemption)
+
+    def describe(self, decision: "Replace | Restart", policy: RestartPolicy) -> str:
+        """Return the number of the last restart, which was decided on, for messages."""
+        if decision.preemption:
+            return f"preemption {self.preemptions} of {policy.most_preemptions}"
+        return f"restart {self.restarts} of {policy.max_restarts}"
 
 
 @dataclass(frozen=True)
@@ -43,8 +86,8 @@ class Running:
     ----------
     policy : RestartPolicy
         The cluster's.
-    restarts : int
-        How often this node was started again alone.
+    used : Used
+        The restarts of this node alone.
     complete : bool
         Whether all nodes have registered; from then on one can be started again alone.
     placeable : bool
@@ -62,7 +105,7 @@ class Running:
     """
 
     policy: RestartPolicy
-    restarts: int = 0
+    used: Used = Used()
     complete: bool = True
     placeable: bool = True
     serves: bool | None = None
@@ -81,8 +124,8 @@ class Ended:
     ----------
     policy : RestartPolicy
         The cluster's.
-    restarts : int
-        How often all nodes were started again.
+    used : Used
+        The restarts of all nodes.
     alone : bool
         Whether any node would have been started again alone, as often as the policy allows.
     rows_again : bool
@@ -90,7 +133,7 @@ class Ended:
     """
 
     policy: RestartPolicy
-    restarts: int = 0
+    used: Used = Used()
     alone: bool = False
     rows_again: bool = True
 
@@ -102,9 +145,18 @@ class Keep:
 
 @dataclass(frozen=True)
 class Replace:
-    """Start the node again alone, after some seconds, while the others continue."""
+    """Start the node again alone, while the others continue.
+
+    Attributes
+    ----------
+    delay : float
+        Seconds to wait before.
+    preemption : bool
+        Whether it counts as a restart after a preemption.
+    """
 
     delay: float
+    preemption: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,9 +187,16 @@ class EndAttempt:
 
 @dataclass(frozen=True)
 class Restart:
-    """Start all nodes again, after some seconds."""
+    """Start all nodes again.
+
+    Attributes
+    ----------
+    delay, preemption
+        As of `Replace`.
+    """
 
     delay: float
+    preemption: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,7 +204,15 @@ class Raise:
     """Raise the error: it ends the cluster."""
 
 
-def decide(state: Running | Ended, failure: Failure) -> Keep | Replace | Lose | EndAttempt | Restart | Raise:
+def may_be_preemption(cause: str, policy: RestartPolicy) -> bool:
+    """Return whether it matters that an executor may have been preempted: what has ended with it, for a policy."""
+    return cause in _OF_EXECUTORS and cause in policy.causes and policy.most_preemptions > 0
+
+
+Decision = Keep | Replace | Lose | EndAttempt | Restart | Raise
+
+
+def decide(state: Running | Ended, failure: Failure) -> Decision:
     """Return what happens after a failure.
 
     Parameters
@@ -164,10 +231,11 @@ def _while_running(state: Running, failure: Failure) -> Keep | Replace | Lose | 
         if state.returned and not state.answering:
             return Keep()
         if failure.cause in policy.causes and not state.returned:
-            if state.restarts < policy.max_restarts:
-                return Replace(policy.delay(state.restarts))
-            if state.restarts:
-                note = f" (after {state.restarts} restarts of this node: max_restarts)"
+            found = _delay(policy, state.used, failure)
+            if found is not None:
+                return Replace(*found)
+            if state.used.restarts:
+                note = f" (after {state.used.restarts} restarts of this node: max_restarts)"
     return Lose(note) if _can_lose(state, failure) else EndAttempt(note)
 
 
@@ -188,9 +256,15 @@ def _can_lose(state: Running, failure: Failure) -> bool:
 
 
 def _at_end(state: Ended, failure: Failure) -> Restart | Raise:
-    policy = state.policy
+    policy, used = state.policy, state.used
     # A restart that fails to come up has the same cause. Slots have been waited for as long as the user allows.
-    counts = failure.cause in policy.causes or (failure.cause == _NO_START and state.restarts > 0)
-    if state.alone or not state.rows_again or not counts or state.restarts >= policy.max_restarts:
-        return Raise()
-    return Restart(policy.delay(state.restarts))
+    counts = failure.cause in policy.causes or (failure.cause == _NO_START and used != Used())
+    found = _delay(policy, used, failure) if counts and state.rows_again and not state.alone else None
+    return Raise() if found is None else Restart(*found)
+
+
+def _delay(policy: RestartPolicy, used: Used, failure: Failure) -> tuple[float, bool] | None:
+    """Return the seconds before a restart, and whether it counts as a preemption; None if none is left."""
+    if failure.preempted is not False and used.preemptions < policy.most_preemptions:
+        return 0.0, True  # the cause is gone with the executor
+    return (policy.delay(used.restarts), False) if used.restarts < policy.max_restarts else None

@@ -16,7 +16,17 @@ from tensorflowonspark.config import ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.advice import Paces
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.console import ConsoleReporter
-from tensorflowonspark.driver.decision import EndAttempt, Failure, Keep, Lose, Replace, Running, decide
+from tensorflowonspark.driver.decision import (
+    Decision,
+    EndAttempt,
+    Failure,
+    Keep,
+    Lose,
+    Replace,
+    Running,
+    decide,
+    may_be_preemption,
+)
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
 from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.store import MetricsStore
@@ -124,7 +134,7 @@ class Monitor(Roster):
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
         self._rounds = Rounds(self.send, self.lock, self.fed)
-        self._start: Callable[[Node, Failed, Channel | None, float], None]
+        self._start: Callable[[Node, Failed, Channel | None, str], None]
         self.listeners: list[NodeListener] = [self._collectives, self._file_feeds, self._rounds]
         self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
@@ -381,15 +391,22 @@ class Monitor(Roster):
         """Carry out what is decided about the failure of a node, if there is one (under the lock)."""
         if failure is None or self._stopping or node.lost:
             return
+        cause = failure.kind.name.lower()
         if placeable:
             self._console.failed(str(node.role), node.host, failure)
-        match decide(self._state(node, placeable), Failure(failure.kind.name.lower())):
+        # Whether it was a preemption takes time to find out: the process is retired first.
+        preempted = None if may_be_preemption(cause, self._policy) else False
+        self._carry_out(node, failure, decide(self._state(node, placeable), Failure(cause, preempted)))
+
+    def _carry_out(self, node: Node, failure: Failed, decision: Decision) -> None:
+        match decision:
             case Keep():
                 text = "%s on %s failed after its program had returned: %s. Its result is kept"
                 CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason)
-            case Replace(delay):
+            case Replace():
+                executor = node.executor
                 channel = self._retire(node, failure)
-                self._start(node, failure, channel, delay)
+                self._start(node, failure, channel, executor)
             case Lose(note):
                 self._lose(node, replace(failure, reason=failure.reason + note))
             case EndAttempt(note):
@@ -400,7 +417,7 @@ class Monitor(Roster):
         """Return what is known about a node that has failed."""
         return Running(
             self._policy,
-            node.restarts,
+            node.used,
             complete=self.members.complete,
             placeable=placeable,
             serves=node.serves if self.spec.num_ps else None,
@@ -423,6 +440,31 @@ class Monitor(Roster):
         if self._on_feed_message is not None:
             self._on_feed_message(node, failure)
 
+    def charge(self, node: Node, restart: int, failure: Failed, *, preempted: bool) -> float | None:
+        """Count a restart of a node whose former process is retired; return the seconds to wait before it.
+
+        None if no restart is left after such a failure: it is then the failure of the node.
+        """
+        with self.lock:
+            if self._stopping or node.restarts != restart:
+                return None
+            decision = decide(self._state(node, placeable=True), Failure(failure.kind.name.lower(), preempted))
+            if not isinstance(decision, Replace):
+                self._carry_out(node, failure, decision)
+                return None
+            node.used = node.used.add(decision)
+            CONSOLE.log(
+                _log,
+                logging.WARNING,
+                "%s on %s failed: %s\nIt is started again%s (%s of this node); the others continue",
+                node.role,
+                node.host,
+                failure.reason.partition("\n")[0],
+                f" in {decision.delay:g} s" if decision.delay else "",
+                node.used.describe(decision, self._policy),
+            )
+            return decision.delay
+
     def give_up(self, node: Node, failure: Failed) -> None:
         """Note the failure of a node for whose next process there is no place."""
         with self.lock:
@@ -435,13 +477,14 @@ class Monitor(Roster):
                 self._fail(node, failure)
                 self.changed.notify_all()
 
-    def set_starter(self, start: Callable[[Node, Failed, Channel | None, float], None]) -> None:
+    def set_starter(self, start: Callable[[Node, Failed, Channel | None, str], None]) -> None:
         """Have a function start failed nodes again, while the others continue.
 
         Parameters
         ----------
         start : callable
-            Takes a node, its failure, the channel of its former process, and the seconds to wait (under the lock).
+            Takes a node and its failure, the channel of its former process, and Spark's id of its former executor
+            (under the lock).
         """
         self._start = start
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tensorflowonspark.config import ClusterSpec, Job, Role
+from tensorflowonspark.driver.decision import Used
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedComplete, PartRef
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
@@ -92,8 +93,10 @@ class Node:
     last_message: float = 0.0  # its time (time.monotonic)
     pid: int = 0  # of its supervisor
     jvm_pid: int = 0  # of its executor
+    executor: str = ""  # Spark's id of it
     channel: Channel | None = None
     restarts: int = 0  # of it alone
+    used: Used = field(default_factory=Used)  # the same, as they count
     first_feed: int = 0  # that its program asks for, after such a restart
 
     @property
@@ -182,7 +185,7 @@ class Roster:
         self._states[NodeState.RESTARTING] += 1
         self._idle.pop(node.number, None)
         fresh = Node(node.number, node.role, NodeState.RESTARTING, node.member, first_feed=first_feed)
-        fresh.restarts = node.restarts + 1
+        fresh.restarts, fresh.used = node.restarts + 1, node.used
         vars(node).update(vars(fresh))
 
     def lose(self, node: Node) -> None:

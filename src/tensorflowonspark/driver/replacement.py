@@ -11,6 +11,7 @@ from dataclasses import replace
 from threading import Lock, Thread
 
 from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.decision import may_be_preemption
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.spark.backend import Backend
@@ -18,7 +19,6 @@ from tensorflowonspark.driver.spark.jobs import Stage, first_cause
 from tensorflowonspark.errors import ClusterError, SlotsError
 from tensorflowonspark.messages import Failed
 from tensorflowonspark.task.launch import LaunchPlan
-from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel
 
 __all__ = ["Replacements"]
@@ -53,20 +53,21 @@ class Replacements:
         self._stages: list[Stage] = []
         monitor.set_starter(self.start)
 
-    def start(self, node: Node, failure: Failed, channel: Channel | None, delay: float) -> None:
-        """Start a node again that has failed, after some seconds and the end of its former process (under the lock)."""
-        CONSOLE.log(
-            _log,
-            logging.WARNING,
-            "%s on %s failed: %s\nIt is started again%s (restart %d of %d of this node); the others continue",
-            node.role,
-            node.host,
-            failure.reason.partition("\n")[0],
-            f" in {delay:g} s" if delay else "",
-            node.restarts,
-            self._config.restarts.max_restarts,
-        )
-        Thread(target=self._start, args=(node, node.restarts, channel, failure, delay), daemon=True).start()
+    def start(self, node: Node, failure: Failed, channel: Channel | None, executor: str) -> None:
+        """Start a node again that has failed, when its former process has ended (under the lock).
+
+        Parameters
+        ----------
+        node : Node
+            The node.
+        failure : Failed
+            How it has failed.
+        channel : Channel or None
+            Of its former process.
+        executor : str
+            Spark's id of its former executor.
+        """
+        Thread(target=self._start, args=(node, node.restarts, channel, failure, executor), daemon=True).start()
 
     def close(self, seconds: float) -> None:
         """End the stages; the nodes have ended."""
@@ -74,7 +75,7 @@ class Replacements:
             stage.wait(seconds)
             stage.cancel()
 
-    def _start(self, node: Node, restart: int, channel: Channel | None, failure: Failed, delay: float) -> None:
+    def _start(self, node: Node, restart: int, channel: Channel | None, failure: Failed, executor: str) -> None:
         """Start a node again, and wait until it is up or has failed once more (in a thread of its own)."""
         monitor, seconds = self._monitor, self._config.start_timeout
 
@@ -83,6 +84,11 @@ class Replacements:
             up = launched and node.state is not NodeState.CONNECTED
             return up or node.restarts != restart or (stage.ended and not launched)
 
+        lost = may_be_preemption(failure.kind.name.lower(), self._config.restarts)
+        preempted = lost and self._backend.was_preempted(executor)
+        delay = monitor.charge(node, restart, failure, preempted=preempted)
+        if delay is None:
+            return
         try:
             monitor.wait(lambda: monitor.has_ended(channel), _END_SECONDS)
             monitor.wait(lambda: False, delay)

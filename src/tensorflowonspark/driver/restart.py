@@ -17,7 +17,7 @@ from tensorflowonspark.driver.advice import feeding_advice
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.dashboard.service import Dashboard, require_packages
-from tensorflowonspark.driver.decision import Ended, Failure, Raise, Restart, decide
+from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide, may_be_preemption
 from tensorflowonspark.driver.feed.held import EarlyHeldFeed, HeldFeed
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.recoverable import RecoverableFeed
@@ -43,23 +43,28 @@ class RestartBudget:
     config : ClusterConfig
         The cluster's.
 
-    Attributes
-    ----------
-    used : int
-        How many restarts there have been.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
         self._policy = config.restarts
-        self.used = 0
+        self._used = Used()
 
-    def spend(self, error: ClusterError, *, alone: bool = False, rows_again: bool = True) -> float:
+    @property
+    def used(self) -> int:
+        """How many restarts there have been."""
+        return self._used.restarts + self._used.preemptions
+
+    def spend(
+        self, error: ClusterError, *, preempted: bool = False, alone: bool = False, rows_again: bool = True
+    ) -> float:
         """Count a restart after a failure; return the seconds to wait before it.
 
         Parameters
         ----------
         error : ClusterError
             The failure.
+        preempted : bool
+            As of `Failure`.
         alone, rows_again : bool
             As of `Ended`.
 
@@ -68,22 +73,19 @@ class RestartBudget:
         ClusterError
             The failure itself, if the policy does not allow a restart after it.
         """
-        decision = decide(Ended(self._policy, self.used, alone, rows_again), Failure.of(error))
-        if isinstance(decision, Raise):
+        decision = decide(Ended(self._policy, self._used, alone, rows_again), Failure.of(error, preempted=preempted))
+        if not isinstance(decision, Restart):
             raise error
-        assert isinstance(decision, Restart)
-        delay = decision.delay
-        self.used += 1
+        self._used = self._used.add(decision)
         CONSOLE.log(
             _log,
             logging.WARNING,
-            "%s\nAll nodes are started again%s (restart %d of %d)",
+            "%s\nAll nodes are started again%s (%s)",
             str(error).partition("\n")[0],
-            f" in {delay:g} s" if delay else "",
-            self.used,
-            self._policy.max_restarts,
+            f" in {decision.delay:g} s" if decision.delay else "",
+            self._used.describe(decision, self._policy),
         )
-        return delay
+        return decision.delay
 
 
 class RestartController:
@@ -276,7 +278,7 @@ class RestartController:
         needed = max(saved_in, 0)
         rows_again = None not in self._history[needed:] and (repeatable or saved_in < self._done)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
-        delay = self._budget.spend(error, alone=alone, rows_again=rows_again)
+        delay = self._budget.spend(error, preempted=self._is_preemption(error), alone=alone, rows_again=rows_again)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
         self._cancelled.wait(delay)
@@ -286,6 +288,13 @@ class RestartController:
         self.metrics.note("restart", f"all nodes are started again (restart {self._budget.used})")
         self._done = needed
         self._attempt = self._next_attempt(self._config)
+
+    def _is_preemption(self, error: ClusterError) -> bool:
+        """Whether a node has failed with its executor, which was preempted; Spark may know that some seconds later."""
+        if not (isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)):
+            return False
+        node = next(node for node in self._attempt.monitor.nodes if str(node.role) == error.node)
+        return self._backend.was_preempted(node.executor)
 
     def cancel(self, error: Exception) -> None:
         """End the cluster for another thread, now or before its next attempt; who waits for it gets the error."""

@@ -11,6 +11,8 @@ from tensorflowonspark.config import RestartPolicy
     [
         ({"max_restarts": -1}, "max_restarts=-1"),
         ({"max_restarts": "3"}, "max_restarts='3'"),
+        ({"max_preemptions": -1}, "max_preemptions=-1"),
+        ({"max_preemptions": True}, "max_preemptions=True"),
         ({"backoff": -1}, "backoff=-1"),
         ({"causes": ["tired"]}, "'tired' is unknown; expected some of out_of_memory, killed"),
         ({"causes": "killed"}, "'killed' is unknown"),
