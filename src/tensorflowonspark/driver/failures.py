@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from threading import RLock, Timer
 
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.errors import FailureKind, NodeError
@@ -20,22 +19,24 @@ _REGISTRATION_SECONDS = 17.0
 
 
 class Failures:
-    """The failures of one cluster's nodes.
+    """The failures of one cluster's nodes; all methods are called under the lock of their states.
 
     Parameters
     ----------
     roster : Roster
         The nodes.
-    lock : RLock
-        The lock of their states.
     conclude : callable
         Called when the root cause is certain.
+    later : callable
+        Takes seconds, and a function to call after these.
     """
 
-    def __init__(self, roster: Roster, lock: RLock, conclude: Callable[[], None]) -> None:
+    def __init__(
+        self, roster: Roster, conclude: Callable[[], None], later: Callable[[float, Callable[[], None]], None]
+    ) -> None:
         self._roster = roster
-        self._lock = lock
         self._conclude = conclude
+        self._later = later
         self._failures: list[tuple[Node, Failed]] = []
         self._losses: list[tuple[Node, Failed]] = []  # of nodes that the others can do without
         self._probe = 0  # the number of the last one
@@ -46,17 +47,17 @@ class Failures:
         return bool(self._failures)
 
     def note(self, node: Node, failure: Failed) -> None:
-        """Note the failure of a node that the others need (under the lock)."""
+        """Note the failure of a node that the others need."""
         last = bool(self._losses) and node.serving
         self._failures.append(self._losses[0] if last else (node, failure))
         if failure.kind is not FailureKind.PEER_LOST:
             self._conclude()
         elif len(self._failures) == 1:
             probe = self.probe()
-            _later(_CAUSE_SECONDS, lambda: self._conclude_if_answered(probe))
+            self._later(_CAUSE_SECONDS, lambda: self._conclude_if_answered(probe))
 
     def lose(self, node: Node, failure: Failed) -> None:
-        """Note the failure of a node that the others can do without (under the lock)."""
+        """Note the failure of a node that the others can do without."""
         self._roster.lose(node)
         self._losses.append((node, failure))
         held = f"; with it went {node.holds}" if node.holds else ""
@@ -69,7 +70,7 @@ class Failures:
         return self._probe
 
     def probe(self) -> int:
-        """Send all supervisors a probe (under the lock); return its number."""
+        """Send all supervisors a probe; return its number."""
         self._probe += 1
         self._roster.send_all(Probe(self._probe))
         return self._probe
@@ -87,21 +88,14 @@ class Failures:
     def _conclude_if_answered(self, probe: int) -> None:
         """Conclude if all supervisors have answered that their nodes are up; else give the others more time."""
         if self.unanswered(probe):
-            _later(_PROBE_SECONDS, lambda: self._fail_unanswered(probe))
+            self._later(_PROBE_SECONDS, lambda: self._fail_unanswered(probe))
         else:
             self._conclude()
 
     def _fail_unanswered(self, probe: int) -> None:
-        with self._lock:
-            for node in self.unanswered(probe):
-                self._failures.append((node, unanswered(self._failures[0][0])))
+        for node in self.unanswered(probe):
+            self._failures.append((node, unanswered(self._failures[0][0])))
         self._conclude()
-
-
-def _later(seconds: float, act: Callable[[], None]) -> None:
-    timer = Timer(seconds, act)
-    timer.daemon = True
-    timer.start()
 
 
 _LOST_ADVICE = (

@@ -54,7 +54,7 @@ class Replacements:
         monitor.set_starter(self.start)
 
     def start(self, node: Node, failure: Failed, channel: Channel | None, executor: str) -> None:
-        """Start a node again that has failed, when its former process has ended (under the lock).
+        """Start a node again that has failed, when its former process has ended; return at once.
 
         Parameters
         ----------
@@ -86,12 +86,12 @@ class Replacements:
 
         lost = may_be_preemption(failure.kind.name.lower(), self._config.restarts)
         preempted = lost and self._backend.was_preempted(executor)
-        delay = monitor.charge(node, restart, failure, preempted=preempted)
-        if delay is None:
-            return
         try:
-            monitor.wait(lambda: monitor.has_ended(channel), _END_SECONDS)
-            monitor.wait(lambda: False, delay)
+            delay = monitor.charge(node, restart, failure, preempted=preempted)
+            if delay is None:
+                return
+            monitor.wait_until_ended(channel, _END_SECONDS)
+            monitor.pause(delay)
             stage = self._launch(node)
             monitor.wait(lambda: decided(stage), seconds)
         except SlotsError as error:
@@ -115,7 +115,7 @@ class Replacements:
             # Tasks that hold their slots use all that there were; parameter servers may need none.
             slots = len(config.spec.roles) if config.hold else 1 + config.spec.num_ps
             self._backend.find_slots(slots, slots, config.start_timeout, slots)
-            self._monitor.wait(lambda: False, 0)  # raises if the cluster has ended
+            self._monitor.check()
             own = replace(config, attempt=config.attempt + node.restarts, first_feed=node.first_feed)
             plan = replace(
                 self._plan(), config=own, cluster_id=self._monitor.members.id_of(node), first_node=node.number, count=1
@@ -125,7 +125,7 @@ class Replacements:
             stage = self._backend.place(plan, None, on_end=self._monitor.wake)
             self._stages.append(stage)
         try:
-            self._monitor.wait(lambda: False, 0)
+            self._monitor.check()
         except ClusterError:
             stage.cancel()  # `close` has not seen it
             raise
