@@ -15,8 +15,6 @@ from traceback import format_exception
 from typing import Any, Protocol
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec, RestartPolicy
-from tensorflowonspark.driver.advice import Paces
-from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.decision import (
     Decision,
@@ -29,12 +27,13 @@ from tensorflowonspark.driver.decision import (
     decide,
     may_be_preemption,
 )
-from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
+from tensorflowonspark.driver.failures import BROKEN, Failures, silent
+from tensorflowonspark.driver.hangs import find_hung
 from tensorflowonspark.driver.inbox import Inbox
+from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
-from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError
 from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded, TrainingPace
 from tensorflowonspark.messages import (
@@ -127,16 +126,12 @@ class Monitor(Roster):
         self._on_feed_message: Callable[[Node, Any], None] | None = None
         self._policy = restarts
         self._restarts_nodes = restarts.scope == "node"
-        self._file_feeds = FileFeeds(self.send, keeps=self._restarts_nodes)
-        self._passes = Passes(self.send)
-        self._paces = Paces()
-        self._collectives = Collectives(self.send, keeps=self._restarts_nodes)
+        self._joint = JointWork(self, self._inbox.later, keeps=self._restarts_nodes)
         self._console = console
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
-        self._rounds = Rounds(self.send, self.fed, self._inbox.later)
         self._start: Callable[[Node, Failed, Channel | None, str], None]
-        self.listeners: list[NodeListener] = [self._collectives, self._file_feeds, self._rounds]
+        self.listeners: list[NodeListener] = [self._joint]
         self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
         self._failures = Failures(self, self._conclude, self._inbox.later)
@@ -266,56 +261,35 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: FeedWanted, node: Node) -> None:
         node.feed_wanted, node.feed_wanted_since = message.feed, time.monotonic()
-        self._fail_if_awaited(node, message)
+        self._receive_joint(message, node)
 
     @_handle.register
     def _(self, message: Returned, node: Node) -> None:
         node.returned, node.result = True, message.result
         self.move(node, NodeState.RETURNED)
-        self._rounds.receive(node, message)
-        self._fail_if_awaited(node, message)
+        self._receive_joint(message, node)
 
-    def _fail_if_awaited(self, node: Node, message: FeedWanted | Returned) -> None:
+    def _receive_joint(self, message: FeedWanted | Returned, node: Node) -> None:
         """Fail the cluster if others wait for a node that has gone on to its next feed, or returned."""
         self._find_hung()
-        failure = self._file_feeds.receive(node, message, self.fed())
-        self._fail(node, failure or self._collectives.receive(node, message, self.fed()))
+        self._fail(node, self._joint.receive(node, message))
+
+    @_handle.register(Contribution)
+    @_handle.register(FeedReport)
+    @_handle.register(FilesRead)
+    @_handle.register(PassEnded)
+    @_handle.register(RoundBroken)
+    @_handle.register(RoundExchanged)
+    @_handle.register(RoundReached)
+    @_handle.register(TrainingPace)
+    def _(self, message: Any, node: Node) -> None:
+        self._fail(node, self._joint.receive(node, message))
 
     @_handle.register
     def _(self, message: Failed, node: Node) -> None:
         if message.kind is FailureKind.EXITED and not message.output:  # by sys.exit: the reason is in what it printed
             message = replace(message, output="\n".join(self.metrics.lines(node.number)))
         self._fail(node, message)
-
-    @_handle.register
-    def _(self, message: Contribution, node: Node) -> None:
-        self._fail(node, self._collectives.receive(node, message, self.fed()))
-
-    @_handle.register(RoundReached)
-    @_handle.register(RoundExchanged)
-    @_handle.register(RoundBroken)
-    def _(self, message: RoundReached | RoundExchanged | RoundBroken, node: Node) -> None:
-        self._rounds.receive(node, message)
-
-    @_handle.register
-    def _(self, message: FilesRead, node: Node) -> None:
-        self._fail(node, self._file_feeds.receive(node, message, self.fed()))
-
-    @_handle.register
-    def _(self, message: FeedReport, node: Node) -> None:
-        self._file_feeds.report(node, message)  # those of other feeds the session of the running feed handles
-
-    @_handle.register
-    def _(self, message: PassEnded, node: Node) -> None:
-        self._passes.count(node, message)
-        self._report_passes()
-
-    @_handle.register
-    def _(self, message: TrainingPace, node: Node) -> None:
-        self._paces.note(node, message)
-
-    def _report_passes(self) -> None:
-        self._passes.report(self.fed(), self.chief.number)
 
     @_handle.register
     def _(self, message: PartitionFed, node: Node) -> None:
@@ -387,7 +361,7 @@ class Monitor(Roster):
         trainers = [node for node in self.trainers() if not (node.serving or node.lost)]
         found = found or find_hung(idle, trainers, self.feed)
         if found is not None:
-            self._fail(found[0], self._collectives.explain(*found))
+            self._fail(found[0], self._joint.explain(*found))
 
     def _lost(self, node: Node, failure: Failed, channel: Channel) -> None:
         if node.channel is not channel:
@@ -435,7 +409,7 @@ class Monitor(Roster):
             placeable=placeable,
             serves=node.serves if self.spec.num_ps else None,
             fed=len(self.fed()),
-            rounds=self._rounds.others(node),
+            rounds=self._joint.others_in_rounds(node),
             chief=node is self.chief,
             returned=node.returned,
             answering=node.answering,
@@ -446,9 +420,7 @@ class Monitor(Roster):
         self.move(node, NodeState.FAILED)
         self._failures.lose(node, failure)
         self._note_failure(node, failure)
-        self._report_passes()  # the others may all have ended theirs
-        self._file_feeds.lose(node)
-        self._rounds.node_lost(node)
+        self._joint.go_on_without(node)
         self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
         if self._on_feed_message is not None:
             self._on_feed_message(node, failure)
@@ -611,7 +583,7 @@ class Monitor(Roster):
     def present_advice(self) -> str | None:
         """Return what bounds the training at present; None if that is not certain."""
         with self.lock:
-            return self._paces.advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
+            return self._joint.paces.advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
 
     @property
     def _in_step(self) -> bool:
@@ -620,7 +592,7 @@ class Monitor(Roster):
     def take_advice(self) -> str | None:
         """Return what bounded the training that has ended, once; None if that is not certain."""
         with self.lock:
-            return self._paces.take_advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
+            return self._joint.paces.take_advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.
