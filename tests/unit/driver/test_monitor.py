@@ -11,7 +11,7 @@ from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
-from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned
+from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned, Stop
 from tensorflowonspark.transport import ConnectionLost, Packed
 from tensorflowonspark.transport.wire import unpack
 
@@ -67,6 +67,25 @@ def test_a_signal_never_leaves_the_state_locked(interrupting):
         monitor.close()
     for thread in threads:
         thread.join(5)
+
+
+def test_an_error_of_the_drivers_own_ends_the_wait_for_the_cluster(caplog):
+    monitor = Monitor(ClusterSpec(num_workers=1), "id", ConsoleReporter(), 30.0)
+    monitor.start()
+
+    def fails(_node, _message):
+        raise LookupError("no such part")
+
+    monitor.begin_feed(0, fails)
+    role = monitor.spec.roles[0]
+    channel = PlayedChannel([Register(Member(0, role, "here", 1000), "id", 1, 1), FeedWanted(0)])
+    Thread(target=monitor.serve, args=(channel,), daemon=True).start()
+    with pytest.raises(LookupError, match="no such part"):
+        monitor.wait(lambda: False, 5)
+    assert isinstance(unpack(channel.sent[-1].data), Stop)
+    assert "could not handle an event" in caplog.text
+    channel.end()
+    monitor.close()
 
 
 class CountedList(list):
