@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial, singledispatchmethod
 from threading import Thread
 from traceback import format_exception
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.console import ConsoleReporter
@@ -71,7 +71,12 @@ __all__ = ["Monitor", "NodeListener"]
 
 _log = logging.getLogger(__name__)
 _FREQUENT = (Heartbeat, Lines, NodeUsage, Progress, TrainingTotals)  # no thread waits for them, and no event follows
+_T = TypeVar("_T")
 _CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
+
+
+def _ignore(_node: Node, _message: Any) -> None:
+    """Do nothing with a message: there is no feed."""
 
 
 class NodeListener(Protocol):
@@ -123,7 +128,7 @@ class Monitor(Roster):
         self._inbox = Inbox(self._on_error)
         self.lock = self._inbox.lock  # of all state
         self.feed: int | None = None  # the number of the current feed
-        self._on_feed_message: Callable[[Node, Any], None] | None = None
+        self._on_feed_message: Callable[[Node, Any], None] = _ignore
         self._policy = restarts
         self._restarts_nodes = restarts.scope == "node"
         self._joint = JointWork(self, self._inbox.later, keeps=self._restarts_nodes)
@@ -200,8 +205,7 @@ class Monitor(Roster):
         if node.channel is not channel:
             return  # of a process in whose place another one is started
         self._handle(message, node)
-        if self._on_feed_message is not None:
-            self._on_feed_message(node, message)
+        self._on_feed_message(node, message)
 
     def _on_channel_end(self, node: Node, channel: Channel) -> None:
         self._lost(node, BROKEN, channel)
@@ -272,7 +276,7 @@ class Monitor(Roster):
     def _receive_joint(self, message: FeedWanted | Returned, node: Node) -> None:
         """Fail the cluster if others wait for a node that has gone on to its next feed, or returned."""
         self._find_hung()
-        self._fail(node, self._joint.receive(node, message))
+        self.fail(node, self._joint.receive(node, message))
 
     @_handle.register(Contribution)
     @_handle.register(FeedReport)
@@ -283,13 +287,13 @@ class Monitor(Roster):
     @_handle.register(RoundReached)
     @_handle.register(TrainingPace)
     def _(self, message: Any, node: Node) -> None:
-        self._fail(node, self._joint.receive(node, message))
+        self.fail(node, self._joint.receive(node, message))
 
     @_handle.register
     def _(self, message: Failed, node: Node) -> None:
         if message.kind is FailureKind.EXITED and not message.output:  # by sys.exit: the reason is in what it printed
             message = replace(message, output="\n".join(self.metrics.lines(node.number)))
-        self._fail(node, message)
+        self.fail(node, message)
 
     @_handle.register
     def _(self, message: PartitionFed, node: Node) -> None:
@@ -361,21 +365,30 @@ class Monitor(Roster):
         trainers = [node for node in self.trainers() if not (node.serving or node.lost)]
         found = found or find_hung(idle, trainers, self.feed)
         if found is not None:
-            self._fail(found[0], self._joint.explain(*found))
+            self.fail(found[0], self._joint.explain(*found))
 
     def _lost(self, node: Node, failure: Failed, channel: Channel) -> None:
         if node.channel is not channel:
             return
         if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
-            self._fail(node, failure)
-            if self._on_feed_message is not None:
-                self._on_feed_message(node, failure)
+            self.fail(node, failure)
+            self._on_feed_message(node, failure)
         if node.channel is channel:  # and the node is not started again
             self.move(node, NodeState.GONE)
             node.channel = None
 
-    def _fail(self, node: Node, failure: Failed | None, *, placeable: bool = True) -> None:
-        """Carry out what is decided about the failure of a node, if there is one."""
+    def fail(self, node: Node, failure: Failed | None, *, placeable: bool = True) -> None:
+        """Carry out what is decided about the failure of a node, if there is one.
+
+        Parameters
+        ----------
+        node : Node
+            The node.
+        failure : Failed or None
+            Its failure.
+        placeable : bool
+            Whether there may be a place for its next process.
+        """
         if failure is None or self._stopping or node.lost:
             return
         cause = failure.kind.name.lower()
@@ -383,9 +396,10 @@ class Monitor(Roster):
             self._console.failed(str(node.role), node.host, failure)
         # Whether it was a preemption takes time to find out: the process is retired first.
         preempted = None if may_be_preemption(cause, self._policy) else False
-        self._carry_out(node, failure, decide(self._state(node, placeable), Failure(cause, preempted)))
+        self.carry_out(node, failure, decide(self.state_of(node, placeable=placeable), Failure(cause, preempted)))
 
-    def _carry_out(self, node: Node, failure: Failed, decision: Decision) -> None:
+    def carry_out(self, node: Node, failure: Failed, decision: Decision) -> None:
+        """Carry out a decision about a node that has failed."""
         match decision:
             case Keep():
                 text = "%s on %s failed after its program had returned: %s. Its result is kept"
@@ -400,7 +414,7 @@ class Monitor(Roster):
                 self.move(node, NodeState.FAILED)
                 self._failures.note(node, replace(failure, reason=failure.reason + note))
 
-    def _state(self, node: Node, placeable: bool) -> Running:
+    def state_of(self, node: Node, *, placeable: bool = True) -> Running:
         """Return what is known about a node that has failed."""
         return Running(
             self._policy,
@@ -422,32 +436,7 @@ class Monitor(Roster):
         self._note_failure(node, failure)
         self._joint.go_on_without(node)
         self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
-        if self._on_feed_message is not None:
-            self._on_feed_message(node, failure)
-
-    def _charge(self, node: Node, restart: int, failure: Failed, *, preempted: bool) -> float | None:
-        if self._stopping or node.restarts != restart:
-            return None
-        decision = decide(self._state(node, placeable=True), Failure(failure.kind.name.lower(), preempted))
-        if not isinstance(decision, Replace):
-            self._carry_out(node, failure, decision)
-            return None
-        node.used = node.used.add(decision)
-        CONSOLE.log(
-            _log,
-            logging.WARNING,
-            "%s on %s failed: %s\nIt is started again%s (%s of this node); the others continue",
-            node.role,
-            node.host,
-            failure.reason.partition("\n")[0],
-            f" in {decision.delay:g} s" if decision.delay else "",
-            node.used.describe(decision, self._policy),
-        )
-        return decision.delay
-
-    def _fail_start(self, node: Node, restart: int, failure: Failed) -> None:
-        if node.restarts == restart and node.state in (NodeState.RESTARTING, NodeState.CONNECTED):
-            self._fail(node, failure)
+        self._on_feed_message(node, failure)
 
     def _retire(self, node: Node, failure: Failed) -> Channel | None:
         """End a node's process, in whose place another one is started; return its channel."""
@@ -460,14 +449,18 @@ class Monitor(Roster):
         self.renew(node, max(node.first_feed, node.feed_wanted, -1 if self.feed is None else self.feed))
         for each in self.listeners:
             each.node_lost(node)
-        if self._on_feed_message is not None:
-            self._on_feed_message(node, failure)
+        self._on_feed_message(node, failure)
         return channel
 
     def _note_failure(self, node: Node, failure: Failed) -> None:
         """Note the failure of a node without which the cluster goes on; `_end_all` notes that of a cluster."""
         text = f"{node.role} on {node.host} failed: {failure.reason}".partition("\n")[0]
         self.metrics.note("failure", text, str(node.role))
+
+    @property
+    def ended(self) -> bool:
+        """Whether all nodes are told to stop."""
+        return self._stopping
 
     def _conclude(self) -> None:
         """End all nodes, now that the root cause is certain."""
@@ -509,28 +502,16 @@ class Monitor(Roster):
         """
         self._start = start
 
-    def charge(self, node: Node, restart: int, failure: Failed, *, preempted: bool) -> float | None:
-        """Count a restart of a node whose former process is retired; return the seconds to wait before it.
+    def put(self, event: Callable[[], object]) -> None:
+        """Make a call as an event, soon."""
+        self._inbox.put(event)
 
-        None if no restart is left after such a failure: it is then the failure of the node.
-
-        Raises
-        ------
-        ClusterError
-            If the cluster has ended.
-        """
-        answers: list[float | None] = []
-        self._inbox.put(lambda: answers.append(self._charge(node, restart, failure, preempted=preempted)))
+    def ask(self, event: Callable[[], _T]) -> _T:
+        """Make a call as an event; return what it returns, or raise what `wait` raises."""
+        answers: list[_T] = []
+        self._inbox.put(lambda: answers.append(event()))
         self.wait(lambda: bool(answers))
         return answers[0]
-
-    def give_up(self, node: Node, failure: Failed) -> None:
-        """Note the failure of a node for whose next process there is no place."""
-        self._inbox.put(partial(self._fail, node, failure, placeable=False))
-
-    def fail_start(self, node: Node, restart: int, failure: Failed) -> None:
-        """Note that a restart of a node has failed, unless it is up or another restart has begun."""
-        self._inbox.put(partial(self._fail_start, node, restart, failure))
 
     def wait_until_ended(self, channel: Channel | None, seconds: float) -> None:
         """Wait until a process that is retired has closed its channel."""
@@ -571,7 +552,7 @@ class Monitor(Roster):
     def end_feed(self) -> None:
         """End the current feed: the nodes hold none of its rows any more."""
         with self.lock:
-            self.feed = self._on_feed_message = None
+            self.feed, self._on_feed_message = None, _ignore
             for node in self.nodes:
                 node.holds = ""
 

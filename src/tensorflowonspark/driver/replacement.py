@@ -11,7 +11,7 @@ from dataclasses import replace
 from threading import Lock, Thread
 
 from tensorflowonspark.config import ClusterConfig
-from tensorflowonspark.driver.decision import may_be_preemption
+from tensorflowonspark.driver.decision import Failure, Replace, decide, may_be_preemption
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.spark.backend import Backend
@@ -19,6 +19,7 @@ from tensorflowonspark.driver.spark.jobs import Stage, first_cause
 from tensorflowonspark.errors import ClusterError, SlotsError
 from tensorflowonspark.messages import Failed
 from tensorflowonspark.task.launch import LaunchPlan
+from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel
 
 __all__ = ["Replacements"]
@@ -87,7 +88,7 @@ class Replacements:
         lost = may_be_preemption(failure.kind.name.lower(), self._config.restarts)
         preempted = lost and self._backend.was_preempted(executor)
         try:
-            delay = monitor.charge(node, restart, failure, preempted=preempted)
+            delay = monitor.ask(lambda: self._charge(node, restart, failure, preempted=preempted))
             if delay is None:
                 return
             monitor.wait_until_ended(channel, _END_SECONDS)
@@ -96,18 +97,56 @@ class Replacements:
             monitor.wait(lambda: decided(stage), seconds)
         except SlotsError as error:
             reason = f"{failure.reason}, and it could not be started again: {error}"
-            monitor.give_up(node, replace(failure, reason=reason, advice="", traceback=""))
+            self._give_up(node, replace(failure, reason=reason, advice="", traceback=""))
             return
         except ClusterError:
             return  # the cluster has ended
         except Exception as error:  # of Spark's: the application may have ended
             reason = f"{failure.reason}, and Spark can't start it again: {first_cause(error)}"
-            monitor.give_up(node, replace(failure, reason=reason, advice="", traceback=""))
+            self._give_up(node, replace(failure, reason=reason, advice="", traceback=""))
             return
         problem = f"it did not come up within {seconds:g} s (start_timeout)"
         if stage.ended and node.state is NodeState.RESTARTING:
             problem = "; ".join(stage.problems()) or "no task launched it: see the stage in Spark's UI"
-        monitor.fail_start(node, restart, replace(failure, reason=f"its restart failed: {problem}", traceback=""))
+        failed = replace(failure, reason=f"its restart failed: {problem}", traceback="")
+        monitor.put(lambda: self._fail_start(node, restart, failed))
+
+    def _give_up(self, node: Node, failure: Failed) -> None:
+        self._monitor.put(lambda: self._monitor.fail(node, failure, placeable=False))
+
+    # ---- events
+
+    def _charge(self, node: Node, restart: int, failure: Failed, *, preempted: bool) -> float | None:
+        """Count a restart of a node, whose former process is retired; return the seconds to wait before it.
+
+        None if no restart is left after such a failure: it is then the failure of the node.
+        """
+        monitor, policy = self._monitor, self._config.restarts
+        if monitor.ended or node.restarts != restart:
+            return None
+        decision = decide(monitor.state_of(node), Failure(failure.kind.name.lower(), preempted))
+        if not isinstance(decision, Replace):
+            monitor.carry_out(node, failure, decision)
+            return None
+        node.used = node.used.add(decision)
+        CONSOLE.log(
+            _log,
+            logging.WARNING,
+            "%s on %s failed: %s\nIt is started again%s (%s of this node); the others continue",
+            node.role,
+            node.host,
+            failure.reason.partition("\n")[0],
+            f" in {decision.delay:g} s" if decision.delay else "",
+            node.used.describe(decision, policy),
+        )
+        return decision.delay
+
+    def _fail_start(self, node: Node, restart: int, failure: Failed) -> None:
+        """Note that a restart of a node has failed, unless it is up or another restart has begun."""
+        if node.restarts == restart and node.state in (NodeState.RESTARTING, NodeState.CONNECTED):
+            self._monitor.fail(node, failure)
+
+    # ---- placing
 
     def _launch(self, node: Node) -> Stage:
         config = self._config

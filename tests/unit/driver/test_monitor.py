@@ -14,6 +14,7 @@ from tensorflowonspark.driver.nodes import NodeState
 from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned, Stop
 from tensorflowonspark.transport import ConnectionLost, Packed
 from tensorflowonspark.transport.wire import unpack
+from tests.support.programs import wait_for
 
 
 class Interrupted(BaseException):
@@ -83,7 +84,7 @@ def test_an_error_of_the_drivers_own_ends_the_wait_for_the_cluster(caplog):
     with pytest.raises(LookupError, match="no such part"):
         monitor.wait(lambda: False, 5)
     assert isinstance(unpack(channel.sent[-1].data), Stop)
-    assert "could not handle an event" in caplog.text
+    wait_for(lambda: "could not handle an event" in caplog.text)  # a thread writes it
     channel.end()
     monitor.close()
 
