@@ -91,6 +91,7 @@ def spark(request):
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.executor.cores", "1" if request.param == "standalone" else "2")
             .config("spark.executor.memory", "1g")
+            .config("spark.decommission.enabled", "true")
             .config("spark.executor.extraJavaOptions", jvm.executor_options())
             .config("spark.local.dir", scratch)
             .config("spark.sql.shuffle.partitions", "2")

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from threading import RLock, Thread
+from threading import Lock, Thread, Timer
 
 from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
@@ -75,12 +75,12 @@ class Training:
     def __init__(self, workers, directory, log):
         self._stop = Path(directory) / "stop"
         self._log = log
-        self._lock = RLock()
+        self._lock = Lock()
         self._nodes = [Node(number, role) for number, role in enumerate(ClusterSpec(num_workers=workers).roles)]
         self._channels = {}
         self._processes = {}
         self.plans, self.completed, self.joined = [], [], []  # times of messages, by the numbers of rounds
-        self._rounds = Rounds(self._send, self._lock, lambda: [each for each in self._nodes if not each.lost])
+        self._rounds = Rounds(self._send, lambda: [each for each in self._nodes if not each.lost], self._later)
         self._credentials = transport.new_credentials(tls=False)
         self._server = transport.Server(("127.0.0.1", 0), self._credentials, on_channel=self._serve)
         for node in self._nodes:
@@ -97,6 +97,15 @@ class Training:
                 self.joined.append(number)
         with suppress(transport.ConnectionLost):  # its own thread notices
             self._channels[number].send(message)
+
+    def _later(self, seconds, act):
+        def ring():
+            with self._lock:
+                act()
+
+        timer = Timer(seconds, ring)
+        timer.daemon = True
+        timer.start()
 
     def _serve(self, channel):
         number = channel.receive()

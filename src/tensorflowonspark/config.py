@@ -171,6 +171,7 @@ def tf_config(addresses: Mapping[Role, str], role: Role) -> str:
     return json.dumps(config)
 
 
+_PREEMPTIONS = 10  # for each restart after another failure
 _CAUSES = tuple(kind.name.lower() for kind in FailureKind)
 
 
@@ -184,7 +185,8 @@ class RestartPolicy:
     Parameters
     ----------
     max_restarts : int
-        Maximum number of restarts of the cluster; with ``scope="node"``, of each node.
+        Maximum number of restarts of the cluster; with ``scope="node"``, of each node. Those after preemptions are not
+        among them.
     backoff : float
         Seconds before the second restart, doubled for each later one. The first restart is immediate.
     max_backoff : float
@@ -198,6 +200,9 @@ class RestartPolicy:
         that node, which gets the rows of its share of the current feed again. With parameter servers this concerns
         workers that serve (`Context.join_server`), on their first host and port; any other node's failure restarts
         all. Not over Spark Connect.
+    max_preemptions : int, optional
+        Maximum number of restarts, without delay, after losses of executors that Spark has decommissioned or the
+        cluster manager has taken; further ones count as `max_restarts`. By default ten times `max_restarts`.
 
     Raises
     ------
@@ -220,17 +225,27 @@ class RestartPolicy:
     max_backoff: float = 60.0
     causes: Collection[str] = tuple(cause for cause in _CAUSES if cause != "raised")
     scope: Literal["cluster", "node"] = "cluster"
+    max_preemptions: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_restarts, int) or isinstance(self.max_restarts, bool):
-            raise SpecError(f"max_restarts={self.max_restarts!r}: expected a whole number")
-        for name in ("max_restarts", "backoff", "max_backoff"):
-            if getattr(self, name) < 0:
+        for name in ("max_restarts", "max_preemptions"):
+            number = getattr(self, name)
+            if number is None and name == "max_preemptions":
+                continue
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise SpecError(f"{name}={number!r}: expected a whole number")
+        for name in ("max_restarts", "max_preemptions", "backoff", "max_backoff"):
+            if (getattr(self, name) or 0) < 0:
                 raise SpecError(f"{name}={getattr(self, name)!r}: expected 0 or more")
         unknown = [self.causes] if isinstance(self.causes, str) else sorted(set(self.causes) - set(_CAUSES))
         if unknown:
             raise SpecError(f"causes: {unknown[0]!r} is unknown; expected some of {', '.join(_CAUSES)}")
         check_fields(self)
+
+    @property
+    def most_preemptions(self) -> int:
+        """The maximum number of restarts after preemptions."""
+        return _PREEMPTIONS * self.max_restarts if self.max_preemptions is None else self.max_preemptions
 
     def delay(self, restart: int) -> float:
         """Return the seconds to wait before restart number `restart`, counted from 0.

@@ -129,6 +129,7 @@ class Register(ToDriver):
     cluster: str
     pid: int
     jvm_pid: int
+    executor: str = ""  # Spark's id of it
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ class LoopbackBackend:
         self._place = place
         self._submit = submit
         self.slots = slots
+        self.preempted = set()
 
     def hadoop_settings(self):
         return {}
@@ -77,6 +78,9 @@ class LoopbackBackend:
 
     def release_slots(self):
         pass
+
+    def was_preempted(self, executor):
+        return executor in self.preempted
 
     def wants_tls(self):
         return False

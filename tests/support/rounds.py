@@ -4,7 +4,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Queue
-from threading import RLock, Thread, Timer
+from threading import Lock, Thread, Timer
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class Group:
     workers: int
     tls: bool = False
     sent: list = field(default_factory=list)  # messages of the driver, with the receivers' numbers
-    lock: RLock = field(default_factory=RLock)
+    lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self):
         self.config = ClusterConfig(spec=ClusterSpec(num_workers=self.workers), program=b"")
@@ -82,12 +82,16 @@ class Group:
         self.members = {}
         self.outcomes = {}
         self.timers = []
-        self.rounds = Rounds(self._send, self.lock, lambda: [n for n in self.nodes if not n.lost], self._later)
+        self.rounds = Rounds(self._send, lambda: [n for n in self.nodes if not n.lost], self._later)
         self._directory = tempfile.mkdtemp()
         self._threads = []
 
     def _later(self, seconds, act):
-        timer = Timer(seconds, act)
+        def ring():
+            with self.lock:
+                act()
+
+        timer = Timer(seconds, ring)
         timer.daemon = True
         timer.start()
         self.timers.append(timer)

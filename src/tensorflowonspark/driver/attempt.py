@@ -6,11 +6,10 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
-from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import transport
-from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterConfig
+from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
@@ -90,7 +89,7 @@ class ClusterAttempt:
             self.console,
             config.heartbeat_timeout,
             self._cancel_job,
-            restarts_nodes=config.restarts_nodes,
+            restarts=config.restarts,
             metrics=self._metrics,
         )
         self._replacements = Replacements(backend, config, self.monitor, self._plan) if config.restarts_nodes else None
@@ -102,7 +101,6 @@ class ClusterAttempt:
         self._stage: Stage | None = None
         self._closed = False
         self._owner = os.getpid()
-        self._ended = Event()
 
     @property
     def started(self) -> bool:
@@ -173,7 +171,7 @@ class ClusterAttempt:
         restarts = self._config.attempt
         self._metrics.begin_attempt(self.cluster_id, monitor.nodes, monitor.chief.number, restarts, self._find_advice)
         atexit.register(self.abort)  # a program that ends without shutting down leaves nothing running
-        Thread(target=self._watch_heartbeats, daemon=True).start()
+        monitor.start()
         try:
             self._stage = self.backend.place(self._plan(), data, on_end=self.monitor.wake)
             if not self.monitor.wait(self._is_up, self._config.start_timeout):
@@ -187,13 +185,9 @@ class ClusterAttempt:
 
     def slots_wanted(self, needed: int, had: int) -> SlotsWanted:
         """Return what is asked for to have slots for so many nodes at least; a wait for other clusters can be ended."""
-
-        def check() -> None:
-            self.monitor.wait(lambda: False, 0)  # raises if the cluster is ended or cancelled
-
         spec = self._config.spec
         name = f"cluster {self._metrics.name!r} ({spec})"
-        return SlotsWanted(name, needed, len(spec.roles), self._config.start_timeout, had, check)
+        return SlotsWanted(name, needed, len(spec.roles), self._config.start_timeout, had, self.monitor.check)
 
     def _find_advice(self) -> str | None:
         return self.advice or self.monitor.present_advice()
@@ -251,10 +245,6 @@ class ClusterAttempt:
             f"{names}: {computing}other jobs may hold the slots; see the executors and the running stages in Spark's UI"
         )
 
-    def _watch_heartbeats(self) -> None:
-        while not self._ended.wait(self._config.heartbeat_timeout / HEARTBEATS_PER_TIMEOUT):
-            self.monitor.check_nodes()
-
     def advise(self, of_feeding: str | None = None) -> None:
         """Show what bounded the training that has ended, if that is certain: its feeding, or else what came after."""
         found = self.monitor.take_advice()
@@ -283,7 +273,6 @@ class ClusterAttempt:
         self._closed = True
         try:
             atexit.unregister(self.abort)
-            self._ended.set()
             self.monitor.stop(grace_seconds)
             self._cancel_job()
             late = self.monitor.wait_until_gone(grace_seconds + _END_SECONDS)
@@ -313,6 +302,7 @@ class ClusterAttempt:
             self._replacements.close(_STAGE_END_SECONDS)
         if self._server is not None:
             self._server.close()
+        self.monitor.close()
         self.console.close()
 
     def hold_job(self, job: RunningJob) -> None:

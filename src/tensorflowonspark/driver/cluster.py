@@ -532,4 +532,6 @@ class Cluster(ClusterView):
     def _check(self) -> None:
         """Raise the failure of a node, if one has failed."""
         self._attempt.require_own_process()
-        self._monitor.wait(lambda: True)
+        failure = self._monitor.failure()
+        if failure is not None:
+            raise failure

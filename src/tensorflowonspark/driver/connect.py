@@ -152,6 +152,10 @@ class _StageBackend:
     def release_slots(self) -> None:
         """Do nothing: the tasks end with their nodes."""
 
+    def was_preempted(self, executor: str) -> bool:  # noqa: ARG002
+        """Return False: the end of an executor ends its stage, and so this cluster."""
+        return False
+
     def wants_tls(self) -> bool:
         """Whether Spark's settings ask for encrypted connections."""
         return self._tls

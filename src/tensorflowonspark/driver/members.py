@@ -71,7 +71,7 @@ class Membership:
             return False
         node.last_message = time.monotonic()
         node.member, node.channel = request.member, channel
-        node.pid, node.jvm_pid = request.pid, request.jvm_pid
+        node.pid, node.jvm_pid, node.executor = request.pid, request.jvm_pid, request.executor
         self._roster.move(node, NodeState.CONNECTED)
         self._roster.send(node.number, Accepted())
         if node.restarts:

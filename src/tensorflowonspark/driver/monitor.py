@@ -1,26 +1,39 @@
 """State of a running cluster: handlers for the messages of its nodes, and waiting for conditions on their states.
 
-Every supervisor holds a channel to the driver, and each channel has a thread. All state is kept here under one lock,
-and each change wakes the threads that wait for a condition.
+Every supervisor holds a channel to the driver, and each channel has a thread, which puts its messages into the inbox.
+They are handled there one after the other. Handlers, and all that they call, run under the lock with which other
+threads read the state; these change it by events of their own.
 """
 
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import singledispatchmethod
-from threading import Condition, RLock, Thread
-from typing import Any, Protocol
+from functools import partial, singledispatchmethod
+from threading import Thread
+from traceback import format_exception
+from typing import Any, Protocol, TypeVar
 
-from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.advice import Paces
-from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
+from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.console import ConsoleReporter
-from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
+from tensorflowonspark.driver.decision import (
+    Decision,
+    EndAttempt,
+    Failure,
+    Keep,
+    Lose,
+    Replace,
+    Running,
+    decide,
+    may_be_preemption,
+)
+from tensorflowonspark.driver.failures import BROKEN, Failures, silent
+from tensorflowonspark.driver.hangs import find_hung
+from tensorflowonspark.driver.inbox import Inbox
+from tensorflowonspark.driver.joint_work import JointWork
 from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
-from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError
 from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded, TrainingPace
 from tensorflowonspark.messages import (
@@ -57,12 +70,17 @@ from tensorflowonspark.transport import Channel, ConnectionLost
 __all__ = ["Monitor", "NodeListener"]
 
 _log = logging.getLogger(__name__)
-_FREQUENT = (Heartbeat, Lines, MetricsReported, NodeUsage, Progress, TrainingTotals)  # no thread waits for them
+_FREQUENT = (Heartbeat, Lines, NodeUsage, Progress, TrainingTotals)  # no thread waits for them, and no event follows
+_T = TypeVar("_T")
 _CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
 
 
+def _ignore(_node: Node, _message: Any) -> None:
+    """Do nothing with a message: there is no feed."""
+
+
 class NodeListener(Protocol):
-    """What learns of nodes that are started again alone; called under the monitor's lock."""
+    """What learns of nodes that are started again alone; called in an event of the monitor."""
 
     def node_lost(self, node: Node) -> None:
         """Note that a node has failed; the others continue, and another process takes its place."""
@@ -86,8 +104,8 @@ class Monitor(Roster):
         Seconds without a heartbeat after which a node is given up.
     on_failure : callable
         Called once, when the root cause of a failure is certain.
-    restarts_nodes : bool
-        Whether nodes may be started again alone, which then need what was sent to all before.
+    restarts : RestartPolicy
+        Whether nodes are started again alone, which then need what was sent to all before.
     metrics : MetricsStore, optional
         Collects what the nodes measure and report.
     """
@@ -100,43 +118,47 @@ class Monitor(Roster):
         heartbeat_timeout: float,
         on_failure: Callable[[], None] = lambda: None,
         *,
-        restarts_nodes: bool = False,
+        restarts: RestartPolicy = RestartPolicy(0),  # noqa: B008 - it is immutable
         metrics: MetricsStore | None = None,
     ) -> None:
         super().__init__(spec)
         self.metrics = metrics or MetricsStore()
         self.tensorboard_url: str | None = None
         self.saved_in = -1  # the feed in which the programs have written their last checkpoint
-        # The lock of all state is entered itself, not through the condition: a signal in Condition.__enter__, which is
-        # Python code, would leave it locked.
-        self.lock = RLock()
-        self.changed = Condition(self.lock)  # notified of each change
+        self._inbox = Inbox(self._on_error)
+        self.lock = self._inbox.lock  # of all state
         self.feed: int | None = None  # the number of the current feed
-        self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
-        self._file_feeds = FileFeeds(self.send, keeps=restarts_nodes)
-        self._passes = Passes(self.send)
-        self._paces = Paces()
-        self._collectives = Collectives(self.send, keeps=restarts_nodes)
+        self._on_feed_message: Callable[[Node, Any], None] = _ignore
+        self._policy = restarts
+        self._restarts_nodes = restarts.scope == "node"
+        self._joint = JointWork(self, self._inbox.later, keeps=self._restarts_nodes)
         self._console = console
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
-        self._rounds = Rounds(self.send, self.lock, self.fed)
-        self._restarts_nodes = restarts_nodes
-        self._restart: Callable[[Node, Failed], Failed | None] = lambda _node, failure: failure
-        self.listeners: list[NodeListener] = [self._collectives, self._file_feeds, self._rounds]
+        self._start: Callable[[Node, Failed, Channel | None, str], None]
+        self.listeners: list[NodeListener] = [self._joint]
         self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
-        self._failures = Failures(self, self.lock, self._conclude, self._rounds.can_lose)
+        self._failures = Failures(self, self._conclude, self._inbox.later)
         self._checked = time.monotonic()  # time of the last check for heartbeats
         self._up = False  # all nodes are, or were
         self._failed = False  # and the root cause is certain
         self._stopping = False
         self._cancelled: Exception | None = None
 
-    # ---- messages (each channel in its own thread)
+    def start(self) -> None:
+        """Begin to handle messages, and to check the nodes for heartbeats."""
+        self._inbox.later(0.0, self._check_regularly)
+        self._inbox.start()
+
+    def close(self) -> None:
+        """Handle no more messages."""
+        self._inbox.close()
+
+    # ---- in the thread of each channel
 
     def serve(self, channel: Channel) -> None:
-        """Handle the request that opens a channel, and after a `Register` all messages of the supervisor."""
+        """Take the request that opens a channel, and after a `Register` all messages of the supervisor."""
         self._open(channel.receive(), channel)
 
     @singledispatchmethod
@@ -149,49 +171,50 @@ class Monitor(Roster):
 
     @_open.register
     def _(self, message: Register, channel: Channel) -> None:
-        node = self._admit(message, channel)
-        if node is None:
+        node = self.members.node_of(message)
+        if node is None or not self._admit(node, message, channel):
             return  # the end of this call closes the channel, which ends the supervisor
         try:
             while True:
                 report = channel.receive()
-                if node.channel is channel:
+                current = node.channel is channel
+                if current:
                     node.last_message = time.monotonic()
-                    self._on_message(node, report, channel)
-                elif isinstance(report, Lines):  # the last ones of a process in whose place another one is started
+                if not isinstance(report, _FREQUENT):
+                    self._inbox.handle(partial(self._on_message, node, report, channel))
+                elif current or isinstance(report, Lines):  # the last ones of a process whose place another one takes
                     self._handle(report, node)
         except ConnectionLost:
             pass
         finally:
-            self._lost(node, BROKEN, channel)
-            with self.lock:
-                self._former.discard(channel)
-                self.changed.notify_all()
+            self._inbox.handle(partial(self._on_channel_end, node, channel))
 
-    def _admit(self, request: Register, channel: Channel) -> Node | None:
-        node = self.members.node_of(request)
-        if node is None:
-            return None
+    def _admit(self, node: Node, request: Register, channel: Channel) -> bool:
         with self.lock:
             if not self.members.admit(node, request, channel):
-                return None
+                return False
             node.checked = self._failures.last_probe
             if node.restarts:
                 self._console.begin(str(node.role))
-            self.changed.notify_all()
-        return node
+        self.wake()
+        return True
+
+    # ---- events: messages
 
     def _on_message(self, node: Node, message: Any, channel: Channel | None = None) -> None:
-        if isinstance(message, _FREQUENT):
-            self._handle(message, node)
-            return
-        with self.lock:
-            if node.channel is not channel:
-                return  # of a process in whose place another one is started
-            self._handle(message, node)
-            if self._on_feed_message is not None:
-                self._on_feed_message(node, message)
-            self.changed.notify_all()
+        if node.channel is not channel:
+            return  # of a process in whose place another one is started
+        self._handle(message, node)
+        self._on_feed_message(node, message)
+
+    def _on_channel_end(self, node: Node, channel: Channel) -> None:
+        self._lost(node, BROKEN, channel)
+        self._former.discard(channel)
+
+    def _on_error(self, error: Exception) -> None:
+        """End the cluster after an error of the driver's own; whoever waits for the cluster gets it."""
+        CONSOLE.log(_log, logging.ERROR, "the driver could not handle an event:\n%s", "".join(format_exception(error)))
+        self._cancel(error)
 
     @singledispatchmethod
     def _handle(self, message: Any, node: Node) -> None:
@@ -242,56 +265,35 @@ class Monitor(Roster):
     @_handle.register
     def _(self, message: FeedWanted, node: Node) -> None:
         node.feed_wanted, node.feed_wanted_since = message.feed, time.monotonic()
-        self._fail_if_awaited(node, message)
+        self._receive_joint(message, node)
 
     @_handle.register
     def _(self, message: Returned, node: Node) -> None:
         node.returned, node.result = True, message.result
         self.move(node, NodeState.RETURNED)
-        self._rounds.receive(node, message)
-        self._fail_if_awaited(node, message)
+        self._receive_joint(message, node)
 
-    def _fail_if_awaited(self, node: Node, message: FeedWanted | Returned) -> None:
+    def _receive_joint(self, message: FeedWanted | Returned, node: Node) -> None:
         """Fail the cluster if others wait for a node that has gone on to its next feed, or returned."""
         self._find_hung()
-        failure = self._file_feeds.receive(node, message, self.fed())
-        self._fail(node, failure or self._collectives.receive(node, message, self.fed()))
+        self.fail(node, self._joint.receive(node, message))
+
+    @_handle.register(Contribution)
+    @_handle.register(FeedReport)
+    @_handle.register(FilesRead)
+    @_handle.register(PassEnded)
+    @_handle.register(RoundBroken)
+    @_handle.register(RoundExchanged)
+    @_handle.register(RoundReached)
+    @_handle.register(TrainingPace)
+    def _(self, message: Any, node: Node) -> None:
+        self.fail(node, self._joint.receive(node, message))
 
     @_handle.register
     def _(self, message: Failed, node: Node) -> None:
         if message.kind is FailureKind.EXITED and not message.output:  # by sys.exit: the reason is in what it printed
             message = replace(message, output="\n".join(self.metrics.lines(node.number)))
-        self._fail(node, message)
-
-    @_handle.register
-    def _(self, message: Contribution, node: Node) -> None:
-        self._fail(node, self._collectives.receive(node, message, self.fed()))
-
-    @_handle.register(RoundReached)
-    @_handle.register(RoundExchanged)
-    @_handle.register(RoundBroken)
-    def _(self, message: RoundReached | RoundExchanged | RoundBroken, node: Node) -> None:
-        self._rounds.receive(node, message)
-
-    @_handle.register
-    def _(self, message: FilesRead, node: Node) -> None:
-        self._fail(node, self._file_feeds.receive(node, message, self.fed()))
-
-    @_handle.register
-    def _(self, message: FeedReport, node: Node) -> None:
-        self._file_feeds.report(node, message)  # those of other feeds the session of the running feed handles
-
-    @_handle.register
-    def _(self, message: PassEnded, node: Node) -> None:
-        self._passes.count(node, message)
-        self._report_passes()
-
-    @_handle.register
-    def _(self, message: TrainingPace, node: Node) -> None:
-        self._paces.note(node, message)
-
-    def _report_passes(self) -> None:
-        self._passes.report(self.fed(), self.chief.number)
+        self.fail(node, message)
 
     @_handle.register
     def _(self, message: PartitionFed, node: Node) -> None:
@@ -334,7 +336,11 @@ class Monitor(Roster):
     def _(self, _message: Active, node: Node) -> None:
         self.set_idle(node, None)
 
-    # ---- failures
+    # ---- events: failures
+
+    def _check_regularly(self) -> None:
+        self.check_nodes()
+        self._inbox.later(self._heartbeat_timeout / HEARTBEATS_PER_TIMEOUT, self._check_regularly)
 
     def check_nodes(self) -> None:
         """Give up nodes that hang, and those whose supervisors send no heartbeat: their host or network is gone."""
@@ -346,8 +352,7 @@ class Monitor(Roster):
                 node.last_message = now
             elif channel is not None and now - node.last_message > self._heartbeat_timeout:
                 self._lost(node, silent(self._heartbeat_timeout), channel)
-        with self.lock:
-            self._find_hung()
+        self._find_hung()
 
     def _find_hung(self) -> None:
         """Give up a training that makes no progress any more."""
@@ -360,63 +365,81 @@ class Monitor(Roster):
         trainers = [node for node in self.trainers() if not (node.serving or node.lost)]
         found = found or find_hung(idle, trainers, self.feed)
         if found is not None:
-            self._fail(found[0], self._collectives.explain(*found))
+            self.fail(found[0], self._joint.explain(*found))
 
     def _lost(self, node: Node, failure: Failed, channel: Channel) -> None:
-        with self.lock:
-            if node.channel is not channel:
-                return
-            if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
-                self._fail(node, failure)
-                if self._on_feed_message is not None:
-                    self._on_feed_message(node, failure)
-            if node.channel is channel:  # and the node is not started again
-                self.move(node, NodeState.GONE)
-                node.channel = None
-            self.changed.notify_all()
+        if node.channel is not channel:
+            return
+        if not self._stopping and node.state not in (NodeState.FAILED, NodeState.GONE):
+            self.fail(node, failure)
+            self._on_feed_message(node, failure)
+        if node.channel is channel:  # and the node is not started again
+            self.move(node, NodeState.GONE)
+            node.channel = None
 
-    def _fail(self, node: Node, failure: Failed | None) -> None:
-        if failure is not None and not self._stopping:
-            self._console.failed(str(node.role), node.host, failure)
-            failure = self._restart(node, failure)
-        if failure is not None:
-            self.give_up(node, failure)
-
-    def give_up(self, node: Node, failure: Failed) -> None:
-        """Note the failure of a node in whose place none is started."""
-        with self.lock:
-            if self._stopping:
-                return
-            self.move(node, NodeState.FAILED)
-            self._failures.note(node, failure)
-            if node.lost:
-                self._note_failure(node, failure)
-                self._report_passes()  # the others may all have ended theirs
-                self._file_feeds.lose(node)
-                self._rounds.node_lost(node)
-                self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
-                if self._on_feed_message is not None:
-                    self._on_feed_message(node, failure)
-
-    def fail_start(self, node: Node, restart: int, failure: Failed) -> None:
-        """Note that a restart of a node has failed, unless it is up or another restart has begun."""
-        with self.lock:
-            if node.restarts == restart and node.state in (NodeState.RESTARTING, NodeState.CONNECTED):
-                self._fail(node, failure)
-                self.changed.notify_all()
-
-    def set_restarter(self, restart: Callable[[Node, Failed], Failed | None]) -> None:
-        """Have a function start failed nodes again, while the others continue.
+    def fail(self, node: Node, failure: Failed | None, *, placeable: bool = True) -> None:
+        """Carry out what is decided about the failure of a node, if there is one.
 
         Parameters
         ----------
-        restart : callable
-            Takes a node and its failure, under the lock; returns the failure if the node is not started again.
+        node : Node
+            The node.
+        failure : Failed or None
+            Its failure.
+        placeable : bool
+            Whether there may be a place for its next process.
         """
-        self._restart = restart
+        if failure is None or self._stopping or node.lost:
+            return
+        cause = failure.kind.name.lower()
+        if placeable:
+            self._console.failed(str(node.role), node.host, failure)
+        # Whether it was a preemption takes time to find out: the process is retired first.
+        preempted = None if may_be_preemption(cause, self._policy) else False
+        self.carry_out(node, failure, decide(self.state_of(node, placeable=placeable), Failure(cause, preempted)))
 
-    def retire(self, node: Node, failure: Failed) -> Channel | None:
-        """End a node's process, in whose place another one is started (under the lock); return its channel."""
+    def carry_out(self, node: Node, failure: Failed, decision: Decision) -> None:
+        """Carry out a decision about a node that has failed."""
+        match decision:
+            case Keep():
+                text = "%s on %s failed after its program had returned: %s. Its result is kept"
+                CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason)
+            case Replace():
+                executor = node.executor
+                channel = self._retire(node, failure)
+                self._start(node, failure, channel, executor)
+            case Lose(note):
+                self._lose(node, replace(failure, reason=failure.reason + note))
+            case EndAttempt(note):
+                self.move(node, NodeState.FAILED)
+                self._failures.note(node, replace(failure, reason=failure.reason + note))
+
+    def state_of(self, node: Node, *, placeable: bool = True) -> Running:
+        """Return what is known about a node that has failed."""
+        return Running(
+            self._policy,
+            node.used,
+            complete=self.members.complete,
+            placeable=placeable,
+            serves=node.serves if self.spec.num_ps else None,
+            fed=len(self.fed()),
+            rounds=self._joint.others_in_rounds(node),
+            chief=node is self.chief,
+            returned=node.returned,
+            answering=node.answering,
+        )
+
+    def _lose(self, node: Node, failure: Failed) -> None:
+        """Go on without a node."""
+        self.move(node, NodeState.FAILED)
+        self._failures.lose(node, failure)
+        self._note_failure(node, failure)
+        self._joint.go_on_without(node)
+        self.send(node.number, Stop(grace_seconds=0.0))  # it may only hang
+        self._on_feed_message(node, failure)
+
+    def _retire(self, node: Node, failure: Failed) -> Channel | None:
+        """End a node's process, in whose place another one is started; return its channel."""
         self._note_failure(node, failure)
         channel = node.channel
         if channel is not None:
@@ -426,9 +449,7 @@ class Monitor(Roster):
         self.renew(node, max(node.first_feed, node.feed_wanted, -1 if self.feed is None else self.feed))
         for each in self.listeners:
             each.node_lost(node)
-        if self._on_feed_message is not None:
-            self._on_feed_message(node, failure)
-        self.changed.notify_all()
+        self._on_feed_message(node, failure)
         return channel
 
     def _note_failure(self, node: Node, failure: Failed) -> None:
@@ -436,51 +457,92 @@ class Monitor(Roster):
         text = f"{node.role} on {node.host} failed: {failure.reason}".partition("\n")[0]
         self.metrics.note("failure", text, str(node.role))
 
-    def has_ended(self, channel: Channel | None) -> bool:
-        """Return whether a process that is retired has closed its channel."""
-        return channel not in self._former
+    @property
+    def ended(self) -> bool:
+        """Whether all nodes are told to stop."""
+        return self._stopping
 
     def _conclude(self) -> None:
         """End all nodes, now that the root cause is certain."""
-        with self.lock:
-            if self._failed or self._stopping:
-                return
-            self._failed = True
-            self._stopping = True
-            self.metrics.fail()
-            error = self._failures.first()
-            self.metrics.note("failure", str(error).partition("\n")[0], error.node)
-            self.changed.notify_all()
+        if self._failed or self._stopping:
+            return
+        self._failed = True
+        self._stopping = True
+        self.metrics.fail()
+        error = self._failures.first()
+        self.metrics.note("failure", str(error).partition("\n")[0], error.node)
         # The driver's program is first: the ends of many nodes would keep it from the lock. Cancelling Spark's jobs
-        # takes time, and must not hold up the thread of a channel.
+        # takes time, and must not hold up the messages.
         Thread(target=self._end_all, daemon=True).start()
 
     def _end_all(self) -> None:
         self.send_all(Stop(grace_seconds=0.0))
         self._on_failure()
 
+    def _cancel(self, error: Exception) -> None:
+        if not self._stopping:
+            self._cancelled = error
+            self._stop(0.0)
+
+    def _stop(self, grace_seconds: float) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self.send_all(Stop(grace_seconds))
+
+    # ---- in the driver's other threads: restarts of single nodes
+
+    def set_starter(self, start: Callable[[Node, Failed, Channel | None, str], None]) -> None:
+        """Have a function start failed nodes again, while the others continue.
+
+        Parameters
+        ----------
+        start : callable
+            Takes a node and its failure, the channel of its former process, and Spark's id of its former executor
+            (in an event).
+        """
+        self._start = start
+
+    def put(self, event: Callable[[], object]) -> None:
+        """Make a call as an event, soon."""
+        self._inbox.put(event)
+
+    def ask(self, event: Callable[[], _T]) -> _T:
+        """Make a call as an event; return what it returns, or raise what `wait` raises."""
+        answers: list[_T] = []
+        self._inbox.put(lambda: answers.append(event()))
+        self.wait(lambda: bool(answers))
+        return answers[0]
+
+    def wait_until_ended(self, channel: Channel | None, seconds: float) -> None:
+        """Wait until a process that is retired has closed its channel."""
+        self.wait(lambda: channel not in self._former, seconds)
+
+    # ---- in the driver's other threads: failures
+
     def failure(self) -> NodeError | None:
         """Return the root cause of the cluster's failure, once it is certain."""
         with self.lock:
-            return self._failures.first() if self._failed else None
+            return self._root_cause()
+
+    def _root_cause(self) -> NodeError | None:
+        return self._failures.first() if self._failed else None
 
     def find_cause(self) -> NodeError | None:
         """Send all supervisors a probe; return the root cause of the failure, or None if all nodes are up.
 
         A Spark task that has lost its node, and the task's job, may know that before the node's supervisor reports it.
         """
+        with self.lock:
+            probe = 0 if self._stopping else self._failures.probe()
 
         def certain() -> bool:
             return self._stopping or not (self._failures.begun or self._failures.unanswered(probe))
 
-        with self.lock:
-            if not self._stopping:
-                probe = self._failures.probe()
-                # A supervisor that never answers is given up for its missing heartbeats.
-                self.changed.wait_for(certain, self._heartbeat_timeout + _CAUSE_SECONDS)
+        # A supervisor that never answers is given up for its missing heartbeats.
+        self._inbox.wait(certain, self._heartbeat_timeout + _CAUSE_SECONDS)
         return self.failure()
 
-    # ---- for the driver's other parts
+    # ---- in the driver's other threads: feeds, waiting, the end
 
     def begin_feed(self, number: int, on_message: Callable[[Node, Any], None]) -> None:
         """Pass the messages of all nodes, and their failures, to a feed until it ends."""
@@ -490,7 +552,7 @@ class Monitor(Roster):
     def end_feed(self) -> None:
         """End the current feed: the nodes hold none of its rows any more."""
         with self.lock:
-            self.feed = self._on_feed_message = None
+            self.feed, self._on_feed_message = None, _ignore
             for node in self.nodes:
                 node.holds = ""
 
@@ -502,7 +564,7 @@ class Monitor(Roster):
     def present_advice(self) -> str | None:
         """Return what bounds the training at present; None if that is not certain."""
         with self.lock:
-            return self._paces.advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
+            return self._joint.paces.advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
 
     @property
     def _in_step(self) -> bool:
@@ -511,7 +573,7 @@ class Monitor(Roster):
     def take_advice(self) -> str | None:
         """Return what bounded the training that has ended, once; None if that is not certain."""
         with self.lock:
-            return self._paces.take_advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
+            return self._joint.paces.take_advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.
@@ -523,44 +585,53 @@ class Monitor(Roster):
         ClusterError
             If the cluster was shut down meanwhile.
         """
-        end = None if seconds is None else time.monotonic() + seconds
+
+        def over() -> bool:
+            if not self._failed and until():
+                return True
+            self._raise_if_ended()
+            return False
+
+        return self._inbox.wait(over, seconds)
+
+    def _raise_if_ended(self) -> None:
+        if self._stopping:
+            raise self._cancelled or self._root_cause() or ClusterError("the cluster has been shut down")
+
+    def check(self) -> None:
+        """Raise what `wait` raises, if a node has failed or the cluster was shut down."""
         with self.lock:
-            while self._failed or not until():
-                if self._stopping:
-                    raise self._cancelled or self.failure() or ClusterError("the cluster has been shut down")
-                rest = None if end is None else end - time.monotonic()
-                if rest is not None and rest <= 0:
-                    return False
-                self.changed.wait(rest)
-        return True
+            self._raise_if_ended()
+
+    def pause(self, seconds: float) -> None:
+        """Wait for some time; raise what `wait` raises."""
+        self.wait(lambda: False, seconds)
 
     def wake(self) -> None:
         """Have waiting threads check their conditions again, after a change elsewhere."""
-        with self.lock:
-            self.changed.notify_all()
+        self._inbox.put(lambda: None)
 
     def wait_until_gone(self, seconds: float) -> list[Node]:
         """Wait until every supervisor has closed its channel; return the nodes of those that have not in time."""
-        with self.lock:
-            never = NodeState.AWAITED, NodeState.RESTARTING  # or not again
+        never = NodeState.AWAITED, NodeState.RESTARTING  # or not again
+
+        def gone() -> bool:
             # A node whose restart has failed has no supervisor either.
             without = sum(node.state is NodeState.FAILED and node.channel is None for node in self.nodes)
-            self.changed.wait_for(
-                lambda: self.count(*never, NodeState.GONE) + without == len(self.nodes) and not self._former, seconds
-            )
+            return self.count(*never, NodeState.GONE) + without == len(self.nodes) and not self._former
+
+        self._inbox.wait(gone, seconds)
+        with self.lock:
             return [node for node in self.nodes if node.channel is not None]
 
     def cancel(self, error: Exception) -> None:
         """End all nodes on behalf of another thread; whoever waits for the cluster gets this error."""
         with self.lock:
-            if not self._stopping:
-                self._cancelled = error
-                self.stop(0.0)
-                self.changed.notify_all()
+            self._cancel(error)
+        self.wake()
 
     def stop(self, grace_seconds: float) -> None:
         """End all nodes; none of their later messages is a failure."""
         with self.lock:
-            if not self._stopping:
-                self._stopping = True
-                self.send_all(Stop(grace_seconds))
+            self._stop(grace_seconds)
+        self.wake()

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tensorflowonspark.config import ClusterSpec, Role
+from tensorflowonspark.config import ClusterSpec, Job, Role
+from tensorflowonspark.driver.decision import Used
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, PartRef
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
@@ -92,8 +93,10 @@ class Node:
     last_message: float = 0.0  # its time (time.monotonic)
     pid: int = 0  # of its supervisor
     jvm_pid: int = 0  # of its executor
+    executor: str = ""  # Spark's id of it
     channel: Channel | None = None
     restarts: int = 0  # of it alone
+    used: Used = field(default_factory=Used)  # the same, as they count
     first_feed: int = 0  # that its program asks for, after such a restart
 
     @property
@@ -114,6 +117,11 @@ class Node:
         """Whether others need not wait for its program, which has had so many seconds; not if it is about to begin."""
         begun = self.begun_at is not None and time.monotonic() - self.begun_at > seconds
         return begun or self.returned or self.serving or self.lost or self.restarts > 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a worker of a ParameterServerStrategy, or was before it was started again."""
+        return self.role.job is Job.WORKER and (self.serving or self.restarts > 0)
 
     @property
     def waits_for_feed(self) -> bool:
@@ -177,7 +185,7 @@ class Roster:
         self._states[NodeState.RESTARTING] += 1
         self._idle.pop(node.number, None)
         fresh = Node(node.number, node.role, NodeState.RESTARTING, node.member, first_feed=first_feed)
-        fresh.restarts = node.restarts + 1
+        fresh.restarts, fresh.used = node.restarts + 1, node.used
         vars(node).update(vars(fresh))
 
     def lose(self, node: Node) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock, Thread
 
-from tensorflowonspark.config import ClusterConfig, Job
+from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.driver.decision import Failure, Replace, decide, may_be_preemption
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.driver.spark.backend import Backend
@@ -28,7 +29,7 @@ _END_SECONDS = 5.0  # for the former process to end: its slot, its GPUs and its 
 
 
 class Replacements:
-    """Starts nodes of one attempt again, each alone, as often as the policy allows.
+    """Starts nodes of one attempt again, each alone.
 
     Parameters
     ----------
@@ -51,46 +52,23 @@ class Replacements:
         self._plan = plan
         self._placing = Lock()  # one asks for slots at a time
         self._stages: list[Stage] = []
-        monitor.set_restarter(self.take)
+        monitor.set_starter(self.start)
 
-    def take(self, node: Node, failure: Failed) -> Failed | None:
-        """Start a node again that has failed (under the monitor's lock); return the failure if that can't be.
+    def start(self, node: Node, failure: Failed, channel: Channel | None, executor: str) -> None:
+        """Start a node again that has failed, when its former process has ended; return at once.
 
-        A node whose program has returned is not started again: no other one waits for it. But if it answers inference,
-        its program's state is lost with it. Of a ``ParameterServerStrategy`` only the workers can be replaced.
+        Parameters
+        ----------
+        node : Node
+            The node.
+        failure : Failed
+            How it has failed.
+        channel : Channel or None
+            Of its former process.
+        executor : str
+            Spark's id of its former executor.
         """
-        policy = self._config.restarts
-        replaceable = not self._config.spec.num_ps or self._serves(node)
-        if not self._monitor.members.complete or node.lost or not replaceable:
-            return failure
-        if node.returned and not node.answering:
-            text = "%s on %s failed after its program had returned: %s. Its result is kept"
-            CONSOLE.log(_log, logging.WARNING, text, node.role, node.host, failure.reason)
-            return None
-        if node.returned or failure.kind.name.lower() not in policy.causes:
-            return failure
-        if node.restarts >= policy.max_restarts:
-            after = f" (after {node.restarts} restarts of this node: max_restarts)" if node.restarts else ""
-            return replace(failure, reason=f"{failure.reason}{after}")
-        delay = policy.delay(node.restarts)
-        CONSOLE.log(
-            _log,
-            logging.WARNING,
-            "%s on %s failed: %s\nIt is started again%s (restart %d of %d of this node); the others continue",
-            node.role,
-            node.host,
-            failure.reason.partition("\n")[0],
-            f" in {delay:g} s" if delay else "",
-            node.restarts + 1,
-            policy.max_restarts,
-        )
-        channel = self._monitor.retire(node, failure)
-        Thread(target=self._start, args=(node, node.restarts, channel, failure, delay), daemon=True).start()
-        return None
-
-    def _serves(self, node: Node) -> bool:
-        """Whether a node is a worker that serves a chief, or has served one before."""
-        return node.role.job is Job.WORKER and (node.serving or node.restarts > 0)
+        Thread(target=self._start, args=(node, node.restarts, channel, failure, executor), daemon=True).start()
 
     def close(self, seconds: float) -> None:
         """End the stages; the nodes have ended."""
@@ -98,7 +76,7 @@ class Replacements:
             stage.wait(seconds)
             stage.cancel()
 
-    def _start(self, node: Node, restart: int, channel: Channel | None, failure: Failed, delay: float) -> None:
+    def _start(self, node: Node, restart: int, channel: Channel | None, failure: Failed, executor: str) -> None:
         """Start a node again, and wait until it is up or has failed once more (in a thread of its own)."""
         monitor, seconds = self._monitor, self._config.start_timeout
 
@@ -107,25 +85,68 @@ class Replacements:
             up = launched and node.state is not NodeState.CONNECTED
             return up or node.restarts != restart or (stage.ended and not launched)
 
+        lost = may_be_preemption(failure.kind.name.lower(), self._config.restarts)
+        preempted = lost and self._backend.was_preempted(executor)
         try:
-            monitor.wait(lambda: monitor.has_ended(channel), _END_SECONDS)
-            monitor.wait(lambda: False, delay)
+            delay = monitor.ask(lambda: self._charge(node, restart, failure, preempted=preempted))
+            if delay is None:
+                return
+            monitor.wait_until_ended(channel, _END_SECONDS)
+            monitor.pause(delay)
             stage = self._launch(node)
             monitor.wait(lambda: decided(stage), seconds)
         except SlotsError as error:
             reason = f"{failure.reason}, and it could not be started again: {error}"
-            monitor.give_up(node, replace(failure, reason=reason, advice="", traceback=""))
+            self._give_up(node, replace(failure, reason=reason, advice="", traceback=""))
             return
         except ClusterError:
             return  # the cluster has ended
         except Exception as error:  # of Spark's: the application may have ended
             reason = f"{failure.reason}, and Spark can't start it again: {first_cause(error)}"
-            monitor.give_up(node, replace(failure, reason=reason, advice="", traceback=""))
+            self._give_up(node, replace(failure, reason=reason, advice="", traceback=""))
             return
         problem = f"it did not come up within {seconds:g} s (start_timeout)"
         if stage.ended and node.state is NodeState.RESTARTING:
             problem = "; ".join(stage.problems()) or "no task launched it: see the stage in Spark's UI"
-        monitor.fail_start(node, restart, replace(failure, reason=f"its restart failed: {problem}", traceback=""))
+        failed = replace(failure, reason=f"its restart failed: {problem}", traceback="")
+        monitor.put(lambda: self._fail_start(node, restart, failed))
+
+    def _give_up(self, node: Node, failure: Failed) -> None:
+        self._monitor.put(lambda: self._monitor.fail(node, failure, placeable=False))
+
+    # ---- events
+
+    def _charge(self, node: Node, restart: int, failure: Failed, *, preempted: bool) -> float | None:
+        """Count a restart of a node, whose former process is retired; return the seconds to wait before it.
+
+        None if no restart is left after such a failure: it is then the failure of the node.
+        """
+        monitor, policy = self._monitor, self._config.restarts
+        if monitor.ended or node.restarts != restart:
+            return None
+        decision = decide(monitor.state_of(node), Failure(failure.kind.name.lower(), preempted))
+        if not isinstance(decision, Replace):
+            monitor.carry_out(node, failure, decision)
+            return None
+        node.used = node.used.add(decision)
+        CONSOLE.log(
+            _log,
+            logging.WARNING,
+            "%s on %s failed: %s\nIt is started again%s (%s of this node); the others continue",
+            node.role,
+            node.host,
+            failure.reason.partition("\n")[0],
+            f" in {decision.delay:g} s" if decision.delay else "",
+            node.used.describe(decision, policy),
+        )
+        return decision.delay
+
+    def _fail_start(self, node: Node, restart: int, failure: Failed) -> None:
+        """Note that a restart of a node has failed, unless it is up or another restart has begun."""
+        if node.restarts == restart and node.state in (NodeState.RESTARTING, NodeState.CONNECTED):
+            self._monitor.fail(node, failure)
+
+    # ---- placing
 
     def _launch(self, node: Node) -> Stage:
         config = self._config
@@ -133,7 +154,7 @@ class Replacements:
             # Tasks that hold their slots use all that there were; parameter servers may need none.
             slots = len(config.spec.roles) if config.hold else 1 + config.spec.num_ps
             self._backend.find_slots(slots, slots, config.start_timeout, slots)
-            self._monitor.wait(lambda: False, 0)  # raises if the cluster has ended
+            self._monitor.check()
             own = replace(config, attempt=config.attempt + node.restarts, first_feed=node.first_feed)
             plan = replace(
                 self._plan(), config=own, cluster_id=self._monitor.members.id_of(node), first_node=node.number, count=1
@@ -143,7 +164,7 @@ class Replacements:
             stage = self._backend.place(plan, None, on_end=self._monitor.wake)
             self._stages.append(stage)
         try:
-            self._monitor.wait(lambda: False, 0)
+            self._monitor.check()
         except ClusterError:
             stage.cancel()  # `close` has not seen it
             raise

@@ -17,6 +17,7 @@ from tensorflowonspark.driver.advice import feeding_advice
 from tensorflowonspark.driver.attempt import ClusterAttempt
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.dashboard.service import Dashboard, require_packages
+from tensorflowonspark.driver.decision import Ended, Failure, Restart, Used, decide, may_be_preemption
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.feed.session import FeedSession
 from tensorflowonspark.driver.metrics.store import MetricsStore
@@ -38,42 +39,49 @@ class RestartBudget:
     config : ClusterConfig
         The cluster's.
 
-    Attributes
-    ----------
-    used : int
-        How many restarts there have been.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
         self._policy = config.restarts
-        self.used = 0
+        self._used = Used()
 
-    def spend(self, error: ClusterError) -> float:
+    @property
+    def used(self) -> int:
+        """How many restarts there have been."""
+        return self._used.restarts + self._used.preemptions
+
+    def spend(
+        self, error: ClusterError, *, preempted: bool = False, alone: bool = False, rows_again: bool = True
+    ) -> float:
         """Count a restart after a failure; return the seconds to wait before it.
+
+        Parameters
+        ----------
+        error : ClusterError
+            The failure.
+        preempted : bool
+            As of `Failure`.
+        alone, rows_again : bool
+            As of `Ended`.
 
         Raises
         ------
         ClusterError
             The failure itself, if the policy does not allow a restart after it.
         """
-        policy = self._policy
-        # A restart that fails to come up has the same cause. Slots have been waited for as long as the user allows.
-        counts = error.cause in policy.causes if isinstance(error, NodeError) else self.used > 0
-        counts = counts and not isinstance(error, SlotsError)
-        if not counts or self.used >= policy.max_restarts:
+        decision = decide(Ended(self._policy, self._used, alone, rows_again), Failure.of(error, preempted=preempted))
+        if not isinstance(decision, Restart):
             raise error
-        delay = policy.delay(self.used)
-        self.used += 1
+        self._used = self._used.add(decision)
         CONSOLE.log(
             _log,
             logging.WARNING,
-            "%s\nAll nodes are started again%s (restart %d of %d)",
+            "%s\nAll nodes are started again%s (%s)",
             str(error).partition("\n")[0],
-            f" in {delay:g} s" if delay else "",
-            self.used,
-            policy.max_restarts,
+            f" in {decision.delay:g} s" if decision.delay else "",
+            self._used.describe(decision, self._policy),
         )
-        return delay
+        return decision.delay
 
 
 class RestartController:
@@ -258,13 +266,11 @@ class RestartController:
         self._done += 1
 
     def _restart(self, error: ClusterError, repeatable: bool) -> None:
-        if self._attempt.restarts_nodes and not self._config.spec.num_ps:
-            raise error  # the node was started again as often as the policy allows
         saved_in = self._attempt.monitor.saved_in
         needed = max(saved_in, 0)
-        if None in self._history[needed:] or (not repeatable and saved_in >= self._done):
-            raise error  # streamed rows do not come again
-        delay = self._budget.spend(error)
+        rows_again = None not in self._history[needed:] and (repeatable or saved_in < self._done)
+        alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
+        delay = self._budget.spend(error, preempted=self._is_preemption(error), alone=alone, rows_again=rows_again)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
         self._cancelled.wait(delay)
@@ -274,6 +280,13 @@ class RestartController:
         self.metrics.note("restart", f"all nodes are started again (restart {self._budget.used})")
         self._done = needed
         self._attempt = self._next_attempt(self._config)
+
+    def _is_preemption(self, error: ClusterError) -> bool:
+        """Whether a node has failed with its executor, which was preempted; Spark may know that some seconds later."""
+        if not (isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)):
+            return False
+        node = next(node for node in self._attempt.monitor.nodes if str(node.role) == error.node)
+        return self._backend.was_preempted(node.executor)
 
     def cancel(self, error: Exception) -> None:
         """End the cluster for another thread, now or before its next attempt; who waits for it gets the error."""

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from threading import RLock, Timer
 
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.messages import (
@@ -68,30 +67,21 @@ class _Exchange:
     broken: dict[int, RoundBroken] = field(default_factory=dict)
 
 
-def _later(seconds: float, act: Callable[[], None]) -> None:
-    timer = Timer(seconds, act)
-    timer.daemon = True
-    timer.start()
-
-
 class Rounds:
-    """The rounds of one cluster's workers.
+    """The rounds of one cluster's workers; all methods are called in events of the monitor.
 
     Parameters
     ----------
     send : callable
         Takes a node's number and a message for it.
-    lock : RLock
-        The lock of the nodes' states, under which all methods are called.
     workers : callable
         Returns the workers that are not lost.
     later : callable
         Takes seconds, and a function to call after these.
     """
 
-    def __init__(self, send: Send, lock: RLock, workers: Callable[[], Sequence[Node]], later: Later = _later) -> None:
+    def __init__(self, send: Send, workers: Callable[[], Sequence[Node]], later: Later) -> None:
         self._send = send
-        self._lock = lock
         self._workers = workers
         self._later = later
         self._members: dict[int, _Member] = {}
@@ -123,12 +113,10 @@ class Rounds:
             if member is not None and member.late:  # it answers again, after a round that has begun anew without it
                 self._reach(node, member.report)
 
-    def can_lose(self, node: Node) -> bool:
-        """Return whether the others can train without a worker: enough of them take part in the rounds."""
+    def others(self, node: Node) -> tuple[int, int] | None:
+        """Return how many others take part in rounds with a worker, and how many must; None if it takes no part."""
         member = self._members.get(node.number)
-        if member is None or not self._begun:
-            return False
-        return len(self._members) - 1 >= max(1, member.report.min_workers)
+        return (len(self._members) - 1, member.report.min_workers) if member is not None and self._begun else None
 
     def node_lost(self, node: Node) -> None:
         """Note that a worker is lost; it may be started again."""
@@ -226,9 +214,8 @@ class Rounds:
         return False
 
     def _look_again(self) -> None:
-        with self._lock:
-            self._deadline = 0.0
-            self._consider()
+        self._deadline = 0.0
+        self._consider()
 
     def _are_enough(self, ready: list[_Member], overdue: bool, away: Sequence[Node]) -> bool:
         """Return whether enough workers are there; refuse the round if no others will come."""
@@ -294,24 +281,23 @@ class Rounds:
 
     def _break_off(self, exchange: _Exchange) -> None:
         """Begin a round again, without the workers that others miss and that do not answer."""
-        with self._lock:
-            if self._exchange is not exchange:
-                return
-            self._exchange = None
-            missing = {number for each in exchange.broken.values() for number in each.missing}
-            missing -= exchange.done | exchange.broken.keys()
-            for number in missing & self._members.keys():
-                self._members[number].late = True
-            self._breaks = 0 if missing else self._breaks + 1
-            if self._breaks >= _MOST_BREAKS:
-                number, broken = next(iter(exchange.broken.items()))
-                role, host = self._members[number].node.role, self._members[number].node.host
-                self._refuse(
-                    exchange.contributors + exchange.joining,
-                    f"{role} on {host} can't exchange weights with other workers that are alive: {broken.reason}",
-                )
-                return
-            self._consider()
+        if self._exchange is not exchange:
+            return
+        self._exchange = None
+        missing = {number for each in exchange.broken.values() for number in each.missing}
+        missing -= exchange.done | exchange.broken.keys()
+        for number in missing & self._members.keys():
+            self._members[number].late = True
+        self._breaks = 0 if missing else self._breaks + 1
+        if self._breaks >= _MOST_BREAKS:
+            number, broken = next(iter(exchange.broken.items()))
+            role, host = self._members[number].node.role, self._members[number].node.host
+            self._refuse(
+                exchange.contributors + exchange.joining,
+                f"{role} on {host} can't exchange weights with other workers that are alive: {broken.reason}",
+            )
+            return
+        self._consider()
 
     def _complete(self, exchange: _Exchange, *, averaged: bool) -> None:
         self._exchange = None

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
@@ -15,6 +16,7 @@ __all__ = [
     "Interface",
     "advertised_address",
     "configured_address",
+    "executor_id",
     "find_interface",
     "hold_port",
     "local_directory",
@@ -33,6 +35,14 @@ def configured_address() -> str:
         address = os.environ.get(name, "")
         if address.strip("0.:"):
             return address
+    return ""
+
+
+def executor_id(jvm_pid: int) -> str:
+    """Return Spark's id of the executor whose JVM this is; "" for that of a driver, or one that has ended."""
+    with suppress(psutil.Error):
+        command = psutil.Process(jvm_pid).cmdline()
+        return next((value for option, value in pairwise(command) if option == "--executor-id"), "")
     return ""
 
 

@@ -47,7 +47,7 @@ from tensorflowonspark.messages import (
 from tensorflowonspark.processes import watch_process
 from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.exit_status import explain, shell_code
-from tensorflowonspark.supervisor.host import reserve_port
+from tensorflowonspark.supervisor.host import executor_id, reserve_port
 from tensorflowonspark.supervisor.node_process import NodeProcess, has_ended
 from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.tensorboard import TensorBoard
@@ -129,7 +129,8 @@ class Supervisor:
         try:
             self._driver = transport.connect(assignment.driver, assignment.credentials).channel()
             member = Member(assignment.number, assignment.role, assignment.host, port, assignment.gpus)
-            self._driver.send(Register(member, assignment.cluster_id, os.getpid(), assignment.jvm_pid))
+            executor = executor_id(assignment.jvm_pid)
+            self._driver.send(Register(member, assignment.cluster_id, os.getpid(), assignment.jvm_pid, executor))
         except transport.ConnectionLost as error:
             reason = "it can't reach the driver at {}:{} ({})".format(*assignment.driver, error)
             self._refuse(reason, "open that address to the executors, or set spark.driver.host to one they can reach")

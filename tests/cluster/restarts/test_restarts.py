@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -263,3 +264,23 @@ def test_an_executor_that_dies_is_replaced(spark):
         time.sleep(1)
         psutil.Process(cluster.nodes[1].jvm_pid).kill()
         assert set(cluster.shutdown().values()) < {1, 2, 3}
+
+
+@pytest.mark.masters("standalone")
+@pytest.mark.parametrize("scope", ["cluster", "node"])
+@pytest.mark.parametrize(
+    ("ending", "preempted"), [(signal.SIGPWR, True), pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow)]
+)
+def test_an_executor_that_spark_decommissions_uses_up_no_restart(spark, scope, ending, preempted):
+    def program(args, ctx):
+        if ctx.attempt == 0 and (scope == "cluster" or ctx.index == 1):
+            time.sleep(3600)
+        return ctx.attempt
+
+    policy = tfos.RestartPolicy(0, max_preemptions=1, scope=scope)
+    with nullcontext() if preempted else pytest.raises(tfos.NodeError, match="executor") as caught:
+        with tfos.Cluster(spark, program, num_workers=2, restarts=policy) as cluster:
+            time.sleep(1)
+            os.kill(cluster.nodes[1].jvm_pid, ending)  # on SIGPWR an executor asks Spark to decommission it
+            assert cluster.shutdown()["worker:1"] == 1
+    assert preempted or caught.value.cause in ("executor_lost", "lost")

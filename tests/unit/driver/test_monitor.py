@@ -11,9 +11,10 @@ from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.driver.nodes import NodeState
-from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned
+from tensorflowonspark.messages import FeedWanted, Member, Members, NodeReady, Register, Returned, Stop
 from tensorflowonspark.transport import ConnectionLost, Packed
 from tensorflowonspark.transport.wire import unpack
+from tests.support.programs import wait_for
 
 
 class Interrupted(BaseException):
@@ -37,11 +38,14 @@ def interrupting():
 def test_a_signal_never_leaves_the_state_locked(interrupting):
     """Other threads go on after a signal, wherever it has interrupted a waiting main thread."""
     monitor = Monitor(ClusterSpec(num_workers=2), "id", ConsoleReporter(), 30.0)
+    monitor.start()
     ended = Event()
 
     def wake():
         while not ended.is_set():
             monitor.wake()
+            monitor.failure()
+            time.sleep(1e-4)
 
     threads = [Thread(target=wake, daemon=True) for _ in range(2)]
     for thread in threads:
@@ -51,18 +55,38 @@ def test_a_signal_never_leaves_the_state_locked(interrupting):
         count = 0
         while time.monotonic() < end:
             count += 1
-            with pytest.raises((Interrupted, RuntimeError)):  # RuntimeError: Condition.wait had released its lock
+            with pytest.raises(Interrupted):
                 signal.setitimer(signal.ITIMER_REAL, 3e-4 + count % 50 * 1e-5)
                 while True:
                     monitor.wait(lambda: False, 1e-3)
-            other = Thread(target=monitor.wake, daemon=True)
+            other = Thread(target=monitor.failure, daemon=True)
             other.start()
             other.join(5)
             assert not other.is_alive(), f"locked by signal {count}"
     finally:
         ended.set()
+        monitor.close()
     for thread in threads:
         thread.join(5)
+
+
+def test_an_error_of_the_drivers_own_ends_the_wait_for_the_cluster(caplog):
+    monitor = Monitor(ClusterSpec(num_workers=1), "id", ConsoleReporter(), 30.0)
+    monitor.start()
+
+    def fails(_node, _message):
+        raise LookupError("no such part")
+
+    monitor.begin_feed(0, fails)
+    role = monitor.spec.roles[0]
+    channel = PlayedChannel([Register(Member(0, role, "here", 1000), "id", 1, 1), FeedWanted(0)])
+    Thread(target=monitor.serve, args=(channel,), daemon=True).start()
+    with pytest.raises(LookupError, match="no such part"):
+        monitor.wait(lambda: False, 5)
+    assert isinstance(unpack(channel.sent[-1].data), Stop)
+    wait_for(lambda: "could not handle an event" in caplog.text)  # a thread writes it
+    channel.end()
+    monitor.close()
 
 
 class CountedList(list):
@@ -105,6 +129,7 @@ def _scans(count):
     monitor = Monitor(spec := ClusterSpec(num_workers=count), "id", ConsoleReporter(), 30.0)
     for name in ("nodes", "_fed", "_trainers"):
         setattr(monitor, name, CountedList(getattr(monitor, name)))
+    monitor.start()
     channels = []
     for number, role in enumerate(spec.roles):
         register = Register(Member(number, role, "here", 1000 + number), "id", 1, 1)
@@ -113,11 +138,12 @@ def _scans(count):
     for thread, channel in zip(threads, channels, strict=True):
         thread.start()
         assert channel.waits.wait(5)
-    assert monitor.count(NodeState.RETURNED) == count
+    assert monitor.wait(lambda: monitor.count(NodeState.RETURNED) == count, 5)
     monitor.stop(0.0)
     for channel in channels:
         channel.end()
     assert monitor.wait_until_gone(5) == []
+    monitor.close()
     for thread in threads:
         thread.join(5)
     return sum(getattr(monitor, name).scans for name in ("nodes", "_fed", "_trainers"))

@@ -99,6 +99,24 @@ def test_a_failure_after_which_no_node_is_started_again_ends_all(kind, words):
     assert caught.value.node == "worker:1"
 
 
+@pytest.mark.parametrize("scope", ["cluster", "node"])
+def test_preemptions_use_up_no_restarts(scope):
+    backend = ScriptedBackend(fails_until(2, FailureKind.EXECUTOR_LOST))
+    backend.preempted.add("")
+    with cluster_on(backend, restarts=RestartPolicy(0, max_preemptions=2, scope=scope)) as cluster:
+        assert cluster.join() == {"worker:0": "done"}
+    assert [plan.config.attempt for plan in backend.plans] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("scope", ["cluster", "node"])
+def test_an_executor_that_nobody_took_uses_up_no_preemptions(scope):
+    backend = ScriptedBackend(fails_until(2, FailureKind.EXECUTOR_LOST))
+    policy = RestartPolicy(1, max_preemptions=2, scope=scope)
+    with pytest.raises(tfos.NodeError, match="failure 1"), cluster_on(backend, restarts=policy) as cluster:
+        cluster.join()
+    assert len(backend.plans) == 2
+
+
 def test_a_node_that_finds_no_slot_is_the_error():
     class Full(ScriptedBackend):
         def find_slots(self, needed, wanted, timeout, had=0):

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tensorflowonspark.config import Job, Role
-from tensorflowonspark.driver.failures import find_hung
+from tensorflowonspark.driver.hangs import find_hung
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.messages import Idle, NodeStatus, WaitsFor
 

@@ -1,7 +1,5 @@
 """The driver's part in rounds of local SGD, by the messages of workers that exist only here."""
 
-from threading import RLock
-
 import pytest
 
 from tensorflowonspark.config import ClusterSpec
@@ -21,7 +19,6 @@ class Play:
         self.timers = []
         self.rounds = Rounds(
             lambda number, message: self.sent.append((number, message)),
-            RLock(),
             lambda: [each for each in self.nodes if not each.lost],
             lambda _seconds, act: self.timers.append(act),
         )

@@ -3,6 +3,7 @@
 It knows nothing of feeds. Tests replace it by a backend without Spark.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,10 +21,12 @@ from tensorflowonspark.driver.spark.jobs import (
     SparkStage,
     Stage,
     collect_rows,
+    first_cause,
     run_in_task,
 )
 from tensorflowonspark.driver.spark.ledger import Lease
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
+from tensorflowonspark.driver.spark.preemption import was_preempted
 from tensorflowonspark.driver.spark.private_names import HADOOP, explained
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, listen
 from tensorflowonspark.driver.spark.slots import ApplicationSlots, Reservation
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "SlotsWanted", "SparkBackend", "is_remote"]
 
+_log = logging.getLogger(__name__)
 _CANCEL_SECONDS = 30.0  # for the tasks that occupy slots to end
 
 
@@ -81,6 +85,7 @@ class Backend(Protocol):
     def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int: ...  # noqa: D102
     def reserve_slots(self, request: SlotsWanted) -> int: ...  # noqa: D102
     def release_slots(self) -> None: ...  # noqa: D102
+    def was_preempted(self, executor: str) -> bool: ...  # noqa: D102
     def wants_tls(self) -> bool: ...  # noqa: D102
     def driver_host(self) -> tuple[str, str]: ...  # noqa: D102
     def listen(  # noqa: D102
@@ -202,6 +207,24 @@ class SparkBackend:
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.release()
+
+    def was_preempted(self, executor: str) -> bool:
+        """Return whether an executor that has ended was decommissioned by Spark, or taken by the cluster manager.
+
+        Spark may learn that later than the driver learns of the failure of a node: it is waited for, some seconds.
+
+        Parameters
+        ----------
+        executor : str
+            Spark's id of it; empty for the driver.
+        """
+        if not executor:
+            return False
+        try:
+            return was_preempted(self._spark.sparkContext, executor)
+        except Exception as error:  # the application has ended, or Spark has forgotten the executor
+            _log.warning("whether executor %s was preempted is unknown: %s", executor, first_cause(error))
+            return False
 
     def _require_own_session(self) -> None:
         if is_remote(self._spark):

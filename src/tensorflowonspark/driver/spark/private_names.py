@@ -20,6 +20,7 @@ __all__ = [
     "GPUS",
     "HADOOP",
     "JVM",
+    "PREEMPTION",
     "PYTHON",
     "SLOTS",
     "TESTED",
@@ -32,6 +33,7 @@ __all__ = [
 
 TESTED = "pyspark>=3.5,<4.4"  # the releases with which the tests have run: docs/compatibility.md
 SLOTS, DYNAMIC, GPUS = "the number of task slots", "dynamic allocation", "gpus_per_node"
+PREEMPTION = "restarts after a preemption"
 HADOOP, OLD_ROWS = "the Hadoop settings of a session", "the rows of a program of 2.x"
 
 
@@ -77,6 +79,8 @@ JVM = (
     JavaUse("sparkContext._jsc.sc().resourceProfileManager()", SLOTS, ("defaultResourceProfile",)),
     JavaUse("sparkContext._jsc.sc().resourceProfileManager()", GPUS, ("getEquivalentProfile", "addResourceProfile")),
     JavaUse("sparkContext._jsc.sc().statusStore()", SLOTS, ("executorList",)),
+    JavaUse("sparkContext._jsc.sc()", PREEMPTION, ("schedulerBackend", "statusStore")),
+    JavaUse("sparkContext._jsc.sc().statusStore()", PREEMPTION, ("executorSummary",)),
     JavaUse("_jsparkSession.sessionState()", HADOOP, ("newHadoopConf",)),
     JavaUse("_jsparkSession.sessionState().newHadoopConf()", HADOOP, ("writeXml", "get")),
     JavaUse("_jvm.java.io.StringWriter()", HADOOP, ("toString",)),

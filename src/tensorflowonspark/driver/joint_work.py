@@ -1,0 +1,98 @@
+"""What the nodes do together: collectives, feeds that they read from files, the ends of passes, rounds, their paces."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tensorflowonspark.driver.advice import Paces
+from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
+from tensorflowonspark.driver.nodes import Node, Roster
+from tensorflowonspark.driver.rounds import Rounds
+from tensorflowonspark.feed_messages import FeedReport, FilesRead, PassEnded, TrainingPace
+from tensorflowonspark.messages import (
+    Contribution,
+    Failed,
+    FeedWanted,
+    Returned,
+    RoundBroken,
+    RoundExchanged,
+    RoundReached,
+)
+
+__all__ = ["JointWork"]
+
+
+class JointWork:
+    """What the nodes of one cluster do together; all methods are called in events of the monitor.
+
+    Parameters
+    ----------
+    roster : Roster
+        The nodes.
+    later : callable
+        Takes seconds, and a function to call after these.
+    keeps : bool
+        Whether what was sent to all is kept for nodes that are started again alone.
+
+    Attributes
+    ----------
+    paces : Paces
+        What each program waits for between its steps.
+    """
+
+    def __init__(self, roster: Roster, later: Callable[[float, Callable[[], None]], None], *, keeps: bool) -> None:
+        self._roster = roster
+        self._collectives = Collectives(roster.send, keeps=keeps)
+        self._file_feeds = FileFeeds(roster.send, keeps=keeps)
+        self._passes = Passes(roster.send)
+        self._rounds = Rounds(roster.send, roster.fed, later)
+        self._replaced = self._collectives, self._file_feeds, self._rounds
+        self.paces = Paces()
+
+    def receive(self, node: Node, message: Any) -> Failed | None:
+        """Note a message of a node; return the node's failure if others wait for it in vain."""
+        workers = self._roster.fed()
+        match message:
+            case FeedWanted() | Returned():
+                if isinstance(message, Returned):
+                    self._rounds.receive(node, message)
+                failure = self._file_feeds.receive(node, message, workers)
+                return failure or self._collectives.receive(node, message, workers)
+            case Contribution():
+                return self._collectives.receive(node, message, workers)
+            case FilesRead():
+                return self._file_feeds.receive(node, message, workers)
+            case RoundReached() | RoundExchanged() | RoundBroken():
+                self._rounds.receive(node, message)
+            case PassEnded():
+                self._passes.count(node, message)
+                self._report_passes()
+            case TrainingPace():
+                self.paces.note(node, message)
+            case FeedReport():  # those of other feeds the session of the running feed handles
+                self._file_feeds.report(node, message)
+        return None
+
+    def _report_passes(self) -> None:
+        self._passes.report(self._roster.fed(), self._roster.chief.number)
+
+    def others_in_rounds(self, node: Node) -> tuple[int, int] | None:
+        """Return how many others take part in rounds with a worker, and how many must; None if it takes no part."""
+        return self._rounds.others(node)
+
+    def explain(self, node: Node, failure: Failed) -> Failed:
+        """Return the failure of a node that hangs, with the call for which others wait, if there is one."""
+        return self._collectives.explain(node, failure)
+
+    def go_on_without(self, node: Node) -> None:
+        """Note that the others go on without a node."""
+        self._report_passes()  # they may all have ended theirs
+        self._file_feeds.lose(node)
+        self._rounds.node_lost(node)
+
+    def node_lost(self, node: Node) -> None:
+        """Wait for the new process of a node."""
+        for each in self._replaced:
+            each.node_lost(node)
+
+    def node_replaced(self, node: Node) -> None:
+        """Do nothing: the new process receives what it needs with its calls."""
