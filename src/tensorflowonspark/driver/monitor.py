@@ -13,7 +13,7 @@ from threading import Condition, RLock, Thread
 from typing import Any, Protocol
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.advice import Paces
+from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.failures import BROKEN, Failures, find_hung, silent
@@ -22,7 +22,7 @@ from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError
-from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded, TrainingPace
+from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded
 from tensorflowonspark.messages import (
     Active,
     CheckpointSaved,
@@ -33,13 +33,11 @@ from tensorflowonspark.messages import (
     Idle,
     InferenceReady,
     Lines,
-    MetricsReported,
     NodeLost,
     NodeReady,
     NodeUsage,
     ProbeReply,
     ProgramBegun,
-    Progress,
     Register,
     Returned,
     RootCause,
@@ -57,7 +55,7 @@ from tensorflowonspark.transport import Channel, ConnectionLost
 __all__ = ["Monitor", "NodeListener"]
 
 _log = logging.getLogger(__name__)
-_FREQUENT = (Heartbeat, Lines, MetricsReported, NodeUsage, Progress, TrainingTotals)  # no thread waits for them
+_FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for them
 _CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
 
 
@@ -115,7 +113,6 @@ class Monitor(Roster):
         self._on_feed_message: Callable[[Node, Any], None] | None = None  # called under the lock
         self._file_feeds = FileFeeds(self.send, keeps=restarts_nodes)
         self._passes = Passes(self.send)
-        self._paces = Paces()
         self._collectives = Collectives(self.send, keeps=restarts_nodes)
         self._console = console
         self._heartbeat_timeout = heartbeat_timeout
@@ -208,21 +205,15 @@ class Monitor(Roster):
         self.metrics.take_lines(node, message.lines)
 
     @_handle.register
-    def _(self, message: Progress, node: Node) -> None:
-        node.progress = message
-        self._console.progress(str(node.role), message)
-
-    @_handle.register
     def _(self, message: NodeUsage, node: Node) -> None:
         self.metrics.take_usage(node, message)
 
     @_handle.register
     def _(self, message: TrainingTotals, node: Node) -> None:
         self.metrics.take_totals(node, message)
-
-    @_handle.register
-    def _(self, message: MetricsReported, node: Node) -> None:
-        self.metrics.take_report(node, message)
+        if message.progress not in (None, node.progress):
+            node.progress = message.progress
+            self._console.progress(str(node.role), message.progress)
 
     @_handle.register
     def _(self, message: NodeReady, node: Node) -> None:
@@ -285,10 +276,6 @@ class Monitor(Roster):
     def _(self, message: PassEnded, node: Node) -> None:
         self._passes.count(node, message)
         self._report_passes()
-
-    @_handle.register
-    def _(self, message: TrainingPace, node: Node) -> None:
-        self._paces.note(node, message)
 
     def _report_passes(self) -> None:
         self._passes.report(self.fed(), self.chief.number)
@@ -501,17 +488,16 @@ class Monitor(Roster):
 
     def present_advice(self) -> str | None:
         """Return what bounds the training at present; None if that is not certain."""
+        in_step = not (self.spec.num_ps or self._restarts_nodes)
         with self.lock:
-            return self._paces.advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
-
-    @property
-    def _in_step(self) -> bool:
-        return not (self.spec.num_ps or self._restarts_nodes)
+            return training_advice(self.fed(), self.metrics, in_step=in_step)
 
     def take_advice(self) -> str | None:
         """Return what bounded the training that has ended, once; None if that is not certain."""
         with self.lock:
-            return self._paces.take_advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
+            found = self.present_advice()
+            self.metrics.forget_paces()
+            return found
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.
