@@ -43,12 +43,12 @@ def main():
     def hooks():
         logs = {"loss": value}
         meter.epoch_began(0, _STEPS)
-        meter.pass_began()
+        meter.pass_began(time.monotonic())
         began = time.perf_counter()
         for number in range(_STEPS):  # as if each batch left the feed by itself
-            meter.rows_requested(ahead=True)
+            meter.rows_requested(time.monotonic(), ahead=True)
             meter.rows_taken(Progress(0, number, _STEPS, number))
-            meter.rows_read(1, 1000, ahead=True)
+            meter.rows_read(time.monotonic(), 1, 1000, ahead=True)
             meter.step_ended(number, logs)
         return (time.perf_counter() - began) / _STEPS
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from threading import Event, Thread
 
-from tensorflowonspark.node.driver_link import report_seconds
+from tensorflowonspark.node.meter import report_seconds
 from tests.support.backend import LoopbackBackend, PlayedStage
 
 _NODES = Path(__file__).parent / "nodes.py"

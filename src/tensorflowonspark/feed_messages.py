@@ -34,7 +34,6 @@ __all__ = [
     "PartsStored",
     "PassEnded",
     "PassesEnded",
-    "RowSource",
     "RowsConsumed",
     "RowsCounted",
     "RowsRead",
@@ -44,7 +43,6 @@ __all__ = [
     "SplitManifest",
     "StepGrant",
     "StreamOpened",
-    "TrainingPace",
     "parse_bytes",
 ]
 
@@ -66,14 +64,6 @@ class CacheMode(Enum):
     DISK = "disk"
     MEMORY = "memory"
     NONE = "none"  # each row is read once and then freed
-
-
-class RowSource(Enum):
-    """Where the rows of a feed are when a step needs them."""
-
-    CACHE = "cache"  # of the node
-    SPARK = "spark"  # they arrive while the program takes them, at least in its first pass
-    FILES = "files"  # which the node reads in each pass
 
 
 @dataclass(frozen=True)
@@ -290,29 +280,6 @@ class PassEnded(FeedReport):
     """A worker of asynchronous training has trained on all its rows of a split once more."""
 
     split: Split
-
-
-@dataclass(frozen=True)
-class TrainingPace(ToDriver):
-    """The pace at which this node's program has trained on a feed so far: totals, from the time the step was traced on.
-
-    Of the `seconds`, `between` is the part between two passes (evaluation, checkpoints). `reading` is the part in which
-    rows were read: beside the steps if the program `reads_ahead`, else while it waited. `processor` is how long its
-    threads used a processor, and `queued` how long they waited for one. `after` is the time from the last pass until
-    the program was done with the feed.
-    """
-
-    feed: int
-    source: RowSource
-    reads_ahead: bool
-    passes: int
-    steps: int
-    seconds: float
-    between: float
-    reading: float
-    processor: float
-    queued: float
-    after: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ __all__ = [
     "Member",
     "MemberReplaced",
     "Members",
-    "MetricsReported",
     "NoMoreFeeds",
     "NodeLost",
     "NodeReady",
@@ -45,6 +44,7 @@ __all__ = [
     "Register",
     "ReleasePort",
     "Reply",
+    "ReportedMetrics",
     "Returned",
     "RootCause",
     "RoundBroken",
@@ -53,6 +53,7 @@ __all__ = [
     "RoundReached",
     "RoundRefused",
     "RoundResult",
+    "RowSource",
     "Serving",
     "StatusRequest",
     "Stop",
@@ -61,6 +62,7 @@ __all__ = [
     "ToDriver",
     "ToNode",
     "ToSupervisor",
+    "TrainingPace",
     "TrainingTotals",
     "WaitsFor",
 ]
@@ -177,16 +179,6 @@ class Lines(ToDriver):
 
 
 @dataclass(frozen=True)
-class Progress(ToDriver):
-    """The progress of the node's program; steps and rows are those of this epoch on this node."""
-
-    epoch: int
-    step: int
-    steps: int
-    rows: int
-
-
-@dataclass(frozen=True)
 class GpuUsage:
     """The use of a GPU: `utilization` from 0 to 1, memory in bytes."""
 
@@ -207,23 +199,17 @@ class NodeUsage(ToDriver):
 
 
 @dataclass(frozen=True)
-class TrainingTotals(ToDriver):
-    """What the program has done so far; times in seconds, of the node's own clock. None: not measured."""
+class Progress:
+    """The progress of a pass over a feed; steps and rows are those of this epoch on this node."""
 
-    time: float
     epoch: int
-    step: int  # steps of this epoch
-    steps: int  # of an epoch; 0: unknown
-    total_steps: int
+    step: int
+    steps: int
     rows: int
-    bytes: int
-    waiting_for_rows: float | None
-    waiting_for_workers: float | None
-    training: float  # the time in which the program trained: with the waits, without validation
 
 
 @dataclass(frozen=True)
-class MetricsReported(ToDriver):
+class ReportedMetrics:
     """Metrics of the program: at the end of an epoch, or in its midst."""
 
     epoch: int
@@ -231,6 +217,56 @@ class MetricsReported(ToDriver):
     ended: bool  # whether the epoch has ended
     seconds: float | None = None  # that it took
     shown: bool = False  # whether Keras prints them
+
+
+class RowSource(Enum):
+    """Where the rows of a feed are when a step needs them."""
+
+    CACHE = "cache"  # of the node
+    SPARK = "spark"  # they arrive while the program takes them, at least in its first pass
+    FILES = "files"  # which the node reads in each pass
+
+
+@dataclass(frozen=True)
+class TrainingPace:
+    """The pace at which this node's program has trained on a feed so far: totals, from the time the step was traced on.
+
+    Of the `seconds`, `between` is the part between two passes (evaluation, checkpoints). `reading` is the part in which
+    rows were read: beside the steps if the program `reads_ahead`, else while it waited. `processor` is how long its
+    threads used a processor, and `queued` how long they waited for one. `after` is the time from the last pass until
+    the program was done with the feed.
+    """
+
+    feed: int
+    source: RowSource
+    reads_ahead: bool = False
+    passes: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    between: float = 0.0
+    reading: float = 0.0
+    processor: float = 0.0
+    queued: float = 0.0
+    after: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainingTotals(ToDriver):
+    """What the program has done so far; times in seconds, of the node's own clock. None: not measured."""
+
+    time: float = 0.0
+    epoch: int | None = None  # None: it has not begun to train
+    step: int = 0  # steps of this epoch
+    steps: int = 0  # of an epoch; 0: unknown
+    total_steps: int = 0
+    rows: int = 0
+    bytes: int = 0
+    waiting_for_rows: float | None = None
+    waiting_for_workers: float | None = None
+    training: float = 0.0  # the time in which the program trained: with the waits, without validation
+    progress: Progress | None = None  # of the last pass, ahead of the steps
+    paces: tuple[TrainingPace, ...] = ()  # on each feed that it has not left before
+    metrics: tuple[ReportedMetrics, ...] = ()  # that no message before has
 
 
 @dataclass(frozen=True)

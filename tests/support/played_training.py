@@ -8,6 +8,7 @@ import math
 import random
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -16,7 +17,7 @@ from tensorflowonspark.driver.dashboard.service import Dashboard
 from tensorflowonspark.driver.metrics import store as store_module
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState
-from tensorflowonspark.messages import GpuUsage, Member, MetricsReported, NodeUsage, TrainingTotals
+from tensorflowonspark.messages import GpuUsage, Member, NodeUsage, ReportedMetrics, TrainingTotals
 from tests.support.backend import LoopbackBackend
 
 SLOW = 1  # the number of the worker that the others wait for
@@ -142,7 +143,8 @@ class PlayedTraining:
                 "val_loss": loss * 1.1 + 0.04,
                 "val_accuracy": 0.97 - loss / 2.6,
             }
-        self.store.take_report(self.nodes[0], MetricsReported(epoch, found, True, 10.0))
+        record, metrics = self.store.record(0), (ReportedMetrics(epoch, found, True, 10.0),)
+        self.store.take_totals(self.nodes[0], replace(record.totals or TrainingTotals(), metrics=metrics))
 
     def serve(self, **settings):
         """Return a dashboard that serves its page; the caller closes it."""

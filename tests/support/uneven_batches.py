@@ -35,6 +35,7 @@ ESSENTIAL = (
     "regularized",
     "masked",
     "masked and normalized",
+    "a gradient of one's own",
     "own step: that of Keras's guide to VAE",
 )
 
@@ -100,6 +101,21 @@ def normalized():
         keras.layers.BatchNormalization(synchronized=True),
         keras.layers.Dense(1, kernel_initializer="ones"),
     ]
+
+
+def clipping():
+    """Return layers of which one clips what comes back to it, which depends on the rows of all workers."""
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def clipped(x):
+        return tf.identity(x), lambda upstream: tf.clip_by_value(upstream, -0.5, 0.5)
+
+    class Clips(keras.layers.Layer):
+        def call(self, x):
+            return clipped(x)
+
+    return [*line(), Clips()]
 
 
 def masked(*more):
@@ -236,6 +252,7 @@ def losses(place):
         "a sum of the batch": _fit(place, line, "x", "y", rate=0.001, loss=total),
         "regularized": _fit(place, regularized, "x", "y"),
         "normalized": _fit(place, normalized, "x", "y"),
+        "a gradient of one's own": _fit(place, clipping, "x", "y"),
     }
 
 

@@ -24,8 +24,11 @@ VALUES = {
     "PartRef",
     "PartSummary",
     "Peer",
+    "Progress",
+    "ReportedMetrics",
     "Shares",
     "SplitManifest",
+    "TrainingPace",
 }
 CLASSES = [
     each

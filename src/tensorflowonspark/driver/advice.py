@@ -1,13 +1,14 @@
 """What bounded a training, from the pace that its workers have reported, and the setting that would help."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node
-from tensorflowonspark.feed_messages import RowSource, TrainingPace
+from tensorflowonspark.messages import RowSource, TrainingPace
 
-__all__ = ["Paces", "WorkerPace", "advice", "feeding_advice"]
+__all__ = ["WorkerPace", "advice", "feeding_advice", "training_advice"]
 
 _LEAST_SECONDS, _LEAST_STEPS = 5.0, 20  # of a training that is worth a change
 _LONG_PASS = 50  # steps of a pass, few of which are taken after its last row has been read ahead
@@ -202,40 +203,31 @@ def _of_steps(workers: Sequence[WorkerPace]) -> tuple[str, str]:
     return bound, "give each worker more cores or a GPU, or take more workers"
 
 
-class Paces:
-    """The paces that the workers of one cluster have reported, by feed."""
+def training_advice(fed: Sequence[Node], store: MetricsStore, *, in_step: bool) -> str | None:
+    """Return the advice for the feed that took the most time; None if a worker has no pace of it.
 
-    def __init__(self) -> None:
-        self._paces: dict[int, dict[int, TrainingPace]] = {}
-
-    def note(self, node: Node, pace: TrainingPace) -> None:
-        """Take a node's report, which replaces its earlier ones of the same feed."""
-        self._paces.setdefault(pace.feed, {})[node.number] = pace
-
-    def take_advice(self, fed: Sequence[Node], waits: Mapping[int, float], *, in_step: bool) -> str | None:
-        """Return the advice, and forget all paces."""
-        found = self.advice(fed, waits, in_step=in_step)
-        self._paces = {}
-        return found
-
-    def advice(self, fed: Sequence[Node], waits: Mapping[int, float], *, in_step: bool) -> str | None:
-        """Return the advice for the feed that took the most time; `waits` are the nodes' shares, where known."""
-        paces = self._paces
-        most = max(
-            paces.values(), key=lambda found: max(each.seconds - each.between for each in found.values()), default={}
+    Parameters
+    ----------
+    fed : sequence of Node
+        The workers.
+    store : MetricsStore
+        What they have measured.
+    in_step : bool
+        Whether each worker may wait for the others in each step.
+    """
+    records = [store.record(node.number) for node in fed]
+    paces = [pace for record in records for pace in list(record.paces.values())]
+    longest = max(paces, key=lambda each: each.seconds - each.between, default=None)
+    if longest is None or any(longest.feed not in record.paces for record in records):
+        return None  # a worker has had too few rows, or was lost
+    workers = [
+        WorkerPace(
+            str(node.role),
+            node.host,
+            record.paces[longest.feed],
+            bool(node.member and node.member.gpus),
+            record.waiting_share,
         )
-        if any(node.number not in most for node in fed):
-            return None  # a worker has had too few rows, or was lost
-        return advice(
-            [
-                WorkerPace(
-                    str(node.role),
-                    node.host,
-                    most[node.number],
-                    bool(node.member and node.member.gpus),
-                    waits.get(node.number),
-                )
-                for node in fed
-            ],
-            in_step=in_step,
-        )
+        for node, record in zip(fed, records, strict=True)
+    ]
+    return advice(workers, in_step=in_step)

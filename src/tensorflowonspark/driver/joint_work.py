@@ -1,13 +1,12 @@
-"""What the nodes do together: collectives, feeds that they read from files, the ends of passes, rounds, their paces."""
+"""What the nodes do together: collectives, feeds that they read from files, the ends of passes, rounds."""
 
 from collections.abc import Callable
 from typing import Any
 
-from tensorflowonspark.driver.advice import Paces
 from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.driver.rounds import Rounds
-from tensorflowonspark.feed_messages import FeedReport, FilesRead, PassEnded, TrainingPace
+from tensorflowonspark.feed_messages import FeedReport, FilesRead, PassEnded
 from tensorflowonspark.messages import (
     Contribution,
     Failed,
@@ -32,11 +31,6 @@ class JointWork:
         Takes seconds, and a function to call after these.
     keeps : bool
         Whether what was sent to all is kept for nodes that are started again alone.
-
-    Attributes
-    ----------
-    paces : Paces
-        What each program waits for between its steps.
     """
 
     def __init__(self, roster: Roster, later: Callable[[float, Callable[[], None]], None], *, keeps: bool) -> None:
@@ -46,7 +40,6 @@ class JointWork:
         self._passes = Passes(roster.send)
         self._rounds = Rounds(roster.send, roster.fed, later)
         self._replaced = self._collectives, self._file_feeds, self._rounds
-        self.paces = Paces()
 
     def receive(self, node: Node, message: Any) -> Failed | None:
         """Note a message of a node; return the node's failure if others wait for it in vain."""
@@ -66,8 +59,6 @@ class JointWork:
             case PassEnded():
                 self._passes.count(node, message)
                 self._report_passes()
-            case TrainingPace():
-                self.paces.note(node, message)
             case FeedReport():  # those of other feeds the session of the running feed handles
                 self._file_feeds.report(node, message)
         return None

@@ -15,6 +15,7 @@ from traceback import format_exception
 from typing import Any, Protocol, TypeVar
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec, RestartPolicy
+from tensorflowonspark.driver.advice import training_advice
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.decision import (
     Decision,
@@ -35,7 +36,7 @@ from tensorflowonspark.driver.members import Membership
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node, NodeState, Roster
 from tensorflowonspark.errors import ClusterError, FailureKind, NodeError
-from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded, TrainingPace
+from tensorflowonspark.feed_messages import FeedFailed, FeedReport, FilesRead, PartitionFed, PassEnded
 from tensorflowonspark.messages import (
     Active,
     CheckpointSaved,
@@ -46,13 +47,11 @@ from tensorflowonspark.messages import (
     Idle,
     InferenceReady,
     Lines,
-    MetricsReported,
     NodeLost,
     NodeReady,
     NodeUsage,
     ProbeReply,
     ProgramBegun,
-    Progress,
     Register,
     Returned,
     RootCause,
@@ -70,7 +69,7 @@ from tensorflowonspark.transport import Channel, ConnectionLost
 __all__ = ["Monitor", "NodeListener"]
 
 _log = logging.getLogger(__name__)
-_FREQUENT = (Heartbeat, Lines, NodeUsage, Progress, TrainingTotals)  # no thread waits for them, and no event follows
+_FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for them, and no event follows
 _T = TypeVar("_T")
 _CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after which silent supervisors are given up
 
@@ -231,21 +230,15 @@ class Monitor(Roster):
         self.metrics.take_lines(node, message.lines)
 
     @_handle.register
-    def _(self, message: Progress, node: Node) -> None:
-        node.progress = message
-        self._console.progress(str(node.role), message)
-
-    @_handle.register
     def _(self, message: NodeUsage, node: Node) -> None:
         self.metrics.take_usage(node, message)
 
     @_handle.register
     def _(self, message: TrainingTotals, node: Node) -> None:
         self.metrics.take_totals(node, message)
-
-    @_handle.register
-    def _(self, message: MetricsReported, node: Node) -> None:
-        self.metrics.take_report(node, message)
+        if message.progress not in (None, node.progress):
+            node.progress = message.progress
+            self._console.progress(str(node.role), message.progress)
 
     @_handle.register
     def _(self, message: NodeReady, node: Node) -> None:
@@ -285,7 +278,6 @@ class Monitor(Roster):
     @_handle.register(RoundBroken)
     @_handle.register(RoundExchanged)
     @_handle.register(RoundReached)
-    @_handle.register(TrainingPace)
     def _(self, message: Any, node: Node) -> None:
         self.fail(node, self._joint.receive(node, message))
 
@@ -563,17 +555,16 @@ class Monitor(Roster):
 
     def present_advice(self) -> str | None:
         """Return what bounds the training at present; None if that is not certain."""
+        in_step = not (self.spec.num_ps or self._restarts_nodes)
         with self.lock:
-            return self._joint.paces.advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
-
-    @property
-    def _in_step(self) -> bool:
-        return not (self.spec.num_ps or self._restarts_nodes)
+            return training_advice(self.fed(), self.metrics, in_step=in_step)
 
     def take_advice(self) -> str | None:
         """Return what bounded the training that has ended, once; None if that is not certain."""
         with self.lock:
-            return self._joint.paces.take_advice(self.fed(), self.metrics.waiting_shares(), in_step=self._in_step)
+            found = self.present_advice()
+            self.metrics.forget_paces()
+            return found
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.

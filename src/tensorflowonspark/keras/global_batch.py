@@ -6,9 +6,12 @@ only if all replicas have as many. They have not in a short last batch, with a b
 or beside a worker whose rows are at an end.
 
 Here a replica's mean counts by its share of the rows. What is divided by anything else is divided by the sum over all
-replicas (`losses`). In Keras's own steps the loss is multiplied by the share, as Keras divides it by the number of
-replicas. In a ``train_step`` or ``compute_loss`` of a model's own, which adds terms that know nothing of replicas, the
-gradients are (`own_losses`).
+replicas (`losses`). In Keras's own steps the gradients are multiplied by the replica's rows, summed together with these
+rows, in one message, and divided by their sum: a message of its own for the rows would make each step wait twice for
+all workers. Where the way back to the gradients may not be linear, or is of 16 bits, the loss is multiplied by the
+share, for which the rows are summed first. In a ``train_step`` or ``compute_loss`` of a model's own, which adds terms
+that know nothing of replicas, the gradients are (`own_losses`). What decides is in the program and its graph, which are
+the same on all workers.
 
 Padding rows are taken out of a batch before the step, unless it consists of nothing else.
 """
@@ -18,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -42,8 +46,8 @@ class GlobalStep:
     ----------
     model : keras.Model
         The model.
-    own, all : tf.Tensor
-        The number of this replica's real rows, and that of all replicas.
+    own : tf.Tensor
+        The number of this replica's real rows.
     real : tf.Tensor or None
         A mask of the real rows, if any may be padding.
     name : str
@@ -52,6 +56,10 @@ class GlobalStep:
         By what the model's own function divides its losses itself: the number of replicas, or 1.
     notes : dict
         What stays known when a graph is made anew.
+    trains : bool
+        Whether the step computes gradients.
+    late : bool
+        Whether Keras's own step doesn't multiply its losses by the share, but its gradients.
     weighted : bool
         Whether gradients have been multiplied.
     divisors : list of tf.Tensor
@@ -64,11 +72,12 @@ class GlobalStep:
 
     model: Any
     own: tf.Tensor
-    all: tf.Tensor
     real: tf.Tensor | None
     name: str
     divisor: float
     notes: dict[str, bool]
+    trains: bool
+    late: bool
     weighted: bool = False
     divisors: list[tf.Tensor] = field(default_factory=list)
     is_compiled: bool = False
@@ -78,6 +87,13 @@ class GlobalStep:
     def here(self) -> bool:
         """Whether operations are added to the step's own graph."""
         return tf.compat.v1.get_default_graph() is self.graph
+
+    @contextmanager
+    def rehearsal(self) -> Iterator[None]:
+        """Learn what a graph needs of all replicas, before it is made."""
+        late = self.late
+        yield
+        self.late = late
 
     @contextmanager
     def compiled(self) -> Iterator[None]:
@@ -97,6 +113,11 @@ class GlobalStep:
         self.divisors.append(total)
         return total
 
+    @cached_property
+    def all(self) -> tf.Tensor:
+        """The number of all replicas' real rows, for which the step waits for all of them."""
+        return mark(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, self.own))
+
     @property
     def share(self) -> tf.Tensor:
         """The replica's share of the real rows."""
@@ -109,13 +130,27 @@ class GlobalStep:
 
     def part(self, loss: Any, kind: str) -> Any:
         """Return a mean or a sum over this replica's rows as the step takes it."""
-        share, real = tf.cast(self.share, loss.dtype), tf.cast(self.any, loss.dtype)
+        if not self.name and kind == SUM:
+            loss *= tf.cast(self.any, loss.dtype)
+            return mark(tf.math.divide_no_nan(loss, tf.cast(self.share, loss.dtype)) if self.late else loss, KERAS)
+        if self.late:
+            return mark(tf.identity(loss), KERAS)
+        share = tf.cast(self.share, loss.dtype)
         if not self.name:
-            return mark(loss * (real if kind == SUM else share), KERAS)
+            return mark(loss * share, KERAS)
         return mark((tf.math.divide_no_nan(loss, share) if kind == SUM else loss) / self.divisor, KERAS)
+
+    def total(self, loss: Any) -> Any:
+        """Return the sum of all parts: what the gradients are computed of."""
+        known = "all" in vars(self)
+        if self.late and self.trains and (known or not (self.is_compiled or _can_weigh_gradients(self.model))):
+            loss, self.late = loss * tf.cast(self.share, loss.dtype), False
+        return mark(loss, KERAS)
 
     def shown(self, loss: Any) -> Any:
         """Return the value of a part whose mean over replicas, weighted with their rows, is that of all of them."""
+        if self.late:
+            return loss
         of_rows = self.name and (is_of_keras(loss) or SUM not in terms(loss))
         return loss * self.divisor if of_rows else tf.math.divide_no_nan(loss, tf.cast(self.share, loss.dtype))
 
@@ -145,6 +180,7 @@ def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> C
     own = [name for name in (step.__name__, "compute_loss") if _is_own(trainer, model, name)]
     name = f"{type(model).__name__}.{own[0]}" if own else ""
     divisor = float(strategy.num_replicas_in_sync) if own and _divides(type(model)) else 1.0
+    late = not own and _can_wait(model)
     notes: dict[str, bool] = {}
 
     def run(data: Any) -> Any:
@@ -153,8 +189,8 @@ def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> C
             data, real = (data, None) if real is None else _without_padding(data, real)
             data = trainer.tree.map_structure(_of_any_size, data) if own else data
         rows = mark(_rows(data) if real is None else tf.reduce_sum(tf.cast(real, tf.float32)))
-        total = mark(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows))
-        token = _current.set(GlobalStep(model, rows, total, real, name, divisor, notes))
+        known = GlobalStep(model, rows, real, name, divisor, notes, trains=step.__name__ == "train_step", late=late)
+        token = _current.set(known)
         try:
             outputs = step(data)
             return trainer.tree.map_structure(_output, outputs) if own else outputs
@@ -163,6 +199,36 @@ def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> C
 
     run.__name__ = step.__name__
     return run
+
+
+def _can_wait(model: Any) -> bool:
+    """Return whether all losses of Keras's own step may be multiplied by the share at last, or their gradients."""
+    from keras.losses import Loss  # its import is complete by now
+
+    losses = [each for each in tf.nest.flatten(model.loss) if isinstance(each, Loss)]
+    reduced = all(type(each).__call__ is Loss.__call__ and each.reduction not in (None, "none") for each in losses)
+    return reduced and not model.run_eagerly
+
+
+def _can_weigh_gradients(model: Any) -> bool:
+    """Return whether Keras's optimizer and the present graph, of a model and its loss, have gradients to multiply."""
+    kind = type(model.optimizer)
+    wide = all(tf.as_dtype(each.dtype) in (tf.float32, tf.float64) for each in model.trainable_weights)
+    if not kind.__module__.startswith("keras.") or kind.__name__ == "LossScaleOptimizer" or not wide:
+        return False
+    graph = tf.compat.v1.get_default_graph().as_graph_def()
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    return not any(_is_own_gradient(node) or _is_of_16_bits(node) for node in nodes)
+
+
+def _is_own_gradient(node: Any) -> bool:
+    """Return whether the gradient of an operation may be a function that is not linear."""
+    name = node.attr["_gradient_op_type"].s
+    return "PyFunc" in node.op or bool(name and not name.startswith((b"PartitionedCall", b"StatefulPartitionedCall")))
+
+
+def _is_of_16_bits(node: Any) -> bool:
+    return any(each.type in (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum) for each in node.attr.values())
 
 
 def _is_own(trainer: ModuleType, model: Any, name: str) -> bool:

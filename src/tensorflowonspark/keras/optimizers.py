@@ -13,11 +13,13 @@ replicas of a worker at once.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
+from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.own_losses import weighted
 
@@ -106,8 +108,15 @@ def _sum(grads: Sequence[Any]) -> list[Any]:
     if _summed.get() or all(each is None for each in grads):
         return list(grads)
     known = [each for each in weighted(grads) if each is not None]
-    sums = iter(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, known))
-    return [None if each is None else next(sums) for each in grads]
+    step, add = current_step(), partial(tf.distribute.get_replica_context().all_reduce, tf.distribute.ReduceOp.SUM)
+    if step is None or not step.late:
+        sums = add(known)
+    else:  # in one message with the rows by which they are weighted
+        rows = tf.cast(step.own, known[0].dtype)
+        *sums, total = add([*(tf.math.scalar_mul(rows, each) for each in known), rows])
+        sums = [tf.math.scalar_mul(tf.math.divide_no_nan(tf.ones_like(total), total), each) for each in sums]
+    found = iter(sums)
+    return [None if each is None else next(found) for each in grads]
 
 
 def _apply(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> None:

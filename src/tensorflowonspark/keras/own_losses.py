@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import GlobalStep, current_step
 from tensorflowonspark.keras.hooks import wrap
-from tensorflowonspark.keras.loss_terms import FREE, KERAS, MEAN, SUM, is_of_keras, mark, terms
+from tensorflowonspark.keras.loss_terms import FREE, KERAS, MEAN, SUM, is_of_keras, terms
 
 __all__ = ["is_sum", "track_all_rows", "weigh_gradients", "weighted"]
 
@@ -129,7 +129,7 @@ def track_all_rows(trainer: ModuleType) -> None:
 
     def compute_loss(wrapped: Any, _model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         loss, step = wrapped(*args, **kwargs), current_step()
-        return mark(loss, KERAS) if step and step.here and loss.shape.rank == 0 else loss
+        return step.total(loss) if step and step.here and loss.shape.rank == 0 else loss
 
     wrap(trainer.metrics_module, "Mean.update_state", update_mean)
     wrap(trainer.metrics_module, "Sum.update_state", update_sum)

@@ -123,7 +123,8 @@ def _compiled(model: Any, compute: Callable[..., Any], *data: Any, training: boo
 
     step = current_step()
     if step is not None:
-        with StatelessScope([(each, each.value) for each in model.trainable_weights]):  # of which regularizers ask it
+        values = [(each, each.value) for each in model.trainable_weights]  # of which regularizers ask it
+        with StatelessScope(values), step.rehearsal():
             _forward(model, *data, training=training)
     layers: list[Any] = []
 

@@ -29,7 +29,6 @@ from tensorflowonspark.feed_messages import (
     RowsCounted,
     Split,
     StepGrant,
-    TrainingPace,
 )
 from tensorflowonspark.messages import (
     Contributed,
@@ -37,11 +36,9 @@ from tensorflowonspark.messages import (
     Member,
     MemberReplaced,
     Members,
-    MetricsReported,
     NodeStatus,
     NoMoreFeeds,
     PortReleased,
-    Progress,
     ReleasePort,
     RoundPlan,
     RoundRefused,
@@ -55,13 +52,12 @@ from tensorflowonspark.messages import (
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, kill_group
 from tensorflowonspark.transport import Credentials
 
-__all__ = ["Link", "NodeSetup", "node_status", "report_seconds"]
+__all__ = ["Link", "NodeSetup", "node_status"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_REPORTS = (MetricsReported, Progress, TensorFlowImported, TrainingPace, TrainingTotals)
+_REPORTS = (TensorFlowImported, TrainingTotals)
 _links: "WeakSet[Link]" = WeakSet()
-_FREQUENT_NODES = 200  # whose frequent reports the driver handles at little cost
 _ORPHAN_GUARD_SECONDS = 1.0  # for the orphan guard to end this process and to remove its private directory
 _TENSORFLOW = str(Path("tensorflow", "python"))
 _JAX = (str(Path("jax", "_src")), str(Path("jax", "experimental")))
@@ -389,17 +385,6 @@ class Link:
     @_handle.register
     def _(self, _message: Stop) -> None:
         self._stopped = True
-
-
-def report_seconds(seconds: float, nodes: int) -> float:
-    """Return the seconds between two reports of a kind: of many nodes, as many as 200 nodes send.
-
-    Examples
-    --------
-    >>> report_seconds(0.2, 2), report_seconds(0.2, 1000)
-    (0.2, 1.0)
-    """
-    return seconds * max(1.0, nodes / _FREQUENT_NODES)
 
 
 def _renew_locks_in_child() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.node.driver_link import Link, NodeSetup, report_seconds
+from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
@@ -43,9 +43,7 @@ class FeedAccess(FileAccess):
         self._setup = setup
         self._link = link
         self._server = server
-        self._meter = TrainingMeter(
-            link.send, alone=len(setup.spec.trainers) == 1, interval=report_seconds(1.0, len(setup.spec.roles))
-        )
+        self._meter = TrainingMeter(link.send, nodes=len(setup.spec.roles), alone=len(setup.spec.trainers) == 1)
         self._feeds = Feeds(setup, link, server, self._meter)
         cache = server.cache if server is not None else None
         super().__init__(setup, link, FileFeeds(setup, cache, link, self._feeds))

@@ -1,7 +1,8 @@
-"""The meter of a node's training: steps, rows, waits and metrics, reported to the driver about once a second.
+"""The meter of a node's training: steps, rows, waits, paces and metrics, in one message to the driver.
 
-Rows are counted where they leave a feed; steps and epochs come from ``fit`` (`keras.training_events`), waits for other
-workers from `keras.waiting`. A thread sends the totals while there is something new.
+Rows are counted where they leave a feed (`feed.pace`); steps and epochs come from ``fit`` (`keras.training_events`),
+waits for other workers from `keras.waiting`. The totals are sent with the progress of a pass, five times a second, with
+the metrics of each epoch, and else once a second by a thread, while there is something new.
 
 A program waits for rows from the end of its last step whose rows the feed has given out until the feed gives out the
 next ones. A loop without ``fit`` that reads batches itself waits while it reads; where TensorFlow reads ahead in such a
@@ -11,6 +12,7 @@ loop, the wait is unknown.
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import astuple
 from numbers import Real
 from threading import Lock, Thread
 from typing import Any
@@ -19,10 +21,13 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.waiting import Stopwatch, waiting_seconds
-from tensorflowonspark.messages import MetricsReported, Progress, TrainingTotals
+from tensorflowonspark.messages import Progress, ReportedMetrics, TrainingPace, TrainingTotals
 
-__all__ = ["TrainingMeter", "check_metrics"]
+__all__ = ["TrainingMeter", "check_metrics", "report_seconds"]
 
+_TOTALS_SECONDS = 1.0  # between two messages
+_PROGRESS_SECONDS = 0.2  # while a pass goes on: frequent enough for a progress bar, and cheap
+_FREQUENT_NODES = 200  # whose frequent messages the driver handles at little cost
 _BURST, _PER_SECOND = 100.0, 10.0  # reports of a program's own that are sent at once, and in the long run
 
 
@@ -35,14 +40,15 @@ class TrainingMeter:
         Sends a message to the driver.
     alone : bool
         Whether this node trains without others, and waits for none.
-    interval : float
-        Seconds between two reports of the totals.
+    nodes : int
+        The number of the cluster's nodes: of many, each sends less often.
     """
 
-    def __init__(self, send: Callable[[object], None], *, alone: bool, interval: float = 1.0) -> None:
-        self._send = send
+    def __init__(self, send: Callable[[TrainingTotals], None], *, alone: bool, nodes: int = 1) -> None:
+        self._link_send = send
         self._alone = alone
-        self._interval = interval
+        self._seconds = report_seconds(_TOTALS_SECONDS, nodes)
+        self._progress_seconds = report_seconds(_PROGRESS_SECONDS, nodes)
         self._training = Stopwatch()
         self._waiting = Stopwatch()  # for rows
         self._waiting_known = True
@@ -51,22 +57,23 @@ class TrainingMeter:
         self._done = 0  # steps of this epoch that have ended
         self._passing = False  # a pass over a feed is in progress
         self._total_steps = self._rows_before = self._bytes = 0  # rows: of the passes before the current one
-        self._progress = Progress(0, 0, 0, 0)  # of the current pass
+        self._progress: Progress | None = None  # of the current pass
+        self._progress_sent = 0.0  # its time
+        self._paces: dict[int, TrainingPace] = {}  # by feed, not sent yet
         self._epoch = self._steps = 0
         self._began = 0.0  # time of the epoch's begin
         self._logs: Mapping[str, Any] | None = None  # of the last step
         self._reports = 0
         self._allowed, self._allowed_at = _BURST, 0.0  # reports that may be sent, and the time of that count
-        self._unsent: MetricsReported | None = None
+        self._unsent: ReportedMetrics | None = None
         self._sending = Lock()
         self._version = 0
         self._thread: Thread | None = None
 
-    # ---- rows (in the thread that reads the feed)
+    # ---- rows (in the thread that reads the feed, which has read the clock)
 
-    def pass_began(self) -> None:
+    def pass_began(self, now: float) -> None:
         """Note that a pass over a feed begins."""
-        now = time.monotonic()
         if self._passing or not self._done:
             self._handed = 0
         self._passing = True
@@ -75,32 +82,47 @@ class TrainingMeter:
         self._find_wait(now)
         self._note_change()
 
-    def rows_requested(self, *, ahead: bool) -> None:
+    def rows_requested(self, now: float, *, ahead: bool) -> None:
         """Note that the next rows are read: ahead of the steps, or while the program waits."""
         if not ahead:
-            self._waiting.start(time.monotonic())
+            self._waiting.start(now)
         elif not self._fits:
             self._waiting_known = False
 
-    def rows_read(self, steps: int, size: int, *, ahead: bool) -> None:
+    def rows_read(self, now: float, steps: int, size: int, *, ahead: bool) -> None:
         """Note that the rows of some steps, of so many bytes, leave the feed."""
         self._handed += steps
         self._bytes += size
         if not self._fits:
             self._total_steps += steps
         if not ahead or self._fits:
-            self._waiting.stop(time.monotonic())
+            self._waiting.stop(now)
         self._note_change()
+        self._send_progress(now)
 
     def rows_taken(self, progress: Progress) -> None:
         """Note the progress of a pass."""
-        if progress.epoch != self._progress.epoch or progress.rows < self._progress.rows:
-            self._rows_before += self._progress.rows
-        self._progress = progress
+        last, self._progress = self._progress, progress
+        if last is not None and (progress.epoch != last.epoch or progress.rows < last.rows):
+            self._rows_before += last.rows
+        if not self._passing:  # else their steps are counted first
+            self._send_progress(time.monotonic())
 
-    def pass_ended(self) -> None:
-        """Note that a pass has ended, or that the program has abandoned it."""
-        now = time.monotonic()
+    def _send_progress(self, now: float) -> None:
+        progress = self._progress
+        if progress is not None and (
+            now - self._progress_sent > self._progress_seconds or progress.step == progress.steps
+        ):
+            self._progress_sent = now
+            self._send()
+
+    def note_pace(self, pace: TrainingPace) -> None:
+        """Note the pace on a feed, which the next message has."""
+        self._paces[pace.feed] = pace
+        self._note_change()
+
+    def pass_ended(self, now: float) -> None:
+        """Note that a pass has ended."""
         self._passing = False
         self._waiting.stop(now)
         if not self._fits:
@@ -146,16 +168,16 @@ class TrainingMeter:
         now = time.monotonic()
         self.pause()
         self._logs = None
-        self._send(MetricsReported(epoch, _numbers(logs), ended=True, seconds=now - self._began, shown=shown))
-        self._unsent = None
         self._note_change()
+        self._unsent = None
+        self._send(ReportedMetrics(epoch, _numbers(logs), ended=True, seconds=now - self._began, shown=shown))
 
     def report(self, values: Mapping[str, float], epoch: int | None) -> None:
         """Report metrics of the program's own; of very many reports those that name their epoch, and some others."""
         now = time.monotonic()
         self._allowed = min(_BURST, self._allowed + _PER_SECOND * (now - self._allowed_at))
         self._allowed_at = now
-        message = MetricsReported(self._reports if epoch is None else epoch, dict(values), ended=True)
+        message = ReportedMetrics(self._reports if epoch is None else epoch, dict(values), ended=True)
         self._reports = message.epoch + 1
         if epoch is None and self._allowed < 1.0:
             self._unsent = message
@@ -175,39 +197,58 @@ class TrainingMeter:
     def _report(self) -> None:
         sent = -1
         while True:
-            time.sleep(self._interval)
+            time.sleep(self._seconds)
             if self._version != sent or self._training.runs:
                 sent = self._version
                 self.flush()
 
     def flush(self) -> None:
         """Send what has not been sent yet."""
-        with self._sending, suppress(OSError):
-            unsent, self._unsent = self._unsent, None
-            logs, self._logs = self._logs, None
-            if unsent is not None:
-                self._send(unsent)
-            elif values := _numbers(logs):
-                self._send(MetricsReported(self._epoch, values, ended=False))
-            if self._version:
-                self._send(self._totals())
+        unsent, self._unsent = self._unsent, None
+        logs, self._logs = self._logs, None
+        if unsent is not None:
+            self._send(unsent)
+        elif values := _numbers(logs):
+            self._send(ReportedMetrics(self._epoch, values, ended=False))
+        elif self._version:
+            self._send()
 
-    def _totals(self) -> TrainingTotals:
+    def _send(self, *metrics: ReportedMetrics) -> None:
+        with self._sending, suppress(OSError):
+            paces, self._paces = self._paces, {}
+            self._link_send(self._totals(tuple(paces.values()), metrics))
+
+    def _totals(self, paces: tuple[TrainingPace, ...], metrics: tuple[ReportedMetrics, ...]) -> TrainingTotals:
         now, progress = time.monotonic(), self._progress
         # Rows leave the feed in blocks of many steps: those of steps to come do not count yet.
         taken = min(1.0, self._done / self._handed) if self._fits and self._handed else 1.0
+        pass_epoch, pass_step, pass_steps, rows = astuple(progress) if progress else (None, 0, 0, 0)
         return TrainingTotals(
             time=now,
-            epoch=self._epoch if self._fits else progress.epoch,
-            step=self._done if self._fits else progress.step,
-            steps=self._steps if self._fits else progress.steps,
+            epoch=self._epoch if self._fits else pass_epoch,
+            step=self._done if self._fits else pass_step,
+            steps=self._steps if self._fits else pass_steps,
             total_steps=self._total_steps,
-            rows=self._rows_before + round(progress.rows * taken),
+            rows=self._rows_before + round(rows * taken),
             bytes=self._bytes,
             waiting_for_rows=self._waiting.read(now) if self._waiting_known else None,
             waiting_for_workers=0.0 if self._alone else waiting_seconds(),
             training=self._training.read(now),
+            progress=progress,
+            paces=paces,
+            metrics=metrics,
         )
+
+
+def report_seconds(seconds: float, nodes: int) -> float:
+    """Return the seconds between two messages of a kind: of many nodes, as many as 200 nodes send.
+
+    Examples
+    --------
+    >>> report_seconds(0.2, 2), report_seconds(0.2, 1000)
+    (0.2, 1.0)
+    """
+    return seconds * max(1.0, nodes / _FREQUENT_NODES)
 
 
 def check_metrics(values: Mapping[str, Any]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationS
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.spark.slots import ApplicationSlots
-from tensorflowonspark.messages import MetricsReported
+from tensorflowonspark.messages import ReportedMetrics, TrainingTotals
 from tensorflowonspark.ml import KerasEstimator
 
 pytestmark = [pytest.mark.masters("local"), pytest.mark.timeout(480)]
@@ -104,7 +104,7 @@ def epochs_of(values):
 
     def program(ctx):
         for epoch, value in enumerate(values):
-            ctx._link.send(MetricsReported(epoch, {"loss": value}, ended=True))
+            ctx._link.send(TrainingTotals(metrics=(ReportedMetrics(epoch, {"loss": value}, ended=True),)))
             time.sleep(0.2)
         time.sleep(60.0 if values[-1] > 1 else 0.0)
         return values[-1]

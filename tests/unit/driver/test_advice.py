@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorflowonspark.config import ClusterSpec
-from tensorflowonspark.driver.advice import Paces, WorkerPace, advice, feeding_advice
+from tensorflowonspark.driver.advice import WorkerPace, advice, feeding_advice, training_advice
+from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Roster
-from tensorflowonspark.feed_messages import RowSource, TrainingPace
-from tensorflowonspark.messages import Member
+from tensorflowonspark.messages import Member, RowSource, TrainingPace, TrainingTotals
 
 # A minute of 1,000 steps over ten passes, which reads rows for 6 s beside them, and uses a core.
 PACE = TrainingPace(0, RowSource.CACHE, True, 10, 1000, 60.0, 2.0, 6.0, 60.0, 1.0)
@@ -165,16 +165,17 @@ def nodes():
 
 
 def test_the_feed_that_took_the_most_time_counts_once(nodes):
-    found = Paces()
+    store = MetricsStore()
     for node in nodes:
-        found.note(node, replace(PACE, feed=1, reading=1.0, seconds=100.0, between=90.0))  # validation
-        found.note(node, replace(PACE, steps=500))
-        found.note(node, PACE)
-    assert "1,000 steps took 58 s" in found.take_advice(nodes, {}, in_step=True)
-    assert found.take_advice(nodes, {}, in_step=True) is None
+        validation = replace(PACE, feed=1, reading=1.0, seconds=100.0, between=90.0)
+        for paces in ((validation, replace(PACE, steps=500)), (PACE,)):
+            store.take_totals(node, TrainingTotals(paces=paces))
+    assert "1,000 steps took 58 s" in training_advice(nodes, store, in_step=True)
+    store.forget_paces()
+    assert training_advice(nodes, store, in_step=True) is None
 
 
 def test_a_worker_without_a_pace_leaves_the_bound_uncertain(nodes):
-    found = Paces()
-    found.note(nodes[0], PACE)
-    assert found.take_advice(nodes, {}, in_step=True) is None
+    store = MetricsStore()
+    store.take_totals(nodes[0], TrainingTotals(paces=(PACE,)))
+    assert training_advice(nodes, store, in_step=True) is None

@@ -14,7 +14,7 @@ from tensorflowonspark.driver import console
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.driver.log_entries import entry_of_epoch
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
-from tensorflowonspark.messages import Lines, MetricsReported, Progress, Returned
+from tensorflowonspark.messages import Lines, Progress, ReportedMetrics, Returned, TrainingTotals
 from tensorflowonspark.terminal import CONSOLE
 from tests.support.backend import cluster_on
 from tests.support.paths import ROOT
@@ -138,8 +138,8 @@ def test_the_bar_stands_below_lines_and_has_the_last_loss(monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream := Terminal())
 
     def trains(node):
-        node.send(MetricsReported(0, {"loss": 0.25}, ended=False))
-        node.send(Progress(0, 1, 2, 8))
+        metrics = (ReportedMetrics(0, {"loss": 0.25}, ended=False),)
+        node.send(TrainingTotals(progress=Progress(0, 1, 2, 8), metrics=metrics))
         CONSOLE.drain()
         node.send(Lines(("a line",)))
         node.send(Returned(pickle.dumps(1)))
@@ -151,6 +151,20 @@ def test_the_bar_stands_below_lines_and_has_the_last_loss(monkeypatch):
     before, after = text.split("[worker:0] a line\n")
     assert before.endswith("\r")  # the bar is removed
     assert "epoch 1" in after  # and drawn again
+
+
+def test_a_message_without_progress_draws_no_bar_again(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(ConsoleReporter, "progress", lambda _self, node, now: drawn.append((node, now.step)))
+
+    def trains(node):
+        for totals in (TrainingTotals(), *[TrainingTotals(progress=Progress(0, step, 2, 8)) for step in (1, 2, 2)]):
+            node.send(totals)
+        node.send(Returned(pickle.dumps(1)))
+
+    with cluster_on(ScriptedBackend(trains)) as cluster:
+        cluster.join()
+    assert drawn == [("worker:0", 1), ("worker:0", 2)]
 
 
 _RESTARTS = """

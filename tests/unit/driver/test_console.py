@@ -146,12 +146,12 @@ import pickle, sys, time
 sys.path.insert(0, {path!r})
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend, returns
-from tensorflowonspark.messages import Lines, Progress
+from tensorflowonspark.messages import Lines, Progress, TrainingTotals
 
 def prints(node):
     for number in range(3000):
         node.send(Lines(("x" * 1000,)))
-        node.send(Progress(0, number, 3000, 1))
+        node.send(TrainingTotals(progress=Progress(0, number, 3000, 1)))
     returns(7)(node)
 
 if {logging}:

@@ -16,7 +16,7 @@ from tensorflowonspark.driver.metrics.history import History
 from tensorflowonspark.driver.metrics.reports import Report, Reports
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import NodeState, Roster
-from tensorflowonspark.messages import GpuUsage, Member, MetricsReported, NodeUsage, TrainingTotals
+from tensorflowonspark.messages import GpuUsage, Member, NodeUsage, ReportedMetrics, TrainingTotals
 
 
 def totals(at, steps=0, rows=0, waiting_for_rows=0.0, waiting_for_workers=0.0, training=None):
@@ -32,6 +32,10 @@ def totals(at, steps=0, rows=0, waiting_for_rows=0.0, waiting_for_workers=0.0, t
         waiting_for_workers,
         at if training is None else training,
     )
+
+
+def reported(*args, **options):
+    return TrainingTotals(metrics=(ReportedMetrics(*args, **options),))
 
 
 @pytest.fixture
@@ -85,7 +89,7 @@ def test_the_worker_that_waits_the_least_is_the_straggler_if_the_others_wait_for
         store.take_totals(node, totals(0.0))
         store.take_totals(node, totals(10.0, steps=10, waiting_for_workers=waited))
     assert [each.straggler for each in store.snapshot().nodes] == [False, True, False]
-    assert store.waiting_shares() == {0: 0.8, 1: 0.1, 2: 0.9}
+    assert [store.record(node.number).waiting_share for node in nodes] == [0.8, 0.1, 0.9]
 
 
 def test_workers_that_all_exchange_for_as_long_are_no_stragglers(store, nodes):
@@ -114,9 +118,9 @@ def test_cores_are_the_processor_time_between_two_measurements(store, nodes):
 
 
 def test_the_chief_reports_the_epochs_of_the_cluster(store, nodes):
-    store.take_report(nodes[0], MetricsReported(0, {"loss": 1.0}, ended=False))
-    store.take_report(nodes[1], MetricsReported(0, {"loss": 7.0}, ended=True))
-    store.take_report(nodes[0], MetricsReported(0, {"loss": math.nan, "val_loss": 2.0}, ended=True, seconds=3.0))
+    store.take_totals(nodes[0], reported(0, {"loss": 1.0}, ended=False))
+    store.take_totals(nodes[1], reported(0, {"loss": 7.0}, ended=True))
+    store.take_totals(nodes[0], reported(0, {"loss": math.nan, "val_loss": 2.0}, ended=True, seconds=3.0))
     found = store.snapshot()
     (epoch,) = found.epochs
     assert math.isnan(epoch.values["loss"])
@@ -128,7 +132,7 @@ def test_the_chief_reports_the_epochs_of_the_cluster(store, nodes):
 
 def test_reports_within_epochs_are_thinned_and_those_of_their_ends_kept(store, nodes):
     for number in range(3000):
-        store.take_report(nodes[0], MetricsReported(number // 100, {"loss": number}, ended=number % 100 == 99))
+        store.take_totals(nodes[0], reported(number // 100, {"loss": number}, ended=number % 100 == 99))
     found = store.reports()
     assert len(found) <= 2000
     assert sum(each.ended for each in found) == 30
@@ -159,7 +163,7 @@ def test_the_ends_of_many_epochs_are_thinned_too():
 def test_the_epochs_of_a_program_that_reports_for_days_are_bounded(store, nodes, monkeypatch):
     monkeypatch.setattr(store, "_epochs", deque(maxlen=10))
     for number in range(25):
-        store.take_report(nodes[0], MetricsReported(number, {"loss": 1.0}, ended=True))
+        store.take_totals(nodes[0], reported(number, {"loss": 1.0}, ended=True))
     found = store.snapshot()
     assert [each.epoch for each in found.epochs] == list(range(15, 25))
     assert found.total_epochs == 25
@@ -186,7 +190,7 @@ def test_a_listener_is_called_for_epochs_and_events_in_order_and_may_fail(store,
     store.subscribe(Failing())
     store.subscribe(Listener())
     for number in range(3):
-        store.take_report(nodes[0], MetricsReported(number, {"loss": 1.0}, ended=True))
+        store.take_totals(nodes[0], reported(number, {"loss": 1.0}, ended=True))
     store.note("failure", "worker:1 failed", "worker:1")
     assert done.wait(10)
     assert called == [0, 1, 2, "failure"]
@@ -205,7 +209,7 @@ def test_the_threads_are_as_many_for_a_hundred_nodes_as_for_one():
     for node in roster.nodes:
         store.take_totals(node, totals(1.0, steps=1, rows=8))
         store.take_usage(node, NodeUsage(1.0, 0.5, 1 << 20))
-        store.take_report(node, MetricsReported(0, {"loss": 1.0}, ended=True))
+        store.take_totals(node, reported(0, {"loss": 1.0}, ended=True))
     assert threading.active_count() - before <= 2
     store.end(failed=False, text="the cluster has ended")
 

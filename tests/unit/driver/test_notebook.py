@@ -12,7 +12,7 @@ import pytest
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.console import ConsoleReporter
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.messages import Progress
+from tensorflowonspark.messages import Progress, TrainingTotals
 from tensorflowonspark.terminal import CONSOLE, Unblocked, in_notebook
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend, fails, returns
@@ -60,8 +60,8 @@ def test_a_kernels_stream_is_written_to_itself():
 
 def test_a_cluster_shows_its_nodes_state_and_progress():
     def trains(node):
-        node.send(Progress(2, 6, 8, 48))
-        node.send(Progress(2, 6, 0, 48) if node.number else Progress(2, 6, 8, 48))
+        node.send(TrainingTotals(progress=Progress(2, 6, 8, 48)))
+        node.send(TrainingTotals(progress=Progress(2, 6, 0 if node.number else 8, 48)))
         returns(1)(node)
 
     with cluster_on(ScriptedBackend(trains, trains), num_workers=2) as cluster:

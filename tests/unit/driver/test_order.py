@@ -10,7 +10,7 @@ from tensorflowonspark.driver import restart
 from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.monitor import Monitor
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.messages import Failed, Lines, MetricsReported, Returned
+from tensorflowonspark.messages import Failed, Lines, ReportedMetrics, Returned, TrainingTotals
 from tests.support.backend import cluster_on
 from tests.support.scripted import ScriptedBackend
 
@@ -20,7 +20,7 @@ _SECONDS = 0.15
 def dies_once(node):
     attempt = node.plan.config.attempt
     node.send(Lines((f"begins {attempt}",)))
-    node.send(MetricsReported(attempt, {"loss": 1.0}, ended=True))
+    node.send(TrainingTotals(metrics=(ReportedMetrics(attempt, {"loss": 1.0}, ended=True),)))
     node.send(Lines(("the last line before its end",)))
     if attempt == 0:
         node.send(Failed(FailureKind.KILLED, "it was killed"))

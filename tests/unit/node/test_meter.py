@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.messages import MetricsReported, Progress, TrainingTotals
+from tensorflowonspark.messages import Progress, ReportedMetrics, RowSource, TrainingPace
 from tensorflowonspark.node import meter as module
 from tensorflowonspark.node.meter import TrainingMeter, check_metrics
 
@@ -35,18 +35,18 @@ class Program:
     @property
     def totals(self):
         self.meter.flush()
-        return next(each for each in reversed(self.sent) if isinstance(each, TrainingTotals))
+        return self.sent[-1]
 
     @property
     def reports(self):
-        return [each for each in self.sent if isinstance(each, MetricsReported)]
+        return [metrics for each in self.sent for metrics in each.metrics]
 
     def block(self, epoch, last_step, steps, rows, seconds, ahead=True):
         """Read the rows of some steps, which takes `seconds`."""
-        self.meter.rows_requested(ahead=ahead)
+        self.meter.rows_requested(self.clock.now, ahead=ahead)
         self.clock.now += seconds
         self.meter.rows_taken(Progress(epoch, last_step, steps, rows))
-        self.meter.rows_read(4, 400, ahead=ahead)
+        self.meter.rows_read(self.clock.now, 4, 400, ahead=ahead)
 
     def step(self, number, seconds, loss=0.5):
         self.clock.now += seconds
@@ -63,14 +63,14 @@ def clock(monkeypatch):
 def test_steps_of_fit_wait_for_rows_while_all_that_were_read_are_taken(clock):
     program = Program(clock)
     program.meter.epoch_began(0, 8)
-    program.meter.pass_began()
+    program.meter.pass_began(clock.now)
     program.block(0, 4, 8, 16, seconds=3.0)  # nothing to train on yet
     for number in range(4):
         program.step(number, 1.0)
     program.block(0, 8, 8, 32, seconds=2.0)  # the fourth step has ended before
     for number in range(4, 8):
         program.step(number, 1.0)
-    program.meter.pass_ended()
+    program.meter.pass_ended(clock.now)
     totals = program.totals
     assert (totals.waiting_for_rows, totals.training) == (5.0, 13.0)
     assert (totals.total_steps, totals.rows, totals.bytes) == (8, 32, 800)
@@ -80,7 +80,7 @@ def test_steps_of_fit_wait_for_rows_while_all_that_were_read_are_taken(clock):
 def test_rows_that_are_read_ahead_are_no_wait_and_count_when_their_steps_are_taken(clock):
     program = Program(clock)
     program.meter.epoch_began(0, 8)
-    program.meter.pass_began()
+    program.meter.pass_began(clock.now)
     program.block(0, 4, 8, 16, seconds=0.0)
     program.block(0, 8, 8, 32, seconds=2.0)  # beside the first two steps
     program.step(0, 0.0)
@@ -94,11 +94,11 @@ def test_validation_and_the_time_between_epochs_are_no_training(clock):
     program = Program(clock)
     for epoch in range(2):
         program.meter.epoch_began(epoch, 4)
-        program.meter.pass_began()
+        program.meter.pass_began(clock.now)
         program.block(epoch, 4, 4, 16, seconds=0.0)
         for number in range(4):
             program.step(number, 1.0)
-        program.meter.pass_ended()
+        program.meter.pass_ended(clock.now)
         program.meter.pause()
         clock.now += 50.0
         program.meter.epoch_ended(epoch, {"loss": np.float32(0.25), "val_loss": 0.5, "name": "x"}, shown=True)
@@ -106,13 +106,13 @@ def test_validation_and_the_time_between_epochs_are_no_training(clock):
     totals = program.totals
     assert (totals.training, totals.total_steps, totals.rows) == (8.0, 8, 32)
     values = {"loss": 0.25, "val_loss": 0.5}
-    assert program.reports == [MetricsReported(epoch, values, True, 54.0, True) for epoch in range(2)]
+    assert program.reports == [ReportedMetrics(epoch, values, True, 54.0, True) for epoch in range(2)]
 
 
 def test_a_dataset_of_the_program_that_has_more_steps_than_the_feed_leaves_the_wait_unknown(clock):
     program = Program(clock)
     program.meter.epoch_began(0, 8)
-    program.meter.pass_began()
+    program.meter.pass_began(clock.now)
     program.block(0, 4, 8, 16, seconds=0.0)
     for number in range(8):  # it repeats each batch
         program.step(number, 1.0)
@@ -121,25 +121,25 @@ def test_a_dataset_of_the_program_that_has_more_steps_than_the_feed_leaves_the_w
 
 def test_a_loop_that_reads_batches_itself_waits_while_they_are_read(clock):
     program = Program(clock)
-    program.meter.pass_began()
+    program.meter.pass_began(clock.now)
     for number in range(2):
         program.block(0, 4 * number + 4, 8, 16 * number + 16, seconds=3.0, ahead=False)
         clock.now += 1.0
-    program.meter.pass_ended()
+    program.meter.pass_ended(clock.now)
     totals = program.totals
     assert (totals.waiting_for_rows, totals.training, totals.total_steps, totals.rows) == (6.0, 8.0, 8, 32)
 
 
 def test_a_loop_over_a_dataset_that_reads_ahead_has_an_unknown_wait(clock):
     program = Program(clock)
-    program.meter.pass_began()
+    program.meter.pass_began(clock.now)
     program.block(0, 4, 8, 16, seconds=3.0)
     assert program.totals.waiting_for_rows is None
 
 
 def test_a_worker_among_others_has_an_unknown_wait_for_them_unless_it_is_measured(clock):
     program = Program(clock, alone=False)
-    program.meter.pass_began()
+    program.meter.pass_began(clock.now)
     assert program.totals.waiting_for_workers is None
 
 
@@ -152,6 +152,46 @@ def test_metrics_within_an_epoch_are_those_of_the_last_step(clock):
     (report,) = program.reports
     assert (report.epoch, report.ended) == (3, False)
     assert math.isnan(report.values["loss"])
+
+
+def test_progress_is_sent_five_times_a_second_and_at_the_end_of_a_pass(clock):
+    program = Program(clock)
+    program.meter.pass_began(clock.now)
+    for number in range(1, 10):
+        program.block(0, number, 9, 4 * number, seconds=0.07)
+    assert [each.progress.step for each in program.sent] == [1, 4, 7, 9]
+    many = Program(clock)
+    many.meter = TrainingMeter(many.sent.append, alone=True, nodes=1000)  # of which each sends once a second
+    for number in range(1, 10):
+        clock.now += 0.3
+        many.meter.rows_taken(Progress(0, number, 100, 4 * number))  # not in a pass that is measured
+    assert [each.progress.step for each in many.sent] == [1, 5, 9]
+
+
+def test_rows_that_leave_the_feed_do_not_count_before_their_steps_in_any_message(clock):
+    program = Program(clock)
+    program.meter.epoch_began(0, 8)
+    program.meter.pass_began(clock.now)
+    program.block(0, 4, 8, 16, seconds=1.0)
+    for number in range(4):
+        program.step(number, 1.0)
+    program.block(0, 8, 8, 32, seconds=1.0)
+    assert [each.rows for each in program.sent] == [0, 16]
+
+
+def test_a_pace_is_in_the_next_message_alone(clock):
+    program = Program(clock)
+    for seconds in (1.0, 2.0):
+        program.meter.note_pace(TrainingPace(3, RowSource.FILES, seconds=seconds))
+    assert [each.seconds for each in program.totals.paces] == [2.0]
+    assert program.totals.paces == ()
+
+
+def test_a_program_that_only_reports_metrics_is_in_no_epoch(clock):
+    program = Program(clock)
+    program.meter.report({"loss": 0.5}, None)
+    (sent,) = program.sent
+    assert (sent.epoch, sent.progress, sent.metrics[0].values) == (None, None, {"loss": 0.5})
 
 
 def test_of_very_many_reports_some_are_left_out_and_never_the_last_one(clock):

@@ -4,7 +4,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from tensorflowonspark.feed_messages import RowSource, TrainingPace
+from tensorflowonspark.messages import RowSource, TrainingPace
 from tensorflowonspark.node.feed import pace
 from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.meter import TrainingMeter
@@ -41,8 +41,9 @@ class Program:
     def __init__(self, clock):
         self.clock = clock
         self.sent = []
-        self.counted = create_autospec(TrainingMeter, instance=True)
-        self.meter = PaceMeter(3, RowSource.FILES, self.sent.append, self.counted)
+        counted = create_autospec(TrainingMeter, instance=True)
+        counted.note_pace.side_effect = self.sent.append
+        self.meter = PaceMeter(3, RowSource.FILES, counted)
 
     def read(self, count, seconds):
         for number in range(count):

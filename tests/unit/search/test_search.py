@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 import tensorflowonspark as tfos
 from tensorflowonspark.errors import FailureKind
-from tensorflowonspark.messages import Failed, MetricsReported
+from tensorflowonspark.messages import Failed, ReportedMetrics, TrainingTotals
 from tensorflowonspark.search.resuming import end_leftovers, mark
 from tensorflowonspark.search.trials import Search, Settings
 from tensorflowonspark.search.tune import _pruning, tune
@@ -283,7 +283,7 @@ def epochs(*losses, name="val_loss", value=1.0):
 
     def script(node):
         for number, loss in enumerate(losses):
-            node.send(MetricsReported(number, {name: loss, "loss": 0.0}, ended=True))
+            node.send(TrainingTotals(metrics=(ReportedMetrics(number, {name: loss, "loss": 0.0}, ended=True),)))
             time.sleep(0.05)
         returns(value)(node)
 
@@ -316,7 +316,7 @@ def dies_twice(node):
     if node.plan.config.attempt == 2:
         returns(1.0)(node)
     if node.plan.config.attempt == 1:
-        node.send(MetricsReported(0, {"loss": 1.0}, ended=True))
+        node.send(TrainingTotals(metrics=(ReportedMetrics(0, {"loss": 1.0}, ended=True),)))
     node.send(Failed(FailureKind.KILLED, "killed"))
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from tensorflowonspark.driver.metrics.history import History
 from tensorflowonspark.driver.metrics.records import NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
-from tensorflowonspark.messages import NodeUsage, TrainingTotals
+from tensorflowonspark.messages import NodeUsage, TrainingPace, TrainingTotals
 
 __all__ = ["SERIES", "NodeRecord", "stragglers"]
 
@@ -36,6 +36,7 @@ class NodeRecord:
     windows: deque[TrainingTotals] = field(default_factory=lambda: deque(maxlen=_WINDOWS))  # the totals between rates
     rates: dict[str, float | None] = field(default_factory=dict)
     steady: dict[str, float | None] = field(default_factory=dict)  # rates over all windows
+    paces: dict[int, TrainingPace] = field(default_factory=dict)  # by feed
     values: Mapping[str, float] = field(default_factory=dict)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
     history: History = field(default_factory=lambda: History(SERIES))
@@ -52,6 +53,9 @@ class NodeRecord:
         """Note what the node's program has done so far, which arrived at a time (time.monotonic)."""
         last = self.windows[-1] if self.windows else None
         self.totals, self.arrived = totals, now
+        self.paces |= {each.feed: each for each in totals.paces}
+        for each in totals.metrics:
+            self.values = {**self.values, **each.values}
         if last is None or last.time > totals.time or last.total_steps > totals.total_steps:
             self.windows.clear()
             self.windows.append(totals)
@@ -60,6 +64,11 @@ class NodeRecord:
             self.rates, self.steady = _rates_between(last, totals), _rates_between(self.windows[0], totals)
             self.windows.append(totals)
 
+    @property
+    def waiting_share(self) -> float | None:
+        """The share of the training for which the node has waited for other workers, where that is known."""
+        return _rates_between(_NO_TOTALS, self.totals).get("waiting_for_workers") if self.totals else None
+
     def present(self, name: str, now: float, *, steady: bool = False) -> float | None:
         """Return a rate of the last window or of all, unless it is out of date."""
         rates = self.steady if steady else self.rates
@@ -67,23 +76,24 @@ class NodeRecord:
 
     def metrics(self, node: Node, now: float) -> NodeMetrics:
         """Return what is known of the node at a time (time.monotonic)."""
-        usage, totals, progress = self.usage, self.totals, node.progress
+        usage, totals = self.usage, self.totals or _NO_TOTALS
+        where = totals.progress or totals
         if node.state is NodeState.RUNNING:
             rates = {name: self.present(name, now, steady=True) for name in _RATES}
         else:  # those of the whole training
-            rates = _rates_between(_NO_TOTALS, totals) if totals else {}
+            rates = _rates_between(_NO_TOTALS, totals)
         return NodeMetrics(
             number=node.number,
             name=str(node.role),
             host=node.member.host if node.member else None,
             state=node.state.name.lower(),
             restarts=node.restarts,
-            epoch=progress.epoch if progress else totals.epoch if totals else None,
-            step=progress.step if progress else totals.step if totals else None,
-            steps=(progress.steps if progress else totals.steps if totals else 0) or None,
-            rows=totals.rows if totals else 0,
-            bytes=totals.bytes if totals else 0,
-            total_steps=totals.total_steps if totals else 0,
+            epoch=where.epoch,
+            step=None if where.epoch is None else where.step,
+            steps=where.steps or None,
+            rows=totals.rows,
+            bytes=totals.bytes,
+            total_steps=totals.total_steps,
             rows_per_second=rates.get("rows_per_second"),
             seconds_per_step=rates.get("seconds_per_step"),
             waiting_for_rows=rates.get("waiting_for_rows"),
@@ -125,7 +135,7 @@ def _rates_between(first: TrainingTotals, last: TrainingTotals) -> dict[str, flo
     }
 
 
-_NO_TOTALS = TrainingTotals(0.0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0)
+_NO_TOTALS = TrainingTotals(waiting_for_rows=0.0, waiting_for_workers=0.0)
 
 
 def _share(before: float | None, after: float | None, seconds: float) -> float | None:

@@ -20,7 +20,7 @@ from tensorflowonspark.driver.metrics.node_record import SERIES, NodeRecord, str
 from tensorflowonspark.driver.metrics.records import ClusterEvent, ClusterMetrics, EpochMetrics, EventKind, NodeMetrics
 from tensorflowonspark.driver.metrics.reports import Report, Reports
 from tensorflowonspark.driver.nodes import Node, NodeState
-from tensorflowonspark.messages import MetricsReported, NodeUsage, TrainingTotals
+from tensorflowonspark.messages import NodeUsage, ReportedMetrics, TrainingTotals
 from tensorflowonspark.terminal import CONSOLE, Writer
 
 __all__ = ["SERIES", "MetricsListener", "MetricsStore"]
@@ -109,27 +109,23 @@ class MetricsStore:
         self._records[node.number].take_usage(usage)
 
     def take_totals(self, node: Node, totals: TrainingTotals) -> None:
-        """Note what a node's program has done so far."""
+        """Note what a node's program has done so far; the metrics of the chief are the cluster's."""
         self._records[node.number].take_totals(totals, time.monotonic())
+        if node.number == self._chief:
+            for each in totals.metrics:
+                self._take_report(each)
 
     def take_lines(self, node: Node, lines: Sequence[str]) -> None:
         """Keep the last lines of a node's output."""
         self._records[node.number].lines.extend(lines)
 
-    def take_report(self, node: Node, message: MetricsReported) -> None:
-        """Note the metrics that a node's program has reported; those of the chief are the cluster's."""
-        record = self._records[node.number]
-        record.values = {**record.values, **message.values}
-        if node.number != self._chief:
-            return
+    def _take_report(self, found: ReportedMetrics) -> None:
         with self._lock:
             now = time.time()
-            self._reports.add(Report(now, message.epoch, message.values, message.ended))
-            if not message.ended:
+            self._reports.add(Report(now, found.epoch, found.values, found.ended))
+            if not found.ended:
                 return
-            epoch = EpochMetrics(
-                message.epoch, now, message.seconds, dict(message.values), self.restarts, message.shown
-            )
+            epoch = EpochMetrics(found.epoch, now, found.seconds, dict(found.values), self.restarts, found.shown)
             self._epochs.append(epoch)
             self._total_epochs += 1
             self._call(lambda each: each.epoch_ended(epoch))
@@ -204,14 +200,14 @@ class MetricsStore:
         """Return the last lines of a node's output."""
         return list(self._records[number].lines)
 
-    def waiting_shares(self) -> dict[int, float]:
-        """Return the share of its training for which each node has waited for other workers, where that is known."""
-        totals = {number: record.totals for number, record in list(self._records.items())}
-        return {
-            number: min(1.0, each.waiting_for_workers / each.training)
-            for number, each in totals.items()
-            if each is not None and each.waiting_for_workers is not None and each.training > 0
-        }
+    def record(self, number: int) -> NodeRecord:
+        """Return what is known of a node."""
+        return self._records[number]
+
+    def forget_paces(self) -> None:
+        """Forget the paces of the training that has ended."""
+        for record in list(self._records.values()):
+            record.paces = {}
 
     def _node_metrics(self) -> tuple[NodeMetrics, ...]:
         now = time.monotonic()

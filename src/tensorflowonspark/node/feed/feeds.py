@@ -5,7 +5,6 @@ of weight zero. The driver plans the moves (`driver/feed/manifest.py`), and each
 soon as it receives the plan, independent of its program.
 """
 
-import time
 from functools import partial
 from threading import Condition
 
@@ -17,12 +16,11 @@ from tensorflowonspark.feed_messages import (
     FeedComplete,
     Move,
     PartHeader,
-    RowSource,
     Split,
     SplitManifest,
 )
-from tensorflowonspark.messages import Failed, FeedWanted, Progress
-from tensorflowonspark.node.driver_link import Link, NodeSetup, report_seconds
+from tensorflowonspark.messages import Failed, FeedWanted, Progress, RowSource
+from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
@@ -35,8 +33,6 @@ from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.transport import ConnectionLost, Credentials
 
 __all__ = ["Feeds"]
-
-_PROGRESS_SECONDS = 0.2  # between two reports: frequent enough for a progress bar, and cheap
 
 
 class Feeds:
@@ -69,8 +65,6 @@ class Feeds:
         self._next = setup.config.first_feed
         self._opened: Feed | None = None  # the program's last feed, if its rows are for several epochs
         self._paces: dict[int, PaceMeter] = {}  # by feed
-        self._reported = 0.0
-        self._progress_seconds = report_seconds(_PROGRESS_SECONDS, len(setup.spec.roles))
         self._changed = Condition()
         self._rebalanced: set[int] = set()  # feeds of which this node has sent the rows for others
         if server is not None:
@@ -116,13 +110,14 @@ class Feeds:
         if self._next > self._setup.config.first_feed and self._server is not None:
             self._server.cache.drop(self._next - 1)
         self._finish_paces(before=FIRST_FILE_FEED)
+        self._meter.flush()  # before the driver learns that the program is done with the feed
         number, self._next = self._next, self._next + 1
         self._link.in_epoch = False
         self._link.send(FeedWanted(number))
         return self._link.wait_for_feed(number)
 
     def finish(self) -> None:
-        """Report the pace of all feeds: the program has ended."""
+        """Give the pace of all feeds to the meter: the program has ended."""
         self._finish_paces()
 
     def _finish_paces(self, before: int | None = None) -> None:
@@ -130,7 +125,7 @@ class Feeds:
             self._paces.pop(number).finish()
 
     def _measure(self, feed: int, source: RowSource) -> PaceMeter:
-        self._paces[feed] = PaceMeter(feed, source, self._link.send, self._meter)
+        self._paces[feed] = PaceMeter(feed, source, self._meter)
         return self._paces[feed]
 
     @property
@@ -232,10 +227,6 @@ class Feeds:
     def _report(self, progress: Progress) -> None:
         self._link.in_epoch = progress.step < progress.steps
         self._meter.rows_taken(progress)
-        now = time.monotonic()
-        if now - self._reported > self._progress_seconds or progress.step == progress.steps:
-            self._reported = now
-            self._link.send(progress)
 
 
 def _ignore(_progress: Progress) -> None:

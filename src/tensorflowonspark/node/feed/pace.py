@@ -9,11 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tensorflowonspark.feed_messages import RowSource, TrainingPace
+from tensorflowonspark.messages import RowSource, TrainingPace
 from tensorflowonspark.node.meter import TrainingMeter
 
 __all__ = ["PaceMeter"]
@@ -39,7 +39,7 @@ class _Pass:
 
 
 class PaceMeter:
-    """Measures the passes of a program over one feed, and reports their totals to the driver.
+    """Measures the passes of a program over one feed, for the meter of its training.
 
     The first pass counts without its longest pause, in which TensorFlow traces and compiles the step; if it has too few
     reads to tell that pause from the others, it does not count. Neither does the time until the second pass.
@@ -50,27 +50,18 @@ class PaceMeter:
         The feed's number.
     source : RowSource
         Where the rows are before they are read.
-    send : callable
-        Sends a `TrainingPace` to the driver.
     meter : TrainingMeter
-        Counts the rows and the waits for them.
+        Counts the rows and the waits for them, and reports the totals of the passes.
     """
 
-    def __init__(
-        self, feed: int, source: RowSource, send: Callable[[TrainingPace], None], meter: TrainingMeter
-    ) -> None:
+    def __init__(self, feed: int, source: RowSource, meter: TrainingMeter) -> None:
         self._meter = meter
-        self._feed = feed
-        self._source = source
-        self._send = send
+        self._pace = TrainingPace(feed, source)  # of the passes that have ended
         self._running: _Pass | None = None
         self._traced = False  # the first pass has ended
         self._end: float | None = None  # of the last pass that counts
         self._before: _Pass | None = None  # the last pass, if the time since then counts too
         self._overlapping = False  # two passes at the same time: neither is the pace of a training
-        self._reads_ahead = False
-        self._passes = self._steps = 0
-        self._seconds = self._between = self._reading = self._processor = 0.0
         self._queued_before: float | None = None
         self._reported = 0.0
 
@@ -85,11 +76,12 @@ class PaceMeter:
             Returns the number of steps for which an element has rows.
         """
         clock, processor = time.monotonic, time.process_time
-        self._reads_ahead = ahead = threading.current_thread() is not threading.main_thread()  # one of tf.data's
+        ahead = threading.current_thread() is not threading.main_thread()  # one of tf.data's
+        self._pace = replace(self._pace, reads_ahead=ahead)
         current, meter = self._begin(), self._meter
         asked = current.begin
-        meter.pass_began()
-        meter.rows_requested(ahead=ahead)
+        meter.pass_began(asked)
+        meter.rows_requested(asked, ahead=ahead)
         for element in batches:
             now = clock()
             if current is not self._running:
@@ -99,17 +91,17 @@ class PaceMeter:
             steps = steps_of(element)
             current.steps += steps
             current.end, current.processor_end = now, processor()
-            meter.rows_read(steps, _bytes_of(element), ahead=ahead)
+            meter.rows_read(now, steps, _bytes_of(element), ahead=ahead)
             yield element
             asked = clock()
-            meter.rows_requested(ahead=ahead)
+            meter.rows_requested(asked, ahead=ahead)
             if asked - now > current.pause:
                 current.pause, current.pause_processor = asked - now, processor() - current.processor_end
         now = clock()
         current.reading += now - asked
         current.end, current.processor_end = now, processor()
         if current is self._running:
-            meter.pass_ended()
+            meter.pass_ended(now)
             self._count(current, complete=True)
             if now - self._reported > _REPORT_SECONDS:
                 self._report(0.0)
@@ -139,40 +131,32 @@ class PaceMeter:
         is_first, self._traced = not self._traced, True
         if few and is_first:
             return
-        self._passes += 1
-        self._steps += ended.steps
-        self._reading += ended.reading
-        self._seconds += ended.end - ended.begin
-        self._processor += ended.processor_end - ended.processor_begin
+        seconds, processor = ended.end - ended.begin, ended.processor_end - ended.processor_begin
+        between = 0.0
         if is_first:
-            self._seconds -= ended.pause
-            self._processor -= ended.pause_processor
+            seconds, processor = seconds - ended.pause, processor - ended.pause_processor
         elif self._before is not None:
-            self._between += ended.begin - self._before.end
-            self._processor += ended.processor_begin - self._before.processor_end
+            between = ended.begin - self._before.end
+            processor += ended.processor_begin - self._before.processor_end
+        before = self._pace
+        self._pace = replace(
+            before,
+            passes=before.passes + 1,
+            steps=before.steps + ended.steps,
+            seconds=before.seconds + seconds + between,
+            between=before.between + between,
+            reading=before.reading + ended.reading,
+            processor=before.processor + processor,
+        )
         self._before = None if is_first else ended
         self._end = ended.end
 
     def _report(self, after: float) -> None:
         self._reported = time.monotonic()
-        if self._overlapping or not self._steps:
+        if self._overlapping or not self._pace.steps:
             return
-        queued = _queued_seconds() - (self._queued_before or 0.0)
-        self._send(
-            TrainingPace(
-                self._feed,
-                self._source,
-                self._reads_ahead,
-                self._passes,
-                self._steps,
-                self._seconds + self._between,
-                self._between,
-                self._reading,
-                self._processor,
-                max(0.0, queued),  # threads that have ended are missing
-                after,
-            )
-        )
+        queued = max(0.0, _queued_seconds() - (self._queued_before or 0.0))  # threads that have ended are missing
+        self._meter.note_pace(replace(self._pace, queued=queued, after=after))
 
 
 def _bytes_of(element: Any) -> int:
