@@ -247,8 +247,8 @@ class FileAccess:
         """Read an Iceberg table without Spark, each worker its row groups; return them as a feed over all workers.
 
         As `read_parquet`, for the files of a snapshot of the table (``pip install 'tensorflowonspark[iceberg]'``).
-        Columns that were renamed are found by their numbers, and one that an older file does not have is null, or has
-        its default.
+        Columns that were renamed are found by their numbers, one that an older file does not have is null, or has its
+        default, and rows that delete files mark are left out.
 
         Parameters
         ----------
@@ -272,8 +272,8 @@ class FileAccess:
         Raises
         ------
         SpecError
-            As from `read_parquet`; or if pyiceberg isn't installed, the table has delete files, or the fields of a
-            struct have changed.
+            As from `read_parquet`; or if pyiceberg isn't installed, the table has deletes other than by positions in
+            Parquet files, or the fields of a struct have changed.
         FeedError
             As from `read_parquet`.
 

@@ -177,7 +177,7 @@ class FileFeeds:
 
     def _agree_on_rows(self, feed: int, call: str, groups: list[RowGroup]) -> list[RowGroup]:
         """Wait until all workers have listed the same row groups; return those with rows that pass the filter."""
-        if groups[0].filter is None:
+        if groups[0].file.filter is None:
             self._agree(feed, call, groups)
             return groups
         share = self._own_share(groups)

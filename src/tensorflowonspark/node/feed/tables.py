@@ -6,8 +6,12 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.feed.file_columns import FIELD_ID, DataFile, ParquetFiles, constant_of, parquet_files
 from tensorflowonspark.node.feed.row_filters import filter_from_text, filter_to_text
@@ -143,20 +147,19 @@ def _iceberg(
         if schema_id is not None:
             schema = found.schemas()[schema_id]
         tasks = list(found.scan(snapshot_id=chosen).plan_files()) if chosen is not None else []
-    except (NoSuchTableError, OSError, ValueError) as error:
+        for each in (file for task in tasks for file in (task.file, *task.delete_files)):
+            if each.file_format.name != "PARQUET":
+                raise SpecError(f"{each.file_path} is a file of {each.file_format.name}, and not of Parquet")
+        fields = schema.as_arrow()
+        files = [
+            DataFile(each.file.file_path, _identities(found, each.file, fields), _not_deleted(each))
+            for each in sorted(tasks, key=lambda each: str(each.file.file_path))
+        ]
+    except (NoSuchTableError, NotImplementedError, OSError, IndexError, ValueError, pa.ArrowException) as error:
         raise SpecError(f"{table} can't be read as an Iceberg table: {error}") from error
-    for each in tasks:
-        if each.delete_files:
-            raise SpecError(
-                f"{table} has rows of {each.file.file_path} deleted in delete files, which ctx.read_iceberg does not "
-                "read: compact the table (CALL catalog.system.rewrite_data_files), or feed it by Spark (cluster.train)"
-            )
-        if each.file.file_format.name != "PARQUET":
-            raise SpecError(f"{each.file.file_path} is a file of {each.file.file_format.name}, and not of Parquet")
-    fields = schema.as_arrow()
     mapping = found.name_mapping()
     return ParquetFiles(
-        [DataFile(each.file.file_path, _identities(found, each.file, fields)) for each in _by_path(tasks)],
+        files,
         fields,
         defaults={
             each.name: constant_of(each.initial_default, fields.field(each.name).type)
@@ -218,8 +221,20 @@ def _snapshot_of(found: Any, snapshot: int | str | None) -> tuple[int | None, An
     return int(known.snapshot_id), schema
 
 
-def _by_path(tasks: Sequence[Any]) -> list[Any]:
-    return sorted(tasks, key=lambda each: str(each.file.file_path))
+def _not_deleted(task: Any) -> pa.BooleanArray | None:
+    """Return whether each row of a data file is part of the table, by the positions in its delete files; None for all.
+
+    pyiceberg refuses delete files of other kinds; its own scan would read each data file as a whole.
+    """
+    if not task.delete_files:
+        return None
+    kept = np.ones(task.file.record_count, np.bool_)
+    for each in task.delete_files:
+        files, path = storage.file_system(each.file_path)
+        with files.open(path, "rb") as file:
+            table = pq.read_table(file, columns=["file_path", "pos"])
+        kept[table.filter(pc.equal(table["file_path"], task.file.file_path))["pos"].to_numpy()] = False
+    return pa.array(kept)
 
 
 def _identities(found: Any, file: Any, fields: pa.Schema) -> dict[str, pa.Scalar]:
