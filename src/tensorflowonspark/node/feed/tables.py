@@ -1,5 +1,7 @@
 """Parquet files, and Delta and Iceberg tables, by the request of a program; their libraries are optional."""
 
+import base64
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,6 @@ import pyarrow.parquet as pq
 from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.feed.file_columns import FIELD_ID, DataFile, ParquetFiles, constant_of, parquet_files
-from tensorflowonspark.node.feed.row_filters import filter_from_text, filter_to_text
 from tensorflowonspark.node.feed.row_groups import RowGroup, row_groups
 
 __all__ = ["FilesToRead", "find_row_groups"]
@@ -41,14 +42,14 @@ class FilesToRead(NamedTuple):
         given = {name: self.source.get(name) for name in ("version", "snapshot")} | {"filter": self.filter}
         return "".join(f", {name}={value}" for name, value in given.items() if value is not None)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        return {**self._asdict(), "filter": filter_to_text(self.filter)}
+    def to_json(self) -> str:
+        """Return it as JSON can hold it, for a request from the chief to the workers."""
+        return base64.b64encode(pickle.dumps(self)).decode()
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> "FilesToRead":
+    def from_json(cls, text: str) -> "FilesToRead":
         """Return what `to_json` was called on."""
-        return cls(**{**given, "filter": filter_from_text(given["filter"])})
+        return cls(*pickle.loads(base64.b64decode(text)))
 
 
 def find_row_groups(files: FilesToRead) -> tuple[list[RowGroup], pa.Schema, FilesToRead]:
