@@ -28,27 +28,35 @@ def differing_statistics(model: keras.Model) -> set[int]:
     """
     strategy: Any = model.distribute_strategy
     weights = [each for each in model.weights if "float" in str(each.dtype) or not _is_statistic(each)]
-    statistics = {place for place, each in enumerate(weights) if _is_statistic(each)}
+    statistics = {id(each) for each in weights if _is_statistic(each)}
     variables = [*weights, *getattr(model.optimizer, "variables", ())]
-    own = [
-        (each.path, _checksum(values[0]))
-        for each, values in zip(variables, local_values(strategy, variables), strict=True)
-    ]
-    first, *others = combine("model.fit", own)
-    differing: set[int] = set()  # their places
-    for number, other in enumerate(others, 1):
-        places = [place for place, (one, its) in enumerate(zip(first, other, strict=False)) if one[1] != its[1]]
-        harmful = [first[place][0] for place in places if place not in statistics]
+    values = zip(variables, local_values(strategy, variables), strict=True)
+    found = combine(
+        "model.fit", [(each.path, id(each) in statistics, _checksum(value[0])) for each, value in values], _compared
+    )
+    if isinstance(found, tuple):
+        worker, path = found
+        workers = _workers(strategy)
+        raise SpecError(
+            f"the models of {workers[0]} and {workers[worker]} differ before the first step (in {path!r}): "
+            "what sets weights or the optimizer before fit must do so on all workers, with the same values"
+        )
+    return {id(variables[place]) for place in found}
+
+
+def _compared(of_all: list[list[tuple[str, bool, int]]]) -> set[int] | tuple[int, str]:
+    """Return the places of the statistics that differ; or if anything else does, the worker and the variable."""
+    first, *others = of_all
+    differing: set[int] = set()
+    for worker, other in enumerate(others, 1):
+        places = [place for place, (mine, its) in enumerate(zip(first, other, strict=False)) if mine[2] != its[2]]
+        harmful = [path for path, is_statistic, _ in map(first.__getitem__, places) if not is_statistic]
         if len(other) != len(first):  # an optimizer that is not built has fewer
             harmful.append(max(first, other, key=len)[min(len(first), len(other))][0])
         if harmful:
-            workers = _workers(strategy)
-            raise SpecError(
-                f"the models of {workers[0]} and {workers[number]} differ before the first step (in {harmful[0]!r}): "
-                "what sets weights or the optimizer before fit must do so on all workers, with the same values"
-            )
+            return worker, harmful[0]
         differing.update(places)
-    return {id(variables[place]) for place in differing}
+    return differing
 
 
 def _is_statistic(weight: Any) -> bool:
