@@ -4,6 +4,7 @@ import base64
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -131,6 +132,7 @@ def _deletion_vectors(table: str, found: Any) -> dict[str, pa.BooleanArray]:
 
 
 _FILE_ACCESS = "py-io-impl"  # a property of pyiceberg
+_DELETE_FILES_AT_A_TIME = 16
 _KNOWN_ACCESS = ("pyiceberg.io.fsspec.FsspecFileIO", "pyiceberg.io.pyarrow.PyArrowFileIO")
 _pyiceberg = threading.Lock()  # while a name of its is replaced
 
@@ -152,8 +154,11 @@ def _iceberg(
             if each.file_format.name != "PARQUET":
                 raise SpecError(f"{each.file_path} is a file of {each.file_format.name}, and not of Parquet")
         fields = schema.as_arrow()
+        paths = sorted({each.file_path for task in tasks for each in task.delete_files})
+        with ThreadPoolExecutor(_DELETE_FILES_AT_A_TIME) as readers:
+            deletes = dict(zip(paths, readers.map(_read_deletes, paths), strict=True))
         files = [
-            DataFile(each.file.file_path, _identities(found, each.file, fields), _not_deleted(each))
+            DataFile(each.file.file_path, _identities(found, each.file, fields), _not_deleted(each, deletes))
             for each in sorted(tasks, key=lambda each: str(each.file.file_path))
         ]
     except (NoSuchTableError, NotImplementedError, OSError, IndexError, ValueError, pa.ArrowException) as error:
@@ -222,7 +227,14 @@ def _snapshot_of(found: Any, snapshot: int | str | None) -> tuple[int | None, An
     return int(known.snapshot_id), schema
 
 
-def _not_deleted(task: Any) -> pa.BooleanArray | None:
+def _read_deletes(path: str) -> pa.Table:
+    """Return the files and positions of the rows that a delete file marks."""
+    files, within = storage.file_system(path)
+    with files.open(within, "rb") as file:
+        return pq.read_table(file, columns=["file_path", "pos"])
+
+
+def _not_deleted(task: Any, deletes: Mapping[str, pa.Table]) -> pa.BooleanArray | None:
     """Return whether each row of a data file is part of the table, by the positions in its delete files; None for all.
 
     pyiceberg refuses delete files of other kinds; its own scan would read each data file as a whole.
@@ -230,10 +242,7 @@ def _not_deleted(task: Any) -> pa.BooleanArray | None:
     if not task.delete_files:
         return None
     kept = np.ones(task.file.record_count, np.bool_)
-    for each in task.delete_files:
-        files, path = storage.file_system(each.file_path)
-        with files.open(path, "rb") as file:
-            table = pq.read_table(file, columns=["file_path", "pos"])
+    for table in (deletes[each.file_path] for each in task.delete_files):
         kept[table.filter(pc.equal(table["file_path"], task.file.file_path))["pos"].to_numpy()] = False
     return pa.array(kept)
 
