@@ -5,7 +5,7 @@ from google.protobuf import unknown_fields
 from google.protobuf.message import DecodeError
 from tensorflow.core.example import example_pb2
 
-from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Records, read_values
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Encoded, read_values
 from tensorflowonspark.tfrecords.wire import PADDING_BYTES, BadRecords, Spans
 
 # Fields with other fields in them, which Protocol Buffers had before messages: some of them are no whole group.
@@ -21,7 +21,7 @@ def records_in(messages):
     ends = np.cumsum([len(each) for each in messages])
     starts = ends - [len(each) for each in messages]
     data = np.frombuffer(b"".join(messages) + bytes(PADDING_BYTES), np.uint8)
-    return Records(data, Spans(starts.astype(np.int64), ends.astype(np.int64), np.arange(len(messages))))
+    return Encoded(data, Spans(starts.astype(np.int64), ends.astype(np.int64), np.arange(len(messages))))
 
 
 def parsed(message):

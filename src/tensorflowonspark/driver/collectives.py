@@ -119,8 +119,8 @@ class Collectives:
         self._delivered: dict[int, set[tuple[int, int]]] = {}  # contributions, by the node that has them
         self._completed: dict[int, str] = {}  # the calls that all workers have made
         self._calls = _PendingCalls(
-            "call adapt (and on JAX fit, evaluate and the checkpoint) on all workers, as often and in the same order: "
-            "each gives its own rows, and gets the state of all"
+            "call adapt, fit and the checkpoint (on JAX evaluate too) on all workers, as often and in the same order: "
+            "each gives its own part, and gets the state of all"
         )
 
     def receive(

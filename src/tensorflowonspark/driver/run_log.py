@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -114,9 +114,9 @@ class RunLog:
 
         self.put(send)
 
-    def put(self, send: Callable[[], None]) -> None:
-        """Have the thread call a function, after those before."""
-        self._calls.put(partial(self._try, send))
+    def put(self, send: Callable[[], object], what: str = "") -> None:
+        """Have the thread call a function, after those before; an error names `what` it sends."""
+        self._calls.put(partial(self._try, send, what))
 
     def close(self, seconds: float = _END_SECONDS) -> bool:
         """Wait until all is sent, at most so many seconds; return whether it is. What is not by then is dropped."""
@@ -144,22 +144,11 @@ class RunLog:
         bool
             Whether it was sent.
         """
-        failed: list[BaseException] = []
-
-        def send() -> None:
-            try:
-                act()
-            except Exception as error:
-                failed.append(error)
-
-        thread = Thread(target=send, daemon=True, name="mlflow-model")
-        thread.start()
-        thread.join(seconds)
-        if thread.is_alive():
+        sent: list[object] = []
+        self.put(lambda: sent.append(act()), f"{what}: ")
+        if not self._calls.drain(seconds):
             self.warn(_why_silent(self.uri) or f"{what} is not sent after {seconds:.0f} s, and is left to a thread")
-        elif failed:
-            self.warn(f"{what}: {_first_line(failed[0])}")
-        return not failed and not thread.is_alive()
+        return bool(sent)
 
     def warn(self, reason: object) -> None:
         """Warn, once, that MLflow did not take something."""
@@ -169,12 +158,12 @@ class RunLog:
             text = "MLflow at %s does not take what is logged to run %s: %s. The training goes on without"
             CONSOLE.log(_log, logging.WARNING, text, uri, self.run_id, without_secrets(str(reason)))
 
-    def _try(self, send: Callable[[], None]) -> None:
+    def _try(self, send: Callable[[], object], what: str) -> None:
         try:
             if not self._given_up:
                 send()
         except Exception as error:  # of any kind: the training goes on
-            self.warn(_first_line(error))
+            self.warn(f"{what}{_first_line(error)}")
 
 
 def open_log() -> RunLog | None:

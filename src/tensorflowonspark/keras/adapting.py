@@ -6,7 +6,6 @@ are merged before the layer computes its vocabulary, its boundaries or its mean.
 """
 
 import inspect
-import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -16,6 +15,7 @@ import numpy as np
 import wrapt
 
 from tensorflowonspark.errors import FeedError
+from tensorflowonspark.keras import workers
 from tensorflowonspark.keras.feed_tracking import StatePass
 from tensorflowonspark.keras.preprocessing import (
     Moments,
@@ -29,26 +29,11 @@ from tensorflowonspark.keras.preprocessing import (
 )
 from tensorflowonspark.keras.shards import is_shard
 
-__all__ = ["Workers", "connect", "wrap_layers"]
+__all__ = ["wrap_layers"]
 
 _CACHES = ("CacheDataset", "_SnapshotDataset", "SnapshotDataset")
 _UNBATCHED_ROWS = 128  # rows that Keras takes at a time from a dataset without batches
 _WEIGHT = "sample_weight"
-
-
-class Workers(Protocol):
-    """The workers that adapt together."""
-
-    def combine(self, call: str, part: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
-        """Return the merge of all workers' parts, which are in the workers' order; all workers must call it."""
-
-
-_workers: list[Workers] = []  # one in a node that trains with others, else none
-
-
-def connect(workers: Workers) -> None:
-    """Have layers adapt together with other workers."""
-    _workers[:] = [workers]
 
 
 def wrap_layers(module: ModuleType) -> None:
@@ -61,7 +46,7 @@ def wrap_layers(module: ModuleType) -> None:
 def _adapt(wrapped: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
     data, steps = given["data"], given.get("steps")
-    if not _workers or not family_of(layer) or fixed_reason(layer) or not _in_batches(data):
+    if not workers.are_several() or not family_of(layer) or fixed_reason(layer) or not _in_batches(data):
         return wrapped(*args, **kwargs)
     is_share = is_shard(data)
     if is_share:
@@ -73,11 +58,8 @@ def _adapt(wrapped: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, An
                 break
             if not _is_empty(batch):
                 state.add(batch)
-    parts = [pickle.dumps(state.part())]
-    if is_share or state_pass.fed:
-        gathered = _workers[0].combine(_call(layer), parts[0], state.merge)
-        parts = [gathered]
-    state.finish(pickle.loads(parts[0]))
+    part = state.part()
+    state.finish(workers.combine(_call(layer), part, state.merge) if is_share or state_pass.fed else part)
     if hasattr(layer, "_is_adapted"):  # tf_keras
         layer._is_adapted = True
     return None
@@ -148,7 +130,7 @@ class _State(Protocol):
     def part(self) -> Any:
         """Return the state of the rows so far."""
 
-    def merge(self, parts: list[bytes]) -> bytes:
+    def merge(self, parts: list[Any]) -> Any:
         """Return all workers' states as one."""
 
     def finish(self, merged: Any) -> None:
@@ -181,9 +163,9 @@ class _Normalization:
     def part(self) -> list[Moments]:
         return self._moments
 
-    def merge(self, parts: list[bytes]) -> bytes:
-        moments_of_all = [moments for part in parts for moments in pickle.loads(part)]
-        return pickle.dumps([Moments.merged(moments_of_all)] if moments_of_all else [])
+    def merge(self, parts: list[list[Moments]]) -> list[Moments]:
+        moments_of_all = [moments for part in parts for moments in part]
+        return [Moments.merged(moments_of_all)] if moments_of_all else []
 
     def finish(self, merged: list[Moments]) -> None:
         if not merged:
@@ -215,8 +197,8 @@ class _Discretization(_UpdatedByKeras):
         self._build()
         return [np.asarray(self._layer.summary)]
 
-    def merge(self, parts: list[bytes]) -> bytes:
-        return pickle.dumps([each for part in parts for each in pickle.loads(part) if each.shape[1]])
+    def merge(self, parts: list[list[Any]]) -> list[Any]:
+        return [each for part in parts for each in part if each.shape[1]]
 
     def finish(self, merged: list[Any]) -> None:
         set_quantiles(self._layer, merged or self.part())
@@ -234,8 +216,8 @@ class _Tokens(_UpdatedByKeras):
         documents = lookup.token_document_counts.lookup(tokens).numpy()
         return TokenCounts(tokens, counts, documents, int(lookup.num_documents.numpy()))
 
-    def merge(self, parts: list[bytes]) -> bytes:
-        return pickle.dumps(TokenCounts.merged([pickle.loads(part) for part in parts]))
+    def merge(self, parts: list[TokenCounts]) -> TokenCounts:
+        return TokenCounts.merged(parts)
 
     def finish(self, merged: TokenCounts) -> None:
         set_tokens(self._layer, merged)

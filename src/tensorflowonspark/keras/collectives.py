@@ -19,17 +19,14 @@ import tensorflow as tf
 from tensorflowonspark.keras.hooks import wrap
 
 __all__ = [
-    "any_of",
     "assign",
     "broadcast",
-    "broadcast_text",
     "keep_options",
     "keep_remainders",
     "local_values",
     "reduced",
 ]
 
-_TEXT_BYTES = 256
 _PACK_BYTES = 1 << 26  # at most, of values that are sent together
 
 
@@ -90,19 +87,6 @@ def assign(strategy: tf.distribute.Strategy, variables: Sequence[Any], values: S
     with strategy.scope():
         for variable, value in zip(variables, values, strict=True):
             variable.assign(tf.cast(value, variable.dtype))
-
-
-def broadcast_text(strategy: tf.distribute.Strategy, is_chief: bool, text: str) -> str:
-    """Return the chief's text on all workers; it has at most 256 bytes."""
-    own = text.encode().ljust(_TEXT_BYTES, b"\0")
-    (codes,) = broadcast(strategy, is_chief, [[tf.constant(list(own), tf.int32)]])
-    return bytes(codes.numpy().tolist()).rstrip(b"\0").decode()
-
-
-def any_of(strategy: tf.distribute.Strategy, flag: bool) -> bool:
-    """Return, on all workers, whether the flag is set on any of them."""
-    (count,) = reduced(strategy, tf.distribute.ReduceOp.SUM, [[tf.constant(int(flag), tf.int32)]])
-    return int(count) > 0
 
 
 def keep_remainders(values_util: ModuleType) -> None:

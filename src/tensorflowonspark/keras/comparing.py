@@ -8,10 +8,10 @@ from typing import Any
 import google_crc32c
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.collectives import any_of, broadcast, local_values, reduced
+from tensorflowonspark.keras.collectives import local_values
+from tensorflowonspark.keras.workers import combine
 
 __all__ = ["differing_statistics"]
 
@@ -27,38 +27,36 @@ def differing_statistics(model: keras.Model) -> set[int]:
         On all workers, if anything else differs, with its name and a worker.
     """
     strategy: Any = model.distribute_strategy
-    is_chief = strategy.extended.should_checkpoint
     weights = [each for each in model.weights if "float" in str(each.dtype) or not _is_statistic(each)]
     statistics = {id(each) for each in weights if _is_statistic(each)}
     variables = [*weights, *getattr(model.optimizer, "variables", ())]
-    own = [_checksum(values[0].numpy()) for values in local_values(strategy, variables)]
-    summary = [len(own), _checksum(np.array(own))]
-    (of_chief,) = broadcast(strategy, is_chief, [[tf.constant(summary, tf.int64)]])
-    if not any_of(strategy, summary != of_chief.numpy().tolist()):
-        return set()
-
-    size = int(of_chief[0])
-    own = (own + [-1] * size)[:size]  # an optimizer that is not built has fewer
-    (of_chief,) = broadcast(strategy, is_chief, [[tf.constant(own, tf.int64)]])
-    differs = [int(mine != its) for mine, its in zip(own, of_chief.numpy().tolist(), strict=True)]
-    names = [each.path for each in variables] + ["optimizer"] * (size + 1 - len(variables))
-    harmful = [number for number, each in enumerate(variables[:size]) if differs[number] and id(each) not in statistics]
-    if len(variables) != size:
-        harmful.append(min(size, len(variables)))
-    workers = _workers(strategy)
-    places = [0] * len(workers)  # of the first difference of each worker, from 1
-    places[workers.index(f"{strategy.cluster_resolver.task_type}:{strategy.cluster_resolver.task_id}")] = (
-        harmful[0] + 1 if harmful else 0
+    values = zip(variables, local_values(strategy, variables), strict=True)
+    found = combine(
+        "model.fit", [(each.path, id(each) in statistics, _checksum(value[0])) for each, value in values], _compared
     )
-    flags = [[tf.constant(each, tf.int64)] for each in (places, differs)]
-    places, counts = (each.numpy().tolist() for each in reduced(strategy, tf.distribute.ReduceOp.SUM, flags))
-    for worker, place in zip(workers, places, strict=True):
-        if place:
-            raise SpecError(
-                f"the models of {workers[0]} and {worker} differ before the first step (in {names[place - 1]!r}): "
-                "what sets weights or the optimizer before fit must do so on all workers, with the same values"
-            )
-    return {id(each) for each, count in zip(variables, counts, strict=True) if count}
+    if isinstance(found, tuple):
+        worker, path = found
+        workers = _workers(strategy)
+        raise SpecError(
+            f"the models of {workers[0]} and {workers[worker]} differ before the first step (in {path!r}): "
+            "what sets weights or the optimizer before fit must do so on all workers, with the same values"
+        )
+    return {id(variables[place]) for place in found}
+
+
+def _compared(of_all: list[list[tuple[str, bool, int]]]) -> set[int] | tuple[int, str]:
+    """Return the places of the statistics that differ; or if anything else does, the worker and the variable."""
+    first, *others = of_all
+    differing: set[int] = set()
+    for worker, other in enumerate(others, 1):
+        places = [place for place, (mine, its) in enumerate(zip(first, other, strict=False)) if mine[2] != its[2]]
+        harmful = [path for path, is_statistic, _ in map(first.__getitem__, places) if not is_statistic]
+        if len(other) != len(first):  # an optimizer that is not built has fewer
+            harmful.append(max(first, other, key=len)[min(len(first), len(other))][0])
+        if harmful:
+            return worker, harmful[0]
+        differing.update(places)
+    return differing
 
 
 def _is_statistic(weight: Any) -> bool:
@@ -67,7 +65,7 @@ def _is_statistic(weight: Any) -> bool:
 
 
 def _checksum(value: Any) -> int:
-    return int(google_crc32c.value(np.ascontiguousarray(value).tobytes()))
+    return int(google_crc32c.value(np.ascontiguousarray(value.numpy()).tobytes()))
 
 
 def _workers(strategy: Any) -> list[str]:

@@ -10,7 +10,6 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.ml.autolog import allow_in_autolog
 from tensorflowonspark.ml.code import WithCode, code_for
 from tensorflowonspark.ml.inputs import TensorInfo
 from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_keras_model, fetch_saved_model, from_model
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from tensorflowonspark.keywords import ModelKeywords
 
 __all__ = ["KerasModel"]
-
-allow_in_autolog()
 
 
 @shows(ModelSettings)

@@ -1,12 +1,12 @@
 """Tracking of `KerasEstimator.fit`: its params, and the fitted model with its signature, in the active MLflow run."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.run_log import open_log
 from tensorflowonspark.driver.tracking import Fit, fit_parameters, scalars
-from tensorflowonspark.ml.autolog import autolog_takes_models
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import ModelParams, is_plain
 from tensorflowonspark.ml.taken_types import TakenTypes
@@ -19,6 +19,8 @@ __all__ = ["log_fitted", "parameters_of", "tracked_fit"]
 
 _MODEL_SECONDS = 30.0  # to log a model, and
 _BYTES_PER_SECOND = 2e6  # of its data
+_AUTOLOG = "mlflow.pyspark.ml"
+_MODEL = f"{KerasModel.__module__}.{KerasModel.__name__}"
 _NOT_LOGGED = ("callbacks", "clusterOptions", "customObjects", "initialModel", "model", "trainFn", "validationData")
 
 
@@ -85,7 +87,7 @@ def log_fitted(fit: Fit | None, model: KerasModel, frame: "DataFrame") -> None:
         log.log_parameters(fit.parameters)
     if not fit.epochs and model.history:
         log.log_history(model.history)
-    if not log.close() or autolog_takes_models():
+    if not log.close() or _autolog_takes_models():
         return
     name = f"{log.prefix}model".replace("/", "_")
     run_id, size = log.run_id, len(model._bundle.data)
@@ -97,3 +99,18 @@ def log_fitted(fit: Fit | None, model: KerasModel, frame: "DataFrame") -> None:
         log_stage(model, run_id, name, columns)
 
     log.call("the model", _MODEL_SECONDS + size / _BYTES_PER_SECOND, send)
+
+
+def _autolog_takes_models() -> bool:
+    """Return whether ``mlflow.pyspark.ml.autolog`` is on in this process, and logs models of this package."""
+    module = sys.modules.get(_AUTOLOG)
+    if module is None:
+        return False
+    with suppress(Exception):  # another version of MLflow
+        from mlflow.utils.autologging_utils import autologging_is_disabled, get_autologging_config
+
+        if autologging_is_disabled("pyspark.ml") or not get_autologging_config("pyspark.ml", "log_models", True):
+            return False
+        names = module._log_model_allowlist or ()
+        return any(name == _MODEL or (name.endswith("*") and _MODEL.startswith(name[:-1])) for name in names)
+    return False

@@ -1,8 +1,10 @@
-"""NodeCollectives of the workers without TensorFlow, through the driver."""
+"""Collectives of the workers without TensorFlow, through the driver."""
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from tensorflowonspark.messages import Contribution
 from tensorflowonspark.node.driver_link import Link, NodeSetup
@@ -30,7 +32,7 @@ class NodeCollectives:
     link: Link
     _numbers: "count[int]" = field(default_factory=count)
 
-    def combine(self, call: str, value: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
+    def combine(self, call: str, value: Any, merge: Callable[[list[Any]], Any]) -> Any:
         """Return the result of `merge` for all workers' values.
 
         All workers make the same calls in the same order. One whose program returns instead, or makes another call,
@@ -40,14 +42,14 @@ class NodeCollectives:
         ----------
         call : str
             The program's call, for errors; the same on all workers.
-        value : bytes
-            This worker's value.
+        value : object
+            This worker's value, which can be pickled.
         merge : callable
             Takes the values in the workers' order; runs on the first worker.
 
         Returns
         -------
-        bytes
+        object
             The merged value, the same on all workers.
         """
         collective = next(self._numbers)
@@ -55,10 +57,11 @@ class NodeCollectives:
         first, *others = [roles.index(role) for role in self.setup.spec.fed]
         self.link.send(Contribution(collective, call))
         if self.setup.number != first:
-            self._send(collective, call, value)
-            return self.link.wait_for_contribution(collective, first)
-        merged = merge([value, *(self.link.wait_for_contribution(collective, number) for number in others)])
-        self._send(collective, call, merged)
+            self._send(collective, call, pickle.dumps(value))
+            return pickle.loads(self.link.wait_for_contribution(collective, first))
+        received = [pickle.loads(self.link.wait_for_contribution(collective, number)) for number in others]
+        merged = merge([value, *received])
+        self._send(collective, call, pickle.dumps(merged))
         return merged
 
     def _send(self, collective: int, call: str, data: bytes) -> None:

@@ -9,7 +9,7 @@ from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.feeds import Feeds
-from tensorflowonspark.node.feed.files import FileFeeds
+from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.tables import FilesToRead
@@ -46,7 +46,7 @@ class FeedAccess(FileAccess):
         self._meter = TrainingMeter(link.send, nodes=len(setup.spec.roles), alone=len(setup.spec.trainers) == 1)
         self._feeds = Feeds(setup, link, server, self._meter)
         cache = server.cache if server is not None else None
-        super().__init__(setup, link, FileFeeds(setup, cache, link, self._feeds))
+        super().__init__(setup, link, FileReader(setup, cache, link, self._feeds))
         self._current: Feed | CoordinatedFeed | None = None
 
     def feeds(self) -> Iterator[Feed | CoordinatedFeed]:
@@ -208,4 +208,4 @@ class FeedAccess(FileAccess):
 
     def _find_rows(self, number: int, files: FilesToRead | None) -> Feed:
         """Return this worker's rows of a feed that the chief of a ``ParameterServerStrategy`` reads."""
-        return self._feeds.find(number) if files is None else self._file_feeds.read_for_chief(files)
+        return self._feeds.find(number) if files is None else self._file_reader.read_for_chief(files)

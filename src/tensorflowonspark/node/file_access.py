@@ -7,7 +7,7 @@ from tensorflowonspark.declarations import shows
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_splits import FileSplit, find_records, tfrecord_files
-from tensorflowonspark.node.feed.files import FileFeeds
+from tensorflowonspark.node.feed.files import FileReader
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.ps.coordinator import CoordinatedFeed
 from tensorflowonspark.tfrecords.options import ReadOptions
@@ -40,14 +40,14 @@ class FileAccess:
         Identity of the node.
     link : Link
         To the driver.
-    file_feeds : FileFeeds
+    file_reader : FileReader
         The feeds that this node reads.
     """
 
-    def __init__(self, setup: NodeSetup, link: Link, file_feeds: FileFeeds) -> None:
+    def __init__(self, setup: NodeSetup, link: Link, file_reader: FileReader) -> None:
         self._setup = setup
         self._link = link
-        self._file_feeds = file_feeds
+        self._file_reader = file_reader
 
     @overload
     def read_tfrecord(
@@ -247,8 +247,8 @@ class FileAccess:
         """Read an Iceberg table without Spark, each worker its row groups; return them as a feed over all workers.
 
         As `read_parquet`, for the files of a snapshot of the table (``pip install 'tensorflowonspark[iceberg]'``).
-        Columns that were renamed are found by their numbers, and one that an older file does not have is null, or has
-        its default.
+        Columns that were renamed are found by their numbers, one that an older file does not have is null, or has its
+        default, and rows that delete files mark are left out.
 
         Parameters
         ----------
@@ -272,8 +272,8 @@ class FileAccess:
         Raises
         ------
         SpecError
-            As from `read_parquet`; or if pyiceberg isn't installed, the table has delete files, or the fields of a
-            struct have changed.
+            As from `read_parquet`; or if pyiceberg isn't installed, the table has deletes other than by positions in
+            Parquet files, or the fields of a struct have changed.
         FeedError
             As from `read_parquet`.
 
@@ -295,6 +295,6 @@ class FileAccess:
     ) -> Feed | CoordinatedFeed:
         spec, role = self._setup.spec, self._setup.role
         if cache is None and role == spec.chief_role and role not in spec.fed:
-            complete = self._file_feeds.describe(call, splits, files.cache_limit)
+            complete = self._file_reader.describe(call, splits, files.cache_limit)
             return CoordinatedFeed(complete, self._link.passes, files=files)
-        return self._file_feeds.read(call, splits, schema, cache, files.cache_limit)
+        return self._file_reader.read(call, splits, schema, cache, files.cache_limit)

@@ -24,7 +24,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.bytecode import bytecode_problem
 from tensorflowonspark.config import Job, tf_config
 from tensorflowonspark.errors import FailureKind, did_you_mean, error_text
-from tensorflowonspark.keras import adapting, hooks, rounds, training_events
+from tensorflowonspark.keras import hooks, rounds, training_events, workers
 from tensorflowonspark.keras.jax import cluster as jax_cluster
 from tensorflowonspark.messages import Failed, Member, NodeReady, ProgramBegun, Returned, TensorFlowImported
 from tensorflowonspark.node.collectives import NodeCollectives
@@ -88,11 +88,10 @@ def run_node(pipe: Connection) -> None:
     members = link.wait_for_members()
     configure_tensorflow(members, setup)
     if setup.role in setup.spec.fed and len(setup.spec.fed) > 1:
-        collectives = NodeCollectives(setup, link)
-        adapting.connect(collectives)
+        workers.connect(NodeCollectives(setup, link))
         rounds.connect(RoundMember(setup, link))
         addresses = {member.role: member.address for member in members}
-        jax_cluster.connect(collectives, [addresses[role] for role in setup.spec.fed], setup.spec.fed.index(setup.role))
+        jax_cluster.connect([addresses[role] for role in setup.spec.fed], setup.spec.fed.index(setup.role))
     else:
         rounds.connect(None)
     if "tensorflow" not in sys.modules:

@@ -20,46 +20,22 @@ from tensorflowonspark.task.gpus import gpu_names
 __all__ = ["Fabric", "InfiniBandPort", "NcclChoice", "find_fabric", "infiniband_ports", "parse_nccl"]
 
 _DEVICES = "/sys/class/infiniband"
-_NCCL_SECONDS = 60.0
+_NCCL_SECONDS = 120.0  # most of them for the import of TensorFlow
 _PROGRAM = """
-# Sum a small array over all GPUs of this process with NCCL, whose log shows its choice.
-import ctypes, glob, site, sys
-def load(name):
-    folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
-    found = [path for folder in folders for path in sorted(glob.glob(f"{folder}/nvidia/*/lib/{name}.so.*"))]
-    for path in [*found, *(f"{name}.so{version}" for version in ("", ".2", ".13", ".12", ".11"))]:
-        try:
-            return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-        except OSError:
-            pass
-    sys.exit(f"there is no {name}.so: install tensorflow[and-cuda]")
-cuda, nccl = load("libcudart"), load("libnccl")
-cuda.cudaGetErrorString.restype = nccl.ncclGetErrorString.restype = ctypes.c_char_p
-def call(function, *arguments):
-    status = function(*arguments)
-    if status:
-        errors = cuda.cudaGetErrorString if function.__name__.startswith("cuda") else nccl.ncclGetErrorString
-        sys.exit(f"{function.__name__}: {errors(status).decode()}")
-count = ctypes.c_int()
-call(cuda.cudaGetDeviceCount, ctypes.byref(count))
-size = 1024
-float32, add = 7, 0
-communicators, buffers, streams = ((ctypes.c_void_p * count.value)() for _ in range(3))
-element = ctypes.sizeof(ctypes.c_void_p)
-call(nccl.ncclCommInitAll, communicators, count, None)
-for gpu in range(count.value):
-    call(cuda.cudaSetDevice, gpu)
-    call(cuda.cudaMalloc, ctypes.byref(buffers, gpu * element), ctypes.c_size_t(4 * size))
-    call(cuda.cudaStreamCreate, ctypes.byref(streams, gpu * element))
-call(nccl.ncclGroupStart)
-for gpu in range(count.value):
-    buffer, communicator, stream = (ctypes.c_void_p(each[gpu]) for each in (buffers, communicators, streams))
-    call(nccl.ncclAllReduce, buffer, buffer, ctypes.c_size_t(size), float32, add, communicator, stream)
-call(nccl.ncclGroupEnd)
-for gpu in range(count.value):
-    call(cuda.cudaSetDevice, gpu)
-    call(cuda.cudaDeviceSynchronize)
+# Sum a small array over all GPUs of this process as a training does, with NCCL, whose log shows its choice.
+import sys, tensorflow as tf
+if not tf.config.list_physical_devices("GPU"):
+    sys.exit("TensorFlow sees no GPU: install tensorflow[and-cuda]")
+kinds = tf.distribute.experimental
+options = kinds.CommunicationOptions(implementation=kinds.CommunicationImplementation.NCCL)
+strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+@tf.function
+def add():
+    return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.ones(1024)))
+add()
 """
+_OF_NCCL = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+_NOT_OF_NCCL = ("NCCL_DEBUG_FILE", "TF_CONFIG")
 
 
 @dataclass(frozen=True)
@@ -150,7 +126,7 @@ class Fabric:
 
 
 def find_fabric() -> Fabric:
-    """Return what connects the GPUs of this host; NCCL runs for some seconds where there is a GPU."""
+    """Return what connects the GPUs of this host; where there is a GPU, TensorFlow is started for it."""
     gpus = gpu_names()
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Fabric(gpus, infiniband_ports(Path(_DEVICES)), locked, _run_nccl() if gpus else None)
@@ -177,8 +153,8 @@ def _first_line(path: Path) -> str:
 
 def _run_nccl(command: Sequence[str] = (sys.executable, "-c", _PROGRAM)) -> NcclChoice:
     """Sum a small array over this host's GPUs with NCCL; return its choice."""
-    environment = {**os.environ, "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,P2P", "PYTHONSAFEPATH": "1"}
-    environment.pop("NCCL_DEBUG_FILE", None)
+    environment = {name: value for name, value in os.environ.items() if name not in _NOT_OF_NCCL}
+    environment |= {**_OF_NCCL, "PYTHONSAFEPATH": "1"}
     with subprocess.Popen(
         list(command), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     ) as process:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tensorflowonspark.columns import spread
 from tensorflowonspark.columns.layout import is_binary, is_list, is_text
-from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Entries, Records, Values, read_steps, read_values
+from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Encoded, Entries, Values, read_steps, read_values
 from tensorflowonspark.tfrecords.uniform import read_uniform
 from tensorflowonspark.tfrecords.wire import FEW_MESSAGES, Fields, Ints, UnfitRecords
 
@@ -37,12 +37,12 @@ def kinds_for(kind: pa.DataType) -> tuple[int, ...]:
     return (INT64,) if any(check(kind) for check in (*whole, pa.types.is_duration, pa.types.is_time64)) else ()
 
 
-def decode(records: Records, columns: list[pa.Field], sequences: bool, case_sensitive: bool = True) -> list[pa.Array]:
+def decode(records: Encoded, columns: list[pa.Field], sequences: bool, case_sensitive: bool = True) -> list[pa.Array]:
     """Return an array for each column, with a value for each record.
 
     Parameters
     ----------
-    records : Records
+    records : Encoded
         Serialised ``Example`` or ``SequenceExample`` messages.
     columns : list of pa.Field
         Names and types. A missing feature is a null. A feature without values is an empty array in a column of arrays,
@@ -77,8 +77,8 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool, case_sens
         return [_column_of(records, column, *uniform.values(column.name)) for column in columns]
     if 2 * np.count_nonzero(good) < len(good):
         return decode_any(records, columns, sequences, case_sensitive)
-    odd = decode_any(Records(records.data, records.spans.take(~good)), columns, sequences, case_sensitive)
-    usual = Records(records.data, records.spans.take(good))
+    odd = decode_any(Encoded(records.data, records.spans.take(~good)), columns, sequences, case_sensitive)
+    usual = Encoded(records.data, records.spans.take(good))
     order = pa.array(np.argsort(np.argsort(~good, kind="stable")))
     return [
         pa.concat_arrays([_column_of(usual, column, *uniform.values(column.name)), array]).take(order)
@@ -87,7 +87,7 @@ def decode(records: Records, columns: list[pa.Field], sequences: bool, case_sens
 
 
 def decode_any(
-    records: Records, columns: list[pa.Field], sequences: bool, case_sensitive: bool = True
+    records: Encoded, columns: list[pa.Field], sequences: bool, case_sensitive: bool = True
 ) -> list[pa.Array]:
     """Do the same as `decode`, by a parse of each message."""
     wanted = {column.name for column in columns}
@@ -129,7 +129,7 @@ def _is_nested(kind: pa.DataType) -> bool:
     return (element := _element(kind)) is not None and is_list(element)
 
 
-def _column(records: Records, column: pa.Field, present: Ints, messages: Fields) -> pa.Array:
+def _column(records: Encoded, column: pa.Field, present: Ints, messages: Fields) -> pa.Array:
     """Return the column of an ``Example``, or of a context."""
     if _is_nested(column.type):
         raise ValueError(f"column {column.name!r}: an Example has no arrays of arrays")
@@ -138,7 +138,7 @@ def _column(records: Records, column: pa.Field, present: Ints, messages: Fields)
     return feature.check_values(feature.read_values(messages))
 
 
-def _sequence(records: Records, column: pa.Field, context: tuple[Ints, Fields], lists: tuple[Ints, Fields]) -> pa.Array:
+def _sequence(records: Encoded, column: pa.Field, context: tuple[Ints, Fields], lists: tuple[Ints, Fields]) -> pa.Array:
     """Return the column of a ``SequenceExample``, from the context or the feature lists by its type."""
     if _is_nested(column.type):
         wrong, what = np.setdiff1d(context[0], lists[0]), "is in the context, and its column has those of feature lists"
@@ -162,7 +162,7 @@ def _sequence(records: Records, column: pa.Field, context: tuple[Ints, Fields], 
     return whole.check_values(pc.coalesce(values, feature.lists(lists[1], nested=False)))
 
 
-def _column_of(records: Records, column: pa.Field, present: Ints, values: Values) -> pa.Array:
+def _column_of(records: Encoded, column: pa.Field, present: Ints, values: Values) -> pa.Array:
     """Return a column of the values that were found in the records `present`."""
     feature = _Feature(records, column, present)
     feature.check_present()
@@ -173,7 +173,7 @@ def _column_of(records: Records, column: pa.Field, present: Ints, values: Values
 class _Feature:
     """One column of some records; `present` are the numbers of the records with the feature."""
 
-    records: Records
+    records: Encoded
     column: pa.Field
     present: Ints
 

@@ -36,8 +36,8 @@ __all__ = [
     "FLOAT",
     "INT64",
     "NAMES",
+    "Encoded",
     "Entries",
-    "Records",
     "Values",
     "packed_ints",
     "read_steps",
@@ -205,8 +205,8 @@ _FIELD_1, _FIELD_2 = 1 << 3 | LENGTH, 2 << 3 | LENGTH  # the tags of fields with
 
 
 @dataclass(frozen=True)
-class Records:
-    """Some records in a buffer.
+class Encoded:
+    """Some encoded records in a buffer.
 
     Attributes
     ----------

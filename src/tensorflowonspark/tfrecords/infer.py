@@ -19,8 +19,8 @@ from tensorflowonspark.tfrecords.examples import (
     FLOAT,
     INT64,
     NAMES,
+    Encoded,
     Entries,
-    Records,
     Values,
     read_steps,
     read_values,
@@ -244,7 +244,7 @@ def _warn_of_absent(columns: Sequence[str], splits: Iterable[RecordSplit], optio
     absent, seen, count = {same(name): name for name in columns}, set[str](), 0
     for block in _first(splits, options, options.sample_records or Options.sample_records):
         try:
-            records = Records(block.data, block.spans)
+            records = Encoded(block.data, block.spans)
             names = {*records.features.names, *records.feature_lists.names}
         except BadRecords:
             return  # reading reports it
@@ -264,7 +264,7 @@ def seen_in_block(block: Block, options: Options) -> dict[str, Seen]:
     spans = block.spans.take(np.setdiff1d(block.spans.record, block.wrong))
     while True:
         try:
-            records = Records(block.data, spans)
+            records = Encoded(block.data, spans)
             found = {name: _feature(records.features, name) for name in records.features.names}
             if options.record_type is RecordType.SEQUENCE_EXAMPLE:
                 lists = records.feature_lists

@@ -107,7 +107,7 @@ class ReadOptions:
     recursiveFileLookup : bool, optional
         Whether to read all files below a directory, without partition columns. By default False.
     maxRecordBytes : int or str, optional
-        The most bytes of a record. By default 256 MiB.
+        The most bytes of a record, by default 256 MiB; what is left of a file from a longer one on can't be read.
     pathGlobFilter : str, optional
         A wildcard that the names of files must match, as ``"*.gz"``.
     modifiedAfter, modifiedBefore : str, optional
@@ -153,27 +153,10 @@ class ReadOptions:
 class Options:
     """The options of ``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``.
 
+    Those of reading are described at `ReadOptions`, by the names that Spark's options have.
+
     Attributes
     ----------
-    record_type : RecordType
-        ``recordType``: ``Example`` (the default), ``SequenceExample`` or ``ByteArray``.
-    mode : Mode
-        ``mode``: ``FAILFAST`` (the default), ``PERMISSIVE`` or ``DROPMALFORMED``.
-    column_name_of_corrupt_record : str
-        ``columnNameOfCorruptRecord``: the column for the reason that a record can't be read, if of type string, or for
-        its bytes, if binary.
-    float_type : str
-        ``floatType``: the type of floats in an inferred schema, ``float`` (the default) or ``double``.
-    binary_features : tuple of str
-        ``binaryFeatures``: the features, separated by commas, that an inferred schema has as binary even if all their
-        values are UTF-8.
-    sample_records : int
-        ``sampleRecords``: the number of records, over all files, from which a schema is inferred; 0 for all of them.
-    split_bytes : int
-        ``splitBytes``: the size, in bytes, above which several tasks read a file.
-    max_record_bytes : int
-        ``maxRecordBytes``: the most bytes of a record, by default 256 MiB; what is left of a file from a longer one on
-        can't be read.
     compression : Compression
         ``compression`` of written files: ``none`` (the default), ``gzip`` or ``zlib``.
     partition_by : tuple of str
@@ -183,27 +166,6 @@ class Options:
         the partitions that it writes (``dynamic``).
     max_records_per_file : int
         ``maxRecordsPerFile``: the most records of a written file; 0 for any number.
-    recursive_file_lookup : bool
-        ``recursiveFileLookup``: whether to read all files below a directory, without partition columns.
-    path_glob_filter : str
-        ``pathGlobFilter``: a wildcard that the names of files must match.
-    modified_after, modified_before : str
-        ``modifiedAfter``, ``modifiedBefore``: read only files that were written later, or earlier, than a time such as
-        ``2026-11-25T08:00:00``, in the time zone of `time_zone`.
-    time_zone : str
-        ``timeZone``: by default the session's, else the machine's.
-    base_path : str
-        ``basePath``: the directory below which names of directories are partition columns; by default each path.
-    partition_column_type_inference : bool
-        ``partitionColumnTypeInference``: whether partition columns have a type that all their values fit, or are text.
-    ignore_invalid_partition_paths : bool
-        ``ignoreInvalidPartitionPaths``: whether files outside of partition directories, beside some, are left out.
-    ignore_corrupt_files : bool
-        ``ignoreCorruptFiles``: whether what can't be read of a damaged file is left out, and logged on the executor.
-    ignore_missing_files : bool
-        ``ignoreMissingFiles``: whether files that went after they were listed are left out, and logged.
-    case_sensitive : bool
-        ``caseSensitive``: whether the features of a given schema are found only if the case of letters matches.
     max_files_per_trigger : int
         ``maxFilesPerTrigger``: the most files of a micro-batch of a stream, on Spark 4.2 or newer; 0 for all.
 

@@ -13,7 +13,7 @@ from tensorflowonspark.columns import lists_as_vectors, spread
 from tensorflowonspark.columns.layout import is_binary, is_vector
 from tensorflowonspark.errors import TFRecordError
 from tensorflowonspark.tfrecords.decode import decode
-from tensorflowonspark.tfrecords.examples import Records
+from tensorflowonspark.tfrecords.examples import Encoded
 from tensorflowonspark.tfrecords.files import RecordSplit, constant
 from tensorflowonspark.tfrecords.framing import (
     HEADER_BYTES,
@@ -180,7 +180,7 @@ class _Reader:
         while True:
             good = np.setdiff1d(spans.record, list(bad)) if bad else spans.record
             try:
-                arrays = self._arrays(Records(data, spans.take(good) if bad else spans))
+                arrays = self._arrays(Encoded(data, spans.take(good) if bad else spans))
                 break
             except BadRecords as error:
                 self._refuse(bad, block, error.reasons, _OF_SCHEMA if isinstance(error, UnfitRecords) else _ADVICE)
@@ -194,7 +194,7 @@ class _Reader:
         if self._dropped:
             _log.warning("%s: %d records could not be read and were left out", self._file, self._dropped)
 
-    def _arrays(self, records: Records) -> list[pa.Array]:
+    def _arrays(self, records: Encoded) -> list[pa.Array]:
         if self._options.record_type is RecordType.BYTE_ARRAY:
             whole = gather(records.data, records.spans.start, records.spans.end)
             return [whole.cast(column.type) for column in self._features]

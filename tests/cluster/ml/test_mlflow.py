@@ -223,7 +223,8 @@ def test_restarts_and_failures_are_tags(spark, mlflow):
 @pytest.fixture
 def autolog(mlflow, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_DFS_TMP", str(tmp_path / "dfs"))  # mlflow.spark leaves its directory there
-    mlflow.pyspark.ml.autolog(log_input_examples=False, log_datasets=False, silent=False)
+    allowed = ["pyspark.ml.*", "tensorflowonspark.ml.*"]
+    mlflow.pyspark.ml.autolog(log_input_examples=False, log_datasets=False, log_model_allowlist=allowed)
     yield
     mlflow.pyspark.ml.autolog(disable=True)
 

@@ -1,8 +1,8 @@
 """What the workers of a JAX program agree on before a pass, and how batches are padded; without JAX."""
 
-import pickle
 import sys
 from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,26 +10,17 @@ from keras import tree
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import exchange
-from tensorflowonspark.keras.jax import cluster
+from tensorflowonspark.keras.jax import batches, cluster
 from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, padded
 from tensorflowonspark.node.feed.plan import plan_epoch
 
 SHAPES = (((3,), "float32"),)
 
 
-class Others:
-    """Workers that are all in this process."""
-
-    def __init__(self, *parts):
-        self.parts = [pickle.dumps(each) for each in parts]
-
-    def combine(self, call, part, merge):
-        return merge([part, *self.parts])
-
-
 def agree(own, *others, group=1):
-    jax = cluster.JaxCluster(Others(*others), ["a:1"] * (1 + len(others)), 0)
-    return agreed(jax, "fit", own, group)
+    """Agree with workers that are all in this process."""
+    with mock.patch.object(batches, "combine", lambda call, value: [value, *others]):
+        return agreed("fit", own, group)
 
 
 def test_batches_get_the_size_of_the_largest():

@@ -138,11 +138,11 @@ def test_the_one_before_is_of_no_use_if_its_rows_are_not_fed_again(tmp_path, fir
 
 
 def test_a_worker_that_does_not_see_the_chiefs_directory_is_named(tmp_path, monkeypatch):
-    agreed = bool, lambda is_chief, name: "step-00000003-of-the-chief"
-    monkeypatch.setattr(checkpoints_module, "agreement_of", lambda strategy: agreed)
+    agreed = [("step-00000003-of-the-chief", True), ("", True)]
+    monkeypatch.setattr(checkpoints_module, "combine", lambda call, own: agreed)
     words = "the chief resumes from .*/step-00000003-of-the-chief, and worker:1 finds no such checkpoint: give a direct"
     with pytest.raises(CheckpointError, match=words):
-        Checkpoints(str(tmp_path), 3, "", is_chief=False, node="worker:1")._fetch_newest("strategy", str(tmp_path), [])
+        Checkpoints(str(tmp_path), 3, "", is_chief=False, node="worker:1")._fetch_newest(True, str(tmp_path), [])
 
 
 def test_a_marker_that_names_what_is_not_its_own_is_skipped(tmp_path, caplog):

@@ -170,7 +170,7 @@ def test_files_of_different_columns_are_refused(tmp_path, second, message):
 def test_values_of_fewer_bits_are_converted(tmp_path, first, second, values):
     groups, _ = groups_of(two_files(tmp_path, {"x": first}, {"x": second}))
     assert [row["x"] for row in rows_of(groups)] == values
-    assert all(group.batches().__next__().schema == groups[0].schema for group in groups)
+    assert all(group.batches().__next__().schema == groups[0].file.schema for group in groups)
     kept, _ = groups_of(tmp_path, None, pc.field("x").is_valid())
     assert [row["x"] for row in rows_of(kept)] == [each for each in values if each is not None]
 

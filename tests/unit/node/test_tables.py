@@ -4,6 +4,7 @@ import base64
 import json
 import struct
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -241,19 +242,31 @@ def test_files_without_field_ids_are_matched_by_the_name_mapping(events, tmp_pat
         read("iceberg", iceberg(events.metadata_location))
 
 
-def test_delete_files_of_an_iceberg_table_are_refused(events, monkeypatch):
+@pytest.mark.parametrize("form", ["PARQUET", "PUFFIN"])
+def test_rows_in_the_delete_files_of_an_iceberg_table_are_left_out(events, tmp_path, monkeypatch, form):
+    from pyiceberg.manifest import FileFormat
     from pyiceberg.table import DataScan
 
     plan = DataScan.plan_files
+    paths = {task.file.partition[0]: task.file.file_path for task in events.scan().plan_files()}
+    positions = pa.array([2, 0, 1], pa.int64())
+    deletes = []
+    for number, deleted in enumerate(([paths[1], paths[1], paths[3]], [paths[2], paths[1], "file:///other"])):
+        pq.write_table(pa.table({"file_path": deleted, "pos": positions}), tmp_path / f"deletes-{number}")
+        deletes.append(SimpleNamespace(file_path=f"file://{tmp_path}/deletes-{number}", file_format=FileFormat[form]))
 
     def with_deletes(scan):
         for task in plan(scan):
-            task.delete_files = {task.file}
+            task.delete_files = deletes
             yield task
 
     monkeypatch.setattr(DataScan, "plan_files", with_deletes)
-    with pytest.raises(SpecError, match=r"\.parquet deleted in delete files, which ctx.read_iceberg does not read"):
-        read("iceberg", iceberg(events.metadata_location))
+    if form == "PUFFIN":
+        with pytest.raises(SpecError, match=r"deletes-0 is a file of PUFFIN, and not of Parquet"):
+            read("iceberg", iceberg(events.metadata_location))
+        return
+    rows, _ = read("iceberg", iceberg(events.metadata_location))
+    assert [row["id"] for row in rows] == [1, 3, 4, 6]
 
 
 def test_a_struct_whose_fields_have_changed_is_refused(catalog):

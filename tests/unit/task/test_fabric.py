@@ -62,6 +62,18 @@ def test_why_nccl_did_not_run(program, problem):
     assert fabric._run_nccl([sys.executable, "-c", program]).problem == problem
 
 
+@pytest.mark.slow
+def test_a_tensorflow_that_sees_no_gpu_is_the_problem(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert fabric._run_nccl().problem == "TensorFlow sees no GPU: install tensorflow[and-cuda]"
+
+
+@pytest.mark.slow
+def test_the_program_that_calls_nccl_runs_on_cpus(monkeypatch):
+    program = fabric._PROGRAM.replace('list_physical_devices("GPU")', 'list_physical_devices("CPU")')
+    assert fabric._run_nccl([sys.executable, "-c", program]) == NcclChoice()
+
+
 def test_nccl_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr(fabric, "_NCCL_SECONDS", 0.2)
     assert fabric._run_nccl([sys.executable, "-c", "import time; time.sleep(60)"]).problem == "it took more than 0.2 s"

@@ -6,7 +6,6 @@ data begins, the workers compare the shapes of their first batches and their num
 padded to the size of the first with rows of weight -0.0, as feeds pad them (`padding` leaves them out).
 """
 
-import pickle
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.jax.cluster import JaxCluster, current
+from tensorflowonspark.keras.workers import combine
 
 __all__ = ["FirstBatch", "agreed", "equal_batches_of_all", "padded", "reads_data_for", "take_batches_of_feeds"]
 
@@ -68,13 +68,11 @@ class FirstBatch:
     contents: int = 0
 
 
-def agreed(cluster: JaxCluster, call: str, own: FirstBatch, group: int) -> int:
+def agreed(call: str, own: FirstBatch, group: int) -> int:
     """Return the number of rows of each batch, on which all workers agree.
 
     Parameters
     ----------
-    cluster : JaxCluster
-        The workers.
     call : str
         The method that begins the pass.
     own : FirstBatch
@@ -87,8 +85,7 @@ def agreed(cluster: JaxCluster, call: str, own: FirstBatch, group: int) -> int:
     SpecError
         If the workers' batches do not fit together; the error names the workers, and what differs.
     """
-    merged = cluster.workers.combine(f"model.{call}", pickle.dumps(own), pickle.dumps)
-    all_of = [pickle.loads(each) for each in pickle.loads(merged)]
+    all_of = combine(f"model.{call}", own)
     _check_equal(call, "numbers of steps", [each.steps for each in all_of])
     _check_equal(call, "shapes and types", [each.shapes for each in all_of])
     if not own.rows:
@@ -202,7 +199,7 @@ def _global_batches(trainer: Any, cluster: JaxCluster, iterator: Any, distributi
             )
         yield trainer._distribute_data(batch, layouts)
     if rows is None:
-        agreed(cluster, call, FirstBatch(0, steps, ()), 1)
+        agreed(call, FirstBatch(0, steps, ()), 1)
 
 
 def _batches(trainer: Any, iterator: Any, adds_weights: bool) -> Iterator[Any]:
@@ -227,7 +224,7 @@ def _begin(trainer: Any, cluster: JaxCluster, call: str, distribution: Any, batc
         tuple((tuple(each.shape[1:]), str(each.dtype)) for each in arrays),
         _checksum(arrays) if group > 1 else 0,
     )
-    rows = agreed(cluster, call, first, group)
+    rows = agreed(call, first, group)
     parts = max(1, replicas // processes)  # of this worker, one for each of its devices along the batch axis
     return -(-rows // parts) * parts if jax.local_device_count() > 1 else rows
 

@@ -12,17 +12,18 @@ import atexit
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import keras_backend, wrap
+from tensorflowonspark.keras.workers import combine
 
 __all__ = [
     "ALONE",
@@ -43,21 +44,12 @@ _SEEDS = 10**9
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")
 
 
-class JaxWorkers(Protocol):
-    """The workers that train together."""
-
-    def combine(self, call: str, part: bytes, merge: Callable[[list[bytes]], bytes]) -> bytes:
-        """Return the merge of all workers' parts, which are in the workers' order; all workers must call it."""
-
-
 @dataclass
 class JaxCluster:
     """The processes of one JAX program.
 
     Attributes
     ----------
-    workers : JaxWorkers
-        The collectives of these processes.
     addresses : sequence of str
         ``host:port`` of each process; JAX's coordinator is at the first.
     index : int
@@ -68,7 +60,6 @@ class JaxCluster:
         A random number that all processes have.
     """
 
-    workers: JaxWorkers
     addresses: Sequence[str]
     index: int
     started: bool = False
@@ -85,8 +76,7 @@ class JaxCluster:
         if self.started:
             return
         self.started = True
-        own = (int.from_bytes(os.urandom(4), "big") % _SEEDS).to_bytes(4, "big")
-        self.seed = int.from_bytes(self.workers.combine("import jax", own, lambda parts: parts[0]), "big")
+        self.seed = combine("import jax", int.from_bytes(os.urandom(4), "big") % _SEEDS)[0]
         initialize = jax.distributed.initialize
         options = {
             "cluster_detection_method": "deactivate",
@@ -113,13 +103,11 @@ _clusters: list[JaxCluster] = []  # one in a node that trains with others, else 
 _chosen = [False]  # whether the program has set a distribution, or none
 
 
-def connect(workers: JaxWorkers, addresses: Sequence[str], index: int) -> None:
+def connect(addresses: Sequence[str], index: int) -> None:
     """Make this process one of several in one JAX program, as soon as Keras uses JAX.
 
     Parameters
     ----------
-    workers : JaxWorkers
-        The collectives of the workers.
     addresses : sequence of str
         ``host:port`` of each worker.
     index : int
@@ -127,7 +115,7 @@ def connect(workers: JaxWorkers, addresses: Sequence[str], index: int) -> None:
     """
     if os.environ.get(ALONE, "0") not in ("", "0"):
         return
-    _clusters[:] = [JaxCluster(workers, addresses, index)]
+    _clusters[:] = [JaxCluster(addresses, index)]
     cluster = _clusters[0]
 
     def on_jax(jax: ModuleType) -> None:

@@ -22,7 +22,6 @@ __all__ = [
     "is_sharded",
     "keep_shares",
     "local_array",
-    "local_rows",
     "on_this_process",
     "place_without_exchange",
     "placed",
@@ -77,18 +76,6 @@ def is_sharded(value: Any) -> bool:
 def local_array(value: Any) -> Any:
     """Return an array that each process has as one of this process alone, without a copy."""
     return value.addressable_data(0) if _spans_processes(value) else value
-
-
-def local_rows(value: Any) -> Any:
-    """Return the rows of this process of an array that is divided by rows, as a NumPy array."""
-    if not _spans_processes(value):
-        return np.asarray(value)
-    if value.is_fully_replicated:
-        return np.asarray(value.addressable_data(0))
-    parts: dict[int, Any] = {}  # by their first row; devices that share rows have them all
-    for shard in value.addressable_shards:
-        parts.setdefault(shard.index[0].start or 0, shard.data)
-    return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
 
 
 def gathered(value: Any) -> Any:

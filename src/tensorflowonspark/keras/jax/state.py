@@ -7,8 +7,6 @@ one by one, and divided anew when they are read.
 
 import io
 import json
-import pickle
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,9 @@ import numpy as np
 
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.archives import open_archive, write_archive
-from tensorflowonspark.keras.jax.cluster import JaxCluster, current
 from tensorflowonspark.keras.jax.placement import assign, gathered, is_sharded
 
-__all__ = ["JaxState", "Together", "is_state"]
+__all__ = ["JaxState", "is_state"]
 
 _FILE, _VARIABLES = "state.zip", "variables.json"
 
@@ -122,36 +119,3 @@ def _check_fit(written: list[dict[str, Any]], variables: list[Any], source: str)
         f"{source} does not fit the program's model: train the one that wrote it, give another directory, or remove "
         f"this one to start from the beginning ({differing})"
     )
-
-
-class Together:
-    """The workers that restore a checkpoint together: the agreement on the chief's choice.
-
-    Parameters
-    ----------
-    cluster : JaxCluster
-        The workers.
-    """
-
-    def __init__(self, cluster: JaxCluster) -> None:
-        self._cluster = cluster
-
-    @classmethod
-    def current(cls) -> "Together | None":
-        """Return the workers of this process's program; None if it is alone."""
-        cluster = current()
-        return None if cluster is None else cls(cluster)
-
-    def broadcast_text(self, _is_chief: bool, text: str) -> str:
-        """Return the chief's text, which is the first worker's."""
-        return str(self._combined(text, lambda values: values[0]))
-
-    def any_of(self, flag: bool) -> bool:
-        """Return whether the flag is set on any worker."""
-        return bool(self._combined(flag, any))
-
-    def _combined(self, value: Any, choose: Callable[[list[Any]], Any]) -> Any:
-        def merge(parts: list[bytes]) -> bytes:
-            return pickle.dumps(choose([pickle.loads(each) for each in parts]))
-
-        return pickle.loads(self._cluster.workers.combine("the checkpoint's restore", pickle.dumps(value), merge))

@@ -7,7 +7,6 @@
 """
 
 import inspect
-import pickle
 import warnings
 import zlib
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from tensorflowonspark.keras.jax.padding import skip_padding
 from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
 from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
+from tensorflowonspark.keras.workers import combine
 
 __all__ = ["multiply_class_weights", "repair_trainer"]
 
@@ -82,11 +82,11 @@ def _callbacks_of_worker(trainer: Any, cluster: JaxCluster, model: Any, callback
         )
     writing = tuple(getattr(module, name) for name in _WRITING)
     kept = [each for each in given if not (cluster.index and isinstance(each, writing))]
-    comparing = module.LambdaCallback(on_train_begin=lambda _: _compare(cluster, model))
+    comparing = module.LambdaCallback(on_train_begin=lambda _: _compare(model))
     return replaced(model, callbacks, [comparing, *kept])
 
 
-def _compare(cluster: JaxCluster, model: Any) -> None:
+def _compare(model: Any) -> None:
     """Refuse to train models that differ from worker to worker, once for each model.
 
     Raises
@@ -98,8 +98,7 @@ def _compare(cluster: JaxCluster, model: Any) -> None:
         return
     object.__setattr__(model, _COMPARED, True)
     own = [(each.path, tuple(each.shape), _checksum(each.value)) for each in model.variables]
-    merged = cluster.workers.combine("model.fit", pickle.dumps(own), pickle.dumps)
-    first, *others = [pickle.loads(each) for each in pickle.loads(merged)]
+    first, *others = combine("model.fit", own)
     for worker, other in enumerate(others, 1):
         pairs = list(zip(first, other, strict=False))
         path = next((mine[0] for mine, its in pairs if mine[1:] != its[1:]), None)

@@ -16,10 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError, SpecError
+from tensorflowonspark.keras.workers import combine
 from tensorflowonspark.node.checkpoint.mirror import Mirror
 from tensorflowonspark.node.checkpoint.parts import StateParts, divided_objects
 from tensorflowonspark.node.checkpoint.position import ResumePosition
-from tensorflowonspark.node.checkpoint.state import agreement_of, read_state, strategy_of, write_state
+from tensorflowonspark.node.checkpoint.state import is_shared, read_state, write_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints"]
 
-_ERROR = "!"  # broadcast in place of a name, if the chief can read no checkpoint
+_RESTORE = "the checkpoint's restore"
 
 
 class Checkpoints:
@@ -85,7 +86,7 @@ class Checkpoints:
             raise SpecError(f"keep={keep}: at least one checkpoint must be kept")
         self.directory = directory
         self._store = CheckpointStore(directory, keep)
-        self._parts = StateParts(self._store, is_chief, node)
+        self._parts = StateParts(self._store, node)
         self._scratch = scratch or None
         self._is_chief = is_chief
         self._node = node
@@ -188,10 +189,9 @@ class Checkpoints:
         beside : callable, optional
             Reads what `_save` was given to write, from the checkpoint's local directory; its path is for errors.
         """
-        strategy = strategy_of(state)
         with ExitStack() as stack:
             local = stack.enter_context(TemporaryDirectory(prefix="tfos-", dir=self._scratch))
-            saved = self._fetch_newest(strategy, local, divided_objects(state))
+            saved = self._fetch_newest(is_shared(state), local, divided_objects(state))
             source = f"{self.directory}/{saved.name}" if saved else ""
             if saved and read_state(state, local, self._node, source, is_built=is_built):
                 # TensorFlow reads the values of variables that don't exist yet when they are created.
@@ -339,21 +339,20 @@ class Checkpoints:
         if self._mirror is not None and self._is_chief:
             self._mirror.update()
 
-    def _fetch_newest(self, strategy: Any, local: str, divided: Sequence[Any]) -> SavedCheckpoint | None:
+    def _fetch_newest(self, shared: bool, local: str, divided: Sequence[Any]) -> SavedCheckpoint | None:
         """Copy the newest complete checkpoint to this machine; for workers that train together, the chief's choice.
 
         Objects that are `divided` among the workers take their parts from it.
         """
-        if strategy is None:
+        if not shared:
             while saved := self._usable(self._store.fetch_newest(local)):
                 if self._parts.read(saved, divided):
                     break
             return saved
-        any_of, broadcast_text = agreement_of(strategy)
         while True:
             found, problem = self._chiefs_choice() if self._is_chief else (None, None)
-            name = broadcast_text(self._is_chief, _ERROR if problem else found.name if found else "")
-            if name == _ERROR:
+            name, readable = combine(_RESTORE, (found.name if found else "", problem is None))[0]
+            if not readable:
                 raise problem or CheckpointError(f"the chief can read no checkpoint in {self.directory}")
             if not name:
                 return None
@@ -364,7 +363,7 @@ class Checkpoints:
                     f"the chief resumes from {self.directory}/{name}, and {self._node} finds no such checkpoint: give "
                     "a directory that all nodes see, and each training its own"
                 )
-            if not any_of(not read):  # and so all have it
+            if combine(_RESTORE, read, all):
                 return found
             self._store.skip(name, "another worker could not read it")
 

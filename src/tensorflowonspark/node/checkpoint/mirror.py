@@ -1,6 +1,6 @@
 """A local directory whose files are copied to any file system, for writers that need a local path."""
 
-import shutil
+import os
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,7 +65,7 @@ class Mirror:
         if local.is_dir():
             self._store(name).add(str(local), 0)
         elif local.exists():
-            storage.publish(target, partial(_copy_file, local), self._scratch)
+            storage.publish(target, partial(os.symlink, local), self._scratch)
         else:
             self._store(name).clear()
             storage.remove(target)
@@ -78,7 +78,3 @@ def _fingerprint(path: Path) -> frozenset[tuple[str, int, int]]:
     """Return the name, time and size of each file, which differ after a write."""
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     return frozenset((str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in files)
-
-
-def _copy_file(source: Path, target: str) -> None:
-    shutil.copyfile(source, target)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.keras.jax.state import is_state
-from tensorflowonspark.node.checkpoint.state import agreement_of, strategy_of
+from tensorflowonspark.keras.workers import combine
+from tensorflowonspark.node.checkpoint.state import is_shared
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
 
 if TYPE_CHECKING:
@@ -49,15 +50,12 @@ class StateParts:
     ----------
     store : CheckpointStore
         The checkpoints.
-    is_chief : bool
-        Whether this node names them.
     node : str
         This node's name, as in ``worker:0``.
     """
 
-    def __init__(self, store: CheckpointStore, is_chief: bool, node: str) -> None:
+    def __init__(self, store: CheckpointStore, node: str) -> None:
         self._store = store
-        self._is_chief = is_chief
         self._node = node
 
     def write(self, state: "tf.train.Checkpoint", step: int) -> str:
@@ -71,17 +69,16 @@ class StateParts:
         divided = divided_objects(state)
         if not divided:
             return ""
-        strategy = strategy_of(state)
-        any_of, broadcast_text = agreement_of(strategy)
+        shared = is_shared(state)
         name = self._store.new_name(step)
-        if strategy is not None:
-            name = broadcast_text(self._is_chief, name)
+        if shared:
+            name = combine("the checkpoint's save", name)[0]
         problem: CheckpointError | None = None
         try:
             self._store.add_parts(name, self._node, chain.from_iterable(each.shard_parts() for each in divided))
         except CheckpointError as error:
             problem = error
-        if strategy is not None and any_of(problem is not None) and problem is None:
+        if shared and combine("the checkpoint's save", problem is not None, any) and problem is None:
             problem = CheckpointError(f"another worker could not write its parts of {self._store.directory}/{name}")
         if problem:
             raise problem

@@ -1,16 +1,15 @@
 """The state of a program in local files: written, read, and checked against the program's variables."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import CheckpointError
-from tensorflowonspark.keras.jax.state import JaxState, Together, is_state
+from tensorflowonspark.keras.jax.cluster import current
+from tensorflowonspark.keras.jax.state import JaxState, is_state
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["agreement_of", "read_state", "strategy_of", "write_state"]
+__all__ = ["is_shared", "read_state", "write_state"]
 
 _PREFIX = "state"
 _REASON_LENGTH = 400  # characters of TensorFlow's reason
@@ -83,10 +82,10 @@ def read_state(state: Any, directory: str, node: str, source: str, *, is_built: 
     return False
 
 
-def strategy_of(state: Any) -> Any:
-    """Return the strategy (or on JAX the workers) with which workers train these variables together, or None."""
+def is_shared(state: Any) -> bool:
+    """Return whether workers train these variables together."""
     if is_state(state):
-        return Together.current()
+        return current() is not None
     import tensorflow as tf
 
     for each in [None, *tf.train.TrackableView(state).descendants()]:
@@ -94,17 +93,8 @@ def strategy_of(state: Any) -> Any:
         variable = each if isinstance(each, tf.Variable) else getattr(each, "value", None)
         strategy = tf.distribute.get_strategy() if each is None else getattr(variable, "distribute_strategy", None)
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            return strategy
-    return None
-
-
-def agreement_of(strategy: Any) -> tuple[Callable[[bool], bool], Callable[[bool, str], str]]:
-    """Return the functions ``any_of`` and ``broadcast_text`` of workers that train together (`strategy_of`)."""
-    if isinstance(strategy, Together):
-        return strategy.any_of, strategy.broadcast_text
-    from tensorflowonspark.keras.collectives import any_of, broadcast_text
-
-    return partial(any_of, strategy), partial(broadcast_text, strategy)
+            return True
+    return False
 
 
 def _io_options(node: str) -> "tf.train.CheckpointOptions":

@@ -153,11 +153,10 @@ class CheckpointStore:
 
     def check_writable(self) -> None:
         """Check that the directory can be written, before hours of training."""
-        probe = f"{self._root}/.probe-{uuid.uuid4().hex}"
+        probe = f".probe-{uuid.uuid4().hex}"
         with self._explained("written", _ADVICE):
-            self._files.makedirs(self._root, exist_ok=True)
-            self._files.pipe_file(probe, b"?")
-            self._files.rm_file(probe)
+            self._write(probe, b"?")
+            self._files.rm_file(f"{self._root}/{probe}")
 
     def new_name(self, step: int) -> str:
         """Return the name of a checkpoint to be written after a step."""
@@ -182,13 +181,10 @@ class CheckpointStore:
             **position,
             checksums={**checksums, **{part: checksum for part, (_, checksum) in parts.items()}},
         )
-        target = f"{self._root}/{saved.name}"
         with self._explained("written", _ADVICE):
             for each in sizes:
-                remote = f"{target}/{each}"
-                self._files.makedirs(remote.rpartition("/")[0], exist_ok=True)
-                self._files.put_file(str(Path(local, each)), remote)
-            self._files.pipe_file(f"{target}/{_MARKER}", _text(saved))
+                self._write(f"{saved.name}/{each}", Path(local, each))
+            self._write(f"{saved.name}/{_MARKER}", _text(saved))
             self._prune({each.name for each in [*before, saved][-self.keep :]})
         return saved
 
@@ -205,14 +201,20 @@ class CheckpointStore:
             File names, which differ from those of other workers, and contents.
         """
         listed: dict[str, tuple[int, int]] = {}
-        root = f"{self._root}/{name}"
         with self._explained("written", _ADVICE):
             for part, contents in parts:
                 listed[f"{_PARTS}/{part}"] = len(contents), int(google_crc32c.value(contents))
-                self._files.makedirs(f"{root}/{_PARTS}/{part}".rpartition("/")[0], exist_ok=True)
-                self._files.pipe_file(f"{root}/{_PARTS}/{part}", contents)
-            self._files.makedirs(f"{root}/{_LISTS}", exist_ok=True)
-            self._files.pipe_file(f"{root}/{_LISTS}/{worker.replace(':', '-')}.json", json.dumps(listed).encode())
+                self._write(f"{name}/{_PARTS}/{part}", contents)
+            self._write(f"{name}/{_LISTS}/{worker.replace(':', '-')}.json", json.dumps(listed).encode())
+
+    def _write(self, path: str, contents: bytes | Path) -> None:
+        """Write a file below the directory: bytes, or what a file of this machine has."""
+        remote = f"{self._root}/{path}"
+        self._files.makedirs(remote.rpartition("/")[0], exist_ok=True)
+        if isinstance(contents, Path):
+            self._files.put_file(str(contents), remote)
+        else:
+            self._files.pipe_file(remote, contents)
 
     def _listed_parts(self, name: str) -> dict[str, tuple[int, int]]:
         """Return the size and checksum of each part of a checkpoint, by its path."""

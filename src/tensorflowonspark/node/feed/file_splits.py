@@ -1,6 +1,5 @@
 """Splits of files, which the nodes read themselves: their division among workers, and those of TFRecord files."""
 
-import base64
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -149,8 +148,7 @@ def tfrecord_files(
     options: Mapping[str, Any],
 ) -> FilesToRead:
     """Return what a program asks for by the arguments of ``ctx.read_tfrecord``, as it can be sent to workers."""
-    text = None if schema is None else base64.b64encode(arrow_schema(schema).serialize()).decode()
-    source = {"paths": list(paths), "schema": text, "options": dict(options)}
+    source = {"paths": list(paths), "schema": None if schema is None else arrow_schema(schema), "given": dict(options)}
     return FilesToRead(TFRECORD, source, columns, None, cache_limit)
 
 
@@ -164,9 +162,7 @@ def find_records(files: FilesToRead) -> tuple[list[Records], pa.Schema]:
     TFRecordError
         If the first records can't be read.
     """
-    text = files.source["schema"]
-    schema = None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-    return tfrecord_splits(files.source["paths"], schema, files.columns, files.source["options"])
+    return tfrecord_splits(columns=files.columns, **files.source)
 
 
 def tfrecord_splits(

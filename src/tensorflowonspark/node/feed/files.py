@@ -40,14 +40,14 @@ from tensorflowonspark.node.feed.row_groups import RowGroup
 from tensorflowonspark.node.feed.tables import FilesToRead, find_row_groups
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 
-__all__ = ["FileFeeds"]
+__all__ = ["FileReader"]
 
 Shares = Mapping[int, Sequence[RowGroup]]  # row groups by node number
 _READERS = 4  # splits read at a time: network and disk wait for each other, and decoding is native code
 
 
 @dataclass
-class FileFeeds:
+class FileReader:
     """The feeds of one node that are read from files.
 
     Attributes
@@ -176,7 +176,7 @@ class FileFeeds:
 
     def _agree_on_rows(self, feed: int, call: str, groups: list[RowGroup]) -> list[RowGroup]:
         """Wait until all workers have listed the same row groups; return those with rows that pass the filter."""
-        if groups[0].filter is None:
+        if groups[0].file.filter is None:
             self._agree(feed, call, groups)
             return groups
         share = self._own_share(groups)

@@ -1,7 +1,5 @@
 """Row filters: expressions of Arrow on the columns of files, which need not be among the columns that are read."""
 
-import base64
-import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +9,7 @@ import pyarrow.compute as pc
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["RowFilter", "filter_from_text", "filter_to_text"]
+__all__ = ["RowFilter"]
 
 
 @dataclass(frozen=True)
@@ -96,19 +94,3 @@ def _needed(expression: Any, schema: pa.Schema, names: Sequence[str]) -> list[st
             return list(names)
     half = len(names) // 2
     return _needed(expression, schema, names[:half]) + _needed(expression, schema, names[half:])
-
-
-def filter_to_text(expression: Any) -> str | None:
-    """Return an expression as text, for a request from the chief to the workers.
-
-    Examples
-    --------
-    >>> filter_from_text(filter_to_text(pc.field("x") > 3))
-    <pyarrow.compute.Expression (x > 3)>
-    """
-    return None if expression is None else base64.b64encode(pickle.dumps(expression)).decode()
-
-
-def filter_from_text(text: str | None) -> Any:
-    """Return the expression of a text."""
-    return None if text is None else pickle.loads(base64.b64decode(text))

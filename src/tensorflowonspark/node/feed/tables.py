@@ -1,16 +1,22 @@
 """Parquet files, and Delta and Iceberg tables, by the request of a program; their libraries are optional."""
 
+import base64
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.feed.file_columns import FIELD_ID, DataFile, ParquetFiles, constant_of, parquet_files
-from tensorflowonspark.node.feed.row_filters import filter_from_text, filter_to_text
 from tensorflowonspark.node.feed.row_groups import RowGroup, row_groups
 
 __all__ = ["FilesToRead", "find_row_groups"]
@@ -37,14 +43,14 @@ class FilesToRead(NamedTuple):
         given = {name: self.source.get(name) for name in ("version", "snapshot")} | {"filter": self.filter}
         return "".join(f", {name}={value}" for name, value in given.items() if value is not None)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
-        return {**self._asdict(), "filter": filter_to_text(self.filter)}
+    def to_json(self) -> str:
+        """Return it as JSON can hold it, for a request from the chief to the workers."""
+        return base64.b64encode(pickle.dumps(self)).decode()
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> "FilesToRead":
+    def from_json(cls, text: str) -> "FilesToRead":
         """Return what `to_json` was called on."""
-        return cls(**{**given, "filter": filter_from_text(given["filter"])})
+        return cls(*pickle.loads(base64.b64decode(text)))
 
 
 def find_row_groups(files: FilesToRead) -> tuple[list[RowGroup], pa.Schema, FilesToRead]:
@@ -126,6 +132,7 @@ def _deletion_vectors(table: str, found: Any) -> dict[str, pa.BooleanArray]:
 
 
 _FILE_ACCESS = "py-io-impl"  # a property of pyiceberg
+_DELETE_FILES_AT_A_TIME = 16
 _KNOWN_ACCESS = ("pyiceberg.io.fsspec.FsspecFileIO", "pyiceberg.io.pyarrow.PyArrowFileIO")
 _pyiceberg = threading.Lock()  # while a name of its is replaced
 
@@ -143,20 +150,22 @@ def _iceberg(
         if schema_id is not None:
             schema = found.schemas()[schema_id]
         tasks = list(found.scan(snapshot_id=chosen).plan_files()) if chosen is not None else []
-    except (NoSuchTableError, OSError, ValueError) as error:
+        for each in (file for task in tasks for file in (task.file, *task.delete_files)):
+            if each.file_format.name != "PARQUET":
+                raise SpecError(f"{each.file_path} is a file of {each.file_format.name}, and not of Parquet")
+        fields = schema.as_arrow()
+        paths = sorted({each.file_path for task in tasks for each in task.delete_files})
+        with ThreadPoolExecutor(_DELETE_FILES_AT_A_TIME) as readers:
+            deletes = dict(zip(paths, readers.map(_read_deletes, paths), strict=True))
+        files = [
+            DataFile(each.file.file_path, _identities(found, each.file, fields), _not_deleted(each, deletes))
+            for each in sorted(tasks, key=lambda each: str(each.file.file_path))
+        ]
+    except (NoSuchTableError, NotImplementedError, OSError, IndexError, ValueError, pa.ArrowException) as error:
         raise SpecError(f"{table} can't be read as an Iceberg table: {error}") from error
-    for each in tasks:
-        if each.delete_files:
-            raise SpecError(
-                f"{table} has rows of {each.file.file_path} deleted in delete files, which ctx.read_iceberg does not "
-                "read: compact the table (CALL catalog.system.rewrite_data_files), or feed it by Spark (cluster.train)"
-            )
-        if each.file.file_format.name != "PARQUET":
-            raise SpecError(f"{each.file.file_path} is a file of {each.file.file_format.name}, and not of Parquet")
-    fields = schema.as_arrow()
     mapping = found.name_mapping()
     return ParquetFiles(
-        [DataFile(each.file.file_path, _identities(found, each.file, fields)) for each in _by_path(tasks)],
+        files,
         fields,
         defaults={
             each.name: constant_of(each.initial_default, fields.field(each.name).type)
@@ -218,8 +227,24 @@ def _snapshot_of(found: Any, snapshot: int | str | None) -> tuple[int | None, An
     return int(known.snapshot_id), schema
 
 
-def _by_path(tasks: Sequence[Any]) -> list[Any]:
-    return sorted(tasks, key=lambda each: str(each.file.file_path))
+def _read_deletes(path: str) -> pa.Table:
+    """Return the files and positions of the rows that a delete file marks."""
+    files, within = storage.file_system(path)
+    with files.open(within, "rb") as file:
+        return pq.read_table(file, columns=["file_path", "pos"])
+
+
+def _not_deleted(task: Any, deletes: Mapping[str, pa.Table]) -> pa.BooleanArray | None:
+    """Return whether each row of a data file is part of the table, by the positions in its delete files; None for all.
+
+    pyiceberg refuses delete files of other kinds; its own scan would read each data file as a whole.
+    """
+    if not task.delete_files:
+        return None
+    kept = np.ones(task.file.record_count, np.bool_)
+    for table in (deletes[each.file_path] for each in task.delete_files):
+        kept[table.filter(pc.equal(table["file_path"], task.file.file_path))["pos"].to_numpy()] = False
+    return pa.array(kept)
 
 
 def _identities(found: Any, file: Any, fields: pa.Schema) -> dict[str, pa.Scalar]:

@@ -14,7 +14,7 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError, TFRecordError
 from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.encode import encode
-from tensorflowonspark.tfrecords.examples import Records
+from tensorflowonspark.tfrecords.examples import Encoded
 from tensorflowonspark.tfrecords.framing import BLOCK_BYTES, Block
 from tensorflowonspark.tfrecords.functions import read_tfrecord, write_files
 from tensorflowonspark.tfrecords.infer import Seen, check_written, columns_of, merged, seen_in_block
@@ -229,7 +229,7 @@ def _block(messages: Sequence[bytes], offset: int) -> Block:
 
 def _rows(block: Block, columns: list[pa.Field]) -> Iterable[tuple[Any, ...]]:
     try:
-        arrays = decode(Records(block.data, block.spans), columns, sequences=False)
+        arrays = decode(Encoded(block.data, block.spans), columns, sequences=False)
     except BadRecords as bad:
         record, (position, reason) = min(bad.reasons.items())
         offset = position - int(block.spans.start[record])

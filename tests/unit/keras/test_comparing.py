@@ -1,0 +1,31 @@
+"""What differs between the models of several workers before their first step."""
+
+import pytest
+
+from tensorflowonspark.keras.comparing import _compared
+
+FIRST = [("dense/kernel", False, 1), ("normal/moving_mean", True, 2), ("adam/iteration", False, 3)]
+
+
+def other(place, checksum):
+    return [(path, of, checksum if at == place else known) for at, (path, of, known) in enumerate(FIRST)]
+
+
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        ([], set()),
+        ([FIRST, FIRST], set()),
+        ([other(1, 9), FIRST], {1}),
+        ([FIRST, other(0, 9)], (2, "dense/kernel")),
+        ([other(1, 9), other(2, 9)], (2, "adam/iteration")),
+        ([[("other/name", *rest) for _, *rest in FIRST]], set()),
+        ([FIRST[:2]], (1, "adam/iteration")),  # its optimizer is not built
+    ],
+)
+def test_a_difference_is_one_of_statistics_or_names_the_worker_and_the_variable(others, found):
+    assert _compared([FIRST, *others]) == found
+
+
+def test_an_optimizer_that_the_first_worker_lacks_is_named():
+    assert _compared([FIRST[:2], FIRST]) == (1, "adam/iteration")
