@@ -10,7 +10,7 @@ from keras import tree
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras import exchange
-from tensorflowonspark.keras.jax import batches, cluster
+from tensorflowonspark.keras.jax import batches
 from tensorflowonspark.keras.jax.batches import FirstBatch, agreed, padded
 from tensorflowonspark.node.feed.plan import plan_epoch
 
