@@ -555,16 +555,18 @@ class Monitor(Roster):
 
     def present_advice(self) -> str | None:
         """Return what bounds the training at present; None if that is not certain."""
-        in_step = not (self.spec.num_ps or self._restarts_nodes)
         with self.lock:
-            return training_advice(self.fed(), self.metrics, in_step=in_step)
+            return self._advice()
 
     def take_advice(self) -> str | None:
         """Return what bounded the training that has ended, once; None if that is not certain."""
         with self.lock:
-            found = self.present_advice()
+            found = self._advice()
             self.metrics.forget_paces()
             return found
+
+    def _advice(self) -> str | None:
+        return training_advice(self.fed(), self.metrics, in_step=not (self.spec.num_ps or self._restarts_nodes))
 
     def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
         """Wait for a condition; return whether it holds, at the latest when the time is over.

@@ -241,3 +241,32 @@ def test_a_node_that_is_killed_while_it_uploads_leaves_the_one_before(spark, tmp
         "00000003",
         "00000004",
     ]
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ("dense", "worker:1 does not see the chief's checkpoint in .*: hosts have different directories of that name"),
+        ("sharded", "the chief does not see what worker:1 has written in .*: hosts have different directories"),
+    ],
+)
+def test_a_directory_that_hosts_do_not_share_is_refused_at_the_first_save(spark, tmp_path, layer, words):
+    """Each worker has one of its own here, as of one name on several hosts."""
+
+    def program(args, ctx):
+        import keras
+        import tensorflow as tf
+
+        with tf.distribute.MultiWorkerMirroredStrategy().scope():
+            layers = [keras.layers.Dense(1)]
+            if args["layer"] == "sharded":
+                layers = [tfos.keras.ShardedEmbedding(9, 2), keras.layers.Flatten(), *layers]
+            model = keras.Sequential([keras.Input((1,)), *layers])
+            model.compile("sgd", "mse")
+        checkpoint = ctx.checkpoint(f"{args['directory']}/{ctx.role}")
+        model.fit(ctx.dataset(8, features="id", label="y"), verbose=0, callbacks=[checkpoint.callback()])
+
+    args = {"directory": str(tmp_path), "layer": layer}
+    data = spark.range(32).selectExpr("id % 9 AS id", "cast(id AS float) AS y")
+    with pytest.raises(tfos.NodeError, match=words):
+        tfos.run(spark, program, args, data=data, num_workers=2)

@@ -251,6 +251,16 @@ def test_parts_that_do_not_fit_are_refused():
             read_parts(table, layer, list(files), files.__getitem__)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_part_that_is_missing_is_an_error_on_all_workers(rank):
+    """Its rows would stay as they are initialised."""
+    files = dict(written_parts(_trained(2)[1], "items"))
+    table = Table(101, 3, 2, rank, row_optimizer("adam"), zeros)
+    words = "only a part of the rows of ShardedEmbedding 'items': what 1 of the 2 workers .*first: worker 0"
+    with pytest.raises(tfos.CheckpointError, match=words):
+        read_parts(table, "items", list(files), files.__getitem__)
+
+
 def test_saved_models_have_plain_embeddings_and_predict_alike(embedding, tmp_path):
     ids = keras.Input((3,), dtype="int64")
     first, second = embedding(name="a"), tfos.keras.ShardedEmbedding(9, 4, combiner="mean", hash=True, name="b")

@@ -68,7 +68,14 @@ def read_parts(table: Table, layer: str, names: Sequence[str], read: Callable[[s
             f"the checkpoint has no rows of ShardedEmbedding {layer!r}: give each layer the name that it had when the "
             "checkpoint was written"
         )
-    divisor = math.gcd(found[0][2], table.workers)
+    writers = found[0][2]
+    if missing := sorted(set(range(writers)) - {rank for _, rank, workers in found if workers == writers}):
+        raise CheckpointError(
+            f"the checkpoint has only a part of the rows of ShardedEmbedding {layer!r}: what {len(missing)} of the "
+            f"{writers} workers that wrote it had is missing (the first: worker {missing[0]}). Let all nodes write to "
+            "one directory that each of them sees"
+        )
+    divisor = math.gcd(writers, table.workers)
     for path, rank, workers in found:
         if (rank - table.rank) % divisor:
             continue

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.workers import combine
 from tensorflowonspark.node.checkpoint.mirror import Mirror
-from tensorflowonspark.node.checkpoint.parts import StateParts, divided_objects
+from tensorflowonspark.node.checkpoint.parts import StateParts, divided_objects, not_seen
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.state import is_shared, read_state, write_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints"]
 
-_RESTORE = "the checkpoint's restore"
+_RESTORE, _SAVE = "the checkpoint's restore", "the checkpoint's save"
 
 
 class Checkpoints:
@@ -92,6 +92,7 @@ class Checkpoints:
         self._node = node
         self._position = position
         self._mirror: Mirror | None = None
+        self._is_seen = False  # by all workers that train together
 
     def save(self, state: "tf.train.Checkpoint | keras.Model", step: Any, *, epoch: int = 0, batch: int = 0) -> None:
         """Write the program's state; a restart finds it once this returns.
@@ -134,6 +135,7 @@ class Checkpoints:
             raise SpecError(f"step={int(step)}: expected the number of steps taken")
         if self._position:
             self._position.require_resumable()
+        written: SavedCheckpoint | None = None
         with TemporaryDirectory(prefix="tfos-", dir=self._scratch) as local:
             write_state(state, local, self._node, keep=self._is_chief)
             name = self._parts.write(state, int(step))
@@ -141,9 +143,19 @@ class Checkpoints:
                 if beside is not None:
                     beside(local)
                 position = self._position.describe(batch) if self._position else {"batch": batch}
-                self._store.add(local, int(step), epoch, name=name, **position)
+                written = self._store.add(local, int(step), epoch, name=name, **position)
                 if self._position:
                     self._position.report_saved()
+        if not self._is_seen and is_shared(state):
+            self._require_seen(written)
+
+    def _require_seen(self, written: SavedCheckpoint | None) -> None:
+        """Raise on all workers if one does not see what the chief has written; a restart may place the chief there."""
+        name = combine(_SAVE, written.name if written else "")[0]
+        sees = any(each.name == name for each in self._store.complete())
+        if blind := list(filter(None, combine(_SAVE, "" if sees else self._node))):
+            raise not_seen(self.directory, ", ".join(blind), "the chief's checkpoint")
+        self._is_seen = True
 
     def restore(self, state: "tf.train.Checkpoint | keras.Model") -> int:
         """Restore the newest complete checkpoint, and return its step.

@@ -17,7 +17,9 @@ from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckp
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["StateParts", "divided_objects"]
+__all__ = ["StateParts", "divided_objects", "not_seen"]
+
+_SAVE = "the checkpoint's save"
 
 
 def divided_objects(state: "tf.train.Checkpoint") -> list[Any]:
@@ -41,6 +43,14 @@ def divided_objects(state: "tf.train.Checkpoint") -> list[Any]:
         double = next(name for name in names if names.count(name) > 1)
         raise CheckpointError(f"two layers with parts of a checkpoint are named {double!r}: give each its own name")
     return found
+
+
+def not_seen(directory: str, who: str, what: str) -> CheckpointError:
+    """Return the error of workers that have different directories of one name."""
+    return CheckpointError(
+        f"{who} does not see {what} in {directory}: hosts have different directories of that name. Give one that all "
+        "nodes see, as hdfs://..., s3://... or a mount that they share"
+    )
 
 
 class StateParts:
@@ -72,16 +82,24 @@ class StateParts:
         shared = is_shared(state)
         name = self._store.new_name(step)
         if shared:
-            name = combine("the checkpoint's save", name)[0]
+            name = combine(_SAVE, name)[0]
         problem: CheckpointError | None = None
         try:
             self._store.add_parts(name, self._node, chain.from_iterable(each.shard_parts() for each in divided))
         except CheckpointError as error:
             problem = error
-        if shared and combine("the checkpoint's save", problem is not None, any) and problem is None:
-            problem = CheckpointError(f"another worker could not write its parts of {self._store.directory}/{name}")
-        if problem:
-            raise problem
+        if not shared:
+            if problem:
+                raise problem
+            return name
+        wrote = combine(_SAVE, self._node if problem is None else "")
+        if not all(wrote):
+            raise problem or CheckpointError(
+                f"another worker could not write its parts of {self._store.directory}/{name}"
+            )
+        missing = combine(_SAVE, set(wrote) - self._store.part_writers(name))[0]
+        if missing:
+            raise not_seen(self._store.directory, "the chief", f"what {', '.join(sorted(missing))} has written")
         return name
 
     def read(self, saved: SavedCheckpoint, divided: Sequence[Any]) -> bool:

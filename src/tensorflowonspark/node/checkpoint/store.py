@@ -216,6 +216,14 @@ class CheckpointStore:
         else:
             self._files.pipe_file(remote, contents)
 
+    def part_writers(self, name: str) -> set[str]:
+        """Return the workers whose lists of parts of a checkpoint are seen here."""
+        self._files.invalidate_cache()
+        with suppress(FileNotFoundError), self._explained("read", "check that all nodes write to the same directory"):
+            lists = self._files.glob(f"{self._root}/{name}/{_LISTS}/*.json")
+            return {PurePosixPath(each).stem.replace("-", ":") for each in lists}
+        return set()
+
     def _listed_parts(self, name: str) -> dict[str, tuple[int, int]]:
         """Return the size and checksum of each part of a checkpoint, by its path."""
         with self._explained("read", "check that all nodes write to the same directory"):
