@@ -187,9 +187,6 @@ class Collectives:
         self._calls.leave(node)
         self._delivered.pop(node.number, None)
 
-    def node_replaced(self, node: Node) -> None:
-        """Do nothing: the new process receives what it needs with its calls."""
-
     def explain(self, node: Node, failure: Failed) -> Failed:
         """Return the failure of a node that hangs, with the collective in which others wait, if there is one."""
         return self._calls.explain(node, failure)
@@ -305,9 +302,6 @@ class FileFeeds:
         self._calls.leave(node)
         for reads in self._reads.values():
             reads.pop(node.number, None)
-
-    def node_replaced(self, node: Node) -> None:
-        """Do nothing: the new process receives what it needs with its calls."""
 
 
 class Passes:

@@ -109,6 +109,4 @@ class Inbox:
         """Return the call of a timer whose time has come, or else the first one in the inbox, or None."""
         if self._timers and self._timers[0][0] <= time.monotonic():
             return heappop(self._timers)[2]
-        with suppress(Empty):
-            return self._events.get_nowait()
-        return None
+        return None if self._events.empty() else self._events.get_nowait()

@@ -39,7 +39,6 @@ class JointWork:
         self._file_feeds = FileFeeds(roster.send, keeps=keeps)
         self._passes = Passes(roster.send)
         self._rounds = Rounds(roster.send, roster.fed, later)
-        self._replaced = self._collectives, self._file_feeds, self._rounds
 
     def receive(self, node: Node, message: Any) -> Failed | None:
         """Note a message of a node; return the node's failure if others wait for it in vain."""
@@ -82,8 +81,6 @@ class JointWork:
 
     def node_lost(self, node: Node) -> None:
         """Wait for the new process of a node."""
-        for each in self._replaced:
-            each.node_lost(node)
-
-    def node_replaced(self, node: Node) -> None:
-        """Do nothing: the new process receives what it needs with its calls."""
+        self._collectives.node_lost(node)
+        self._file_feeds.node_lost(node)
+        self._rounds.node_lost(node)

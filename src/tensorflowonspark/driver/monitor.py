@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial, singledispatchmethod
 from threading import Thread
 from traceback import format_exception
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from tensorflowonspark.config import HEARTBEATS_PER_TIMEOUT, ClusterSpec, RestartPolicy
 from tensorflowonspark.driver.advice import training_advice
@@ -66,7 +66,7 @@ from tensorflowonspark.messages import (
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel, ConnectionLost
 
-__all__ = ["Monitor", "NodeListener"]
+__all__ = ["Monitor"]
 
 _log = logging.getLogger(__name__)
 _FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for them, and no event follows
@@ -76,16 +76,6 @@ _CAUSE_SECONDS = 5.0  # for the root cause to be certain, beyond the time after 
 
 def _ignore(_node: Node, _message: Any) -> None:
     """Do nothing with a message: there is no feed."""
-
-
-class NodeListener(Protocol):
-    """What learns of nodes that are started again alone; called in an event of the monitor."""
-
-    def node_lost(self, node: Node) -> None:
-        """Note that a node has failed; the others continue, and another process takes its place."""
-
-    def node_replaced(self, node: Node) -> None:
-        """Note that the new process of a node is up; its program begins."""
 
 
 class Monitor(Roster):
@@ -135,7 +125,6 @@ class Monitor(Roster):
         self._heartbeat_timeout = heartbeat_timeout
         self._on_failure = on_failure
         self._start: Callable[[Node, Failed, Channel | None, str], None]
-        self.listeners: list[NodeListener] = [self._joint]
         self.members = Membership(self, cluster, lambda: not (self._stopping or self._failures.begun))
         self._former: set[Channel] = set()  # of processes in whose place others are started
         self._failures = Failures(self, self._conclude, self._inbox.later)
@@ -252,8 +241,6 @@ class Monitor(Roster):
             CONSOLE.log(_log, logging.INFO, text, node.role, node.host, node.restarts)
             text = f"it is up again on {node.host} (restart {node.restarts} of this node)"
             self.metrics.note("node_restart", text, str(node.role))
-            for each in self.listeners:
-                each.node_replaced(node)
 
     @_handle.register
     def _(self, message: FeedWanted, node: Node) -> None:
@@ -439,8 +426,7 @@ class Monitor(Roster):
             self.send(node.number, Stop(grace_seconds=0.0))
         # Its program was done with the feeds before the one that it last asked for.
         self.renew(node, max(node.first_feed, node.feed_wanted, -1 if self.feed is None else self.feed))
-        for each in self.listeners:
-            each.node_lost(node)
+        self._joint.node_lost(node)
         self._on_feed_message(node, failure)
         return channel
 

@@ -270,7 +270,8 @@ class RestartController:
         needed = max(saved_in, 0)
         rows_again = None not in self._history[needed:] and (repeatable or saved_in < self._done)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
-        delay = self._budget.spend(error, preempted=self._is_preemption(error), alone=alone, rows_again=rows_again)
+        preempted = rows_again and not alone and self._is_preemption(error)
+        delay = self._budget.spend(error, preempted=preempted, alone=alone, rows_again=rows_again)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
         self._cancelled.wait(delay)
@@ -285,8 +286,8 @@ class RestartController:
         """Whether a node has failed with its executor, which was preempted; Spark may know that some seconds later."""
         if not (isinstance(error, NodeError) and may_be_preemption(error.cause, self._config.restarts)):
             return False
-        node = next(node for node in self._attempt.monitor.nodes if str(node.role) == error.node)
-        return self._backend.was_preempted(node.executor)
+        executors = {str(node.role): node.executor for node in self._attempt.monitor.nodes}
+        return self._backend.was_preempted(executors.get(error.node, ""))
 
     def cancel(self, error: Exception) -> None:
         """End the cluster for another thread, now or before its next attempt; who waits for it gets the error."""

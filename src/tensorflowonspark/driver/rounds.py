@@ -125,9 +125,6 @@ class Rounds:
         self._holders.pop(node.number, None)
         self._remove(node.number)
 
-    def node_replaced(self, node: Node) -> None:
-        """Do nothing: a worker that is started again joins the rounds when its training begins."""
-
     def _remove(self, number: int) -> None:
         self._members.pop(number, None)
         if not self._members:
