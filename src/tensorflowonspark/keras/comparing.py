@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.collectives import local_values
-from tensorflowonspark.keras.workers import combine
+from tensorflowonspark.keras.workers import combine, compared
 
 __all__ = ["differing_statistics"]
 
@@ -32,7 +32,7 @@ def differing_statistics(model: keras.Model) -> set[int]:
     variables = [*weights, *getattr(model.optimizer, "variables", ())]
     values = zip(variables, local_values(strategy, variables), strict=True)
     found = combine(
-        "model.fit", [(each.path, id(each) in statistics, _checksum(value[0])) for each, value in values], _compared
+        "model.fit", [(each.path, id(each) in statistics, _checksum(value[0])) for each, value in values], compared
     )
     if isinstance(found, tuple):
         worker, path = found
@@ -42,21 +42,6 @@ def differing_statistics(model: keras.Model) -> set[int]:
             "what sets weights or the optimizer before fit must do so on all workers, with the same values"
         )
     return {id(variables[place]) for place in found}
-
-
-def _compared(of_all: list[list[tuple[str, bool, int]]]) -> set[int] | tuple[int, str]:
-    """Return the places of the statistics that differ; or if anything else does, the worker and the variable."""
-    first, *others = of_all
-    differing: set[int] = set()
-    for worker, other in enumerate(others, 1):
-        places = [place for place, (mine, its) in enumerate(zip(first, other, strict=False)) if mine[2] != its[2]]
-        harmful = [path for path, is_statistic, _ in map(first.__getitem__, places) if not is_statistic]
-        if len(other) != len(first):  # an optimizer that is not built has fewer
-            harmful.append(max(first, other, key=len)[min(len(first), len(other))][0])
-        if harmful:
-            return worker, harmful[0]
-        differing.update(places)
-    return differing
 
 
 def _is_statistic(weight: Any) -> bool:

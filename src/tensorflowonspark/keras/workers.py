@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Workers", "are_several", "combine", "connect"]
+__all__ = ["Workers", "are_several", "combine", "compared", "connect"]
 
 
 class Workers(Protocol):
@@ -45,3 +45,31 @@ def combine(call: str, value: Any, merge: Callable[[list[Any]], Any] = list) -> 
     7
     """
     return _workers[0].combine(call, value, merge) if _workers else merge([value])
+
+
+def compared(of_all: list[list[tuple[str, bool, Any]]]) -> set[int] | tuple[int, str]:
+    """Return the places of the statistics that differ; or if anything else does, the worker and the variable's path.
+
+    Parameters
+    ----------
+    of_all : list
+        For each worker its variables: the path, whether it is a statistic, and a value that all should have.
+
+    Examples
+    --------
+    >>> compared([[("kernel", False, 1), ("mean", True, 2)], [("kernel", False, 1), ("mean", True, 3)]])
+    {1}
+    >>> compared([[("kernel", False, 1)], [("kernel", False, 2)]])
+    (1, 'kernel')
+    """
+    first, *others = of_all
+    differing: set[int] = set()
+    for worker, other in enumerate(others, 1):
+        places = [place for place, (mine, its) in enumerate(zip(first, other, strict=False)) if mine[2] != its[2]]
+        harmful = [path for path, is_statistic, _ in map(first.__getitem__, places) if not is_statistic]
+        if len(other) != len(first):  # an optimizer that is not built has fewer
+            harmful.append(max(first, other, key=len)[min(len(first), len(other))][0])
+        if harmful:
+            return worker, harmful[0]
+        differing.update(places)
+    return differing

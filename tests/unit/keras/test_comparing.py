@@ -2,7 +2,7 @@
 
 import pytest
 
-from tensorflowonspark.keras.comparing import _compared
+from tensorflowonspark.keras.workers import compared
 
 FIRST = [("dense/kernel", False, 1), ("normal/moving_mean", True, 2), ("adam/iteration", False, 3)]
 
@@ -24,8 +24,8 @@ def other(place, checksum):
     ],
 )
 def test_a_difference_is_one_of_statistics_or_names_the_worker_and_the_variable(others, found):
-    assert _compared([FIRST, *others]) == found
+    assert compared([FIRST, *others]) == found
 
 
 def test_an_optimizer_that_the_first_worker_lacks_is_named():
-    assert _compared([FIRST[:2], FIRST]) == (1, "adam/iteration")
+    assert compared([FIRST[:2], FIRST]) == (1, "adam/iteration")

@@ -25,7 +25,7 @@ from tensorflowonspark.keras.jax.padding import skip_padding
 from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_this_process, whole_values
 from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
-from tensorflowonspark.keras.workers import combine
+from tensorflowonspark.keras.workers import combine, compared
 
 __all__ = ["multiply_class_weights", "repair_trainer"]
 
@@ -97,17 +97,15 @@ def _compare(model: Any) -> None:
     if getattr(model, _COMPARED, False):
         return
     object.__setattr__(model, _COMPARED, True)
-    own = [(each.path, tuple(each.shape), _checksum(each.value)) for each in model.variables]
-    first, *others = combine("model.fit", own)
-    for worker, other in enumerate(others, 1):
-        pairs = list(zip(first, other, strict=False))
-        path = next((mine[0] for mine, its in pairs if mine[1:] != its[1:]), None)
-        if path is not None or len(first) != len(other):
-            raise SpecError(
-                f"the models of worker 0 and worker {worker} differ before the first step"
-                f"{f' (in {path!r})' if path else ''}: all workers must build the same model, with the same seed. Call "
-                "keras.utils.set_random_seed with the same number on all workers, or not at all"
-            )
+    own = [(each.path, False, (tuple(each.shape), _checksum(each.value))) for each in model.variables]
+    found = combine("model.fit", own, compared)
+    if isinstance(found, tuple):
+        worker, path = found
+        raise SpecError(
+            f"the models of worker 0 and worker {worker} differ before the first step (in {path!r}): all workers must "
+            "build the same model, with the same seed. Call keras.utils.set_random_seed with the same number on all "
+            "workers, or not at all"
+        )
 
 
 def _checksum(value: Any) -> int:
