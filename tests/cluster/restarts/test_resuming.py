@@ -258,10 +258,10 @@ def test_a_directory_that_hosts_do_not_share_is_refused_at_the_first_save(spark,
         import tensorflow as tf
 
         with tf.distribute.MultiWorkerMirroredStrategy().scope():
-            layers = [keras.layers.Dense(1)]
+            layers = [keras.Input((1,), dtype="int64"), keras.layers.Rescaling(1.0)]
             if args["layer"] == "sharded":
-                layers = [tfos.keras.ShardedEmbedding(9, 2), keras.layers.Flatten(), *layers]
-            model = keras.Sequential([keras.Input((1,)), *layers])
+                layers[1:] = [tfos.keras.ShardedEmbedding(9, 2, name="items"), keras.layers.Flatten()]
+            model = keras.Sequential([*layers, keras.layers.Dense(1)])
             model.compile("sgd", "mse")
         checkpoint = ctx.checkpoint(f"{args['directory']}/{ctx.role}")
         model.fit(ctx.dataset(8, features="id", label="y"), verbose=0, callbacks=[checkpoint.callback()])
