@@ -10,12 +10,13 @@ one.
 """
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
 from itertools import count
 from queue import Empty, SimpleQueue
-from threading import TIMEOUT_MAX, Lock, Thread
+from threading import TIMEOUT_MAX, Lock, RLock, Thread
+from typing import Any
 
 __all__ = ["Inbox"]
 
@@ -32,13 +33,14 @@ class Inbox:
 
     Attributes
     ----------
-    lock : Lock
-        Held during events. No event may enter it, nor a condition that is waited for. It is entered by ``with`` alone:
-        a signal in a method in Python would leave it locked.
+    lock : RLock
+        Held during events. It is entered by ``with`` alone: a signal in a method in Python would leave it locked. It
+        has an owner for the sake of signals too: while the main thread reads the state, the user's handler of one may
+        end the cluster, and wait for that.
     """
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
-        self.lock = Lock()
+        self.lock = RLock()
         self._on_error = on_error
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._timers: list[tuple[float, int, Event]] = []  # a heap, by time
@@ -84,7 +86,19 @@ class Inbox:
             rest = TIMEOUT_MAX if end is None else min(end - time.monotonic(), TIMEOUT_MAX)
             if rest <= 0:
                 return False
-            bell.acquire(timeout=rest)
+            with self._released():
+                bell.acquire(timeout=rest)
+
+    @contextmanager
+    def _released(self) -> Iterator[None]:
+        """Release the lock in the block if this thread has it, as in a signal's handler within a condition."""
+        lock: Any = self.lock  # with the methods that a Condition needs of it
+        held = lock._release_save() if lock._is_owned() else None
+        try:
+            yield
+        finally:
+            if held is not None:
+                lock._acquire_restore(held)
 
     def _run(self) -> None:
         while not self._closed:

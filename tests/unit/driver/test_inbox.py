@@ -76,6 +76,15 @@ def test_after_an_error_the_next_event_is_handled(inbox):
     assert inbox.wait(lambda: bool(done), 5)
 
 
+def test_a_wait_within_a_condition_holds_up_no_event(inbox):
+    """As that of a signal's handler of the user's, which ends the cluster while the main thread looks at its state."""
+    done = []
+    inbox.put(lambda: inbox.later(0.05, lambda: done.append(None)))
+    assert inbox.wait(lambda: inbox.wait(lambda: bool(done), 5), 5)
+    with inbox.lock:
+        assert done
+
+
 def test_a_wait_ends_with_its_time(inbox):
     begin = time.monotonic()
     assert not inbox.wait(lambda: False, 0.1)
