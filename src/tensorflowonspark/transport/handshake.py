@@ -25,7 +25,7 @@ _PROTOCOL = b"TFOS-3.1"  # of the frames too: another number where they change
 _NONCE_BYTES = _PROOF_BYTES = 32
 _IDENTITY_BYTES = 512  # at most, of a node's identity
 # Of silence. An answer takes milliseconds, unless native code holds Python's lock in the server.
-_ANSWER_SECONDS, _PROOF_SECONDS = 60.0, 10.0
+_ANSWER_SECONDS, _PROOF_SECONDS = 120.0, 10.0
 _YES, _NO = b"\1", b"\0"
 
 

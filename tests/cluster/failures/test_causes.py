@@ -254,12 +254,12 @@ class Slow:
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked_frames")
 def test_a_node_that_is_stopped_while_it_is_fed():
-    """Its task loses it long before it has been silent for the time that was set, and asks why."""
+    """Its tasks wait for it as long as it may be silent, and no longer."""
 
     def program(args, ctx):
         return ctx.attempt, ctx.feed().rows
 
-    cluster = local_cluster(program, heartbeat_timeout=120, restarts=1)
+    cluster = local_cluster(program, heartbeat_timeout=15, restarts=1)
     stopped = []
 
     def stop():
@@ -273,4 +273,4 @@ def test_a_node_that_is_stopped_while_it_is_fed():
         cluster.train([Slow() for _ in range(4)], cache="memory")
         assert cluster.join() == {"worker:0": (1, 1_200_000)}
     assert stopped
-    assert time.monotonic() - begin < 115  # below heartbeat_timeout
+    assert time.monotonic() - begin < 90  # heartbeat_timeout, two times feeding, and a start on a busy machine
