@@ -269,7 +269,7 @@ def test_an_estimator_trains_on_jax_and_its_model_works_on_any_backend(spark):
         call = _keras_model(bundle, (), None)
         sys.stdout.buffer.write(pickle.dumps(call(features)))
     """
-    data = pickle.dumps((model._bundle, np.array([row.features for row in rows], np.float32)))
+    data = pickle.dumps((model._bundle, {"features": np.array([row.features for row in rows], np.float32)}))
     command = [sys.executable, "-c", textwrap.dedent(program)]
     done = subprocess.run(command, input=data, env={**os.environ, **JAX}, capture_output=True, check=True, timeout=200)
     (found,) = pickle.loads(done.stdout).values()
