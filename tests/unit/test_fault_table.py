@@ -140,7 +140,7 @@ FAULTS = [
     (
         "node",
         "is stopped (SIGSTOP, a debugger) for longer",
-        "`NodeError` (`stopped`) at that time; earlier if a Spark task or a peer's TensorFlow loses it (20 to 30 s)",
+        "`NodeError` (`stopped`) at that time; earlier if a peer's TensorFlow loses it (20 to 30 s)",
         "cluster/failures/test_hangs.py::test_a_node_that_is_stopped",
     ),
     (
