@@ -30,7 +30,7 @@ from tensorflowonspark.feed_messages import (
 )
 from tensorflowonspark.messages import Contributed, Contribution, Failed, FeedWanted, Returned
 
-__all__ = ["Collectives", "FileFeeds", "Passes"]
+__all__ = ["Collectives", "FileFeeds", "PassCounts"]
 
 Send = Callable[[int, object], None]
 
@@ -304,7 +304,7 @@ class FileFeeds:
             reads.pop(node.number, None)
 
 
-class Passes:
+class PassCounts:
     """The passes that workers end over rows which the chief of a ``ParameterServerStrategy`` reads.
 
     Parameters

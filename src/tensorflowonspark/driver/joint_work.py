@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tensorflowonspark.driver.collectives import Collectives, FileFeeds, Passes
+from tensorflowonspark.driver.collectives import Collectives, FileFeeds, PassCounts
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.driver.rounds import Rounds
 from tensorflowonspark.feed_messages import FeedReport, FilesRead, PassEnded
@@ -37,7 +37,7 @@ class JointWork:
         self._roster = roster
         self._collectives = Collectives(roster.send, keeps=keeps)
         self._file_feeds = FileFeeds(roster.send, keeps=keeps)
-        self._passes = Passes(roster.send)
+        self._passes = PassCounts(roster.send)
         self._rounds = Rounds(roster.send, roster.fed, later)
 
     def receive(self, node: Node, message: Any) -> Failed | None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import InferenceHeader
-from tensorflowonspark.v2.inbox import END, END_OF_PARTITION, Block, Inbox, PendingResults
+from tensorflowonspark.v2.input_queue import END, END_OF_PARTITION, InputQueue, PartitionRows, PendingResults
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
@@ -39,14 +39,14 @@ class Inlet:
 
     def __init__(self, context: "Context", queues: Sequence[str]) -> None:
         self._context = context
-        self._inboxes = {name: Inbox() for name in queues}
+        self._inboxes = {name: InputQueue() for name in queues}
         self._turns = {name: Lock() for name in queues}  # one partition at a time is answered
         self._state = Lock()
         self._receiving = False
         self._in_feed = False
         context.serve_batches(self)
 
-    def inbox(self, name: str) -> Inbox:
+    def inbox(self, name: str) -> InputQueue:
         """Return a queue, and start to receive feeds.
 
         Raises
@@ -91,7 +91,7 @@ class Inlet:
                 for batch in batches:
                     (name,) = batch.schema.names
                     used.add(name)
-                    if not all(self._inboxes[name].put(Block(_unpickled(each))) for each in batch.column(0)):
+                    if not all(self._inboxes[name].put(PartitionRows(_unpickled(each))) for each in batch.column(0)):
                         return
                     self._inboxes[name].wait_until_taken()  # the node reports rows when the program has them
                 for name in used:
@@ -146,7 +146,7 @@ class Inlet:
                     for each in batch.column(0):
                         rows = _unpickled(each)
                         pending.expect(len(rows))
-                        inbox.put(Block(rows, pending), header.timeout)
+                        inbox.put(PartitionRows(rows, pending), header.timeout)
                     yield _pickled(pending.take())
             finally:
                 inbox.put(END_OF_PARTITION)

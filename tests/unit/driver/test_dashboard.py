@@ -160,7 +160,9 @@ def test_strangers_that_send_nothing_keep_nobody_out(served):
 def test_a_peer_that_does_not_read_its_answer_loses_its_connection(monkeypatch):
     monkeypatch.setattr(server_module._Handler, "timeout", 0.2)
     long = server_module.Response(bytes(32 << 20))
-    with closing(server_module.Server("127.0.0.1", 0, "token", {"/": lambda _: long}, setting="dashboard")) as server:
+    with closing(
+        server_module.PageServer("127.0.0.1", 0, "token", {"/": lambda _: long}, setting="dashboard")
+    ) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as peer:
             peer.sendall(b"GET /?token=token HTTP/1.1\r\n\r\n")
             wait_for(server._known, 5)
@@ -185,7 +187,7 @@ def test_a_port_that_is_taken_is_an_error_before_a_node_starts(setting):
 
 def test_a_host_that_is_not_this_one_is_named():
     with pytest.raises(tfos.StartError, match="set TFOS_SERVER_HOST to an address of this machine"):
-        server_module.Server("192.0.2.1", 0, "token", {}, setting="dashboard")
+        server_module.PageServer("192.0.2.1", 0, "token", {}, setting="dashboard")
 
 
 def test_the_page_lives_from_before_the_start_to_the_end_of_the_cluster(caplog):

@@ -26,7 +26,7 @@ from tensorflowonspark.errors import StartError
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Credentials
 
-__all__ = ["Request", "Response", "Server"]
+__all__ = ["PageServer", "Request", "Response"]
 
 _log = logging.getLogger(__name__)
 _CONNECTIONS = 64  # at the same time; of strangers the oldest is closed for another
@@ -50,7 +50,7 @@ cluster.dashboard_url, cluster.metrics_url or the driver's line "dashboard: ..."
 its own, unless TFOS_DASHBOARD_TOKEN sets it in the driver's environment. Programs may send it as the header
 "Authorization: Bearer ..." instead.
 """
-_servers: "weakref.WeakSet[Server]" = weakref.WeakSet()
+_servers: "weakref.WeakSet[PageServer]" = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Response:
 Route = Callable[[Request], Response]
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """Listens from its start on, until `close`; a forked child of the driver does not.
 
     Parameters
@@ -223,7 +223,7 @@ def _tls(credentials: Credentials) -> ssl.SSLContext:
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request of a connection."""
 
-    server: Server
+    server: PageServer
     timeout = _REQUEST_SECONDS
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "tensorflowonspark", ""

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from tensorflowonspark.config import ClusterConfig, ClusterSettings
 from tensorflowonspark.driver.dashboard.page import page_headers, page_html, report_html
 from tensorflowonspark.driver.dashboard.prometheus import exposition
-from tensorflowonspark.driver.dashboard.server import Request, Response, Route, Server
+from tensorflowonspark.driver.dashboard.server import PageServer, Request, Response, Route
 from tensorflowonspark.driver.dashboard.snapshots import Snapshots, to_json
 from tensorflowonspark.driver.dashboard.state import node_details, page_state
 from tensorflowonspark.driver.metrics.store import MetricsStore
@@ -73,7 +73,7 @@ class Dashboard:
     ) -> None:
         self.url: str | None = None
         self.metrics_url: str | None = None
-        self._servers: list[Server] = []
+        self._servers: list[PageServer] = []
         self._store = store
         self._snapshots = Snapshots(partial(page_state, store, tensorboard))
         self._owner = os.getpid()
@@ -89,7 +89,7 @@ class Dashboard:
         metrics: dict[str, Route] = {"/metrics": self._metrics}
 
         def serve(port: int, routes: dict[str, Route], setting: str) -> str:
-            server = Server(host, port, token, routes, setting=setting, credentials=credentials)
+            server = PageServer(host, port, token, routes, setting=setting, credentials=credentials)
             self._servers.append(server)
             name = f"[{advertised}]" if ":" in advertised else advertised
             return f"{'https' if tls else 'http'}://{name}:{server.port}"

@@ -7,8 +7,8 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras.provenance import report_read
 from tensorflowonspark.v2.deprecation import removed
-from tensorflowonspark.v2.inbox import END, END_OF_PARTITION, Block, PendingResults
 from tensorflowonspark.v2.inlet import Inlet
+from tensorflowonspark.v2.input_queue import END, END_OF_PARTITION, PartitionRows, PendingResults
 
 __all__ = [
     "DataFeed",
@@ -132,7 +132,7 @@ class DataFeed:
     def _next_block(self, rows: list[Any]) -> bool:
         """Take the next item of the queue; return whether the batch continues."""
         item = self._inbox.get()
-        if isinstance(item, Block):
+        if isinstance(item, PartitionRows):
             self._rows.extend(item.rows)
             self._pending = item.pending
         elif item is END_OF_PARTITION:

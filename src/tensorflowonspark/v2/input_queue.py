@@ -6,7 +6,7 @@ from typing import Any
 
 from tensorflowonspark.errors import FeedError
 
-__all__ = ["END", "END_OF_PARTITION", "Block", "Inbox", "PendingResults"]
+__all__ = ["END", "END_OF_PARTITION", "InputQueue", "PartitionRows", "PendingResults"]
 
 _MAX_BLOCKS = 4  # unpickled and waiting for the program
 END_OF_PARTITION = object()
@@ -67,7 +67,7 @@ class PendingResults:
                 raise FeedError(self._failed)
 
 
-class Block:
+class PartitionRows:
     """Rows of one partition, with the results that they belong to if the partition is one of an inference."""
 
     def __init__(self, rows: list[Any], pending: PendingResults | None = None) -> None:
@@ -75,7 +75,7 @@ class Block:
         self.pending = pending
 
 
-class Inbox:
+class InputQueue:
     """A bounded queue of blocks and end markers that both sides can close."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Inbox:
 
         Parameters
         ----------
-        item : Block or object
+        item : PartitionRows or object
             A block, `END_OF_PARTITION`, `END` or an exception.
         timeout : float, optional
             Seconds to wait for room.
@@ -115,7 +115,7 @@ class Inbox:
                     f"its program has taken no row for {timeout:g} s (feed_timeout): it must call next_batch"
                 )
             if self._closed:
-                if isinstance(item, Block) and item.pending is not None:
+                if isinstance(item, PartitionRows) and item.pending is not None:
                     item.pending.fail(self._closed)
                 return False
             self._items.append(item)
@@ -123,14 +123,14 @@ class Inbox:
             return True
 
     def _has_room_for(self, item: Any) -> bool:
-        return not isinstance(item, Block) or len(self._items) < _MAX_BLOCKS
+        return not isinstance(item, PartitionRows) or len(self._items) < _MAX_BLOCKS
 
     def get(self) -> Any:
         """Wait for the next item and return it. A block is in use until `done` or the next call."""
         with self._changed:
             self._changed.wait_for(lambda: self._items)
             item = self._items.popleft()
-            self._in_use = isinstance(item, Block)
+            self._in_use = isinstance(item, PartitionRows)
             self._changed.notify_all()
             return item
 
@@ -146,14 +146,14 @@ class Inbox:
             self._changed.wait_for(lambda: self._closed or not (self._in_use or self._holds_blocks()))
 
     def _holds_blocks(self) -> bool:
-        return any(isinstance(item, Block) for item in self._items)
+        return any(isinstance(item, PartitionRows) for item in self._items)
 
     def close(self, reason: str) -> None:
         """Drop all items and refuse further ones; pending results fail with the reason."""
         with self._changed:
             self._closed = self._closed or reason
             for item in self._items:
-                if isinstance(item, Block) and item.pending is not None:
+                if isinstance(item, PartitionRows) and item.pending is not None:
                     item.pending.fail(reason)
             self._items.clear()
             self._in_use = False
