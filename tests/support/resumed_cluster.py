@@ -27,7 +27,7 @@ def train(args, ctx):
 
     state = tf.train.Checkpoint(weight=tf.Variable(0.0))
     checkpoint = ctx.checkpoint(f"{args}/checkpoint")
-    step = checkpoint.restore(state)
+    step = checkpoint.restore(state) if ctx.attempt else 0  # the chief may have begun to save
     batches = ctx.batches(_BATCH, features=["id"], first_step=step)
     with open(f"{args}/{ctx.attempt}-{ctx.index}", "w") as file:
         while step < _EPOCHS * _STEPS:

@@ -69,7 +69,7 @@ def test_training_on_own_files_and_feeds_one_after_another(spark, files):
         keras.utils.set_random_seed(1)
         with tf.distribute.MultiWorkerMirroredStrategy().scope():
             model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
+            model.compile("adam", "mse")
         own = ctx.read_tfrecord(args, columns=["x", "id"])
         data = own.dataset(100, features="x", label="id", shapes={"x": (2,)}, dtypes={"id": "float32"})
         assert data.element_spec[0].shape.as_list() == [None, 2]

@@ -5,6 +5,7 @@ import time
 from contextlib import closing, suppress
 from dataclasses import replace
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -498,3 +499,31 @@ def test_workers_that_serve_are_fed_only_beside_a_chief():
     with pytest.raises(tfos.FeedError, match="worker:0 serves a ParameterServerStrategy .* chief=True"):
         cluster.train("frame")
     cluster._attempt.abort()
+
+
+@pytest.mark.parametrize(
+    ("now", "lost", "words"),
+    [
+        ({0: (7, 1), 1: (7, 2)}, False, ""),
+        ({0: (7, 1), 1: (6, 2)}, False, "(partition 1 had 7 rows, and now has 6)"),
+        ({0: (7, 1), 1: (7, 3)}, False, "(partition 1 had 7 rows, and now has others, or the same in another order,)"),
+        ({0: (7, 1)}, False, "(partition 1 had 7 rows, and now has 0)"),
+        ({0: (7, 1)}, True, ""),  # with a node that others do without
+    ],
+)
+def test_other_rows_than_before_a_restart_are_said_once(caplog, now, lost, words):
+    def begun():
+        made = session.FeedSession.__new__(session.FeedSession)
+        made.number, made.request, made._compared, made._partition_numbers = 3, request, set(), 1 << 20
+        made.monitor = SimpleNamespace(nodes=[SimpleNamespace(lost=lost)])
+        return made
+
+    request = SimpleNamespace(contents={})
+    begun()._compare(Split.TRAIN, {0: (7, 1), 1: (7, 2)})
+    after = begun()
+    for _ in range(2):
+        after._compare(Split.TRAIN, now)
+    found = [each.getMessage() for each in caplog.records]
+    assert len(found) == bool(words)
+    assert words in "".join(found)
+    assert all(each.startswith("feed 3: Spark has computed other rows than before the restart") for each in found)

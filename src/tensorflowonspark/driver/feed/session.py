@@ -89,6 +89,7 @@ class FeedSession:
         self._partition_numbers = len(self.monitor.nodes) if held and request.starts_early else PARTITIONS_PER_BATCH
         self._scheduler = StepScheduler([node.number for node in self.fed], number)  # if the feed starts early
         self._validation: dict[int, SplitManifest] = {}  # by node; empty if there are no rows to validate on
+        self._compared: set[Split] = set()  # with what was fed before a restart
         self._received: dict[int, int] = {}  # rows, by node, including those of attempts that will not count
         self._consumed: dict[int, int] = {}  # rows, by node
         self._reading: set[int] = set()  # nodes whose programs have begun to take rows as they arrive
@@ -245,9 +246,13 @@ class FeedSession:
 
     def _compare(self, split: Split, contents: Contents) -> None:
         """Warn if Spark has computed other rows than before a restart."""
+        if split in self._compared:
+            return  # with parts that are fed again in this attempt the source has compared them
+        self._compared.add(split)
         before = self.request.contents.get(split, contents)
         self.request.contents[split] = contents
-        for partition in sorted(before.keys() | contents.keys()):
+        lost = any(node.lost for node in self.monitor.nodes)  # and some partitions with them
+        for partition in sorted(before.keys() & contents.keys() if lost else before.keys() | contents.keys()):
             had, has = before.get(partition, (0, 0)), contents.get(partition, (0, 0))
             if had != has:
                 text = (
