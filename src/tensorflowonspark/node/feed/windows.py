@@ -229,14 +229,13 @@ class _Chunks:
     def _append_following(self) -> bool:
         """Give a turn to the next split that has rows; return whether there is one."""
         while True:
-            room = OPEN_SPLITS - self._plan.width + 1 - len(self._ahead)
-            for _, number in zip(range(room), self._waiting, strict=False):
+            for _, number in zip(range(OPEN_SPLITS - len(self._ahead)), self._waiting, strict=False):
                 self._ahead.append(self._open(number))
                 self._ahead[-1].read_on(self._pool, self._plan.chunk_rows)
             if not self._ahead:
                 return False
             found = self._ahead.popleft()
-            if found.result().rows:
+            if self._rows is not None or found.result().rows:
                 self._turns.append(found)
                 return True
             self._on_count(found.number, 0)
