@@ -17,6 +17,6 @@ if __name__ == "__main__":
     os.environ["PYTHONPATH"] = os.pathsep.join(
         each for each in os.environ["PYTHONPATH"].split(os.pathsep) if each != own
     )
-    if sys.argv[1] == "pyspark.worker":  # and not one of a data source in Python
+    if sys.argv[1:] in ([], ["pyspark.worker"]):  # and not one of a data source in Python; Spark 3.5 names none
         preload()
     manager()
