@@ -50,7 +50,7 @@ class Ladder:
             if _is_quick(item):
                 item.add_marker(pytest.mark.quick)
         # Those that failed have had their turn.
-        if not config.option.lf and (turn := os.environ.get("TFOS_TEST_TURN")):
+        if not getattr(config.option, "lf", False) and (turn := os.environ.get("TFOS_TEST_TURN")):
             every = os.environ.get("TFOS_TEST_TURN_OF") == "all"
             taking_turns = [item.nodeid for item in items if every or item.get_closest_marker("slow")]
             others = set(taking_turns) - turns_of(taking_turns)[int(turn) % _TURNS]
