@@ -437,7 +437,7 @@ class Monitor(Roster):
 
     @property
     def ended(self) -> bool:
-        """Whether all nodes are told to stop."""
+        """Whether the driver has sent all nodes a `Stop`."""
         return self._stopping
 
     def _conclude(self) -> None:
