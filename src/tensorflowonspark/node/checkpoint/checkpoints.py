@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.workers import combine
 from tensorflowonspark.node.checkpoint.mirror import Mirror
-from tensorflowonspark.node.checkpoint.parts import StateParts, divided_objects, not_seen
+from tensorflowonspark.node.checkpoint.parts import SAVE, StateParts, divided_objects, not_seen
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.state import is_shared, read_state, write_state
 from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckpoint
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints"]
 
-_RESTORE, _SAVE = "the checkpoint's restore", "the checkpoint's save"
+_RESTORE = "the checkpoint's restore"
 
 
 class Checkpoints:
@@ -151,9 +151,9 @@ class Checkpoints:
 
     def _require_seen(self, written: SavedCheckpoint | None) -> None:
         """Raise on all workers if one does not see what the chief has written; a restart may place the chief there."""
-        name = combine(_SAVE, written.name if written else "")[0]
+        name = combine(SAVE, written.name if written else "")[0]
         sees = any(each.name == name for each in self._store.complete())
-        if blind := list(filter(None, combine(_SAVE, "" if sees else self._node))):
+        if blind := list(filter(None, combine(SAVE, "" if sees else self._node))):
             raise not_seen(self.directory, ", ".join(blind), "the chief's checkpoint")
         self._is_seen = True
 

@@ -17,9 +17,9 @@ from tensorflowonspark.node.checkpoint.store import CheckpointStore, SavedCheckp
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["StateParts", "divided_objects", "not_seen"]
+__all__ = ["SAVE", "StateParts", "divided_objects", "not_seen"]
 
-_SAVE = "the checkpoint's save"
+SAVE = "the checkpoint's save"  # the call in which workers agree, for errors
 
 
 def divided_objects(state: "tf.train.Checkpoint") -> list[Any]:
@@ -82,7 +82,7 @@ class StateParts:
         shared = is_shared(state)
         name = self._store.new_name(step)
         if shared:
-            name = combine(_SAVE, name)[0]
+            name = combine(SAVE, name)[0]
         problem: CheckpointError | None = None
         try:
             self._store.add_parts(name, self._node, chain.from_iterable(each.shard_parts() for each in divided))
@@ -92,12 +92,12 @@ class StateParts:
             if problem:
                 raise problem
             return name
-        wrote = combine(_SAVE, self._node if problem is None else "")
+        wrote = combine(SAVE, self._node if problem is None else "")
         if not all(wrote):
             raise problem or CheckpointError(
                 f"another worker could not write its parts of {self._store.directory}/{name}"
             )
-        missing = combine(_SAVE, set(wrote) - self._store.part_writers(name))[0]
+        missing = combine(SAVE, set(wrote) - self._store.part_writers(name))[0]
         if missing:
             raise not_seen(self._store.directory, "the chief", f"what {', '.join(sorted(missing))} has written")
         return name
