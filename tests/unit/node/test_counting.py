@@ -58,7 +58,7 @@ def splits_of(counts):
 
 def feed_of(splits, manifest=IDS, row_bytes=8.0, limit=1 << 20):
     rows = UncountedRows(splits, manifest, row_bytes, limit).alone(0)
-    return Feed(manifest, rows, [0], 0, lambda progress: None)
+    return Feed(Share(manifest, rows, [0], 0, lambda progress: None))
 
 
 def ids_of(batches):
@@ -111,7 +111,7 @@ class Workers:
 
     def _run(self, number, batch_size, first_step):
         rows = UncountedRows(self._splits[number], IDS, 8.0, 2000).together(7, self._link(number))
-        feed = Feed(IDS, rows, list(range(len(self._splits))), number, lambda _: None)
+        feed = Feed(Share(IDS, rows, list(range(len(self._splits))), number, lambda _: None))
         return ids_of(feed.batches(batch_size, features=["id"], seed=5, first_step=first_step))
 
     def _link(self, number):

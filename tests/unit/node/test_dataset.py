@@ -10,6 +10,7 @@ from tensorflowonspark.keras.feed_tracking import StatePass
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 from tensorflowonspark.node.feed.shard import Shard
+from tensorflowonspark.node.feed.share import Share
 
 ROWS = 40
 
@@ -22,7 +23,7 @@ def feed_of(rows_of_others=(), number=0):
     counts = dict(enumerate([ROWS, *rows_of_others]))
     contents = SplitManifest(counts, columns=summarize(batch), schema=batch.schema.serialize().to_pybytes())
     shard = Shard([[batch.slice(0, 15)], [batch.slice(15)]])
-    return Feed(contents, shard, list(counts), number, lambda progress: None)
+    return Feed(Share(contents, shard, list(counts), number, lambda progress: None))
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

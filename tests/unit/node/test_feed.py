@@ -12,6 +12,7 @@ from tensorflowonspark.node.feed import passes
 from tensorflowonspark.node.feed.cache import Cache
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.shard import Reader
+from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.task.feeder import NodeEndpoint
 
 TARGET = NodeEndpoint(0, "worker:0", "here", NodeReady("socket", 1))
@@ -25,7 +26,7 @@ def feed_of(directory, *batches, report=lambda progress: None):
         for number, batch in enumerate(batches)
     ]
     described = build_manifests(parts, [TARGET])[0]
-    return Feed(described, cache.shard(0, Split.TRAIN, described.parts), [0], 0, report)
+    return Feed(Share(described, cache.shard(0, Split.TRAIN, described.parts), [0], 0, report))
 
 
 def numbered(count):
@@ -119,7 +120,7 @@ def test_rows_that_fill_up_weigh_minus_zero(tmp_path):
     )
     for number, real in ((0, 5), (1, 0)):
         shard = cache.shard(0, Split.TRAIN, described[0].parts if number == 0 else ())
-        elements = list(Feed(described[number], shard, [0, 1], number, lambda progress: None).batches(4)())
+        elements = list(Feed(Share(described[number], shard, [0, 1], number, lambda progress: None)).batches(4)())
         weights = np.concatenate([weight for _, _, weight in elements])
         assert len(elements) == 3
         assert (~np.signbit(weights)).sum() == weights.sum() == real
@@ -137,7 +138,7 @@ def test_wide_rows_are_gathered_in_small_blocks(tmp_path, monkeypatch):
 def test_rows_that_are_missing_are_noticed(tmp_path):
     feed = feed_of(tmp_path, numbered(15))
     with pytest.raises(FeedError, match="this node has 0 rows of the feed, and should have 15"):
-        Feed(feed._manifest, Cache(str(tmp_path), 0, print).shard(0, Split.TRAIN, ()), [0], 0, print)
+        Share(feed._share.manifest, Cache(str(tmp_path), 0, print).shard(0, Split.TRAIN, ()), [0], 0, print)
 
 
 def test_an_empty_feed_is_reported(tmp_path):

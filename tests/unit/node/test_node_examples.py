@@ -81,7 +81,7 @@ def test_examples_of(name, files, monkeypatch):
         with lent_context(monkeypatch) as ctx:
             test.globs.update(files, ctx=ctx)
             if "coordinated" in test.docstring:
-                complete = FeedComplete(0, ctx.feed()._manifest)
+                complete = FeedComplete(0, ctx.feed()._share.manifest)
                 test.globs["coordinated"] = CoordinatedFeed(complete, lambda feed, split: 0)
             runner.run(test)
     assert runner.tries

@@ -1,20 +1,16 @@
 """A feed as the user's program sees it: this worker's share of the rows of one ``cluster.train``."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tensorflowonspark.declarations import takes
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.keras.provenance import report_read
-from tensorflowonspark.messages import Progress
-from tensorflowonspark.node.feed.arriving import ArrivingRows
 from tensorflowonspark.node.feed.batches import Batches
 from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.passes import Passes
-from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import DatasetOptions, FeatureOptions, Selection
 from tensorflowonspark.node.feed.share import Share
 
@@ -32,16 +28,8 @@ class Feed:
 
     Parameters
     ----------
-    manifest : SplitManifest
-        The rows and columns of all workers.
-    rows : Rows or ArrivingRows
-        This worker's rows.
-    numbers : sequence of int
-        The node numbers of all workers that are fed, in their order.
-    number : int
-        This node's number.
-    report : callable
-        Takes a `Progress` before each batch.
+    share : Share
+        This worker's rows, and what all workers have.
     validation : Feed, optional
         The validation rows.
     pace : PaceMeter, optional
@@ -59,18 +47,8 @@ class Feed:
     (['x', 'id', 'label'], 6, 6, 2)
     """
 
-    def __init__(
-        self,
-        manifest: SplitManifest,
-        rows: Rows | ArrivingRows,
-        numbers: Sequence[int],
-        number: int,
-        report: Callable[[Progress], None],
-        validation: "Feed | None" = None,
-        pace: PaceMeter | None = None,
-    ) -> None:
-        self._manifest = manifest
-        self._share = Share(manifest, rows, numbers, number, report)
+    def __init__(self, share: Share, validation: "Feed | None" = None, pace: PaceMeter | None = None) -> None:
+        self._share = share
         self._pace = pace
         self.validation = validation
         if validation is not None:
@@ -91,7 +69,7 @@ class Feed:
     @property
     def columns(self) -> list[str]:
         """Names of the columns; a field of a struct is a column named ``struct.field``."""
-        schema = self._manifest.schema
+        schema = self._share.manifest.schema
         return list(pa.ipc.read_schema(pa.py_buffer(schema)).names) if schema else []
 
     def steps(self, batch_size: int) -> int | None:
@@ -260,9 +238,9 @@ class Feed:
         return self._share.passes(selection, batch_size, wanted.order_seed, wanted.first_step, wanted.on_epoch_end)
 
     def _select(self, options: FeatureOptions) -> Selection:
-        if not self._manifest.schema:
+        if not self._share.manifest.schema:
             raise FeedError("the data has no rows: there is nothing to train on")
-        return Selection(self._manifest, options)
+        return Selection(self._share.manifest, options)
 
 
 def _with_reports(partitions: Iterator[Iterator[pa.RecordBatch]]) -> Iterator[Iterator[pa.RecordBatch]]:

@@ -5,6 +5,7 @@ of weight zero. The driver plans the moves (`driver/feed/manifest.py`), and each
 soon as it receives the plan, independent of its program.
 """
 
+from collections.abc import Callable
 from functools import partial
 from threading import Condition
 
@@ -29,6 +30,7 @@ from tensorflowonspark.node.feed.pace import PaceMeter
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.shard import Shard
+from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.transport import ConnectionLost, Credentials
 
@@ -178,11 +180,15 @@ class Feeds:
             rows = self._arriving_rows(feed.feed, Split.TRAIN, parts) if feed.kept else ArrivingRows(parts)
             if feed.validation_arrives:
                 later = self._arriving_rows(feed.feed, Split.VALIDATION, None)
-                validation = Feed(feed.train, later, self.numbers, self._setup.number, _ignore)
+                validation = Feed(self._share(feed.train, later, _ignore))
         pace = self._measure(feed.feed, RowSource.CACHE if isinstance(feed, FeedComplete) else RowSource.SPARK)
-        opened = Feed(feed.train, rows, self.numbers, self._setup.number, self._report, validation, pace)
-        self._opened = opened if opened._share.is_kept else None
+        share = self._share(feed.train, rows, self._report)
+        opened = Feed(share, validation, pace)
+        self._opened = opened if share.is_kept else None
         return opened
+
+    def _share(self, manifest: SplitManifest, rows: Rows | ArrivingRows, report: Callable[[Progress], None]) -> Share:
+        return Share(manifest, rows, self.numbers, self._setup.number, report)
 
     def _arriving_rows(self, feed: int, split: Split, parts: ArrivingParts | None) -> ArrivingRows:
         """Return the rows of a split of a feed that starts early."""
@@ -207,7 +213,8 @@ class Feeds:
         """Return this node's rows of files that are read in each epoch; a feed without a number is not measured."""
         trains = self._setup.role in self._setup.spec.fed
         pace = self._measure(feed, RowSource.FILES) if trains and feed is not None else None
-        self._opened = Feed(manifest, rows, list(manifest.rows), self._setup.number, self.report_files, pace=pace)
+        share = Share(manifest, rows, list(manifest.rows), self._setup.number, self.report_files)
+        self._opened = Feed(share, pace=pace)
         return self._opened
 
     def report_files(self, progress: Progress) -> None:
@@ -220,9 +227,8 @@ class Feeds:
         if feed.validation is None:
             return None
         assert self._server is not None
-        number = self._setup.number
-        rows = _cached_rows(self._server.cache, feed.feed, Split.VALIDATION, feed.validation, number)
-        return Feed(feed.validation, rows, self.numbers, number, _ignore)
+        rows = _cached_rows(self._server.cache, feed.feed, Split.VALIDATION, feed.validation, self._setup.number)
+        return Feed(self._share(feed.validation, rows, _ignore))
 
     def _report(self, progress: Progress) -> None:
         self._link.in_epoch = progress.step < progress.steps

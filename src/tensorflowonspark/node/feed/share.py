@@ -44,7 +44,7 @@ class Share:
         This worker's place among those that are fed.
     is_training : bool
         Whether the rows are to train on, and not to validate on.
-    report
+    manifest, report
         The same.
 
     Raises
@@ -70,14 +70,14 @@ class Share:
         self.index = list(numbers).index(number)
         self.is_training = True
         self.report = report
-        self._manifest = manifest
+        self.manifest = manifest
         self._numbers = numbers
         self._created: WeakSet[Passes] = WeakSet()  # since the last `resume_at`
 
     @property
     def counts(self) -> list[int] | None:
         """Number of rows of each worker; None as long as rows arrive."""
-        manifest = self._manifest if self.arriving is None else self.arriving.arrived()
+        manifest = self.manifest if self.arriving is None else self.arriving.arrived()
         return None if manifest is None else self._counts_of(manifest)
 
     def _counts_of(self, manifest: SplitManifest) -> list[int]:
@@ -103,7 +103,7 @@ class Share:
         """That of all workers' rows, on which the order of an epoch depends; wait until all rows have arrived."""
         if self.first_pass_is_unique:
             return self._wait()[0].fingerprint
-        return self._manifest.fingerprint
+        return self.manifest.fingerprint
 
     @property
     def in_first_pass(self) -> ArrivingRows | None:
@@ -172,7 +172,7 @@ class Share:
         FeedError
             If there are none, or some are not of the kinds of the first ones.
         """
-        manifest, rows = self._manifest, self._rows
+        manifest, rows = self.manifest, self._rows
         if rows is None:
             manifest, rows = self._wait()
             if not manifest.schema:
