@@ -101,9 +101,9 @@ class Share:
     @property
     def fingerprint(self) -> int:
         """That of all workers' rows, on which the order of an epoch depends; wait until all rows have arrived."""
-        if self.first_pass_is_unique:
-            return self._wait()[0].fingerprint
-        return self.manifest.fingerprint
+        if self.arriving is None or self.arriving.repeatable:
+            return self.manifest.fingerprint
+        return (self.arriving.arrived() or self._wait()[0]).fingerprint
 
     @property
     def in_first_pass(self) -> ArrivingRows | None:
