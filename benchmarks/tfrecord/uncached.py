@@ -21,6 +21,7 @@ from tensorflowonspark.columns import flat_columns, summarize
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.file_splits import tfrecord_splits
+from tensorflowonspark.node.feed.share import Share
 from tensorflowonspark.node.feed.uncounted import UncountedRows
 
 _BATCH = 2048
@@ -34,8 +35,8 @@ def read_alone(kind, path, limit_bytes):
     first = flat_columns(next(splits[0].batches()))
     manifest = SplitManifest({0: 0}, columns=summarize(first, 0, 0), schema=first.schema.serialize().to_pybytes())
     row_bytes = first.nbytes / first.num_rows
-    rows = UncountedRows(splits, manifest, row_bytes, limit_bytes).alone(0, lambda _: None)
-    return Feed(manifest, rows, [0], 0, lambda _: None), row_bytes
+    rows = UncountedRows(splits, manifest, row_bytes, limit_bytes).alone(0)
+    return Feed(Share(manifest, rows, [0], 0, lambda _: None)), row_bytes
 
 
 def serve():
