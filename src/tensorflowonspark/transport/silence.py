@@ -57,7 +57,7 @@ _checking = False  # whether a thread does
 
 def watch(connection: Watched, sock: socket.socket, patience: float) -> None:
     """Break a connection off when its host has been silent for so many seconds."""
-    global _checking
+    global _checking  # noqa: PLW0603
     for option, value in (
         (socket.TCP_KEEPIDLE, _SILENT_SECONDS),
         (socket.TCP_KEEPINTVL, _SILENT_SECONDS // 2),
