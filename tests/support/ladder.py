@@ -1,9 +1,9 @@
 """The rungs of the test suite, and how its tests are divided among processes: a pytest plugin.
 
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
-``tests/cluster`` those marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-rest`` runs
-all others; of those marked `slow` CI runs a fifth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it
-runs a fifth of the others (``TFOS_TEST_TURN_OF=all``).
+``tests/cluster`` those marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs
+those in ``tests/hosts``, and ``make test-rest`` all others; of those marked `slow` CI runs a fifth with each commit
+(``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a fifth of the others (``TFOS_TEST_TURN_OF=all``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others; on `local` the first of Spark's Python workers does so too (``tests/support/spark_workers``). So the tests

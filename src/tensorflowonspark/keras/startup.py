@@ -1,4 +1,4 @@
-"""Start of TensorFlow for a ``MultiWorkerMirroredStrategy``: one that is made late, and what SIGTERM does.
+"""Start of TensorFlow for a ``MultiWorkerMirroredStrategy``: one made late, time-outs, and what SIGTERM does.
 
 The strategy configures the workers' collectives, and starts this worker's server, which renames devices. TensorFlow
 refuses that once its runtime has started, as it does with the first tensor or dataset. So the runtime starts with these
@@ -25,13 +25,14 @@ import wrapt
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.private_names import refuse_replicas
 
-__all__ = ["explain_late_strategy", "keep_sigterm", "names_strategy", "start_with_collectives"]
+__all__ = ["explain_late_strategy", "keep_sigterm", "names_strategy", "start_with_collectives", "wait_for_workers"]
 
 _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # `Context.strategy` makes the strategy too. In a pickle its name is that of any attribute or variable; a program that
 # makes a strategy by ``tf.distribute`` has both names.
 _METHOD, _MODULE = (b"\x8c" + bytes([len(name)]) + name for name in (b"strategy", b"distribute"))
 _IN_FILES = (*_STRATEGIES, b"ctx.strategy(")
+_LONGEST_SECONDS = 86_400.0
 _key_bases = itertools.count(0, 1 << 16)  # of the strategies of this process, which have a few keys each
 _LIBRARIES = (f"{Path(__file__).parents[1]}{os.sep}", f"{sys.base_prefix}{os.sep}")
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
@@ -122,6 +123,27 @@ def _keep_server(context: Any) -> None:
     They would fail with ``Delete called on non-empty BufRendezvous``.
     """
     context.enable_collective_ops = lambda *_, **__: None
+
+
+def wait_for_workers(context: ModuleType, heartbeat_timeout: float) -> None:
+    """Have TensorFlow wait for a worker that can't be reached as long as the driver does, which names its host.
+
+    A worker's heartbeat fails if it gets no answer within half of the service's time-out, which is 10 s by default: a
+    break of the network of five seconds would end the training.
+
+    Parameters
+    ----------
+    context : module
+        ``tensorflow.python.eager.context``.
+    heartbeat_timeout : float
+        The cluster's; 0 leaves TensorFlow's own.
+    """
+    milliseconds = int(2000 * min(heartbeat_timeout, _LONGEST_SECONDS))
+
+    def configure(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return wrapped(*args, **{"heartbeat_timeout_in_ms": milliseconds, **kwargs})
+
+    wrapt.wrap_function_wrapper(context, "Context.configure_coordination_service", configure)
 
 
 def explain_late_strategy(module: ModuleType) -> None:
