@@ -27,6 +27,7 @@ from tensorflowonspark.messages import (
     Stop,
     TrainingTotals,
 )
+from tests.support.messages import opened
 
 _STEPS, _BATCH = 100, 64  # of an epoch that is played, and the rows of a step
 _USAGE_SECONDS = 5.0  # between two reports of the use of processor and memory
@@ -69,7 +70,7 @@ class PlayedNode:
 
     def _answer(self, channel):
         while True:
-            message = channel.receive()
+            message = opened(channel.receive())
             if isinstance(message, Members):
                 channel.send(FeedWanted(0))
             elif isinstance(message, NoMoreFeeds) and self._order["returns"]:

@@ -1,8 +1,9 @@
 """Control messages between driver, supervisor, node and task.
 
 The base class of a message is its receiver. A supervisor connects its node and the driver: it handles a
-`ToSupervisor`, and forwards a `ToDriver` from its node and a `ToNode` from the driver. The sender is known by the
-channel. Messages about the rows of a feed are in `feed_messages`.
+`ToSupervisor`, and forwards a `ToDriver` from its node and a `ToNode` from the driver; most of these it does not even
+read (`READ_BY_SUPERVISORS`). The sender is known by the channel. Messages about the rows of a feed are in
+`feed_messages`.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from tensorflowonspark.config import Role
 from tensorflowonspark.errors import FailureKind
 
 __all__ = [
+    "READ_BY_SUPERVISORS",
     "Accepted",
     "Active",
     "CheckpointSaved",
@@ -525,3 +527,7 @@ class ColumnSummary:
     nulls: int = 0
     null_at: str = ""
     lengths: tuple[LengthRange, ...] = ()
+
+
+# All others between its node and the driver a supervisor passes on as they are.
+READ_BY_SUPERVISORS = (ToSupervisor, Failed, Members, NodeReady, Returned)

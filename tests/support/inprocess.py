@@ -25,6 +25,7 @@ from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.main import run_program
 from tensorflowonspark.task.feeder import NodeEndpoint, feed_partition
 from tests.support.backend import LoopbackBackend, PlayedStage, cluster_on
+from tests.support.messages import opened
 
 
 class Pipe:
@@ -34,14 +35,14 @@ class Pipe:
         self._channel = channel
 
     def send(self, message):
-        self._channel.send(message)
+        self._channel.send(opened(message))
 
     def fileno(self):
         raise OSError("it is not one of this process's files")
 
     def recv(self):
         try:
-            message = self._channel.receive()
+            message = opened(self._channel.receive())
             if isinstance(message, Probe):  # which the supervisor answers
                 self._channel.send(ProbeReply(message.number))
             return message

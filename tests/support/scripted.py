@@ -20,6 +20,7 @@ from tensorflowonspark.messages import (
     Stop,
 )
 from tests.support.backend import LoopbackBackend, PlayedStage
+from tests.support.messages import opened
 
 
 class ScriptedNode:
@@ -71,7 +72,7 @@ class ScriptedNode:
     def wait_for(self, kind):
         """Return the next message of a kind; answer the driver's checks until then."""
         while True:
-            message = self.channel.receive()
+            message = opened(self.channel.receive())
             self.received.append(message)
             if isinstance(message, Probe):
                 self.send(ProbeReply(message.number))

@@ -6,7 +6,7 @@ import pytest
 
 from tensorflowonspark import feed_messages, messages
 from tensorflowonspark.driver.monitor import Monitor
-from tensorflowonspark.messages import Reply, ToDriver, ToNode, ToSupervisor
+from tensorflowonspark.messages import READ_BY_SUPERVISORS, Reply, ToDriver, ToNode, ToSupervisor
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.supervisor.supervisor import Supervisor
 from tensorflowonspark.terminal import CONSOLE
@@ -58,6 +58,8 @@ def test_a_message_has_a_direction_and_a_handler(message):
     for base, has_handler in HANDLERS.items():
         if base in directions:
             assert has_handler(message)
+    if HANDLERS[ToSupervisor](message):
+        assert issubclass(message, READ_BY_SUPERVISORS)
 
 
 def test_handlers_are_for_messages_of_their_receiver():

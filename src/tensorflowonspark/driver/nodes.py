@@ -12,7 +12,7 @@ from tensorflowonspark.driver.decision import Used
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, PartRef
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
-from tensorflowonspark.transport import Channel, ConnectionLost, Packed
+from tensorflowonspark.transport import Channel, ConnectionLost, Packed, seal
 
 __all__ = ["Node", "NodeInfo", "NodeState", "Roster"]
 
@@ -200,11 +200,11 @@ class Roster:
             self.nodes[number].feed_given = message.feed
         if channel is not None:
             with suppress(ConnectionLost):
-                channel.send(message)
+                channel.send(seal(message))
 
     def send_all(self, message: object) -> None:
         """Send a message to all nodes."""
-        packed = Packed(message)
+        packed = Packed(seal(message), compressed=True)
         for node in self.nodes:
             self.send(node.number, packed)
 

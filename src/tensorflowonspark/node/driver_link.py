@@ -50,7 +50,7 @@ from tensorflowonspark.messages import (
     WaitsFor,
 )
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, kill_group
-from tensorflowonspark.transport import Credentials
+from tensorflowonspark.transport import Credentials, seal
 
 __all__ = ["Link", "NodeSetup", "node_status"]
 
@@ -176,7 +176,7 @@ class Link:
             return
         self._require_own_process()
         with self._sending, suppress(OSError):  # if the supervisor has ended, this process ends too
-            self._pipe.send(message)
+            self._pipe.send(seal(message))
 
     def wait_for_members(self) -> tuple[Member, ...]:
         """Wait until all nodes have registered; return them."""

@@ -21,6 +21,7 @@ from tensorflowonspark.supervisor.host import LOCAL_DIRECTORIES
 from tensorflowonspark.supervisor.liveness import LivenessMonitor
 from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.output import Output
+from tensorflowonspark.transport import Packed
 
 __all__ = ["NodeProcess", "has_ended"]
 
@@ -83,7 +84,7 @@ class NodeProcess:
             fork=fork,
         )
         os.close(writing)
-        self._outbox = Outbox(self.pipe.send)
+        self._outbox = Outbox(self._write)
         name = str(assignment.role)
         self._output = Output(reading, name=name, level=config.log_level, echo=assignment.echo, on_lines=on_lines)
         self.liveness = LivenessMonitor(
@@ -117,7 +118,13 @@ class NodeProcess:
         """Wait for the end of the process; return its exit code."""
         return self._process.wait()
 
-    def send(self, message: ToNode) -> None:
+    def _write(self, message: object) -> None:
+        if isinstance(message, Packed):
+            self.pipe.send_bytes(message.data)
+        else:
+            self.pipe.send(message)
+
+    def send(self, message: ToNode | Packed) -> None:
         """Send a message, without a wait: a node that holds Python's lock in native code reads none for hours."""
         self._outbox.send(message)
 

@@ -207,6 +207,9 @@ class Supervisor:
 
     def _on_message(self, source: str, message: Any) -> None:
         """Handle a message, and forward it unless it is for the supervisor."""
+        if isinstance(message, transport.Sealed):
+            (self._node.send if source == "driver" else self._send_driver)(message.content)
+            return
         self._handle(message)
         if isinstance(message, ToSupervisor):
             return
@@ -374,7 +377,7 @@ class Supervisor:
             self._outbox.wait_for_room()
         self._send_driver(Lines(lines))
 
-    def _send_driver(self, message: ToDriver) -> None:
+    def _send_driver(self, message: ToDriver | transport.Packed) -> None:
         if self._outbox is not None:
             self._outbox.send(message)
 

@@ -12,7 +12,7 @@ Connections are addressed: a client says which node it wants, and another node r
 host's name may be those of several nodes, since containers have equal ones.
 """
 
-from tensorflowonspark.transport.channel import Channel, Packed
+from tensorflowonspark.transport.channel import Channel, Packed, Sealed, seal
 from tensorflowonspark.transport.connection import (
     Connection,
     Exchange,
@@ -37,12 +37,14 @@ __all__ = [
     "Mapped",
     "Packed",
     "PutStream",
+    "Sealed",
     "Server",
     "connect",
     "connect_local",
     "is_listening",
     "near_socket",
     "new_credentials",
+    "seal",
     "short_path",
     "spark_wants_tls",
 ]

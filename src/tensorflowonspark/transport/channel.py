@@ -4,33 +4,53 @@ import pickle
 import threading
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from tensorflowonspark.messages import READ_BY_SUPERVISORS, ToDriver, ToNode
 from tensorflowonspark.transport.framed_socket import Frame, FramedSocket
 from tensorflowonspark.transport.wire import MESSAGE_BYTES, ConnectionLost, pack, unpack
 
-__all__ = ["Channel", "Packed"]
+__all__ = ["Channel", "Packed", "Sealed", "seal"]
 
 
 _COMPRESSED_BYTES = 4 << 10  # the least that is worth it
 
 
 class Packed:
-    """A message to many receivers that is pickled and compressed once.
-
-    The list of all nodes goes to each of them, so its bytes grow with the square of their number; much of it repeats
-    itself.
+    """A message that is pickled once: for many receivers, or for one behind a process that passes it on.
 
     Parameters
     ----------
     message : object
         The message.
+    compressed : bool
+        Whether it is compressed, unless it is small: the list of all nodes goes to each of them, so its bytes grow with
+        the square of their number, and much of it repeats itself.
+
+    Raises
+    ------
+    ValueError
+        If the message is too large.
     """
 
-    def __init__(self, message: object) -> None:
+    def __init__(self, message: object, *, compressed: bool = False) -> None:
         self.data = pack(message, MESSAGE_BYTES)
-        if len(self.data) >= _COMPRESSED_BYTES:
+        if compressed and len(self.data) >= _COMPRESSED_BYTES:
             self.data = pack(_Compressed(zlib.compress(self.data, level=1)), MESSAGE_BYTES)
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A message in another one, whose receiver passes it on."""
+
+    content: Packed
+
+
+def seal(message: object) -> object:
+    """Return a message between a node and the driver as it is sent to the supervisor, which reads only some."""
+    is_read = isinstance(message, READ_BY_SUPERVISORS) or not isinstance(message, (ToDriver, ToNode))
+    return message if is_read else Sealed(Packed(message))
 
 
 class _Compressed:

@@ -21,6 +21,7 @@ from tensorflowonspark.node.driver_link import NodeSetup
 from tensorflowonspark.supervisor.forkserver.client import ForkServer
 from tensorflowonspark.supervisor.forkserver.rendezvous import Rendezvous
 from tensorflowonspark.supervisor.node_process import node_environment
+from tests.support.messages import opened
 from tests.support.processes import has_ended, is_fork_server
 from tests.support.programs import wait_for
 
@@ -105,7 +106,7 @@ class Node:
         return not isinstance(self.process, subprocess.Popen)
 
     def result(self):
-        message = self._pipe.recv()
+        message = opened(self._pipe.recv())
         assert isinstance(message, (ProgramBegun, Returned, TensorFlowImported)), message
         return pickle.loads(message.result) if isinstance(message, Returned) else self.result()
 

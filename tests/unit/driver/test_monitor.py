@@ -161,6 +161,6 @@ def test_the_list_of_all_nodes_is_small():
         tuple(Member(number, role, f"ip-10-0-{number % 7}-{number}.internal", 30000 + number * 7 % 10007, ())
               for number, role in enumerate(roles))
     )  # fmt: skip
-    packed = Packed(members)
+    packed = Packed(members, compressed=True)
     assert len(packed.data) < 16_000
     assert unpack(packed.data) == members

@@ -11,6 +11,7 @@ import pytest
 
 from tensorflowonspark import processes, transport
 from tensorflowonspark.config import ClusterConfig, ClusterSpec
+from tensorflowonspark.feed_messages import RowsConsumed
 from tensorflowonspark.messages import (
     Accepted,
     Connected,
@@ -19,11 +20,13 @@ from tensorflowonspark.messages import (
     Heartbeat,
     MemberReplaced,
     NodeUsage,
+    NoMoreFeeds,
     Stop,
 )
 from tensorflowonspark.supervisor.client import NodeAssignment
 from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.supervisor import Supervisor
+from tensorflowonspark.transport import seal
 from tests.support.programs import wait_for
 
 _TIMEOUT = 0.6
@@ -41,6 +44,7 @@ class Played:
         started = self._processes[0], Connection(ours.detach())
         monkeypatch.setattr(processes, "start", lambda *_, **__: started)
         self.alive = Counter()  # heartbeats that have arrived at the node and at the driver
+        self.received = []
         self.ended = Event()
         self._credentials = transport.new_credentials()
         self._server = transport.Server(("127.0.0.1", 0), self._credentials, on_channel=self._serve)
@@ -74,7 +78,9 @@ class Played:
     def _read(self, name, receive):
         try:
             while True:
-                if isinstance(receive(), (Heartbeat, NodeUsage)):
+                message = receive()
+                self.received.append(message)
+                if isinstance(message, (Heartbeat, NodeUsage)):
                     self.alive[name] += 1
         except (EOFError, OSError):
             pass
@@ -113,6 +119,18 @@ def test_a_side_that_reads_nothing_does_not_keep_a_supervisor_from_the_other(pla
     if silent == "node":
         played.channel.send(Stop(grace_seconds=0.1))
         assert played.ended.wait(10)
+
+
+def test_what_a_supervisor_does_not_read_it_passes_on_as_it_is(played):
+    played.read("driver")
+    assert played.task.poll(10)
+    sealed = seal(NoMoreFeeds())
+    sealed.content.data = b"bytes that nobody can unpickle"
+    played.channel.send(sealed)
+    received = iter(played.node.recv_bytes, sealed.content.data)
+    assert all(received)  # what comes before it
+    played.node.send(seal(RowsConsumed(0, 7)))
+    wait_for(lambda: RowsConsumed(0, 7) in played.received, 10)
 
 
 def test_signs_of_life_do_not_wait_beside_other_messages():
