@@ -10,7 +10,7 @@ from enum import Enum
 from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.driver.decision import Used
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import FeedBegins, FeedComplete, PartRef
+from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedBegins, FeedComplete, PartRef
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
 from tensorflowonspark.transport import Channel, ConnectionLost, Packed, seal
 
@@ -76,7 +76,7 @@ class Node:
     ready: NodeReady = field(default_factory=NodeReady)
     feed_wanted: int = -1  # the last feed that its program asked for
     feed_wanted_since: float = 0.0  # time (time.monotonic) at which it did
-    feed_given: int = -1  # the last feed that its program has received
+    feed_given: int = -1  # the last feed of Spark that its program has received
     fed_parts: tuple[PartRef, ...] | None = None  # those that its held task has fed, once it has
     holds: str = ""  # a description of the rows of the current feed that it holds
     progress: Progress | None = None
@@ -196,7 +196,7 @@ class Roster:
     def send(self, number: int, message: object) -> None:
         """Send a message to one node; if the node is gone, that is noticed elsewhere."""
         channel = self.nodes[number].channel
-        if isinstance(message, (FeedBegins, FeedComplete)):
+        if isinstance(message, (FeedBegins, FeedComplete)) and message.feed < FIRST_FILE_FEED:
             self.nodes[number].feed_given = message.feed
         if channel is not None:
             with suppress(ConnectionLost):

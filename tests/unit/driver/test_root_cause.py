@@ -4,9 +4,10 @@ import time
 
 import pytest
 
-from tensorflowonspark.config import Job, Role
+from tensorflowonspark.config import ClusterSpec, Job, Role
 from tensorflowonspark.driver.hangs import find_hung
-from tensorflowonspark.driver.nodes import Node
+from tensorflowonspark.driver.nodes import Node, Roster
+from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedComplete, SplitManifest
 from tensorflowonspark.messages import Idle, NodeStatus, WaitsFor
 
 BUSY, RETURNED = "busy", "returned"
@@ -83,6 +84,15 @@ def test_one_that_waits_for_a_feed(other, wanted, feed, hangs):
     found = find_hung(nodes, nodes, feed)
     assert bool(found) == hangs
     assert not hangs or found[0].number == 1
+
+
+def test_one_that_waits_for_a_feed_after_it_has_read_files():
+    roster = Roster(ClusterSpec(num_workers=2))
+    roster.nodes = nodes_at([FEED, IN_TENSORFLOW], wanted=0)
+    roster.send(0, FeedComplete(FIRST_FILE_FEED, SplitManifest({})))
+    assert find_hung(roster.nodes, roster.nodes, feed=None) is None
+    roster.send(0, FeedComplete(0, SplitManifest({})))
+    assert not roster.nodes[0].waits_for_feed
 
 
 def test_one_that_trains_with_nobody_waits_for_nobody():
