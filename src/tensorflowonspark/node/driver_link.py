@@ -121,6 +121,7 @@ class Link:
         self._granted: Counter[int] = Counter()  # steps, by feed
         self._ended: set[int] = set()  # streams of which no further step comes
         self._failed: set[int] = set()
+        self._opened: set[int] = set()  # that the program has received
         self._uncounted: set[int] = set()  # streams that broke off, or whose workers take no steps together
         self._passes: dict[tuple[int, Split], int] = {}
         self._contributions: dict[tuple[int, int], list[Contributed]] = defaultdict(list)
@@ -202,7 +203,9 @@ class Link:
         So a program takes the rows of a feed as they arrive even if all have arrived meanwhile, as the others do.
         """
         self._wait(lambda: feed in self._begun or feed in self._complete or self._no_more_feeds or None)
-        return self._begun.get(feed) or self._complete.get(feed)
+        with self._changed:
+            self._opened.add(feed)
+            return self._begun.get(feed) or self._complete.get(feed)
 
     def wait_for_rows(self, feed: int) -> FeedComplete:
         """Wait until a feed is complete, from Spark or from files; return what all nodes have."""
@@ -330,16 +333,24 @@ class Link:
 
     @_handle.register
     def _(self, message: FeedBegins) -> None:
+        self._begin_again(message.feed)
         self._begun[message.feed] = message
         self._follow(message)
 
     @_handle.register
     def _(self, message: FeedComplete) -> None:
-        if message.feed in self._failed:  # before it began here: its number has gone to this one
-            self._begun.pop(message.feed, None)
+        self._begin_again(message.feed)
         self._complete[message.feed] = message
         if message.feed not in self._begun:
             self._follow(message)
+
+    def _begin_again(self, feed: int) -> None:
+        """Forget a stream that failed before the program opened it: its number has gone to another feed."""
+        if feed in self._failed and feed not in self._opened:
+            for kept in (self._begun, self._grants, self._granted):
+                kept.pop(feed, None)
+            for noted in (self._failed, self._ended, self._uncounted):
+                noted.discard(feed)
 
     def _follow(self, message: FeedBegins | FeedComplete) -> None:
         if self._on_feed is not None:

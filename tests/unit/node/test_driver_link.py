@@ -37,6 +37,18 @@ def test_a_program_opens_a_feed_by_the_first_message_about_it(link, messages, op
     assert link.arrived(0) is arrived
 
 
+def test_a_feed_with_the_number_of_one_that_failed_has_grants_of_its_own(link):
+    grant = StepGrant(0, steps=((2, 20),))
+    for message in (begins, StepGrant(0, steps=((9, 90),)), failed, begins, grant):
+        link._on_message(message)
+    assert link.wait_for_feed(0) is begins
+    assert link.wait_for_grant(0) is grant
+    assert link.wait_for_step(0, 1) == 2
+    link._on_message(failed)  # the program that has opened it is told
+    link._on_message(begins)
+    assert link.wait_for_grant(0) is failed
+
+
 def test_counts_of_files_come_apart_from_their_completion(link):
     link._on_message(complete)
     assert link.counts(0) is None
