@@ -78,6 +78,7 @@ def test_names_of_secrets():
     assert not any(map(is_secret, ["spark.task.cpus", "spark.sql.shuffle.partitions", "spark.executor.memoryOverhead"]))
 
 
+@pytest.mark.slow
 def test_a_report(tmp_path, monkeypatch, capsys):
     (tmp_path / "spark-defaults.conf").write_text(
         "# ours\nspark.hadoop.fs.s3a.access.key AKIA1\nspark.master = spark://nn7.corp.example:7077\n"

@@ -261,6 +261,7 @@ def test_a_part_that_is_missing_is_an_error_on_all_workers(rank):
         read_parts(table, "items", list(files), files.__getitem__)
 
 
+@pytest.mark.slow
 def test_saved_models_have_plain_embeddings_and_predict_alike(embedding, tmp_path):
     ids = keras.Input((3,), dtype="int64")
     first, second = embedding(name="a"), tfos.keras.ShardedEmbedding(9, 4, combiner="mean", hash=True, name="b")

@@ -9,7 +9,7 @@ from tensorflowonspark.keras import iterators
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("kind", ["of a strategy", "garbage"])
+@pytest.mark.parametrize("kind", ["of a strategy", pytest.param("garbage", marks=pytest.mark.slow)])
 def test_no_step_waits_for_the_end_of_an_iterator(monkeypatch, kind):
     import tensorflow as tf
     from tensorflow.python.data.ops import iterator_ops, multi_device_iterator_ops

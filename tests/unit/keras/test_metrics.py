@@ -91,7 +91,7 @@ def test_real_rows_are_taken_from_labels_of_all_kinds():
     assert prediction._keras_mask.numpy().tolist() == [[False, True]]
 
 
-@pytest.mark.parametrize("keras", ["keras", "tf_keras"], indirect=True)
+@pytest.mark.parametrize("keras", ["keras", pytest.param("tf_keras", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize(
     "outputs", ["dict", pytest.param("one", marks=pytest.mark.slow), pytest.param("list", marks=pytest.mark.slow)]
 )

@@ -69,6 +69,7 @@ def guarded(tmp_path):
         server.close()
 
 
+@pytest.mark.slow
 def test_strangers_reach_no_handler_and_take_no_memory(guarded):
     guarded.answer()
     guarded.seen.clear()
