@@ -5,7 +5,7 @@ The base class of a message is its receiver. A supervisor connects its node and 
 channel. Messages about the rows of a feed are in `feed_messages`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from tensorflowonspark.config import Role
@@ -363,9 +363,13 @@ class RoundBroken(ToDriver):
 
 @dataclass(frozen=True)
 class ProbeReply(ToDriver):
-    """The reply to the `Probe` of this number: supervisor and node are up, or their failure has been sent."""
+    """The reply to the `Probe` of this number: supervisor and node are up, or their failure has been sent.
+
+    `unreached` has those of its addresses to which this host can't connect, and why.
+    """
 
     number: int
+    unreached: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -429,9 +433,13 @@ class Detach(ToSupervisor):
 
 @dataclass(frozen=True)
 class Probe(ToSupervisor):
-    """Check the node, because the connection to some node was lost. Later probes have higher numbers."""
+    """Check the node, because the connection to some node was lost. Later probes have higher numbers.
+
+    With `addresses`, of the nodes' TensorFlow servers, try also to connect to each.
+    """
 
     number: int
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
