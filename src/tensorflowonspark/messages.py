@@ -6,7 +6,7 @@ read (`READ_BY_SUPERVISORS`). The sender is known by the channel. Messages about
 `feed_messages`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from tensorflowonspark.config import Role
@@ -365,9 +365,13 @@ class RoundBroken(ToDriver):
 
 @dataclass(frozen=True)
 class ProbeReply(ToDriver):
-    """The reply to the `Probe` of this number: supervisor and node are up, or their failure has been sent."""
+    """The reply to the `Probe` of this number: supervisor and node are up, or their failure has been sent.
+
+    `unreached` has those of its addresses to which this host can't connect, and why.
+    """
 
     number: int
+    unreached: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -431,9 +435,13 @@ class Detach(ToSupervisor):
 
 @dataclass(frozen=True)
 class Probe(ToSupervisor):
-    """Check the node, because the connection to some node was lost. Later probes have higher numbers."""
+    """Check the node, because the connection to some node was lost. Later probes have higher numbers.
+
+    With `addresses`, of the nodes' TensorFlow servers, try also to connect to each.
+    """
 
     number: int
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,9 @@ class LoopbackBackend:
     def release_slots(self):
         pass
 
+    def give_up_host(self, executor):
+        raise AssertionError(f"the host of executor {executor!r} answers")
+
     def was_preempted(self, executor):
         return executor in self.preempted
 

@@ -156,6 +156,9 @@ class _StageBackend:
         """Return False: the end of an executor ends its stage, and so this cluster."""
         return False
 
+    def give_up_host(self, executor: str) -> None:
+        """Do nothing: this cluster ends with its stage."""
+
     def wants_tls(self) -> bool:
         """Whether Spark's settings ask for encrypted connections."""
         return self._tls

@@ -1,7 +1,9 @@
 """Root cause analysis: which failure came first."""
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tensorflowonspark.driver.nodes import Node, Roster
 from tensorflowonspark.errors import FailureKind, NodeError
@@ -12,7 +14,10 @@ __all__ = ["BROKEN", "Failures", "silent"]
 
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 1.0  # that a failure which looks like a consequence of another one waits for its cause
-_PROBE_SECONDS = 1.5  # more, for supervisors to answer a probe
+_PROBE_SECONDS = 2.0  # more, for supervisors to answer a probe
+# Nodes wait for each other in TensorFlow, or have lost each other: whether the network lets them is found out first.
+_BETWEEN_NODES = (FailureKind.PEER_LOST, FailureKind.HUNG)
+_TASK = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")  # in errors of TensorFlow
 
 
 class Failures:
@@ -47,10 +52,11 @@ class Failures:
         """Note the failure of a node that the others need."""
         last = bool(self._losses) and node.serving
         self._failures.append(self._losses[0] if last else (node, failure))
-        if failure.kind is not FailureKind.PEER_LOST:
+        if failure.kind not in _BETWEEN_NODES:
             self._conclude()
         elif len(self._failures) == 1:
-            probe = self.probe()
+            addresses = {node.member.address for node in self._roster.nodes if node.member and not node.lost}
+            probe = self.probe(tuple(sorted(addresses)))
             self._later(_CAUSE_SECONDS, lambda: self._conclude_if_answered(probe))
 
     def lose(self, node: Node, failure: Failed) -> None:
@@ -66,10 +72,10 @@ class Failures:
         """The number of the last probe, which a supervisor that registers after it need not answer."""
         return self._probe
 
-    def probe(self) -> int:
-        """Send all supervisors a probe; return its number."""
+    def probe(self, addresses: tuple[str, ...] = ()) -> int:
+        """Send all supervisors a probe, with addresses to which each tries to connect; return its number."""
         self._probe += 1
-        self._roster.send_all(Probe(self._probe))
+        self._roster.send_all(Probe(self._probe, addresses))
         return self._probe
 
     def unanswered(self, probe: int) -> list[Node]:
@@ -79,6 +85,8 @@ class Failures:
     def first(self) -> NodeError:
         """Return the failure that is most likely the root cause."""
         node, failed = min(self._failures, key=lambda each: each[1].kind.value)
+        if failed.kind in _BETWEEN_NODES:
+            failed = _explain_network(node, failed, self._roster.nodes)
         details = failed.reason, failed.advice, failed.traceback, failed.output, failed.kind.name.lower()
         return NodeError(str(node.role), node.host, *details, failed.exit_code)
 
@@ -90,7 +98,7 @@ class Failures:
             self._conclude()
 
     def _fail_unanswered(self, probe: int) -> None:
-        for node in self.unanswered(probe):
+        for node in self.unanswered(probe) if self._failures[0][1].kind is FailureKind.PEER_LOST else ():
             self._failures.append((node, unanswered(self._failures[0][0])))
         self._conclude()
 
@@ -98,6 +106,15 @@ class Failures:
 _LOST_ADVICE = (
     "see the executor's log in Spark's UI; killed for memory by YARN or Kubernetes: raise spark.executor.memoryOverhead"
 )
+_CLOSED_ADVICE = (
+    "a firewall is closed there, or the network between these hosts is broken: docs/network.md lists what connects to "
+    "what, and `tfos check --master ...` tries it"
+)
+_BROKEN_ADVICE = (
+    "TensorFlow outlives a break of some ten seconds: docs/network.md; with restarts=... the training goes on from its "
+    "newest checkpoint"
+)
+_MOST_NAMED = 4  # pairs of nodes
 BROKEN = Failed(
     FailureKind.LOST,
     "the connection to its supervisor broke: the process, its container or its host is gone",
@@ -115,3 +132,22 @@ def unanswered(peer: Node) -> Failed:
     """Return the failure of a node that a peer's TensorFlow can't reach and whose supervisor does not answer."""
     reason = f"{peer.role} can't reach it, and its supervisor does not answer: its host or the network is gone"
     return Failed(FailureKind.LOST, reason, _LOST_ADVICE)
+
+
+def _explain_network(node: Node, failed: Failed, nodes: Sequence[Node]) -> Failed:
+    """Return a failure with the nodes that can't reach each other in TensorFlow, if that is why it has failed."""
+    closed = [
+        f"{'it' if each is node else f'{each.role} on {each.host}'} can't reach {to.role} on {to.host} at port "
+        f"{to.member.port} of TensorFlow ({each.unreached[to.member.address]})"
+        for each in sorted((each for each in nodes if each.unreached), key=lambda each: each is not node)
+        for to in nodes
+        if to.member and to.member.address in each.unreached.keys() - to.unreached.keys()
+    ]
+    if closed:
+        return replace(failed, reason="; ".join(closed[:_MOST_NAMED]), advice=_CLOSED_ADVICE)
+    named = {f"{job}:{task}" for job, task in _TASK.findall(f"{failed.reason}\n{failed.traceback}")}
+    lost = [f"{each.role} on {each.host}" for each in nodes if each is not node and str(each.role) in named]
+    if lost and "UnavailableError" in failed.reason:
+        reason = f"its TensorFlow has lost {', '.join(lost)}, which runs: the network between them was broken"
+        return replace(failed, reason=reason, advice=_BROKEN_ADVICE)
+    return failed

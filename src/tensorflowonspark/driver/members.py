@@ -70,7 +70,7 @@ class Membership:
         if not self._admits() or node.state not in (NodeState.AWAITED, NodeState.RESTARTING):
             return False
         node.last_message = time.monotonic()
-        node.member, node.channel = request.member, channel
+        node.member, node.channel, node.last_channel = request.member, channel, channel
         node.pid, node.jvm_pid, node.executor = request.pid, request.jvm_pid, request.executor
         self._roster.move(node, NodeState.CONNECTED)
         self._roster.send(node.number, Accepted())

@@ -83,6 +83,7 @@ class Node:
     idle: Idle | None = None  # None: it is active
     idle_since: float = 0.0  # time (time.monotonic) since which it is idle
     checked: int = 0  # number of the last `Probe` that its supervisor has answered
+    unreached: dict[str, str] = field(default_factory=dict)  # addresses that its host did not reach then, and why
     begun_at: float | None = None  # time (time.monotonic) at which its program began; None: it has not
     feed_failed: str = ""  # the error of its held task
     serving: bool = False  # a ParameterServerStrategy; its program will not return
@@ -95,6 +96,7 @@ class Node:
     jvm_pid: int = 0  # of its executor
     executor: str = ""  # Spark's id of it
     channel: Channel | None = None
+    last_channel: Channel | None = None  # the same, if it has ended too
     restarts: int = 0  # of it alone
     used: Used = field(default_factory=Used)  # the same, as they count
     first_feed: int = 0  # that its program asks for, after such a restart

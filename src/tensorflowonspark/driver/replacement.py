@@ -92,6 +92,8 @@ class Replacements:
             if delay is None:
                 return
             monitor.wait_until_ended(channel, _END_SECONDS)
+            if channel is not None and channel.is_unanswered:
+                self._backend.give_up_host(executor)
             monitor.pause(delay)
             stage = self._launch(node)
             monitor.wait(lambda: decided(stage), seconds)

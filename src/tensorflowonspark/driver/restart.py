@@ -6,7 +6,7 @@ the driver repeats the action that the failure interrupted.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Event
@@ -51,7 +51,13 @@ class RestartBudget:
         return self._used.restarts + self._used.preemptions
 
     def spend(
-        self, error: ClusterError, *, preempted: bool = False, alone: bool = False, rows_again: bool = True
+        self,
+        error: ClusterError,
+        *,
+        preempted: bool = False,
+        alone: bool = False,
+        rows_again: bool = True,
+        without: Collection[str] = (),
     ) -> float:
         """Count a restart after a failure; return the seconds to wait before it.
 
@@ -63,6 +69,8 @@ class RestartBudget:
             As of `Failure`.
         alone, rows_again : bool
             As of `Ended`.
+        without : collection of str
+            The hosts that do not answer, and are not used.
 
         Raises
         ------
@@ -76,9 +84,10 @@ class RestartBudget:
         CONSOLE.log(
             _log,
             logging.WARNING,
-            "%s\nAll nodes are started again%s (%s)",
+            "%s\nAll nodes are started again%s%s (%s)",
             str(error).partition("\n")[0],
             f" in {decision.delay:g} s" if decision.delay else "",
+            f", without {', '.join(without)}, which does not answer" if without else "",
             self._used.describe(decision, self._policy),
         )
         return decision.delay
@@ -271,7 +280,11 @@ class RestartController:
         rows_again = None not in self._history[needed:] and (repeatable or saved_in < self._done)
         alone = self._attempt.restarts_nodes and not self._config.spec.num_ps
         preempted = rows_again and not alone and self._is_preemption(error)
-        delay = self._budget.spend(error, preempted=preempted, alone=alone, rows_again=rows_again)
+        vanished = self._attempt.monitor.vanished()
+        hosts = sorted({node.host for node in vanished})
+        delay = self._budget.spend(error, preempted=preempted, alone=alone, rows_again=rows_again, without=hosts)
+        for executor in {node.executor for node in vanished}:  # one of each host has Spark give up the others there
+            self._backend.give_up_host(executor)
         self._restarting = True  # a cluster that holds its slots keeps them
         self._attempt.abort()
         self._cancelled.wait(delay)

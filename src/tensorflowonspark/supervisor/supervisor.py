@@ -86,6 +86,8 @@ class Supervisor:
         self._exited = False
         self._probe: Probe | None = None  # without a reply yet
         self._probe_ends = 0.0
+        self._reaching = False  # what the probe names is being tried
+        self._unreached: dict[str, str] = {}
         self._stopping = False
         self._ended = False
 
@@ -181,6 +183,8 @@ class Supervisor:
                 source, event = self._inbox.get(timeout=wait)
                 if source == "exit":
                     self._on_exit(event)
+                elif source == "reached":
+                    self._reaching, self._unreached = False, event
                 elif event is _ENDED:
                     ends[source]()
                 else:
@@ -263,6 +267,9 @@ class Supervisor:
         if self._probe is None:
             self._probe_ends = time.monotonic() + _REPLY_SECONDS
         self._probe = message
+        if message.addresses and not self._reaching:
+            self._reaching = True
+            Thread(target=self._reach, args=(message.addresses,), daemon=True).start()
         if self._exited:
             self._reply_to_probe()
         self._node.send(StatusRequest())
@@ -308,10 +315,15 @@ class Supervisor:
 
     def _probe_seconds(self) -> float:
         """Return the seconds until a pending probe gets its reply."""
-        return max(0.0, self._probe_ends - time.monotonic()) if self._probe is not None else math.inf
+        waits = self._probe is None or self._reaching
+        return math.inf if waits else max(0.0, self._probe_ends - time.monotonic())
+
+    def _reach(self, addresses: tuple[str, ...]) -> None:
+        """Try to connect to addresses (in a thread)."""
+        self._inbox.put(("reached", transport.unreached(addresses)))
 
     def _reply_to_probe(self) -> None:
-        if self._probe is None:
+        if self._probe is None or self._reaching:
             return
         if (not self._exited and has_ended(self._node.pid)) or has_ended(self._assignment.jvm_pid):
             self._probe_ends = time.monotonic() + _REPLY_SECONDS  # the event of its end is about to come
@@ -320,7 +332,7 @@ class Supervisor:
         stopped = self._node.liveness.stopped()
         if stopped is not None:
             self._fail(stopped.kind, stopped.reason, stopped.advice)
-        self._send_driver(ProbeReply(probe.number))
+        self._send_driver(ProbeReply(probe.number, self._unreached))
 
     # ---- ends
 

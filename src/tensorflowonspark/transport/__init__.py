@@ -21,6 +21,7 @@ from tensorflowonspark.transport.connection import (
     connect_local,
     is_listening,
     near_socket,
+    unreached,
 )
 from tensorflowonspark.transport.credentials import Credentials, new_credentials, spark_wants_tls
 from tensorflowonspark.transport.server import ChannelHandler, Mapped, Server, short_path
@@ -47,4 +48,5 @@ __all__ = [
     "seal",
     "short_path",
     "spark_wants_tls",
+    "unreached",
 ]

@@ -114,6 +114,11 @@ class Channel:
                 self._closed = True
             raise
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the host of the other side does not answer."""
+        return self._socket.is_unanswered
+
     def close(self) -> None:
         """Close the channel, which ends ``receive`` on the other side."""
         with self._lock:

@@ -7,7 +7,8 @@ import socket
 import stat
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,20 @@ from tensorflowonspark.transport.wire import HEADER_BYTES, MESSAGE_BYTES, Connec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Connection", "Exchange", "PutStream", "connect", "connect_local", "is_listening", "near_socket"]
+__all__ = [
+    "Connection",
+    "Exchange",
+    "PutStream",
+    "connect",
+    "connect_local",
+    "is_listening",
+    "near_socket",
+    "unreached",
+]
 
 _ATTEMPT_SECONDS, _AGAIN_SECONDS = 5.0, 0.5  # of an attempt to reach a host, and until the next one
 _REFUSED = (ConnectionRefusedError, PermissionError, socket.gaierror)  # waiting does not help
-_LISTENING_SECONDS = 2.0  # the same, where it is only asked whether it does
+_LISTENING_SECONDS, _MOST_AT_ONCE = 2.0, 64  # for an answer, where it is only asked whether there is one
 _BATCH_BYTES = 64 << 20  # in one message: the receiver holds one at a time
 
 
@@ -284,9 +294,22 @@ def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def is_listening(address: str) -> bool:
     """Return whether a process listens at an address, as in ``"host:port"``."""
+    return not _why_unreached(address)
+
+
+def unreached(addresses: Collection[str]) -> dict[str, str]:
+    """Return the addresses, as in ``"host:port"``, to which this process can't connect, and why."""
+    with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(addresses)) or 1) as pool:
+        reasons = pool.map(_why_unreached, addresses)
+        return {address: reason for address, reason in zip(addresses, reasons, strict=True) if reason}
+
+
+def _why_unreached(address: str) -> str:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_LISTENING_SECONDS).close()
-    except OSError:
-        return False
-    return True
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENING_SECONDS).close()
+    except TimeoutError:
+        return f"no answer within {_LISTENING_SECONDS:g} s"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""

@@ -15,7 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.transport.credentials import Credentials
-from tensorflowonspark.transport.silence import watch
+from tensorflowonspark.transport.silence import is_unanswered, watch
 from tensorflowonspark.transport.tls import TlsSocket
 from tensorflowonspark.transport.wire import ConnectionLost, connection_errors
 
@@ -261,6 +261,13 @@ class FramedSocket:
         """End the connection as `abort` does, for a reason."""
         self.broken = reason
         self.abort()
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the other host does not answer, or the connection was broken off for that."""
+        with suppress(OSError):  # it is closed
+            return bool(self.broken) or is_unanswered(self._socket)
+        return False
 
     def abort(self) -> None:
         """End the connection for both sides; threads that wait for it fail."""

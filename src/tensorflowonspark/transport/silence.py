@@ -13,7 +13,7 @@ from contextlib import suppress
 from threading import Lock, Thread
 from typing import Protocol
 
-__all__ = ["watch"]
+__all__ = ["is_unanswered", "watch"]
 
 _CHECK_SECONDS = 0.5
 _LEAST_SECONDS = 5.0  # a side that reads nothing does not answer the kernel's first question, but those that follow
@@ -42,12 +42,23 @@ class _Silence:
 
     def lasts(self) -> bool:
         """Return whether the other host has been silent for too long."""
-        probes, unacked, ago = _INFO.unpack(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
+        probes, unacked, ago = _info(self._socket)
         now = time.monotonic()
         answered = now - ago / 1000
         if not (probes or unacked) or answered > self._answered + _CHECK_SECONDS / 2:
             self._answered, self._since = answered, now
         return now - self._since > self.patience
+
+
+def _info(sock: socket.socket) -> tuple[int, int, int]:
+    """Return how many questions and packets are unanswered, and the age of the last answer in milliseconds."""
+    probes, unacked, ago = _INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
+    return probes, unacked, ago
+
+
+def is_unanswered(sock: socket.socket) -> bool:
+    """Return whether the other host has not acknowledged all that was sent to it: a host that is up does so at once."""
+    return sock.family != socket.AF_UNIX and any(_info(sock)[:2])
 
 
 _watched: "weakref.WeakKeyDictionary[Watched, _Silence]" = weakref.WeakKeyDictionary()

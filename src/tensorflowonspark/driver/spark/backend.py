@@ -26,6 +26,7 @@ from tensorflowonspark.driver.spark.jobs import (
 )
 from tensorflowonspark.driver.spark.ledger import Lease
 from tensorflowonspark.driver.spark.local_nodes import LocalNodes
+from tensorflowonspark.driver.spark.lost_hosts import give_up_host
 from tensorflowonspark.driver.spark.preemption import was_preempted
 from tensorflowonspark.driver.spark.private_names import HADOOP, explained
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, driver_host, find_slots, listen
@@ -86,6 +87,7 @@ class Backend(Protocol):
     def reserve_slots(self, request: SlotsWanted) -> int: ...  # noqa: D102
     def release_slots(self) -> None: ...  # noqa: D102
     def was_preempted(self, executor: str) -> bool: ...  # noqa: D102
+    def give_up_host(self, executor: str) -> None: ...  # noqa: D102
     def wants_tls(self) -> bool: ...  # noqa: D102
     def driver_host(self) -> tuple[str, str]: ...  # noqa: D102
     def listen(  # noqa: D102
@@ -225,6 +227,21 @@ class SparkBackend:
         except Exception as error:  # the application has ended, or Spark has forgotten the executor
             _log.warning("whether executor %s was preempted is unknown: %s", executor, first_cause(error))
             return False
+
+    def give_up_host(self, executor: str) -> None:
+        """Have Spark run nothing more on the host of an executor, which does not answer, and replace what it has there.
+
+        Parameters
+        ----------
+        executor : str
+            Spark's id of it; empty for the driver.
+        """
+        if not executor:
+            return
+        try:
+            give_up_host(self._spark.sparkContext, executor)
+        except Exception as error:  # the application has ended, or Spark has forgotten the executor
+            _log.warning("the host of executor %s is not given up: %s", executor, first_cause(error))
 
     def _require_own_session(self) -> None:
         if is_remote(self._spark):

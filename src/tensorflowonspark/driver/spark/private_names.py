@@ -20,6 +20,7 @@ __all__ = [
     "GPUS",
     "HADOOP",
     "JVM",
+    "LOST_HOSTS",
     "PREEMPTION",
     "PYTHON",
     "SLOTS",
@@ -34,6 +35,7 @@ __all__ = [
 TESTED = "pyspark>=3.5,<4.4"  # the releases with which the tests have run: docs/compatibility.md
 SLOTS, DYNAMIC, GPUS = "the number of task slots", "dynamic allocation", "gpus_per_node"
 PREEMPTION = "restarts after a preemption"
+LOST_HOSTS = "restarts after the loss of a host"
 HADOOP, OLD_ROWS = "the Hadoop settings of a session", "the rows of a program of 2.x"
 
 
@@ -81,6 +83,8 @@ JVM = (
     JavaUse("sparkContext._jsc.sc().statusStore()", SLOTS, ("executorList",)),
     JavaUse("sparkContext._jsc.sc()", PREEMPTION, ("schedulerBackend", "statusStore")),
     JavaUse("sparkContext._jsc.sc().statusStore()", PREEMPTION, ("executorSummary",)),
+    JavaUse("sparkContext._jsc.sc()", LOST_HOSTS, ("schedulerBackend", "statusStore", "killAndReplaceExecutor")),
+    JavaUse("sparkContext._jsc.sc().statusStore()", LOST_HOSTS, ("executorList", "executorSummary")),
     JavaUse("_jsparkSession.sessionState()", HADOOP, ("newHadoopConf",)),
     JavaUse("_jsparkSession.sessionState().newHadoopConf()", HADOOP, ("writeXml", "get")),
     JavaUse("_jvm.java.io.StringWriter()", HADOOP, ("toString",)),
