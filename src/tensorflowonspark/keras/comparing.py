@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.collectives import local_values
-from tensorflowonspark.keras.workers import combine, compared
+from tensorflowonspark.keras.workers import combine, compared, roles
 
 __all__ = ["differing_statistics"]
 
@@ -36,7 +36,7 @@ def differing_statistics(model: keras.Model) -> set[int]:
     )
     if isinstance(found, tuple):
         worker, path = found
-        workers = _workers(strategy)
+        _, workers = roles()
         raise SpecError(
             f"the models of {workers[0]} and {workers[worker]} differ before the first step (in {path!r}): "
             "what sets weights or the optimizer before fit must do so on all workers, with the same values"
@@ -51,9 +51,3 @@ def _is_statistic(weight: Any) -> bool:
 
 def _checksum(value: Any) -> int:
     return int(google_crc32c.value(np.ascontiguousarray(value.numpy()).tobytes()))
-
-
-def _workers(strategy: Any) -> list[str]:
-    """Return the names of all workers, the chief first."""
-    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
-    return [f"{job}:{number}" for job in ("chief", "worker") for number in range(len(jobs.get(job, [])))]

@@ -9,7 +9,7 @@ import pkgutil
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -123,10 +123,20 @@ def _redirect(directory: str, loader: Any) -> None:
     loader.tempfile = SimpleNamespace(**{**vars(tempfile), "NamedTemporaryFile": named})
 
 
-def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
-    """Wrap a function of a module, or a method of one of its classes; do nothing if this version has none."""
+def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
+    """Wrap a function of a module, or a method of one of its classes; do nothing if this version has none.
+
+    Parameters
+    ----------
+    module, name
+        The function, as ``"function"`` or ``"Class.method"``.
+    wrapper : callable
+        Is called in its place, with the function, its object (None without one), and the arguments of the call.
+    """
     owner: Any = module
     for part in name.split("."):
         owner = getattr(owner, part, None)
     if owner is not None:
-        wrapt.wrap_function_wrapper(module, name, wrapper)
+        wrapt.wrap_function_wrapper(
+            module, name, lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs)
+        )

@@ -20,9 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import wrapt
-
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.private_names import refuse_replicas
 
 __all__ = ["explain_late_strategy", "keep_sigterm", "names_strategy", "start_with_collectives"]
@@ -132,7 +131,7 @@ def explain_late_strategy(module: ModuleType) -> None:
     A strategy that would train wrongly, since a name is missing that a repair needs, is refused too.
     """
 
-    def initialize(wrapped: Any, extended: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def initialize(wrapped: Any, extended: Any, /, *args: Any, **kwargs: Any) -> Any:
         refuse_replicas()
         # Each strategy exchanges by keys of its own, in a server that knows those of the strategies before.
         extended._collective_key_base = next(_key_bases)
@@ -148,7 +147,7 @@ def explain_late_strategy(module: ModuleType) -> None:
         _keep_server(module.context.context())
         return result
 
-    wrapt.wrap_function_wrapper(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
+    wrap(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
 
 
 def keep_sigterm(module: ModuleType) -> None:
@@ -159,11 +158,11 @@ def keep_sigterm(module: ModuleType) -> None:
     program that makes use of such notices, by ``PreemptionCheckpointHandler``, sets its handler after the strategy.)
     """
 
-    def initialize(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def initialize(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         handler = signal.getsignal(signal.SIGTERM)  # Python does not know of the one in TensorFlow
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
         return result
 
-    wrapt.wrap_function_wrapper(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
+    wrap(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)

@@ -46,7 +46,7 @@ def follow_fit(module: ModuleType) -> None:
 def _reporting(report: Callable[..., None], *, after: bool) -> Callable[..., Any]:
     """Return a wrapper of a method that reports its call: before the callbacks, or after they have run."""
 
-    def method(wrapped: Any, callbacks: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(wrapped: Any, callbacks: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not after:
             for each in _listener:
                 report(each, callbacks, *args, **kwargs)
