@@ -35,10 +35,8 @@ def install(program: bytes = b"") -> None:
     """
 
     def start(context: ModuleType) -> None:
-        from tensorflowonspark.keras.startup import start_with_collectives
-
         if is_whole(CONTEXT, context):
-            start_with_collectives(context, program)
+            _function(CONTEXT)(context, program)
 
     wrapt.register_post_import_hook(start, CONTEXT.module)
     imports = _Imports()
@@ -91,14 +89,20 @@ class _Imports:
                 self._waiting.append((repairs[number:], module, on_jax))
                 return
             if is_whole(repair, module):
-                own_module, function = repair.function.split(":")
-                getattr(importlib.import_module(f"{_PACKAGE}.{own_module}"), function)(module)
+                _function(repair)(module)
 
     def _on_import(self, imported: ModuleType) -> None:
         self._complete.add(imported.__name__)
         waiting, self._waiting = self._waiting, []
         for repairs, module, on_jax in waiting:
             self.repair(repairs, module, on_jax)
+
+
+def _function(repair: Repair) -> Callable[..., None]:
+    """Return the function that makes a repair, whose module may import TensorFlow."""
+    module, name = repair.function.split(":")
+    found: Callable[..., None] = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+    return found
 
 
 def repairing_modules() -> list[str]:
