@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tensorflowonspark.driver.metrics.history import Report
 from tensorflowonspark.driver.metrics.records import NodeMetrics
-from tensorflowonspark.driver.metrics.reports import Report
 from tensorflowonspark.driver.metrics.store import MetricsStore
 
 __all__ = ["node_details", "page_state"]
