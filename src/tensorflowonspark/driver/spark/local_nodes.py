@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalNodes"]
 
 
-class LocalNodes:
+class LocalNodes(Stage):
     """A stage that launches some nodes on the driver's machine, and the others by another stage.
 
     They are supervised like any node, and end with this process, however it ends.
