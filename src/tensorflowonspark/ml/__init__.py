@@ -1,7 +1,7 @@
 """Keras models as stages of Spark ML: fit on a DataFrame, transform a DataFrame.
 
-- Driver: the stages `estimator` and `model`, their `params` and `training_params`, and `persistence`;
-  `transform`, which plans predictions; `adapting` of preprocessing layers (`layers`) over a DataFrame.
+- Driver: the stages `estimator` and `model`, which plans predictions, their `params` and `training_params`, and
+  `persistence`; `adapting` of preprocessing layers (`layers`) over a DataFrame.
 - Nodes: `training`. A model travels in the form of `serialization`, with the `code` of the user's own classes, and
   returns as a `model_bundle`.
 - Spark's Python workers: `predict` and `counting`, with models from `distribution`.

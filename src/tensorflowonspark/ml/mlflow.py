@@ -24,12 +24,11 @@ from tensorflowonspark.columns.layout import is_list, leaf_type
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.code import code_for
 from tensorflowonspark.ml.distribution import load_call
-from tensorflowonspark.ml.inputs import column_shapes
+from tensorflowonspark.ml.inputs import column_shapes, holds_arrays
 from tensorflowonspark.ml.model import KerasModel
-from tensorflowonspark.ml.outputs import Columns, result_types, result_values
+from tensorflowonspark.ml.outputs import result_values
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
 from tensorflowonspark.ml.predict import TakenColumns, call_in_pieces, features_of
-from tensorflowonspark.ml.transform import holds_arrays, output_groups
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -250,11 +249,8 @@ def _signature_of(stage: KerasModel, schema: StructType) -> Any:
     from mlflow.types import ColSpec, Schema
     from pyspark.sql.types import StructType
 
-    results: dict[str, DataType] = {}
-    for outputs, names in _groups(stage):
-        results.update(result_types(outputs, names))
     returned: dict[str, Any] = {}
-    for name, kind in results.items():
+    for name, kind in stage._result_types.items():
         if isinstance(kind, StructType):
             returned |= {f"{name}.{each.name}": _type(each.dataType) for each in kind}
         else:
@@ -278,11 +274,6 @@ def _type(kind: DataType, taken: bool = False) -> Any:
         return AnyType() if taken else Array(DataType.double)
     name = _TYPES.get(kind.typeName(), "")
     return DataType[name] if name else AnyType()
-
-
-def _groups(stage: KerasModel) -> Any:
-    columns = Columns(stage.getPredictionCol(), stage.getProbabilityCol(), stage.getRawPredictionCol())
-    return output_groups(stage._bundle, columns, stage._layers)
 
 
 def _read(directory: str) -> KerasModel:
@@ -333,7 +324,7 @@ class _Predictor:
         features = features_of(taken, batch, by_name=bundle.kind != "function")
         values = call_in_pieces(self._call, features, batch, self._stage.getInferenceBatchSize())
         found: dict[str, Any] = {}
-        for outputs, names in _groups(self._stage):
+        for outputs, names in self._stage._output_groups:
             for name, result in result_values(outputs, names, values).items():
                 several = isinstance(result, dict)
                 found |= {f"{name}.{output}": each for output, each in result.items()} if several else {name: result}

@@ -14,6 +14,7 @@ from tensorflowonspark.columns import select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.distribution import distribute
 from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_saved_model
+from tensorflowonspark.ml.outputs import struct_of
 from tensorflowonspark.ml.predict import PredictPlan, with_results
 from tensorflowonspark.v2.deprecation import warn_deprecated
 from tensorflowonspark.v2.mapping import fed_columns, input_columns, output_columns
@@ -187,7 +188,7 @@ class TFModel(
             model=distribute(dataset.sparkSession, bundle),
             taken=taken,
             outputs=outputs,
-            types=tuple(types.items()),
+            types=struct_of(types),
             # The default of 2.x is too small for most models, and the results do not depend on it.
             batch_rows=args.batch_size if self._is_given("batch_size") else None,
         )
