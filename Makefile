@@ -9,7 +9,7 @@ DEMO_STAMP = $(VENV)/.installed-demo
 unexport PYTHONDONTWRITEBYTECODE
 export UV_COMPILE_BYTECODE = 1
 
-.PHONY: demo dev test test-rest test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map keywords notebooks dist clean
+.PHONY: demo dev test test-rest test-hosts test-all test-durations chaos keras-suite keras-table matrix matrix-oldest matrix-programs lint docs docs-links module-map keywords notebooks dist clean
 
 # A demo needs three quarters of what tests need.
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
@@ -24,11 +24,15 @@ dev: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -m quick -n auto $(ARGS)
 
-# All other tests; of the table of Keras every fourth cell of the column that matters most.
+# All other tests, but those on several hosts; of the table of Keras every fourth cell of the column that matters most.
 test-rest: export TFOS_TEST_TABLE ?= MultiWorkerMirrored
 test-rest: export TFOS_TEST_TABLE_SHARE ?= 4
 test-rest: $(STAMP)
-	$(BIN)/python -m pytest -m 'not quick' -n auto $(ARGS)
+	$(BIN)/python -m pytest -m 'not quick' -n auto --ignore=tests/hosts $(ARGS)
+
+# Tests on several hosts, made of namespaces of Linux, one after another: as root, with iproute2 and nftables.
+test-hosts: $(STAMP)
+	$(BIN)/python -m pytest -n 0 tests/hosts $(ARGS)
 
 # Every test, in one run.
 test-all: export TFOS_TEST_TABLE ?= MultiWorkerMirrored

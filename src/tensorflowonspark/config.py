@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _LAST_PORT = 65535
-HEARTBEATS_PER_TIMEOUT = 6  # sent by a supervisor within `ClusterConfig.heartbeat_timeout`
+HEARTBEATS_PER_TIMEOUT = 12  # sent by a supervisor within `ClusterConfig.heartbeat_timeout`
 
 
 class Job(str, Enum):

@@ -1,9 +1,9 @@
 """The rungs of the test suite, and how its tests are divided among processes: a pytest plugin.
 
 The first rung (``make test``, the marker `quick`) holds the tests in ``tests/unit`` and ``tests/spark``, and of
-``tests/cluster`` those marked `smoke`, but for what is marked `slow`. ``make test-rest`` runs all others; of those
-marked `slow` CI runs a fifth with each commit (``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it
-runs a fifth of the others (``TFOS_TEST_TURN_OF=all``).
+``tests/cluster`` those marked `smoke`, on the master `local`, but for what is marked `slow`. ``make test-hosts`` runs
+those in ``tests/hosts``, and ``make test-rest`` all others; of those marked `slow` CI runs a fifth with each commit
+(``TFOS_TEST_TURN``). Of ``make matrix-oldest`` it runs a fifth of the others (``TFOS_TEST_TURN_OF=all``).
 
 A Spark session takes up to 20 s to start, and its first node imports TensorFlow, which its fork server then keeps for
 all others; on `local` the first of Spark's Python workers does so too (``tests/support/spark_workers``). So the tests
@@ -32,7 +32,7 @@ _ABORT_SECONDS = 120.0  # beyond the time-out of a test: for its fixtures, among
 _PROCESS_BYTES = 8 << 30  # of a process of tests at its worst, with its sessions' JVMs and its nodes
 _MARKS = [
     "masters(*names): run on these Spark masters only; by default on all three",
-    "smoke(*names): of tests/cluster, run by `make test` on these masters; by default on `local`",
+    "smoke: of tests/cluster, run by `make test` on the master `local`",
     "slow: not run by `make test`; CI runs a fifth of them with each commit",
     "quick: run by `make test`; set by folder and marks",
 ]
@@ -206,9 +206,8 @@ def _is_quick(item):
         return False
     if Path(item.path).relative_to(TESTS).parts[0] in ("unit", "spark"):
         return True
-    smoke = item.get_closest_marker("smoke")
     master = item.callspec.params.get("spark", "local") if hasattr(item, "callspec") else "local"
-    return smoke is not None and master in (smoke.args or ("local",))
+    return master == "local" and item.get_closest_marker("smoke") is not None
 
 
 def _short(nodeid):

@@ -14,25 +14,25 @@ from pathlib import Path
 _START_SECONDS = 180.0
 
 
-def _start(directory, name, kind, host, *arguments, network=None):
+def _start(directory, name, kind, host, *arguments):
     import pyspark
 
     home = Path(pyspark.__file__).parent
     daemon = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
-    spark = [str(home / "bin/spark-class"), daemon, "--host", host, "--webui-port", "0", *arguments]
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_DIRS": str(directory),
-        "SPARK_LOCAL_IP": host,
-    }
+    address = address_of(host)
+    spark = [str(home / "bin/spark-class"), daemon, "--host", address, "--webui-port", "0", *arguments]
+    local = str(directory) if isinstance(host, str) else "/tmp"
+    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_DIRS": local, "SPARK_LOCAL_IP": address}
+    command = ["sh", "-c", '"$@" & read -r _; kill $!; wait', "sh", *spark]  # the daemon ends with this process
+    start = subprocess.Popen if isinstance(host, str) else host.popen
     with open(Path(directory) / f"{name}.log", "wb") as log:
-        if network is not None:
-            local = environment["SPARK_LOCAL_DIRS"] = str(Path(directory) / "local")
-            mounts = [f"mkdir -p {local}", *(f"mount -t tmpfs tmpfs {path}" for path in (local, "/dev/shm"))]
-            return network.start(spark, host, mounts, env=environment, stdout=log, stderr=log)
-        command = ["sh", "-c", '"$@" & read -r _; kill $!; wait', "sh", *spark]  # the daemon ends with this process
-        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        return start(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+
+def address_of(host):
+    """Return the address of a host as Spark writes it."""
+    address = host if isinstance(host, str) else host.address
+    return f"[{address}]" if ":" in address else address
 
 
 def unused_port():
@@ -49,20 +49,20 @@ def _wait_until_up(host, port):
     end = time.monotonic() + _START_SECONDS
     while True:
         try:
-            return socket.create_connection((host, port)).close()
+            return socket.create_connection((host.strip("[]"), port)).close()
         except ConnectionRefusedError:
             assert time.monotonic() < end, f"no Spark master listens at port {port}"
             time.sleep(0.1)
 
 
-def start_worker(directory, master, number, cores, memory="3g", host="127.0.0.1", network=None):
+def start_worker(directory, master, number, cores, memory="3g", host="127.0.0.1"):
     """Start a worker; return its process."""
     options = ["--cores", str(cores), "--memory", memory, "--work-dir", str(Path(directory) / f"work-{number}")]
-    return _start(directory, f"worker-{number}", "Worker", host, *options, master, network=network)
+    return _start(directory, f"worker-{number}", "Worker", host, *options, master)
 
 
 @contextmanager
-def standalone_cluster(directory, cores, memory="3g", hosts=("127.0.0.1",), network=None):
+def standalone_cluster(directory, cores, memory="3g", hosts=("127.0.0.1",), master="127.0.0.1"):
     """Start a master and workers; yield the master's URL.
 
     Parameters
@@ -73,21 +73,21 @@ def standalone_cluster(directory, cores, memory="3g", hosts=("127.0.0.1",), netw
         Of each worker.
     memory : str
         Of each worker, as Spark writes it.
-    hosts : sequence of str
-        Addresses that the workers take in turn.
-    network : tests.support.hosts.Network, optional
-        Each worker is on a host of its own there, in place of these addresses.
+    hosts : sequence of str or tests.support.hosts.Host
+        Addresses of this machine, or hosts, that the workers take in turn.
+    master : str or tests.support.hosts.Host
+        Likewise that of the master.
     """
-    port, own = unused_port(), network.address if network else "127.0.0.1"
-    url = f"spark://{own}:{port}"
-    processes = [_start(directory, "master", "Master", own, "--port", str(port))]
+    port = unused_port()
+    url = f"spark://{address_of(master)}:{port}"
+    processes = [_start(directory, "master", "Master", master, "--port", str(port))]
     for number, each in enumerate(cores):
-        host = network.next_address() if network else hosts[number % len(hosts)]
-        processes.append(start_worker(directory, url, number, each, memory, host, network))
+        processes.append(start_worker(directory, url, number, each, memory, hosts[number % len(hosts)]))
     try:
-        _wait_until_up(own, port)
+        _wait_until_up(address_of(master), port)
         yield url
     finally:
         for process in reversed(processes):
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # its host was killed
+                process.stdin.close()
             process.wait(30)

@@ -164,7 +164,7 @@ class ClusterAttempt:
         had = nodes if self._config.attempt else 0  # the cluster manager replaces an executor that was lost
         self.backend.reserve_slots(self.slots_wanted(nodes, had))
         tls = self.backend.wants_tls() if self._config.tls is None else self._config.tls
-        self.credentials = transport.new_credentials(tls=tls)
+        self.credentials = transport.new_credentials(tls=tls, patience=self._config.heartbeat_timeout)
         self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve)
         self._server.expect(_PEERS_PER_NODE * nodes)
         monitor = self.monitor

@@ -25,18 +25,20 @@ _PACKAGE = __name__.rpartition(".")[0]
 _SOURCES = "tensorflow.python.autograph.pyct.loader"
 
 
-def install(program: bytes = b"") -> None:
+def install(program: bytes = b"", heartbeat_timeout: float = 0.0) -> None:
     """Make the repairs when TensorFlow and Keras are imported, or now if they are already.
 
     Parameters
     ----------
     program : bytes
         The user's function, pickled.
+    heartbeat_timeout : float
+        The cluster's; 0 leaves TensorFlow's own time-outs.
     """
 
     def start(context: ModuleType) -> None:
         if is_whole(CONTEXT, context):
-            _function(CONTEXT)(context, program)
+            _function(CONTEXT)(context, program, heartbeat_timeout)
 
     wrapt.register_post_import_hook(start, CONTEXT.module)
     imports = _Imports()

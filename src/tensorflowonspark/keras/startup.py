@@ -1,4 +1,4 @@
-"""Start of TensorFlow for a ``MultiWorkerMirroredStrategy``: one that is made late, and what SIGTERM does.
+"""Start of TensorFlow for a ``MultiWorkerMirroredStrategy``: one made late, time-outs, and what SIGTERM does.
 
 The strategy configures the workers' collectives, and starts this worker's server, which renames devices. TensorFlow
 refuses that once its runtime has started, as it does with the first tensor or dataset. So the runtime starts with these
@@ -31,12 +31,13 @@ _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # makes a strategy by ``tf.distribute`` has both names.
 _METHOD, _MODULE = (b"\x8c" + bytes([len(name)]) + name for name in (b"strategy", b"distribute"))
 _IN_FILES = (*_STRATEGIES, b"ctx.strategy(")
+_LONGEST_SECONDS = 86_400.0
 _key_bases = itertools.count(0, 1 << 16)  # of the strategies of this process, which have a few keys each
 _LIBRARIES = (f"{Path(__file__).parents[1]}{os.sep}", f"{sys.base_prefix}{os.sep}")
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
-def start_with_collectives(context: ModuleType, program: bytes) -> None:
+def start_with_collectives(context: ModuleType, program: bytes, heartbeat_timeout: float) -> None:
     """Start TensorFlow's runtime with the strategy's settings (called after the import of TensorFlow's ``context``).
 
     Parameters
@@ -45,7 +46,10 @@ def start_with_collectives(context: ModuleType, program: bytes) -> None:
         ``tensorflow.python.eager.context``.
     program : bytes
         The user's function, pickled.
+    heartbeat_timeout : float
+        The cluster's; 0 leaves TensorFlow's own time-outs.
     """
+    _wait_for_workers(context, heartbeat_timeout)
     original = context.Context.ensure_initialized
 
     def ensure_initialized(self: Any) -> None:
@@ -121,6 +125,20 @@ def _keep_server(context: Any) -> None:
     They would fail with ``Delete called on non-empty BufRendezvous``.
     """
     context.enable_collective_ops = lambda *_, **__: None
+
+
+def _wait_for_workers(context: ModuleType, heartbeat_timeout: float) -> None:
+    """Have TensorFlow wait for a worker that can't be reached as long as the driver does, which names its host.
+
+    A worker's heartbeat fails if it gets no answer within half of the service's time-out, which is 10 s by default: a
+    break of the network of five seconds would end the training.
+    """
+    milliseconds = int(2000 * min(heartbeat_timeout, _LONGEST_SECONDS))
+
+    def configure(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return wrapped(*args, **{"heartbeat_timeout_in_ms": milliseconds, **kwargs})
+
+    wrap(context, "Context.configure_coordination_service", configure)
 
 
 def explain_late_strategy(module: ModuleType) -> None:

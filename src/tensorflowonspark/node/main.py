@@ -135,7 +135,7 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
     if member.gpus or setup.role.job is Job.PS:
         # A parameter server does not benefit from a GPU, but would allocate its memory.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpus)
-    hooks.install(setup.config.program)
+    hooks.install(setup.config.program, setup.config.heartbeat_timeout)
     share_oracle(setup.role, setup.spec, members, setup.config.program)
     hooks.keep_sources(setup.local_directory)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Exchange", "PutStream", "connect", "connect_local", "is_listening", "near_socket"]
 
-_CONNECTING_SECONDS = 20.0  # for a host to answer
+_ATTEMPT_SECONDS, _AGAIN_SECONDS = 5.0, 0.5  # of an attempt to reach a host, and until the next one
+_REFUSED = (ConnectionRefusedError, PermissionError, socket.gaierror)  # waiting does not help
 _LISTENING_SECONDS = 2.0  # the same, where it is only asked whether it does
 _BATCH_BYTES = 64 << 20  # in one message: the receiver holds one at a time
 
@@ -97,7 +99,7 @@ class Connection:
                 raw = socket.socket(socket.AF_UNIX)
                 raw.connect(address)
             else:
-                raw = socket.create_connection(address, _CONNECTING_SECONDS)
+                raw = _reach(address, self._credentials.patience)
         except OSError as error:
             raise ConnectionLost(f"{shown} can't be reached: {error.strerror or error}") from error
         encrypted = bool(self._credentials.certificate) and not self.is_local
@@ -109,6 +111,18 @@ class Connection:
             sock.close()
             raise
         return sock
+
+
+def _reach(address: tuple[str, int], patience: float) -> socket.socket:
+    """Connect to a host; if none answers, try again until patience is over."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return socket.create_connection(address, _ATTEMPT_SECONDS)
+        except OSError as error:
+            if isinstance(error, _REFUSED) or time.monotonic() > until:
+                raise
+        time.sleep(_AGAIN_SECONDS)
 
 
 class _Call:

@@ -1,4 +1,4 @@
-"""Credentials of a cluster's processes: a token, and with TLS a certificate."""
+"""Credentials of a cluster's processes: a token, with TLS a certificate, and how long a silent host is waited for."""
 
 import json
 import secrets
@@ -29,7 +29,7 @@ _SPARK_SETTINGS = (
 
 @dataclass(frozen=True)
 class Credentials:
-    """The secrets of one cluster, made in its driver: a process that has them is a member.
+    """The secrets of one cluster, made in its driver: a process that has them is a member, and connects to others.
 
     They travel to Spark's tasks with the launch plan, and from there through pipes: never in a command line, an
     environment or a log, so no ``repr`` shows them.
@@ -38,6 +38,7 @@ class Credentials:
     token: str = field(repr=False)
     certificate: str = field(default="", repr=False)  # PEM; empty if TCP connections are not encrypted
     key: str = field(default="", repr=False)  # PEM, the certificate's
+    patience: float = 20.0  # seconds without an answer of the other host after which a connection over TCP is given up
 
     def to_text(self) -> str:
         """Return the credentials as text, for a file that only this user can read."""
@@ -56,7 +57,7 @@ class Credentials:
         return cls(**json.loads(text))
 
 
-def new_credentials(*, tls: bool = False) -> Credentials:
+def new_credentials(*, tls: bool = False, patience: float = Credentials.patience) -> Credentials:
     """Return new credentials for one cluster.
 
     Raises
@@ -67,10 +68,10 @@ def new_credentials(*, tls: bool = False) -> Credentials:
     Examples
     --------
     >>> new_credentials()
-    Credentials()
+    Credentials(patience=20.0)
     """
     token = secrets.token_urlsafe(_TOKEN_BYTES)
-    return Credentials(token, *_self_signed()) if tls else Credentials(token)
+    return Credentials(token, *(_self_signed() if tls else ("", "")), patience)
 
 
 def spark_wants_tls(spark: "SparkSession") -> bool:

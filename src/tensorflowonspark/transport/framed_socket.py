@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from tensorflowonspark.transport.credentials import Credentials
+from tensorflowonspark.transport.silence import watch
 from tensorflowonspark.transport.tls import TlsSocket
 from tensorflowonspark.transport.wire import ConnectionLost, connection_errors
 
@@ -28,10 +29,6 @@ _JOINED_BYTES = 64 << 10  # that are sent with the head, and received at once
 _LINGER_SECONDS = 2.0  # for the other side to take the last bytes and to end the connection
 _ERROR_BYTES = 64 << 10
 _BATCH_BYTES = 1 << 40  # more is no length
-_SILENT_SECONDS = 10  # after which the kernel asks whether the other host is there
-# Until the other host acknowledges bytes. The driver sends to nodes under its lock: without a limit, one whose host has
-# vanished would hold up all for a quarter of an hour.
-_UNANSWERED_SECONDS = 20
 
 
 class Frame(IntEnum):
@@ -69,6 +66,11 @@ class FramedSocket:
         Whether the connection uses TLS.
     server : bool
         Whether this is the server's side.
+
+    Attributes
+    ----------
+    broken : str
+        Why it was broken off, if it was (`break_off`).
     """
 
     def __init__(self, sock: socket.socket, credentials: Credentials, *, encrypted: bool, server: bool) -> None:
@@ -79,15 +81,10 @@ class FramedSocket:
         self._sends_dictionaries = False  # in batches of the schema that was sent last
         self._schema: pa.Schema | None = None  # of the batches that come
         self._gets_dictionaries = False  # in these
+        self.broken = ""  # why it was broken off
         if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in (
-                (socket.TCP_NODELAY, 1),
-                (socket.TCP_KEEPIDLE, _SILENT_SECONDS),
-                (socket.TCP_KEEPINTVL, _SILENT_SECONDS // 2),
-                (socket.TCP_USER_TIMEOUT, 1000 * _UNANSWERED_SECONDS),
-            ):
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            watch(self, sock, credentials.patience)
         _all.add(self)
 
     @contextmanager
@@ -104,7 +101,7 @@ class FramedSocket:
 
     def send_bytes(self, data: bytes | memoryview) -> None:
         """Send bytes that are no frame, or a part of one."""
-        with connection_errors():
+        with connection_errors(self):
             (self._tls or self._socket).sendall(memoryview(data))
 
     def send(self, kind: Frame, data: "bytes | pa.Buffer" = b"") -> None:
@@ -120,7 +117,7 @@ class FramedSocket:
             self.send_bytes(head + bytes(rest))
             return
         if self._tls is None:
-            with connection_errors():
+            with connection_errors(self):
                 sent = self._socket.sendmsg([head, rest])  # without a packet of its own for the head
             head, rest = head[sent:], rest[max(0, sent - len(head)) :]
         self.send_bytes(head)
@@ -152,7 +149,7 @@ class FramedSocket:
         return bytes(data)
 
     def _fill(self, view: memoryview) -> None:
-        with connection_errors():
+        with connection_errors(self):
             done = 0
             while done < len(view):
                 if self._start < self._end:
@@ -259,6 +256,11 @@ class FramedSocket:
         """Send nothing more; the other side notices it after the last bytes."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
+
+    def break_off(self, reason: str) -> None:
+        """End the connection as `abort` does, for a reason."""
+        self.broken = reason
+        self.abort()
 
     def abort(self) -> None:
         """End the connection for both sides; threads that wait for it fail."""

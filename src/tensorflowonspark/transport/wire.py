@@ -1,7 +1,7 @@
 """What connections carry: pickled messages with limits of their size, and the error of a lost connection."""
 
 import pickle
-from typing import Any
+from typing import Any, Protocol
 
 __all__ = ["HEADER_BYTES", "MESSAGE_BYTES", "ConnectionLost", "connection_errors", "pack", "unpack"]
 
@@ -15,13 +15,24 @@ class ConnectionLost(ConnectionError):
     """The peer has ended, or has refused the call."""
 
 
+class Breakable(Protocol):
+    """A connection that may be broken off, and the reason."""
+
+    broken: str
+
+
 class connection_errors:  # noqa: N801 - reads as a function where it is used
-    """Convert errors of the system, of TLS and of Arrow to `ConnectionLost`."""
+    """Convert errors of the system, of TLS and of Arrow to `ConnectionLost`; with the reason of a broken connection."""
+
+    def __init__(self, connection: "Breakable | None" = None) -> None:
+        self._connection = connection
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _kind: Any, error: BaseException | None, _traceback: Any) -> None:
+        if isinstance(error, OSError) and self._connection is not None and self._connection.broken:
+            raise ConnectionLost(self._connection.broken) from error
         if isinstance(error, ConnectionLost) or not isinstance(error, (OSError, ValueError, MemoryError)):
             return
         if isinstance(error, TimeoutError):

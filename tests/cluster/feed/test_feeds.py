@@ -262,7 +262,6 @@ def test_more_than_the_bound_of_what_is_kept_is_an_error_with_ways_out(spark):
     assert "cache='disk'" in str(caught.value)
 
 
-@pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_tasks_on_other_hosts_feed_over_tcp(spark, monkeypatch):
     # As on a host where the node's socket is not: all tasks of both executors must use TCP.

@@ -176,7 +176,6 @@ def test_output_below_the_level_stays_on_the_executor(spark, caplog):
     assert "[worker:0] quiet" not in caplog.messages
 
 
-@pytest.mark.smoke("standalone")
 @pytest.mark.masters("local-cluster", "standalone")
 def test_output_is_in_the_executors_log_too(spark):
     word = f"word-{time.monotonic_ns()}"

@@ -17,7 +17,6 @@ def publish(args, ctx):
     storage.publish(args, lambda local: Path(local).write_text(str(ctx.role)) and None)
 
 
-@pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_a_node_writes_with_the_credentials_of_the_session(spark, bucket, caplog, capfd):
     given = {**bucket, "fs.s3a.secret.key": "not-to-be-seen"}

@@ -107,7 +107,6 @@ def test_what_listens_listens_where_it_is_needed(spark, tls):
         assert not ours
 
 
-@pytest.mark.smoke("standalone")
 @pytest.mark.masters("standalone")
 def test_a_whole_cluster_with_tls(spark):
     def program(args, ctx):

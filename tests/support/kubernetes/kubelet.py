@@ -204,7 +204,7 @@ class Pod:
         with open(self._folder / "log", "wb") as log:
             options = {"cwd": work, "env": environment, "stdout": log, "stderr": log, "start_new_session": True}
             if self._network:
-                self._process = self._network.start(command, self._address, mounts, self._name, **options)
+                self._process = self._network.host(self._name, command, self._address, mounts, **options).process
             else:
                 if self._hosts:
                     command = ["unshare", "--mount", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh", *command]

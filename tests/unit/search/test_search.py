@@ -431,6 +431,7 @@ def test_trials_of_a_driver_elsewhere_are_left_alone(name):
     assert end_leftovers(study) == 1
 
 
+@pytest.mark.slow
 def test_trials_of_a_killed_driver_are_marked_as_failed_and_tried_again(tmp_path):
     storage = f"sqlite:///{tmp_path}/study.db"
     for _ in range(2):

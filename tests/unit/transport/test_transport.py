@@ -114,6 +114,27 @@ def test_a_killed_peer_is_noticed_at_once(credentials):
     server.close()
 
 
+@pytest.mark.slow
+def test_a_side_that_reads_nothing_for_a_while_is_waited_for():
+    """Longer than for a host that does not answer: a stopped process, or a program that takes no rows."""
+    credentials = new_credentials(patience=5)
+    received = []
+
+    def listen(channel):
+        time.sleep(12)
+        received.extend(channel.receive() for _ in range(2))
+
+    server = Server(("127.0.0.1", 0), credentials, on_channel=listen)
+    channel = connect(("127.0.0.1", server.port), credentials).channel()
+    messages = [bytes(32 << 20), b"and this"]
+    for each in messages:
+        channel.send(each)
+    with pytest.raises(ConnectionLost, match="closed"):
+        channel.receive()
+    assert received == messages
+    server.close()
+
+
 def test_a_partition_is_taken_whole(address, credentials):
     batches = [pa.record_batch({"x": list(range(start, start + 10))}) for start in range(0, 100, 10)]
 

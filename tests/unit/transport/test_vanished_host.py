@@ -1,4 +1,7 @@
-"""The other side's host vanishes: it is a network namespace whose interface goes down, and closes no connection."""
+"""The other side's host vanishes, or is cut off for a while: it is a network namespace whose interface goes down.
+
+It closes no connection.
+"""
 
 import os
 import pickle
@@ -6,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event
 
 import pytest
 
 from tensorflowonspark import transport
-from tensorflowonspark.transport import framed_socket
+from tensorflowonspark.transport import silence
 
 _OWN, _OTHER = "10.213.7.1", "10.213.7.2"
 _CLIENT = """
@@ -27,6 +31,16 @@ import pickle, sys, time
 from tensorflowonspark import transport
 known = pickle.loads(bytes.fromhex(sys.argv[2]))
 server = transport.Server((sys.argv[1], 0), known, on_channel=lambda each: [each.send("hello"), each.receive()])
+print(server.port, flush=True)
+time.sleep(60)
+"""
+_ECHO = """
+import pickle, sys, time
+from tensorflowonspark import transport
+def echo(channel):
+    while True:
+        channel.send(channel.receive())
+server = transport.Server((sys.argv[1], 0), pickle.loads(bytes.fromhex(sys.argv[2])), on_channel=echo)
 print(server.port, flush=True)
 time.sleep(60)
 """
@@ -54,9 +68,8 @@ def host():
 
 
 @pytest.mark.slow
-def test_a_host_that_vanishes_does_not_hold_up_who_sends_to_it(host, monkeypatch):
-    monkeypatch.setattr(framed_socket, "_UNANSWERED_SECONDS", 2)
-    credentials, channels, ready = transport.new_credentials(), [], Event()
+def test_a_host_that_vanishes_does_not_hold_up_who_sends_to_it(host):
+    credentials, channels, ready = transport.new_credentials(patience=5), [], Event()
 
     def serve(channel):
         channel.receive()
@@ -72,7 +85,7 @@ def test_a_host_that_vanishes_does_not_hold_up_who_sends_to_it(host, monkeypatch
         assert ready.wait(60)
         ip(f"-n {host} link set tfos-gone1 down")
         began = time.monotonic()
-        with pytest.raises(transport.ConnectionLost):
+        with pytest.raises(transport.ConnectionLost, match="its host has not answered for 5 s"):
             while True:
                 channels[0].send(bytes(4 << 20))
         assert time.monotonic() - began < 15
@@ -85,9 +98,8 @@ def test_a_host_that_vanishes_does_not_hold_up_who_sends_to_it(host, monkeypatch
 @pytest.mark.slow
 def test_who_waits_for_a_host_that_vanishes_notices(host, monkeypatch):
     """As a supervisor, which waits for messages of the driver: the kernel asks the silent host."""
-    monkeypatch.setattr(framed_socket, "_SILENT_SECONDS", 2)
-    monkeypatch.setattr(framed_socket, "_UNANSWERED_SECONDS", 3)
-    credentials = transport.new_credentials()
+    monkeypatch.setattr(silence, "_SILENT_SECONDS", 2)
+    credentials = transport.new_credentials(patience=5)
     command = ["ip", "netns", "exec", host, sys.executable, "-c", _SERVER, _OTHER, pickle.dumps(credentials).hex()]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -95,9 +107,55 @@ def test_who_waits_for_a_host_that_vanishes_notices(host, monkeypatch):
         assert channel.receive() == "hello"
         ip(f"-n {host} link set tfos-gone1 down")
         began = time.monotonic()
-        with pytest.raises(transport.ConnectionLost):
+        with pytest.raises(transport.ConnectionLost, match="its host has not answered for 5 s"):
             channel.receive()
         assert time.monotonic() - began < 15
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("seconds", "patience"), [(5, 20), (10, 20)])
+def test_a_connection_goes_on_after_a_cut(host, seconds, patience):
+    """Both sides send meanwhile, and both have more than the kernel keeps."""
+    credentials = transport.new_credentials(patience=patience)
+    command = [sys.executable, "-c", _ECHO, _OTHER, pickle.dumps(credentials).hex()]
+    server = subprocess.Popen(["ip", "netns", "exec", host, *command], stdout=subprocess.PIPE, text=True)
+    try:
+        channel = transport.connect((_OTHER, int(server.stdout.readline())), credentials).channel()
+        channel.send(0)
+        assert channel.receive() == 0
+        ip(f"-n {host} link set tfos-gone1 down")
+        messages = [bytes([number]) * (1 << 20) for number in range(1, 17)]
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(lambda: [channel.send(each) for each in messages])
+            time.sleep(seconds)
+            ip(f"-n {host} link set tfos-gone1 up")
+            healed = time.monotonic()
+            assert [channel.receive() for _ in messages] == messages
+            sent.result()
+        assert time.monotonic() - healed < seconds + 4  # the kernel tries again after at most as long as the cut
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_who_connects_during_a_cut_waits_for_its_end(host):
+    credentials = transport.new_credentials(patience=20)
+    command = [sys.executable, "-c", _SERVER, _OTHER, pickle.dumps(credentials).hex()]
+    server = subprocess.Popen(["ip", "netns", "exec", host, *command], stdout=subprocess.PIPE, text=True)
+    try:
+        address = _OTHER, int(server.stdout.readline())
+        ip(f"-n {host} link set tfos-gone1 down")
+        with ThreadPoolExecutor(1) as pool:
+            channel = pool.submit(lambda: transport.connect(address, credentials).channel())
+            time.sleep(8)
+            ip(f"-n {host} link set tfos-gone1 up")
+            assert channel.result().receive() == "hello"
     finally:
         server.kill()
         server.wait()

@@ -72,6 +72,7 @@ class RoundMember:
         self._closed = False
         self._changed = Condition()  # of the four above
         self._server: transport.Server | None = None
+        self._credentials = setup.credentials  # with the patience of the rounds
         self._connections: dict[Peer, transport.Connection] = {}
         self._connecting = Lock()
 
@@ -111,7 +112,7 @@ class RoundMember:
     # ---- the dialogue with the driver
 
     def _reach(self, settings: RoundSettings, weights: Vector, steps: int, *, last: bool) -> tuple[Shared, bool]:
-        port = self._listen()
+        port = self._listen(settings)
         for _ in range(_ATTEMPTS):
             version = NOTHING_SHARED if self._shared is None else self._shared.version
             report = RoundReached(
@@ -235,17 +236,18 @@ class RoundMember:
         with self._connecting:
             if peer not in self._connections:
                 address = peer.host, peer.port
-                self._connections[peer] = transport.connect(address, self._setup.credentials, identity=peer.identity)
+                self._connections[peer] = transport.connect(address, self._credentials, identity=peer.identity)
             return self._connections[peer]
 
     # ---- as a server
 
-    def _listen(self) -> int:
+    def _listen(self, settings: RoundSettings) -> int:
         if self._server is None:
             setup = self._setup
+            self._credentials = replace(setup.credentials, patience=settings.timeout)
             self._server = transport.Server(
                 (setup.host, 0),
-                setup.credentials,
+                self._credentials,
                 identity=setup.identity,
                 on_exchange=self._serve,
             )

@@ -4,26 +4,26 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support import hosts, ladder
 from tests.support.fed_cluster import APPLICATIONS, check_fed_clusters, run_driver
+from tests.support.hosts import Network, own_folders
 from tests.support.standalone import standalone_cluster
 
 
 @contextmanager
 def two_hosts(directory):
     """Start a cluster of two hosts with an executor each; yield Spark's settings, and this machine's address."""
-    if problem := hosts.what_is_missing():
-        ladder.skip(problem)
-    with hosts.Network() as network, standalone_cluster(directory, [1, 1], "1g", network=network) as master:
-        settings = {
-            "spark.master": master,
-            "spark.driver.host": network.address,
-            "spark.driver.bindAddress": network.address,
-            "spark.executor.cores": 1,
-            "spark.executor.memory": "512m",
-            "spark.ui.enabled": "false",
-        }
-        yield settings, network.address
+    with Network() as network:
+        members = [network.host(f"host-{number}", mounts=own_folders(directory)) for number in range(2)]
+        with standalone_cluster(directory, [1, 1], "1g", members, network.address) as master:
+            settings = {
+                "spark.master": master,
+                "spark.driver.host": network.address,
+                "spark.driver.bindAddress": network.address,
+                "spark.executor.cores": 1,
+                "spark.executor.memory": "512m",
+                "spark.ui.enabled": "false",
+            }
+            yield settings, network.address
 
 
 @pytest.mark.slow

@@ -1,0 +1,106 @@
+"""Silent hosts: a connection over TCP is broken off when the other host has acknowledged nothing for too long.
+
+The kernel's own limit, ``TCP_USER_TIMEOUT``, also ends a connection whose other side only reads nothing for that time,
+as a process that is stopped, or a program that takes no rows. So a thread looks for what the host has not acknowledged.
+"""
+
+import os
+import socket
+import struct
+import time
+import weakref
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import Protocol
+
+__all__ = ["watch"]
+
+_CHECK_SECONDS = 0.5
+_LEAST_SECONDS = 5.0  # a side that reads nothing does not answer the kernel's first question, but those that follow
+_SILENT_SECONDS = 10  # after which the kernel asks whether the other host is there
+_MOST_QUESTIONS = 127  # that the kernel allows: the time is counted here
+# The kernel doubles the time between two tries to send: a break of the network would last up to twice as long. Linux
+# has the option TCP_RTO_MAX_MS since 6.15. It gives up after about 15 tries, which must take longer than the patience.
+_TCP_RTO_MAX_MS, _TRIES, _RETRY_SECONDS = 44, 8, (1.0, 120.0)
+_INFO = struct.Struct("=3xB20xI28xI")  # struct tcp_info: probes, unacked, last_ack_recv
+
+
+class Watched(Protocol):
+    """A connection."""
+
+    def break_off(self, reason: str) -> None:
+        """End it for both sides; threads that wait for it fail with the reason."""
+
+
+class _Silence:
+    """What is known of one connection: when the last answer came, and since when one has been missing."""
+
+    def __init__(self, sock: socket.socket, patience: float) -> None:
+        self._socket = sock
+        self.patience = max(patience, _LEAST_SECONDS)
+        self._answered = self._since = 0.0
+
+    def lasts(self) -> bool:
+        """Return whether the other host has been silent for too long."""
+        probes, unacked, ago = _INFO.unpack(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
+        now = time.monotonic()
+        answered = now - ago / 1000
+        if not (probes or unacked) or answered > self._answered + _CHECK_SECONDS / 2:
+            self._answered, self._since = answered, now
+        return now - self._since > self.patience
+
+
+_watched: "weakref.WeakKeyDictionary[Watched, _Silence]" = weakref.WeakKeyDictionary()
+_lock = Lock()
+_checking = False  # whether a thread does
+
+
+def watch(connection: Watched, sock: socket.socket, patience: float) -> None:
+    """Break a connection off when its host has been silent for so many seconds."""
+    global _checking  # noqa: PLW0603
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _SILENT_SECONDS),
+        (socket.TCP_KEEPINTVL, _SILENT_SECONDS // 2),
+        (socket.TCP_KEEPCNT, _MOST_QUESTIONS),
+    ):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    least, most = _RETRY_SECONDS
+    with suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_RTO_MAX_MS, int(1000 * min(max(patience / _TRIES, least), most)))
+    with _lock:
+        _watched[connection] = _Silence(sock, patience)
+        begins, _checking = not _checking, True
+    if begins:
+        try:
+            Thread(target=_check_regularly, name="silence", daemon=True).start()
+        except RuntimeError:  # no thread can be started: the next connection tries again
+            _checking = False
+
+
+def _check_regularly() -> None:
+    """Check all connections until there are none."""
+    while _check():
+        time.sleep(_CHECK_SECONDS)
+
+
+def _check() -> bool:
+    global _checking  # noqa: PLW0603
+    with _lock:
+        watched = list(_watched.items())
+        _checking = bool(watched)
+    for connection, silence in watched:
+        with suppress(OSError):  # it is closed
+            if silence.lasts():
+                connection.break_off(f"its host has not answered for {silence.patience:g} s")
+    return bool(watched)
+
+
+def _forget_parents() -> None:
+    """Begin anew in a forked child, which has no such thread."""
+    global _lock, _checking
+    _lock, _checking = Lock(), False
+    _watched.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parents)
