@@ -23,8 +23,6 @@ from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.secrecy import shown_value, without_secrets
 from tensorflowonspark.task.gpus import all_gpus
 
-__all__ = ["Redaction", "add_to"]
-
 # Names of accounts and hosts that show nothing about anybody.
 _COMMON = {"root", "spark", "hadoop", "hdfs", "yarn", "livy", "zeppelin", "ubuntu", "debian", "ec2-user", "jovyan",
            "user", "admin", "nobody", "localhost", "localhost.localdomain", "vm", "worker", "master", "driver",

@@ -13,8 +13,6 @@ from tensorflowonspark.driver.nodes import Node, NodeInfo
 from tensorflowonspark.driver.restart import RestartController
 from tensorflowonspark.messages import Progress
 
-__all__ = ["ClusterView", "cluster_html", "describe_state"]
-
 _CELL = "text-align:left;padding:0.2em 1em 0.2em 0;border-bottom:1px solid currentColor"
 _FRAME = "display:inline-block;vertical-align:middle;width:8em;height:0.6em;border:1px solid currentColor"
 _HEAD = ("node", "host", "state", "progress", "GPUs")

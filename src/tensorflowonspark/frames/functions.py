@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["BlockFunction", "Form", "read"]
-
 
 class Form(Enum):
     """The inputs and outputs of a user's function."""

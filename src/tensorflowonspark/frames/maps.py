@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = ["map_blocks", "map_rows", "taken_by"]
-
 _WHOLE = 1 << 40  # rows: a block is a whole batch of Spark
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
     from pyspark.sql.types import StructType
 
-__all__ = ["aggregate", "reduce_blocks", "reduce_group", "reduce_partition", "reduce_rows"]
-
 _MAX_PARTIAL_RESULTS = 256  # of a partition, before they are reduced to one
 
 

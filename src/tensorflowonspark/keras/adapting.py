@@ -29,8 +29,6 @@ from tensorflowonspark.keras.preprocessing import (
 )
 from tensorflowonspark.keras.shards import is_shard
 
-__all__ = ["wrap_layers"]
-
 _CACHES = ("CacheDataset", "_SnapshotDataset", "SnapshotDataset")
 _UNBATCHED_ROWS = 128  # rows that Keras takes at a time from a dataset without batches
 _WEIGHT = "sample_weight"

@@ -13,8 +13,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["reduce_masked", "skip_padding"]
-
 
 def skip_padding(backend: ModuleType) -> None:
     """Have padding count in no moments of all replicas (called after the import of ``nn`` of Keras's TensorFlow)."""

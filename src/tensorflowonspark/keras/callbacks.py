@@ -22,8 +22,6 @@ from tensorflowonspark.keras.collectives import assign, broadcast, local_values,
 from tensorflowonspark.keras.exchange import callbacks_in, replaced
 from tensorflowonspark.keras.workers import combine, compared, roles
 
-__all__ = ["BroadcastRestored", "KeepEqual", "callbacks_of_worker", "differing_statistics"]
-
 
 def differing_statistics(model: keras.Model) -> set[int]:
     """Compare the weights and the optimizer of all workers; return the ids of the statistics that differ.

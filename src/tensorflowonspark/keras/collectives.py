@@ -18,15 +18,6 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = [
-    "assign",
-    "broadcast",
-    "keep_options",
-    "keep_remainders",
-    "local_values",
-    "reduced",
-]
-
 _PACK_BYTES = 1 << 26  # at most, of values that are sent together
 
 

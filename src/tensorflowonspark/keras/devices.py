@@ -12,8 +12,6 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["node_devices", "place_slots", "without_placement"]
-
 _LOCAL_JOBS = (None, "localhost")  # of a process that is connected to no other one
 _placing: ContextVar[bool] = ContextVar("layers are placed on other nodes", default=True)
 

@@ -13,8 +13,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.workers import roles
 
-__all__ = ["callbacks_in", "exchanges_weights", "refuse_torch", "replaced"]
-
 
 def callbacks_in(callbacks: Any) -> list[Any]:
     """Return the callbacks that were given to ``fit``: one, several, in a ``CallbackList``, or none."""

@@ -28,15 +28,6 @@ from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.shards import predicting
 from tensorflowonspark.keras.steps import refuse_custom_step
 
-__all__ = [
-    "multiply_class_weights",
-    "multiply_class_weights_on_batch",
-    "predict_alone",
-    "refuse_parameter_servers",
-    "refuse_without_repairs",
-    "wrap_trainer",
-]
-
 _log = logging.getLogger(__name__)
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 

@@ -30,8 +30,6 @@ import tensorflow as tf
 from tensorflowonspark.keras.loss_terms import COUNT, KERAS, SUM, is_of_keras, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 
-__all__ = ["GlobalStep", "current_step", "on_replica"]
-
 _WEIGHT = "sample_weight"
 _LIBRARIES = ("builtins", "keras.", "tensorflow.")
 # A program that uses one of these divides its losses by itself.

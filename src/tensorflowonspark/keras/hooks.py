@@ -19,8 +19,6 @@ import wrapt
 
 from tensorflowonspark.keras.private_names import CONTEXT, JAX_REPAIRS, REPAIRS, Repair, is_whole, test_modules
 
-__all__ = ["install", "keep_sources", "keras_backend", "repairing_modules", "wrap"]
-
 _PACKAGE = __name__.rpartition(".")[0]
 _SOURCES = "tensorflow.python.autograph.pyct.loader"
 

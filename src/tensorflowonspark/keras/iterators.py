@@ -23,8 +23,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["destroy_garbage_in_threads", "destroy_in_threads"]
-
 _CHECK_SECONDS = 1.0
 _dropped: "SimpleQueue[_Dropped]" = SimpleQueue()  # the garbage collector may call its put
 _started = threading.Lock()

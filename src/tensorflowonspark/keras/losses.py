@@ -29,8 +29,6 @@ from tensorflowonspark.keras.loss_terms import KERAS, MEAN, SUM, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.own_losses import is_sum
 
-__all__ = ["count_real_rows", "count_real_rows_in_tf_keras", "divide_by_all"]
-
 _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
 _BY_WEIGHT = "mean_with_sample_weight"
 

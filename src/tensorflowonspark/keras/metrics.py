@@ -20,8 +20,6 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["real_rows", "skip_padding", "skip_padding_in_tf_keras", "update_on"]
-
 _MINUS_ZERO = -(2**31)  # the bits of -0.0, read as an int32
 
 

@@ -23,8 +23,6 @@ from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.own_losses import weighted
 
-__all__ = ["agree_on_loss_scale", "only_building", "sum_gradients_first"]
-
 # Replicas run their steps in separate threads, with a value each.
 _summed: ContextVar[bool] = ContextVar("gradients are the sum over all replicas", default=False)
 _only_building: ContextVar[bool] = ContextVar("optimizers only make their variables", default=False)

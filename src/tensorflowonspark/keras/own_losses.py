@@ -17,8 +17,6 @@ from tensorflowonspark.keras.global_batch import GlobalStep, current_step
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.loss_terms import FREE, KERAS, MEAN, SUM, is_of_keras, terms
 
-__all__ = ["is_sum", "track_all_rows", "weigh_gradients", "weighted"]
-
 
 def is_sum(step: GlobalStep, loss: Any, *, strict: bool) -> bool:
     """Return whether a loss is a sum over rows, and not a mean over them.

@@ -6,8 +6,6 @@ from typing import Any
 from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["show_known_steps", "skip_steps", "wrap_passes"]
-
 _to_skip = [0]  # steps to skip in the next pass that Keras begins
 _length: list[PassLength | None] = [None]  # of its current pass, if that becomes known only in it
 

@@ -22,17 +22,6 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = [
-    "SHARE",
-    "Generator",
-    "SourceReader",
-    "add_source",
-    "report_read",
-    "sources",
-    "track_adapters",
-    "track_datasets",
-]
-
 _SOURCES = "_tensorflowonspark_sources"
 _running = threading.local()  # the readers that run in this thread, from the outermost
 

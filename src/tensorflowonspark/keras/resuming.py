@@ -12,8 +12,6 @@ from tensorflowonspark.keras.hooks import keras_backend, wrap
 from tensorflowonspark.keras.jax.state import JaxState
 from tensorflowonspark.keras.pass_steps import skip_steps
 
-__all__ = ["resuming"]
-
 _prepared: list[Any] = []  # classes of lists of callbacks that call this module's last
 
 

@@ -14,8 +14,6 @@ from tensorflowonspark.keras.collectives import local_values
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
 from tensorflowonspark.keras.workers import roles
 
-__all__ = ["RowCount"]
-
 _HINTS = {
     DataPath.DIVIDED: (
         "TensorFlow divided the dataset among the workers (auto_shard_policy), although the rows of each worker's feed "

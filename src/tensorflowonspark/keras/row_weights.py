@@ -10,8 +10,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["spread_weights"]
-
 
 def spread_weights(losses: ModuleType) -> None:
     """Have Keras 3 multiply all losses of a row with its weight (called after the import of its ``loss``).

@@ -16,8 +16,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["export_for_inference", "inference_call", "outside_scope", "save_hdf5_outside_scope", "save_outside_scope"]
-
 
 @contextmanager
 def outside_scope() -> Iterator[None]:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["distribute_shards_whole", "is_predicting", "is_shard", "mark_shard", "predicting"]
-
 _MARK = "tensorflowonspark_shard"
 _predicts = ContextVar("predicts", default=False)
 _running = [0]  # calls of `predict`; a strategy's replicas run in threads of their own, without the context variable

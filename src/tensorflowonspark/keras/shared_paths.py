@@ -19,8 +19,6 @@ from typing import Any
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.workers import roles
 
-__all__ = ["save_whole"]
-
 _log = logging.getLogger(__name__)
 _FUNCTIONS = ("save_model", "save_weights_only", "save_weights", "save_model_to_hdf5", "save_and_return_nodes")
 _OPENED_FIRST = ("checkpoint", "saved_model.pb")  # what readers open first is moved last

@@ -24,8 +24,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.private_names import refuse_replicas
 
-__all__ = ["explain_late_strategy", "keep_sigterm", "names_strategy", "start_with_collectives"]
-
 _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # `Context.strategy` makes the strategy too. In a pickle its name is that of any attribute or variable; a program that
 # makes a strategy by ``tf.distribute`` has both names.

@@ -24,15 +24,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.optimizers import only_building
 
-__all__ = [
-    "build_in_advance",
-    "can_be_called",
-    "compile_steps",
-    "is_compiled",
-    "refuse_custom_step",
-    "without_compiling",
-]
-
 
 def compile_steps(trainer: ModuleType) -> None:
     """Have the steps of Keras's trainer compile the local part of a replica (called after the trainer's import)."""

@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["TrainingListener", "connect", "follow_fit"]
-
 
 class TrainingListener(Protocol):
     """What is called, in the thread that trains."""

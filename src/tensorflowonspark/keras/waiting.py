@@ -19,8 +19,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["Stopwatch", "measure_collectives", "waiting_in_round", "waiting_seconds"]
-
 
 class Stopwatch:
     """Adds up the time of intervals, of which one at a time is open.

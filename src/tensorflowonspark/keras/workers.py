@@ -5,8 +5,6 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Workers", "are_several", "combine", "compared", "connect", "roles"]
-
 
 class Workers(Protocol):
     """The workers that train together."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import EstimatorKeywords, TrainingKeywords
 
-__all__ = ["KerasEstimator"]
-
 _log = logging.getLogger(__name__)
 _EPOCHS = 2  # Keras's output of a line for each epoch
 

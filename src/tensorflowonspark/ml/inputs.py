@@ -10,8 +10,6 @@ from tensorflowonspark.errors import SpecError
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-__all__ = ["TensorInfo", "check_dtypes", "column_shapes", "exact_cast", "held", "to_inputs"]
-
 
 @dataclass(frozen=True)
 class TensorInfo:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-__all__ = ["TakenTypes", "load_model", "log_stage", "requirements"]
-
 _ZONE = "spark.sql.session.timeZone"
 _VECTOR = f"{VectorUDT.__module__}.{VectorUDT.__name__}"
 

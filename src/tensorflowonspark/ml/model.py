@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import ModelKeywords
 
-__all__ = ["KerasModel", "TrainingSummary"]
-
 _ADVICE = "To skip such rows, or keep them with null results: handleInvalid='skip' or 'keep'"
 
 

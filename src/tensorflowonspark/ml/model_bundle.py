@@ -19,17 +19,6 @@ from tensorflowonspark.ml.serialization import Serialized, load_model, serialize
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "ModelBundle",
-    "fetch_saved_model",
-    "from_model",
-    "from_saved_model",
-    "read_saved",
-    "tensor_info",
-    "write_saved",
-    "zipped",
-]
-
 _MODEL_FILE = "model.keras"
 _SAVED_MODEL = "saved_model"
 _FUNCTION = "function.pkl"

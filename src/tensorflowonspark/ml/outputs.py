@@ -19,8 +19,6 @@ from tensorflowonspark.ml.inputs import TensorInfo
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
-__all__ = ["Columns", "Meaning", "OutputInfo", "meaning_of", "result_types", "result_values", "spark_type"]
-
 Numbers = npt.NDArray[Any]
 
 

@@ -36,16 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "PredictPlan",
-    "TakenColumns",
-    "call_in_pieces",
-    "features_of",
-    "predict",
-    "this_partition",
-    "with_results",
-]
-
 _BATCH_BYTES = 4 << 20
 _MIN_ROWS, _MAX_ROWS = 32, 8192
 

@@ -36,19 +36,6 @@ from tensorflowonspark.ml.code import (
     qualified_name,
 )
 
-__all__ = [
-    "Serialized",
-    "code_of",
-    "deserialize",
-    "is_model",
-    "library_of",
-    "load_model",
-    "named_lambdas",
-    "serialize",
-    "serialize_file",
-    "serialize_model",
-]
-
 _FILE = "model.keras"
 _PLAIN = (str, bytes, numbers.Number, np.generic, np.ndarray, type(None))
 

@@ -15,8 +15,6 @@ from tensorflowonspark.secrecy import is_secret
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["log_fitted", "parameters_of", "tracked_fit"]
-
 _MODEL_SECONDS = 30.0  # to log a model, and
 _BYTES_PER_SECOND = 2e6  # of its data
 _AUTOLOG = "mlflow.pyspark.ml"

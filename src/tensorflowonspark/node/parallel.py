@@ -13,8 +13,6 @@ from tensorflowonspark.errors import ClusterError, SpecError
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["ParallelAccess"]
-
 _COMMUNICATION = ("auto", "nccl", "ring")
 _CHECK_SECONDS = 0.2
 _DTENSOR_JOB = "worker"  # of all clients, whatever their jobs in the cluster

@@ -21,8 +21,6 @@ import psutil
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Active, Failed, GpuUsage, Idle, NodeStatus, NodeUsage
 
-__all__ = ["LivenessMonitor", "UsageMeter"]
-
 
 class UsageMeter:
     """Measures a process with its descendants, and GPUs.

@@ -15,8 +15,6 @@ from tensorflowonspark.feed_messages import InferenceHeader
 if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
 
-__all__ = ["END", "END_OF_PARTITION", "Inlet", "InputQueue", "PartitionRows", "PendingResults", "RowsHeader"]
-
 _MAX_BLOCKS = 4  # unpickled and waiting for the program
 END_OF_PARTITION = object()
 END = object()

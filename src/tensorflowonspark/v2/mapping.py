@@ -16,8 +16,6 @@ from tensorflowonspark.ml.predict import TakenColumns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["fed_columns", "input_columns", "output_columns"]
-
 _ADVICE = (
     "In a TFModel the shapes are those of the signature's inputs, and nothing replaces a null: make the values fit in "
     "Spark"

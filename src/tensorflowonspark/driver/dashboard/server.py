@@ -26,8 +26,6 @@ from tensorflowonspark.errors import StartError
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Credentials
 
-__all__ = ["PageServer", "Request", "Response"]
-
 _log = logging.getLogger(__name__)
 _CONNECTIONS = 64  # at the same time; of strangers the oldest is closed for another
 _REQUEST_SECONDS = 10.0  # for a request to arrive, and for a message to be taken

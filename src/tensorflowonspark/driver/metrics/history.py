@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["History", "Report", "Reports"]
-
 _MOST = 2000
 _KEPT = _MOST // 4  # of the ends of epochs, and of the others, when there are too many
 

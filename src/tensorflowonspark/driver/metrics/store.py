@@ -22,8 +22,6 @@ from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import NodeUsage, ReportedMetrics, TrainingTotals
 from tensorflowonspark.terminal import CONSOLE, Writer
 
-__all__ = ["SERIES", "MetricsListener", "MetricsStore"]
-
 _log = logging.getLogger(__name__)
 
 _SUMS = ("rows_per_second", "cores", "memory", "gpu_memory")

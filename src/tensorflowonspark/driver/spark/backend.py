@@ -38,8 +38,6 @@ from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Backend", "SlotsWanted", "SparkBackend", "is_remote"]
-
 _log = logging.getLogger(__name__)
 _CANCEL_SECONDS = 30.0  # for the tasks that occupy slots to end
 

@@ -19,8 +19,6 @@ from tensorflowonspark.task.launch import LaunchPlan
 if TYPE_CHECKING:
     from tensorflowonspark.errors import FeedError
 
-__all__ = ["LocalNodes"]
-
 
 class LocalNodes(Stage):
     """A stage that launches some nodes on the driver's machine, and the others by another stage.

@@ -18,8 +18,6 @@ from tensorflowonspark.keras.embedding.exchange import RowExchange, cpu
 from tensorflowonspark.keras.embedding.table import Table
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["Lookup"]
-
 # The factor of the loss in the step that is computed (of a LossScaleOptimizer), and the graph it belongs to.
 _loss_scale: ContextVar[tuple[Any, Any]] = ContextVar("factor of the loss", default=(None, None))
 

@@ -20,8 +20,6 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.cluster import JaxCluster, current
 from tensorflowonspark.keras.workers import combine
 
-__all__ = ["FirstBatch", "agreed", "equal_batches_of_all", "padded", "reads_data_for", "take_batches_of_feeds"]
-
 _call = ["fit"]  # the method of the model that runs
 _adds_weights = [True]  # whether the model takes weights that the program does not give
 _DIFFERENT = "on JAX all workers must take the same steps, with batches of one shape"

@@ -25,18 +25,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import keras_backend, wrap
 from tensorflowonspark.keras.workers import combine
 
-__all__ = [
-    "ALONE",
-    "JaxCluster",
-    "connect",
-    "current",
-    "distribute_by_default",
-    "equal_batches",
-    "leave_gpus_to_jax",
-    "note_distribution",
-    "share_seed",
-]
-
 ALONE = "TFOS_JAX_ALONE"  # an environment variable: its workers do not form one JAX program
 _HEARTBEAT_SECONDS = 86_400  # after which JAX itself takes a process for lost; supervisors find that at once
 _SHUTDOWN_SECONDS = 5  # at the end, for all processes to leave

@@ -15,8 +15,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["real_rows", "skip_padding"]
-
 _log = logging.getLogger(__name__)
 _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
 _warned: set[str] = set()

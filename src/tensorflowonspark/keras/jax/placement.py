@@ -16,18 +16,6 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.cluster import current
 from tensorflowonspark.keras.shards import is_shard
 
-__all__ = [
-    "assign",
-    "gathered",
-    "is_sharded",
-    "keep_shares",
-    "local_array",
-    "on_this_process",
-    "place_without_exchange",
-    "placed",
-    "whole_values",
-]
-
 
 def place_without_exchange(module: ModuleType) -> None:
     """Have Keras place values so (called after the import of the ``distribution_lib`` of its backend)."""

@@ -17,8 +17,6 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.cluster import current
 from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, whole_values
 
-__all__ = ["inference_function", "save_alone", "whole_model"]
-
 
 def save_alone(module: ModuleType) -> None:
     """Have Keras save models as those of one process.

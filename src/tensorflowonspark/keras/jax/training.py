@@ -26,8 +26,6 @@ from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.workers import combine, compared
 
-__all__ = ["multiply_class_weights", "repair_trainer"]
-
 _WRITING = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "TensorBoard")
 _COMPARED, _PREDICT = "_tensorflowonspark_compared", "_tensorflowonspark_predict"  # attributes of models
 _STEPS = {"fit": "train_step", "evaluate": "test_step"}
