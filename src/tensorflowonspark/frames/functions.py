@@ -120,8 +120,9 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
         columns = {names[0]: frame.columns[0]}
     fields = fields_of(frame, list(columns.values()))
     for each in bundle.inputs:
-        if not (each.is_fixed and _is_binary(frame, columns[each.name])):  # whose bytes a shape decodes
-            check_dtypes([each], {columns[each.name]: fields[columns[each.name]].dtype})
+        column = columns[each.name]
+        if not (each.is_fixed and frame.schema[column].dataType.simpleString() == "binary"):  # a shape decodes bytes
+            check_dtypes([each], {column: fields[column].dtype})
     # The inputs' shapes are declared for the columns, whose errors name the row, unlike those of the model.
     shapes = {
         each.name: each.shape if each.is_fixed and each.dtype != "string" else fields[columns[each.name]].shape
@@ -134,10 +135,6 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
     outputs = [each.tensor for each in bundle.outputs]
     types = {each.name: spark_type(each.dtype, len(each.shape)) for each in outputs}
     return BlockFunction(bundle, taken, struct_of(types))
-
-
-def _is_binary(frame: "DataFrame", column: str) -> bool:
-    return str(frame.schema[column].dataType.simpleString()) == "binary"
 
 
 def _is_tensorflow(function: Any) -> bool:

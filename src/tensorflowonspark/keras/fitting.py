@@ -38,7 +38,7 @@ def wrap_trainer(trainer: ModuleType) -> None:
     def fit(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         # Keras warns of its own default for every tf.data.Dataset.
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed", category=UserWarning)
-        bound = _arguments(wrapped, args, kwargs)
+        bound = inspect.signature(wrapped).bind(*args, **kwargs).arguments
         _take_whole_steps(bound)
         if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
             return wrapped(**bound)
@@ -96,10 +96,6 @@ def refuse_parameter_servers(trainer: ModuleType) -> None:
 
     for name in _METHODS:
         wrap(trainer, f"TensorFlowTrainer.{name}", refusing(name))
-
-
-def _arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
 
 
 def predict_alone(trainer: ModuleType) -> None:
