@@ -5,6 +5,7 @@ driver, tasks, supervisors and nodes alike.
 """
 
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,44 +49,6 @@ __version__ = "3.0.0rc1"
 # The modules of TensorFlowOnSpark 2.x are found in this folder, under the names that programs import.
 __path__.append(f"{__path__[0]}/v2/names")
 
-__all__ = [
-    "CheckpointError",
-    "Checkpoints",
-    "Cluster",
-    "ClusterError",
-    "ClusterEvent",
-    "ClusterMetrics",
-    "ClusterSpec",
-    "Context",
-    "CoordinatedFeed",
-    "EnvironmentNotReady",
-    "EpochMetrics",
-    "Feed",
-    "FeedError",
-    "Job",
-    "NodeError",
-    "NodeInfo",
-    "NodeMetrics",
-    "NodeState",
-    "RestartPolicy",
-    "Role",
-    "SlotsError",
-    "SpecError",
-    "StartError",
-    "StorageError",
-    "StreamingFeed",
-    "TFRecordError",
-    "__version__",
-    "adapt",
-    "context",
-    "read_tfrecord",
-    "register_tfrecord",
-    "run",
-    "run_script",
-    "tune",
-    "write_tfrecord",
-]
-
 _PACKAGES = ("frames", "keras", "ml", "storage")
 _MODULES = {
     "driver.cluster": ("Cluster",),
@@ -114,6 +77,8 @@ _MODULES = {
     "config": ("ClusterSpec", "Job", "RestartPolicy", "Role"),
     "tfrecords.functions": ("read_tfrecord", "register_tfrecord", "write_tfrecord"),
 }
+__all__ = ["__version__"]
+__all__.extend(chain.from_iterable(_MODULES.values()))
 
 
 def __getattr__(name: str) -> Any:

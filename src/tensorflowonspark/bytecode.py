@@ -3,8 +3,6 @@
 import sys
 from pathlib import Path
 
-__all__ = ["bytecode_problem"]
-
 _LIBRARIES = ("tensorflow", "keras")
 _FEW = 100  # modules without bytecode that are not worth a word: TensorFlow has two thousand
 

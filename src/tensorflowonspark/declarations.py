@@ -14,9 +14,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["SECONDS", "check_fields", "choices_of", "entries_of", "keywords_of", "kinds_of", "plain_type", "shows",
-           "summary_of", "takes", "texts_of"]  # fmt: skip
-
 SECONDS = "seconds"  # the unit of a field, in ``Annotated``
 _SECTION = re.compile(r"^Parameters\n-{10}\n(.*?)(?=\n\n\w+\n-{3,}\n|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRIES = re.compile(r"\n(?=\S)")

@@ -21,22 +21,6 @@ from typing import IO, Protocol
 
 import psutil
 
-__all__ = [
-    "FAMILY",
-    "PIPE_CLOSED_EXIT",
-    "UNKNOWN_EXIT",
-    "Process",
-    "kill_family",
-    "kill_group",
-    "open_private",
-    "parent_pipe",
-    "place",
-    "process_name",
-    "start",
-    "wait_for_end",
-    "watch_process",
-]
-
 # An environment variable of a node and its descendants, whose value is the node's private directory. It identifies
 # processes that have left the node's group (setsid) and their parent (daemons). The kernel shows the environment of the
 # last ``exec``: a node that is forked from a fork server has the directory's name as its process name instead, and so

@@ -7,8 +7,6 @@ like; other names' values are hidden. Texts lose what follows the names of secre
 import re
 from collections.abc import Iterable
 
-__all__ = ["HIDDEN", "is_secret", "shown_value", "shown_words", "without_secrets"]
-
 HIDDEN = "<redacted>"
 _SECRET = re.compile(
     r"secret|passw|passphrase|token(?!iz)|credential|bearer|basic$|authorization|(access|account|api|private|secret)[._-]?key|"

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from threading import Condition, RLock, Thread
 from typing import Any
 
-__all__ = ["CONSOLE", "Unblocked", "Writer", "in_notebook", "outlets"]
-
 _log = logging.getLogger(__name__)
 _CHARACTERS = 1 << 20  # in the queue
 _STUCK_SECONDS = 1.0  # without room in a file, after which no thread waits for the writer

@@ -6,11 +6,12 @@ benchmark of scale processes that each play fifty nodes.
 """
 
 import tensorflowonspark as tfos
-from tensorflowonspark import transport
+from tensorflowonspark.driver.spark.backend import Backend
+from tensorflowonspark.driver.spark.jobs import Stage
 from tensorflowonspark.driver.spark.slots import ApplicationSlots
 
 
-class PlayedStage:
+class PlayedStage(Stage):
     """In place of Spark's barrier stage: it ends when all nodes are placed, or when one can't be.
 
     Parameters
@@ -32,17 +33,8 @@ class PlayedStage:
     def problems(self):
         return self._problems
 
-    def data_problem(self):
-        return None
 
-    def cancel(self):
-        pass
-
-    def wait(self, seconds):
-        pass
-
-
-class LoopbackBackend:
+class LoopbackBackend(Backend):
     """In place of Spark.
 
     Parameters
@@ -64,36 +56,14 @@ class LoopbackBackend:
         self.slots = slots
         self.preempted = set()
 
-    def hadoop_settings(self):
-        return {}
-
     def find_slots(self, needed, wanted, timeout, had=0):
         return wanted if self.slots is None else min(wanted, self.slots)
 
     def reservation(self):
         return ApplicationSlots(None).reservation()
 
-    def reserve_slots(self, request):
-        return self.find_slots(request.needed, request.wanted, request.timeout, request.had)
-
-    def release_slots(self):
-        pass
-
-    def give_up_host(self, executor):
-        raise AssertionError(f"the host of executor {executor!r} answers")
-
     def was_preempted(self, executor):
         return executor in self.preempted
-
-    def wants_tls(self):
-        return False
-
-    def driver_host(self):
-        return "127.0.0.1", "127.0.0.1"
-
-    def listen(self, credentials, on_channel):
-        server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)
-        return server, ("127.0.0.1", server.port)
 
     def place(self, plan, data, on_end):
         return self._place(plan, on_end)

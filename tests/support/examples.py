@@ -42,7 +42,6 @@ WITH_NODES = {
     "tensorflowonspark.driver.feed.structured_streaming",
     "tensorflowonspark.driver.run",
     "tensorflowonspark.ml.estimator",
-    "tensorflowonspark.ml.summary",
     "tensorflowonspark.search.tune",
 }
 # `unit/node/test_node_examples.py` runs these.

@@ -12,8 +12,6 @@ from tensorflowonspark.cli.settings import spark_settings
 from tensorflowonspark.cli.signals import uninterrupted
 from tensorflowonspark.errors import StorageError
 
-__all__ = ["YarnApplication", "delete_driver", "is_pending"]
-
 _CLI = "org.apache.hadoop.yarn.client.cli.ApplicationCLI"  # which `yarn application` runs; Spark's jars have it
 _SECONDS = 60.0  # for one command; a client retries for 15 minutes while it reaches no resource manager
 _STATES = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"

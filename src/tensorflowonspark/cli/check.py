@@ -14,8 +14,6 @@ from tensorflowonspark.errors import EnvironmentNotReady
 from tensorflowonspark.task.environment import ExecutorEnvironment, own_environment
 from tensorflowonspark.task.fabric import Fabric, NcclChoice, find_fabric
 
-__all__ = ["CheckReport", "add_to", "check"]
-
 _MEBIBYTE, _GIBIBYTE = 1 << 20, 1 << 30
 _DYNAMIC = (
     "on: Spark starts executors when tasks need them, so these are not all; over Spark Connect a cluster needs "

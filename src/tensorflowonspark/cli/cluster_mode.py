@@ -22,8 +22,6 @@ from tensorflowonspark.driver.log_files import is_remote_directory
 from tensorflowonspark.errors import ClusterError, SpecError, StorageError
 from tensorflowonspark.node.script import Script
 
-__all__ = ["check_cluster_mode", "run_in_cluster", "staging_folder", "write_bytes"]
-
 _READ_SECONDS = 5.0  # for the last lines of spark-submit
 _END_SECONDS = 60.0  # for the application to end, once its nodes have
 _LINES = 40  # of spark-submit's output, shown if there is no result

@@ -21,8 +21,6 @@ from tensorflowonspark import storage
 from tensorflowonspark.cli.settings import spark_settings
 from tensorflowonspark.errors import SpecError, StorageError
 
-__all__ = ["PythonEnvironment", "add_environment_options", "find_environment"]
-
 _NAME = "environment"  # the directory beside the executors into which Spark unpacks the archive
 _ARCHIVES = ("spark.archives", "spark.yarn.dist.archives")
 _PYTHONS = ("spark.pyspark.python", "spark.executorEnv.PYSPARK_PYTHON", "spark.yarn.appMasterEnv.PYSPARK_PYTHON")

@@ -27,8 +27,6 @@ from tensorflowonspark.secrecy import shown_words
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["add_to", "run_staged"]
-
 _SETTINGS = {**keywords_of(ClusterSettings), **keywords_of(run)}  # that `run` takes, in the order of their options
 _KEYWORDS = {**keywords_of(run_script), **keywords_of(ClusterSettings)}  # the latter have their units
 _TEXTS = texts_of(run_script)

@@ -12,8 +12,6 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.secrecy import without_secrets
 
-__all__ = ["SHELL", "given_in_environment", "spark_settings", "use_hadoop_settings"]
-
 SHELL = "pyspark-shell"  # the last of PYSPARK_SUBMIT_ARGS
 _HADOOP = "spark.hadoop."  # settings of Hadoop among those of Spark
 _SETTINGS = {"--master": "spark.master", "--archives": "spark.archives"}

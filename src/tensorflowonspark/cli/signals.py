@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Signalled", "ended_by_signals", "exit_code_of_signal", "held_back", "uninterrupted"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SIGNALLED = 128  # and the signal's number: the exit code of a process that a signal has ended
 

@@ -23,8 +23,6 @@ from tensorflowonspark.errors import ClusterError, SpecError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["add_spark_options", "names_spark", "read_frame", "start_session", "stop_session", "submit_arguments"]
-
 # Options of spark-submit that are passed on to it.
 _OPTIONS = {
     "--master": "where Spark runs: local[4], spark://host:7077, yarn, k8s://host (by default as Spark is configured, "

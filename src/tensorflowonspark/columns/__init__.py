@@ -5,62 +5,31 @@
 `schema` those of Spark, and `plain` maps those of files to them.
 """
 
-from tensorflowonspark.columns.arrays import (
-    Array,
-    Ragged,
-    concatenate,
-    convert,
-    lists_as_vectors,
-    repeat_rows,
-    spread,
-    to_array,
-    vector_lists,
-    view,
-    zeros,
-)
-from tensorflowonspark.columns.checksum import checksum
-from tensorflowonspark.columns.kinds import Kind, kind_of, natural_type
-from tensorflowonspark.columns.layout import flat_columns
-from tensorflowonspark.columns.results import joined, to_batch
-from tensorflowonspark.columns.schema import (
-    arrow_type,
-    check_schema,
-    map_in_arrow,
-    parse_schema,
-    plainly_named,
-    quoted,
-    require_frame,
-    select,
-)
-from tensorflowonspark.columns.summary import merge, summarize
-
-__all__ = [
-    "Array",
-    "Kind",
-    "Ragged",
-    "arrow_type",
-    "check_schema",
-    "checksum",
-    "concatenate",
-    "convert",
-    "flat_columns",
-    "joined",
-    "kind_of",
-    "lists_as_vectors",
-    "map_in_arrow",
-    "merge",
-    "natural_type",
-    "parse_schema",
-    "plainly_named",
-    "quoted",
-    "repeat_rows",
-    "require_frame",
-    "select",
-    "spread",
-    "summarize",
-    "to_array",
-    "to_batch",
-    "vector_lists",
-    "view",
-    "zeros",
-]
+from tensorflowonspark.columns.arrays import Array as Array
+from tensorflowonspark.columns.arrays import Ragged as Ragged
+from tensorflowonspark.columns.arrays import concatenate as concatenate
+from tensorflowonspark.columns.arrays import convert as convert
+from tensorflowonspark.columns.arrays import lists_as_vectors as lists_as_vectors
+from tensorflowonspark.columns.arrays import repeat_rows as repeat_rows
+from tensorflowonspark.columns.arrays import spread as spread
+from tensorflowonspark.columns.arrays import to_array as to_array
+from tensorflowonspark.columns.arrays import vector_lists as vector_lists
+from tensorflowonspark.columns.arrays import view as view
+from tensorflowonspark.columns.arrays import zeros as zeros
+from tensorflowonspark.columns.checksum import checksum as checksum
+from tensorflowonspark.columns.kinds import Kind as Kind
+from tensorflowonspark.columns.kinds import kind_of as kind_of
+from tensorflowonspark.columns.kinds import natural_type as natural_type
+from tensorflowonspark.columns.layout import flat_columns as flat_columns
+from tensorflowonspark.columns.results import joined as joined
+from tensorflowonspark.columns.results import to_batch as to_batch
+from tensorflowonspark.columns.schema import arrow_type as arrow_type
+from tensorflowonspark.columns.schema import check_schema as check_schema
+from tensorflowonspark.columns.schema import map_in_arrow as map_in_arrow
+from tensorflowonspark.columns.schema import parse_schema as parse_schema
+from tensorflowonspark.columns.schema import plainly_named as plainly_named
+from tensorflowonspark.columns.schema import quoted as quoted
+from tensorflowonspark.columns.schema import require_frame as require_frame
+from tensorflowonspark.columns.schema import select as select
+from tensorflowonspark.columns.summary import merge as merge
+from tensorflowonspark.columns.summary import summarize as summarize

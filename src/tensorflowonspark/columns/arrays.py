@@ -15,8 +15,6 @@ from tensorflowonspark.columns import layout
 from tensorflowonspark.columns.kinds import Kind
 from tensorflowonspark.errors import FeedError
 
-__all__ = ["Array", "Ragged", "concatenate", "convert", "repeat_rows", "split_at", "to_array", "view", "zeros"]
-
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
 

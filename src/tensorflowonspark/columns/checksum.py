@@ -3,8 +3,6 @@
 import google_crc32c
 import pyarrow as pa
 
-__all__ = ["checksum"]
-
 
 def checksum(batch: pa.RecordBatch, before: int = 0) -> int:
     """Return the CRC-32C of rows, continued from that of the rows before them; it costs about 0.1 s per GB.

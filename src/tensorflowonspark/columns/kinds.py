@@ -13,8 +13,6 @@ from tensorflowonspark.columns import layout
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.messages import ColumnSummary, LengthRange
 
-__all__ = ["Kind", "kind_of", "natural_type", "shape_of"]
-
 Shape = tuple[int | None, ...]
 
 

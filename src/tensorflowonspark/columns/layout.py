@@ -8,20 +8,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "array_depth",
-    "counts",
-    "flat_columns",
-    "integers",
-    "is_binary",
-    "is_list",
-    "is_text",
-    "is_vector",
-    "leaf_type",
-    "lengths",
-    "levels",
-]
-
 # Spark ML's VectorUDT in Arrow: a sparse vector (type 0) has size, indices and values, a dense one only values.
 _VECTOR_FIELDS = ["type", "size", "indices", "values"]
 

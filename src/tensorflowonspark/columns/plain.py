@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["plain_type", "to_plain"]
-
 _LISTS = {"list": pa.list_, "list_view": pa.list_, "large_list": pa.large_list, "large_list_view": pa.large_list}
 _VIEWS = {"string_view": pa.string(), "binary_view": pa.binary()}  # by name: an older Arrow has no test for them
 

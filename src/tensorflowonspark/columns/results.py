@@ -12,8 +12,6 @@ from tensorflowonspark.columns import layout
 from tensorflowonspark.columns.arrays import Array, Ragged, split_at
 from tensorflowonspark.errors import FeedError
 
-__all__ = ["joined", "to_batch"]
-
 _SHOWN_CHARACTERS = 60
 
 

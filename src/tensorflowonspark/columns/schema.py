@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-__all__ = [
-    "arrow_schema",
-    "arrow_type",
-    "check_schema",
-    "map_in_arrow",
-    "parse_schema",
-    "plainly_named",
-    "quoted",
-    "require_frame",
-    "select",
-]
-
 _PLAIN = {
     "BinaryType", "BooleanType", "ByteType", "CharType", "DateType", "DayTimeIntervalType", "DecimalType", "DoubleType",
     "FloatType", "IntegerType", "LongType", "ShortType", "StringType", "TimeType", "TimestampNTZType", "TimestampType",

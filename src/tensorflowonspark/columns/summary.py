@@ -13,9 +13,6 @@ import pyarrow.compute as pc
 from tensorflowonspark.columns import layout
 from tensorflowonspark.messages import ColumnSummary, LengthRange
 
-__all__ = ["merge", "summarize"]
-
-
 _SHOWN_CHARACTERS = 60
 
 _Describe = Callable[[Sequence[pa.Array], int], str]  # takes a column's levels down to one, and a position in that

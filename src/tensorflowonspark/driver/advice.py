@@ -8,8 +8,6 @@ from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.messages import RowSource, TrainingPace
 
-__all__ = ["WorkerPace", "advice", "feeding_advice", "training_advice"]
-
 _LEAST_SECONDS, _LEAST_STEPS = 5.0, 20  # of a training that is worth a change
 _LONG_PASS = 50  # steps of a pass, few of which are taken after its last row has been read ahead
 _ROWS_SHARE = 0.9  # of the time, from which on reading bounds the steps that it is ahead of

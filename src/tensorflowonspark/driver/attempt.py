@@ -28,8 +28,6 @@ from tensorflowonspark.transport.shared_file import allow_files, can_share_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["GRACE_SECONDS", "ClusterAttempt"]
-
 _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0  # for a process to end before it is killed
 _END_SECONDS = 5.0  # for supervisors to close their channels, and for Spark to end a job that was cancelled

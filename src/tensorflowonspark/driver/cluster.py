@@ -26,7 +26,6 @@ from tensorflowonspark.driver.feed.job import (
 from tensorflowonspark.driver.feed.structured_streaming import StreamingFeed
 from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.driver.program import (
-    Function,
     Program,
     configure,
     deserialize_result,
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tensorflowonspark.keywords import ClusterKeywords
-
-__all__ = ["Cluster", "Function"]
 
 _FIRST_SECONDS = 10.0  # of a program that does not train, as of a ps, in which it may return; 2.x gave it these too
 _CHECK_SECONDS = 0.2

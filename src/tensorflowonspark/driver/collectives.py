@@ -30,8 +30,6 @@ from tensorflowonspark.feed_messages import (
 )
 from tensorflowonspark.messages import Contributed, Contribution, Failed, FeedWanted, Returned
 
-__all__ = ["Collectives", "FileFeeds", "PassCounts"]
-
 Send = Callable[[int, object], None]
 
 

@@ -22,15 +22,15 @@ from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.config import ClusterConfig
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.feed.job import FeedRequest
-from tensorflowonspark.driver.spark.backend import SlotsWanted
+from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.gpus import gpu_profile_of_connect
-from tensorflowonspark.driver.spark.jobs import stage_error
+from tensorflowonspark.driver.spark.jobs import Stage, stage_error
 from tensorflowonspark.driver.spark.partitions import repartitioned
 from tensorflowonspark.errors import ClusterError, StartError
 from tensorflowonspark.storage import hadoop_settings
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node, own_address
-from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spark_wants_tls
+from tensorflowonspark.transport import spark_wants_tls
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,8 +110,11 @@ def _collected(spark: "SparkSession", frame: "DataFrame", feeds: bool) -> list[A
 # ---- in the tasks
 
 
-class _StageBackend:
-    """A backend in the first task: the nodes run in the tasks of the same stage.
+class _StageBackend(Backend, Stage):
+    """A backend in the first task, and the stage of its cluster: the nodes run in the tasks of the same stage.
+
+    All tasks run already, so it has the slots that are asked for. The end of an executor ends the stage, and with it
+    the cluster; the client receives Spark's error. No process of this cluster can start a job.
 
     Parameters
     ----------
@@ -123,41 +126,18 @@ class _StageBackend:
         Whether Spark's settings ask for encrypted connections.
     """
 
-    shares_terminal = False  # the nodes' output goes to the executors' log
-
     def __init__(self, host: str, hadoop: dict[str, str], tls: bool) -> None:
         self._host = host
         self._hadoop = hadoop
         self._tls = tls
         self.plans: SimpleQueue[LaunchPlan | None] = SimpleQueue()  # for the task; None: there is no plan
         self._problem = ""
-        self.ended = False
-        self.on_end: Callable[[], None] = lambda: None
-
-    def reservation(self) -> None:
-        """Return None: the cluster has the slots of its own stage."""
+        self._ended = False
+        self._on_end: Callable[[], None] = lambda: None
 
     def hadoop_settings(self) -> dict[str, str]:
         """Return the settings by which the nodes reach file systems."""
         return self._hadoop
-
-    def find_slots(self, _needed: int, wanted: int, _timeout: float, had: int = 0) -> int:  # noqa: ARG002
-        """Return the wanted number: all tasks run already."""
-        return wanted
-
-    def reserve_slots(self, request: SlotsWanted) -> int:
-        """Return the wanted number: all tasks run already."""
-        return request.wanted
-
-    def release_slots(self) -> None:
-        """Do nothing: the tasks end with their nodes."""
-
-    def was_preempted(self, executor: str) -> bool:  # noqa: ARG002
-        """Return False: the end of an executor ends its stage, and so this cluster."""
-        return False
-
-    def give_up_host(self, executor: str) -> None:
-        """Do nothing: this cluster ends with its stage."""
 
     def wants_tls(self) -> bool:
         """Whether Spark's settings ask for encrypted connections."""
@@ -167,20 +147,16 @@ class _StageBackend:
         """Return this executor's address."""
         return self._host, self._host
 
-    def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
-        """Start the server at this executor."""
-        server = Server((self._host, 0), credentials, on_channel=on_channel)
-        return server, (self._host, int(server.port))
-
-    def place(self, plan: LaunchPlan, _data: Any, on_end: Callable[[], None]) -> "_StageBackend":
+    def place(self, plan: LaunchPlan, data: Any, on_end: Callable[[], None]) -> "_StageBackend":  # noqa: ARG002
         """Give the tasks their plan."""
-        self.on_end = on_end
+        self._on_end = on_end
         self.plans.put(plan)
         return self
 
-    def submit(self, *_: Any, **__: Any) -> Any:
-        """Raise: no process of this cluster can start a job."""
-        raise NotImplementedError
+    @property
+    def ended(self) -> bool:
+        """Whether this task has launched its node, or failed to."""
+        return self._ended
 
     def problems(self) -> list[str]:
         """Return why this task could not launch its node; the problems of other tasks are in the stage's result."""
@@ -188,17 +164,8 @@ class _StageBackend:
 
     def end(self, problem: str) -> None:
         """Note that this task has launched its node, or failed to."""
-        self._problem, self.ended = problem, True
-        self.on_end()
-
-    def data_problem(self) -> None:
-        """Return None: the client receives Spark's error."""
-
-    def cancel(self) -> None:
-        """Do nothing: the tasks end with their nodes."""
-
-    def wait(self, seconds: float) -> None:
-        """Do nothing: the tasks end with their nodes."""
+        self._problem, self._ended = problem, True
+        self._on_end()
 
 
 def _task(remote: _RemoteRun, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

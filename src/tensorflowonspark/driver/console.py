@@ -21,8 +21,6 @@ from tensorflowonspark.messages import Failed, Progress
 from tensorflowonspark.supervisor.output import level_of
 from tensorflowonspark.terminal import CONSOLE, Unblocked, in_notebook, outlets
 
-__all__ = ["ConsoleReporter", "parse_level", "parse_show"]
-
 _log = logging.getLogger(__name__)
 _RATE_SECONDS = 3.0  # of an epoch, from which on its rows per second are known from the samples of each second
 _PACKAGE = logging.getLogger("tensorflowonspark")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["examine_executors", "fabric_problems", "named_hosts", "problems_of"]
-
 _EXECUTOR_SECONDS = 120.0  # for executors that the cluster manager was asked for
 _CANCEL_SECONDS = 10.0
 _MANY = 1 << 20  # slots: more than there are

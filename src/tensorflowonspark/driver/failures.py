@@ -10,8 +10,6 @@ from tensorflowonspark.errors import FailureKind, NodeError
 from tensorflowonspark.messages import Failed, Probe
 from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["BROKEN", "Failures", "silent"]
-
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 1.0  # that a failure which looks like a consequence of another one waits for its cause
 _PROBE_SECONDS = 2.0  # more, for supervisors to answer a probe

@@ -6,8 +6,6 @@ from tensorflowonspark.driver.nodes import Node
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Failed, Idle, NodeStatus, WaitsFor
 
-__all__ = ["find_hung"]
-
 # After failed attempts TensorFlow waits up to 2**14 ms, with Python's lock, until it tries again to register with its
 # coordinator (CoordinationServiceAgent::Connect). A peer that comes up meanwhile waits for that without any activity.
 _REGISTRATION_SECONDS = 17.0

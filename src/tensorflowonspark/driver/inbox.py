@@ -18,8 +18,6 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Lock, RLock, Thread
 from typing import Any
 
-__all__ = ["Inbox"]
-
 Event = Callable[[], object]
 
 

@@ -17,8 +17,6 @@ from tensorflowonspark.messages import (
     RoundReached,
 )
 
-__all__ = ["JointWork"]
-
 
 class JointWork:
     """What the nodes of one cluster do together; all methods are called in events of the monitor.

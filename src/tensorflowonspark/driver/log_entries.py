@@ -12,8 +12,6 @@ from typing import Any
 
 from tensorflowonspark.driver.metrics.records import ClusterEvent, EpochMetrics
 
-__all__ = ["JsonFormatter", "LogEntry", "NewTexts", "entry_of_epoch", "entry_of_event"]
-
 _TEXTS = 1000  # that are remembered
 _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _LEVELS = {"failure": logging.ERROR, "restart": logging.WARNING, "node_restart": logging.WARNING}

@@ -23,8 +23,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.secrecy import without_secrets
 from tensorflowonspark.terminal import CONSOLE, Writer
 
-__all__ = ["DRIVER", "LogFiles", "check_log_dir", "is_remote_directory"]
-
 _log = logging.getLogger(__name__)
 _WRITER = Writer()  # apart from the terminal, whose reader may have stopped
 os.register_at_fork(after_in_child=_WRITER._reset)

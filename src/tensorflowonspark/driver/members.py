@@ -11,8 +11,6 @@ from tensorflowonspark.messages import Accepted, Member, MemberReplaced, Members
 from tensorflowonspark.task.gpus import divide
 from tensorflowonspark.transport import Channel
 
-__all__ = ["Membership"]
-
 
 class Membership:
     """The members of one cluster; called under the lock of the nodes' states.

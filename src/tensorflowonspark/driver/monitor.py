@@ -67,8 +67,6 @@ from tensorflowonspark.messages import (
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Channel, ConnectionLost
 
-__all__ = ["Monitor"]
-
 _log = logging.getLogger(__name__)
 _FREQUENT = (Heartbeat, Lines, NodeUsage, TrainingTotals)  # no thread waits for them, and no event follows
 _T = TypeVar("_T")

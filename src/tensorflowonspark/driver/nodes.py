@@ -14,8 +14,6 @@ from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedBegins, FeedCom
 from tensorflowonspark.messages import Idle, Member, NodeReady, Progress
 from tensorflowonspark.transport import Channel, ConnectionLost, Packed, seal
 
-__all__ = ["Node", "NodeInfo", "NodeState", "Roster"]
-
 
 class NodeState(Enum):
     """The progress of a node from its launch to its end; only a restart of it alone goes back to an earlier state."""

@@ -19,8 +19,6 @@ from typing import NamedTuple
 from tensorflowonspark import __version__
 from tensorflowonspark.errors import EnvironmentNotReady
 
-__all__ = ["check_environment", "examine_environment", "pyarrow_problem", "wheels_of"]
-
 _PYTHON = (3, 10)
 _REQUIREMENTS = {"pyspark": "pyspark>=3.5", "tensorflow": "tensorflow>=2.16", "pyarrow": "pyarrow>=15"}
 _SPARK_ON_JAVA_17, _NUMPY_2, _PYARROW_ON_NUMPY_2 = 4, 2, 26  # major versions

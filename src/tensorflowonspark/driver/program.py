@@ -15,16 +15,6 @@ from tensorflowonspark.driver.script import read_script
 from tensorflowonspark.errors import ClusterError, SpecError
 from tensorflowonspark.node.script import Script, run_script
 
-__all__ = [
-    "Function",
-    "Program",
-    "configure",
-    "deserialize_result",
-    "node_variables",
-    "program_name",
-    "serialize_program",
-]
-
 Function = Callable[..., Any]
 Program = Function | str | os.PathLike[str] | Script
 

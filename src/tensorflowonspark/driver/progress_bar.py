@@ -11,8 +11,6 @@ from tqdm import TqdmWarning, tqdm
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.terminal import CONSOLE, in_notebook
 
-__all__ = ["ProgressBar", "bar_class", "keep_bars_below"]
-
 
 class ProgressBar:
     """One bar, which begins anew with each epoch. Its methods are called in the thread of the console.

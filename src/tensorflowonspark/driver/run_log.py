@@ -23,8 +23,6 @@ from tensorflowonspark.secrecy import HIDDEN, without_secrets
 from tensorflowonspark.terminal import CONSOLE, Writer
 from tensorflowonspark.transport import is_listening
 
-__all__ = ["RunLog", "open_log"]
-
 _log = logging.getLogger(__name__)
 _END_SECONDS = 5.0  # for the server to take what is left, at the cluster's end
 _KEY, _VALUE = 250, 500  # characters that every version of MLflow's server takes

@@ -13,8 +13,6 @@ from typing import Any
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.node.script import Script
 
-__all__ = ["read_script"]
-
 _MOST_BYTES = 64 << 20  # of all files together, which are in the memory of each node for a moment
 _LEFT_OUT = {"__pycache__", ".git", ".venv", "node_modules"}  # of a working directory
 _PACKAGE = 5  # the kind of a package's directory, in `modulefinder`

@@ -13,8 +13,6 @@ from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.driver.run_log import RunLog, open_log
 from tensorflowonspark.secrecy import is_secret
 
-__all__ = ["Fit", "Tracker", "fit_parameters", "scalars", "track"]
-
 _RATES = ("rows_per_second", "seconds_per_step")
 _WAITS = ("waiting_for_rows", "waiting_for_workers")
 

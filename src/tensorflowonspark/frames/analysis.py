@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
 
-__all__ = ["SHAPE", "Field", "analyze", "append_shape", "field_of", "fields_of", "print_schema"]
-
 SHAPE = "tensorflowonspark.shape"  # the key in a column's metadata; its value has the sizes, and -1 for those that vary
 
 

@@ -15,14 +15,12 @@ from tensorflowonspark.frames.plain import Plain, probe
 from tensorflowonspark.ml.code import WithCode
 from tensorflowonspark.ml.inputs import check_dtypes
 from tensorflowonspark.ml.model_bundle import ModelBundle, from_model
-from tensorflowonspark.ml.outputs import spark_type
+from tensorflowonspark.ml.outputs import spark_type, struct_of
 from tensorflowonspark.ml.serialization import is_model, serialize_model
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
-
-__all__ = ["BlockFunction", "Form", "read"]
+    from pyspark.sql.types import StructType
 
 
 class Form(Enum):
@@ -50,7 +48,7 @@ class BlockFunction:
 
     bundle: ModelBundle
     fields: Mapping[str, Field]
-    types: "tuple[tuple[str, DataType], ...]"
+    types: "StructType"
 
 
 def read(
@@ -102,11 +100,11 @@ def read(
         bundle = ModelBundle("function", cloudpickle.dumps(WithCode(plain)))
         outputs = {} if schema is not None else probe(plain, taken)
     if schema is not None:
-        types = tuple((each.name, each.dataType) for each in parse_schema(schema, frame).fields)
+        types = {each.name: each.dataType for each in parse_schema(schema, frame).fields}
     else:
-        types = tuple((name, spark_type(dtype, rank)) for name, (dtype, rank) in outputs.items())
-    _check_reduced(form, taken, [name for name, _ in types])
-    return BlockFunction(bundle, taken, types)
+        types = {name: spark_type(dtype, rank) for name, (dtype, rank) in outputs.items()}
+    _check_reduced(form, taken, list(types))
+    return BlockFunction(bundle, taken, struct_of(types))
 
 
 def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str, str]) -> BlockFunction:
@@ -122,8 +120,9 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
         columns = {names[0]: frame.columns[0]}
     fields = fields_of(frame, list(columns.values()))
     for each in bundle.inputs:
-        if not (each.is_fixed and _is_binary(frame, columns[each.name])):  # whose bytes a shape decodes
-            check_dtypes([each], {columns[each.name]: fields[columns[each.name]].dtype})
+        column = columns[each.name]
+        if not (each.is_fixed and frame.schema[column].dataType.simpleString() == "binary"):  # a shape decodes bytes
+            check_dtypes([each], {column: fields[column].dtype})
     # The inputs' shapes are declared for the columns, whose errors name the row, unlike those of the model.
     shapes = {
         each.name: each.shape if each.is_fixed and each.dtype != "string" else fields[columns[each.name]].shape
@@ -134,11 +133,8 @@ def _of_model(model: Any, frame: "DataFrame", form: Form, feed_dict: Mapping[str
         for name, column in columns.items()
     }
     outputs = [each.tensor for each in bundle.outputs]
-    return BlockFunction(bundle, taken, tuple((each.name, spark_type(each.dtype, len(each.shape))) for each in outputs))
-
-
-def _is_binary(frame: "DataFrame", column: str) -> bool:
-    return str(frame.schema[column].dataType.simpleString()) == "binary"
+    types = {each.name: spark_type(each.dtype, len(each.shape)) for each in outputs}
+    return BlockFunction(bundle, taken, struct_of(types))
 
 
 def _is_tensorflow(function: Any) -> bool:

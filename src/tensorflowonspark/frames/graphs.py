@@ -12,8 +12,6 @@ from tensorflowonspark.frames.plain import named
 from tensorflowonspark.ml.inputs import TensorInfo, exact_cast
 from tensorflowonspark.ml.model_bundle import ModelBundle, zipped
 
-__all__ = ["export"]
-
 Tensors = Mapping[str, Any]
 Block = Callable[..., dict[str, Any]]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tensorflowonspark.columns import arrow_type, map_in_arrow, select, to_batch
+from tensorflowonspark.columns import map_in_arrow, select, to_batch
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.analysis import Field
 from tensorflowonspark.frames.functions import BlockFunction, Form, read
@@ -16,8 +16,6 @@ from tensorflowonspark.ml.predict import PredictPlan, TakenColumns, features_of,
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-__all__ = ["map_blocks", "map_rows", "taken_by"]
 
 _WHOLE = 1 << 40  # rows: a block is a whole batch of Spark
 
@@ -140,7 +138,7 @@ def map_rows(
 
 
 def _beside(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> "DataFrame":
-    repeated = [name for name, _ in block.types if name in frame.columns]
+    repeated = [name for name in block.types.names if name in frame.columns]
     if repeated:
         raise SpecError(
             f"the function returns a column {repeated[0]!r}, which the DataFrame has already: give the result another "
@@ -150,15 +148,12 @@ def _beside(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> "D
 
 
 def _trimmed(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> "DataFrame":
-    from pyspark.sql.types import StructField, StructType
-
     plan = _plan(block, taken, frame)
-    results = StructType([StructField(name, type_) for name, type_ in block.types])
-    return map_in_arrow(select(frame, plan.taken.columns), partial(_only_results, plan), results)
+    return map_in_arrow(select(frame, plan.taken.columns), partial(_only_results, plan), plan.types)
 
 
 def _plan(block: BlockFunction, taken: TakenColumns, frame: "DataFrame") -> PredictPlan:
-    return PredictPlan(distribute(frame.sparkSession, block.bundle), taken, (), block.types, _WHOLE)
+    return PredictPlan(distribute(frame.sparkSession, block.bundle), taken, block.types, batch_rows=_WHOLE)
 
 
 def taken_by(fields: Mapping[str, Field], fill: Mapping[str, Any] | None, *, by_row: bool = False) -> TakenColumns:
@@ -174,8 +169,7 @@ def taken_by(fields: Mapping[str, Field], fill: Mapping[str, Any] | None, *, by_
 
 def _only_results(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the results of each block (runs in Spark's Python workers)."""
-    schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.types])
-    function, row = loaded(plan.model), 0
+    schema, function, row = plan.schema, loaded(plan.model), 0
     for batch in batches:
         if batch.num_rows:
             results = function(features_of(plan.taken, batch, this_partition(), row))

@@ -10,8 +10,6 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.frames.analysis import Field
 
-__all__ = ["Plain", "named", "probe"]
-
 
 @dataclass(frozen=True)
 class Plain:

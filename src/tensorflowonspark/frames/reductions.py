@@ -1,7 +1,6 @@
 """Reductions of the rows of a DataFrame, or of each group, to one row."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,52 +12,36 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.frames.analysis import fields_of
 from tensorflowonspark.frames.functions import BlockFunction, Form, read
 from tensorflowonspark.frames.maps import taken_by
-from tensorflowonspark.ml.distribution import DistributedModel, distribute, loaded
-from tensorflowonspark.ml.predict import TakenColumns, features_of, this_partition
+from tensorflowonspark.ml.distribution import distribute, loaded
+from tensorflowonspark.ml.predict import PredictPlan, features_of, this_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, GroupedData
-    from pyspark.sql.types import DataType, StructType
-
-__all__ = ["Reduction", "aggregate", "reduce_blocks", "reduce_group", "reduce_partition", "reduce_rows"]
+    from pyspark.sql.types import StructType
 
 _MAX_PARTIAL_RESULTS = 256  # of a partition, before they are reduced to one
 
 
-@dataclass(frozen=True)
-class Reduction:
-    """The work of a task: the function, its columns, and the Spark types of its results."""
-
-    model: DistributedModel
-    taken: TakenColumns
-    types: "tuple[tuple[str, DataType], ...]"
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the results."""
-        return pa.schema([(name, arrow_type(type_)) for name, type_ in self.types])
-
-
-def reduce_partition(reduction: Reduction, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def reduce_partition(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield one row for a partition, unless it is empty."""
     held: list[Mapping[str, Any]] = []
     row = 0
     for batch in batches:
         if batch.num_rows:
-            held.append(_reduced(reduction, batch, this_partition(), row))
+            held.append(_reduced(plan, batch, this_partition(), row))
         if len(held) == _MAX_PARTIAL_RESULTS:
-            held = [_again(reduction, held)]
+            held = [_again(plan, held)]
         row += batch.num_rows
     if held:
-        yield _as_row(_again(reduction, held), reduction.schema)
+        yield _as_row(_again(plan, held), plan.schema)
 
 
-def reduce_group(reduction: Reduction, keys: pa.Schema, key: tuple[Any, ...], table: pa.Table) -> pa.Table:
+def reduce_group(plan: PredictPlan, keys: pa.Schema, key: tuple[Any, ...], table: pa.Table) -> pa.Table:
     """Return one row for a group: its key, followed by the results."""
     values = [each.as_py() if isinstance(each, pa.Scalar) else each for each in key]
-    batch = table.select(list(reduction.taken.columns)).combine_chunks().to_batches()[0]
+    batch = table.select(list(plan.taken.columns)).combine_chunks().to_batches()[0]
     try:
-        row = _as_row(_reduced(reduction, batch, 0, 0), reduction.schema)
+        row = _as_row(_reduced(plan, batch, 0, 0), plan.schema)
     except FeedError as error:
         group = dict(zip(keys.names, values, strict=True))
         raise FeedError(f"in the group {group} (its rows counted from 0, as partition 0): {error}") from error
@@ -66,14 +49,14 @@ def reduce_group(reduction: Reduction, keys: pa.Schema, key: tuple[Any, ...], ta
     return pa.Table.from_arrays([*own, *row.columns], [*keys.names, *row.schema.names])
 
 
-def _reduced(reduction: Reduction, batch: pa.RecordBatch, partition: int, row: int) -> dict[str, Any]:
-    return loaded(reduction.model)(features_of(reduction.taken, batch, partition, row))
+def _reduced(plan: PredictPlan, batch: pa.RecordBatch, partition: int, row: int) -> dict[str, Any]:
+    return loaded(plan.model)(features_of(plan.taken, batch, partition, row))
 
 
-def _again(reduction: Reduction, held: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _again(plan: PredictPlan, held: list[Mapping[str, Any]]) -> Mapping[str, Any]:
     if len(held) == 1:
         return held[0]
-    return loaded(reduction.model)({name: np.stack([each[name] for each in held]) for name in held[0]})
+    return loaded(plan.model)({name: np.stack([each[name] for each in held]) for name in held[0]})
 
 
 def _as_row(result: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
@@ -210,7 +193,7 @@ def aggregate(
     +---+---+
     <BLANKLINE>
     """
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType
 
     if not hasattr(grouped, "_df"):
         raise SpecError(f"{type(grouped).__name__}: expected groups, as df.groupBy(...) gives them")
@@ -218,9 +201,9 @@ def aggregate(
     keys = grouped.count().schema.fields[:-1]
     groups = _groups(grouped, [each.name for each in keys])
     names = list(frame.columns)
-    reduction = _reduction(read(function, frame, Form.REDUCED_BLOCKS, schema=schema), frame, fill)
-    whole = StructType([*keys, *[StructField(name, type_) for name, type_ in reduction.types]])
-    reduce = partial(reduce_group, reduction, pa.schema([(each.name, arrow_type(each.dataType)) for each in keys]))
+    plan = _plan(read(function, frame, Form.REDUCED_BLOCKS, schema=schema), frame, fill)
+    whole = StructType([*keys, *plan.types.fields])
+    reduce = partial(reduce_group, plan, pa.schema([(each.name, arrow_type(each.dataType)) for each in keys]))
     large = frame.sparkSession.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
     sent = pa.schema([(each.name, arrow_type(each.dataType, large=large)) for each in whole])
 
@@ -253,19 +236,16 @@ def _groups(grouped: "GroupedData", keys: list[str]) -> "GroupedData":
     return plain.groupBy(*[plain.columns[frame.columns.index(name)] for name in keys])
 
 
-def _reduction(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | None) -> Reduction:
-    return Reduction(distribute(frame.sparkSession, block.bundle), taken_by(block.fields, fill), block.types)
+def _plan(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | None) -> PredictPlan:
+    return PredictPlan(distribute(frame.sparkSession, block.bundle), taken_by(block.fields, fill), block.types)
 
 
 def _reduce(block: BlockFunction, frame: "DataFrame", fill: Mapping[str, Any] | None) -> Any:
-    from pyspark.sql.types import StructField, StructType
-
-    reduction = _reduction(block, frame, fill)
-    step = partial(reduce_partition, reduction)
-    row = StructType([StructField(name, type_) for name, type_ in block.types])
-    partials = map_in_arrow(select(frame, reduction.taken.columns), step, row)
+    plan = _plan(block, frame, fill)
+    step = partial(reduce_partition, plan)
+    partials = map_in_arrow(select(frame, plan.taken.columns), step, plan.types)
     # A shuffle to one task; `coalesce` would compute all partitions in that task.
-    rows = map_in_arrow(partials.repartition(1), step, row).collect()
+    rows = map_in_arrow(partials.repartition(1), step, plan.types).collect()
     if not rows:
         raise FeedError("there is no row to reduce: the DataFrame is empty")
     dtypes = {name: field.dtype for name, field in fields_of(partials, partials.columns).items()}

@@ -9,14 +9,14 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import wrapt
 
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.keras import workers
 from tensorflowonspark.keras.feed_tracking import StatePass
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.preprocessing import (
     Moments,
     TokenCounts,
@@ -29,8 +29,6 @@ from tensorflowonspark.keras.preprocessing import (
 )
 from tensorflowonspark.keras.shards import is_shard
 
-__all__ = ["wrap_layers"]
-
 _CACHES = ("CacheDataset", "_SnapshotDataset", "SnapshotDataset")
 _UNBATCHED_ROWS = 128  # rows that Keras takes at a time from a dataset without batches
 _WEIGHT = "sample_weight"
@@ -40,10 +38,10 @@ def wrap_layers(module: ModuleType) -> None:
     """Wrap ``adapt`` of the layer class that a module of Keras defines (called after its import)."""
     for name in ("Normalization", "Discretization", "TextVectorization", "IndexLookup", "PreprocessingLayer"):
         if "adapt" in vars(getattr(module, name, object)):
-            wrapt.wrap_function_wrapper(module, f"{name}.adapt", _adapt)
+            wrap(module, f"{name}.adapt", _adapt)
 
 
-def _adapt(wrapped: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _adapt(wrapped: Any, layer: Any, /, *args: Any, **kwargs: Any) -> Any:
     given = inspect.signature(wrapped).bind(*args, **kwargs).arguments
     data, steps = given["data"], given.get("steps")
     if not workers.are_several() or not family_of(layer) or fixed_reason(layer) or not _in_batches(data):
@@ -52,7 +50,7 @@ def _adapt(wrapped: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if is_share:
         _refuse_caches(data)
     with StatePass.begin() as state_pass:
-        state = _STATES[family_of(layer)](layer, data)
+        state = _STATES[family_of(layer)](layer)
         for number, batch in enumerate(_batches(state.prepared(data))):
             if steps is not None and number >= steps:
                 break
@@ -118,32 +116,26 @@ def _call(layer: Any) -> str:
     return f"{kind}.adapt" if is_automatic else f"{kind}.adapt (of the layer {layer.name!r})"
 
 
-class _State(Protocol):
-    """A layer's state over this worker's rows."""
+class _State:
+    """A layer's state over this worker's rows.
+
+    It takes data in batches (`prepared`), which are added one by one (`add`). What it then has (`part`) becomes one
+    with those of all workers (`merge`), and the layer gets that (`finish`).
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self._layer = layer
 
     def prepared(self, data: Any) -> Any:
-        """Return the data in batches of rows."""
-
-    def add(self, batch: Any) -> None:
-        """Add some rows."""
-
-    def part(self) -> Any:
-        """Return the state of the rows so far."""
-
-    def merge(self, parts: list[Any]) -> Any:
-        """Return all workers' states as one."""
-
-    def finish(self, merged: Any) -> None:
-        """Assign the state to the layer."""
+        """Return the data in batches of rows; Keras itself updates the layer with each."""
+        self._layer.reset_state()
+        return data
 
 
-class _Normalization:
-    def __init__(self, layer: Any, data: Any) -> None:
-        self._layer = layer
+class _Normalization(_State):
+    def prepared(self, data: Any) -> Any:
         self._moments: list[Moments] = []
         self._spec = getattr(data, "element_spec", None)
-
-    def prepared(self, data: Any) -> Any:
         shape = self._shape()
         if shape is not None and (not shape or (len(shape) == 1 and shape[0] is not None)):
             data = data.batch(_UNBATCHED_ROWS)  # as Keras does
@@ -173,18 +165,7 @@ class _Normalization:
         set_moments(self._layer, merged[0], self._shape())
 
 
-class _UpdatedByKeras:
-    """The state of a layer that Keras itself updates with each batch."""
-
-    def __init__(self, layer: Any, _data: Any) -> None:
-        self._layer = layer
-        layer.reset_state()
-
-    def prepared(self, data: Any) -> Any:
-        return data
-
-
-class _Discretization(_UpdatedByKeras):
+class _Discretization(_State):
     def add(self, batch: Any) -> None:
         self._build()
         self._layer.update_state(batch)
@@ -204,7 +185,7 @@ class _Discretization(_UpdatedByKeras):
         set_quantiles(self._layer, merged or self.part())
 
 
-class _Tokens(_UpdatedByKeras):
+class _Tokens(_State):
     def add(self, batch: Any) -> None:
         self._layer.update_state(batch)
 
@@ -223,9 +204,8 @@ class _Tokens(_UpdatedByKeras):
         set_tokens(self._layer, merged)
 
 
-_STATES: Mapping[str, Callable[[Any, Any], _State]] = {
+_STATES: Mapping[str, Callable[[Any], Any]] = {
     "Normalization": _Normalization,
     "Discretization": _Discretization,
-    "TextVectorization": _Tokens,
-    "IndexLookup": _Tokens,
+    **dict.fromkeys(("TextVectorization", "IndexLookup"), _Tokens),
 }

@@ -12,8 +12,6 @@ from typing import IO, Any
 
 from tensorflowonspark.errors import CheckpointError, ClusterError
 
-__all__ = ["open_archive", "parsed", "write_archive"]
-
 
 @contextmanager
 def parsed(source: str) -> Iterator[None]:

@@ -19,8 +19,6 @@ import numpy as np
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.archives import open_archive, write_archive
 
-__all__ = ["CallbackStates", "has_stopped"]
-
 _FILE, _STATES = "callbacks.zip", "states.json"
 _BATCHES = ("_batches_seen_since_last_saving", "_last_batch_seen")
 REMEMBERED = {  # of Keras 3 and tf_keras, which have some each

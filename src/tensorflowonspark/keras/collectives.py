@@ -18,15 +18,6 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = [
-    "assign",
-    "broadcast",
-    "keep_options",
-    "keep_remainders",
-    "local_values",
-    "reduced",
-]
-
 _PACK_BYTES = 1 << 26  # at most, of values that are sent together
 
 
@@ -120,11 +111,8 @@ def keep_remainders(values_util: ModuleType) -> None:
 def keep_options(module: ModuleType) -> None:
     """Reduce in replicas with the strategy's own options, as elsewhere (called after the import of its module)."""
 
-    def all_reduce(wrapped: Any, extended: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def arguments(reduce_op: Any, value: Any, options: Any = None) -> Any:
-            return wrapped(reduce_op, value, extended._communication_options.merge(options))
-
-        return arguments(*args, **kwargs)
+    def all_reduce(wrapped: Any, extended: Any, /, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        return wrapped(reduce_op, value, extended._communication_options.merge(options))
 
     wrap(module, "CollectiveAllReduceExtended._replica_ctx_all_reduce", all_reduce)
 

@@ -12,8 +12,6 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["node_devices", "place_slots", "without_placement"]
-
 _LOCAL_JOBS = (None, "localhost")  # of a process that is connected to no other one
 _placing: ContextVar[bool] = ContextVar("layers are placed on other nodes", default=True)
 
@@ -61,14 +59,11 @@ def place_slots(module: ModuleType) -> None:
     Keras asks the strategy to do so, and without one that has no effect: all would be on the chief.
     """
 
-    def add(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def on_device(reference_variable: Any, *rest: Any, **options: Any) -> Any:
-            weight = getattr(reference_variable, "value", reference_variable)
-            if tf.distribute.has_strategy() or not getattr(weight, "device", ""):
-                return wrapped(reference_variable, *rest, **options)
-            with tf.device(weight.device):
-                return wrapped(reference_variable, *rest, **options)
-
-        return on_device(*args, **kwargs)
+    def add(wrapped: Any, _optimizer: Any, /, reference_variable: Any, *rest: Any, **options: Any) -> Any:
+        weight = getattr(reference_variable, "value", reference_variable)
+        if tf.distribute.has_strategy() or not getattr(weight, "device", ""):
+            return wrapped(reference_variable, *rest, **options)
+        with tf.device(weight.device):
+            return wrapped(reference_variable, *rest, **options)
 
     wrap(module, "TFOptimizer.add_variable_from_reference", add)

@@ -6,16 +6,12 @@ backend.
 """
 
 import inspect
-import json
-import os
 from types import ModuleType
 from typing import Any
 
-import wrapt
-
 from tensorflowonspark.errors import SpecError
-
-__all__ = ["callbacks_in", "exchanges_weights", "refuse_torch", "replaced"]
+from tensorflowonspark.keras.hooks import wrap
+from tensorflowonspark.keras.workers import roles
 
 
 def callbacks_in(callbacks: Any) -> list[Any]:
@@ -48,9 +44,9 @@ def exchanges_weights(callbacks: Any) -> bool:
 def refuse_torch(trainer: ModuleType) -> None:
     """Refuse ``fit`` on several workers with torch (called after the import of Keras's trainer for torch)."""
 
-    def fit(wrapped: Any, _model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def fit(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
         callbacks = inspect.signature(wrapped).bind(*args, **kwargs).arguments.get("callbacks")
-        workers = _workers()
+        workers = len(roles()[1])
         if workers > 1 and not exchanges_weights(callbacks):
             raise SpecError(
                 f"model.fit of Keras 3 with torch exchanges no gradients between the {workers} workers, which would "
@@ -59,9 +55,4 @@ def refuse_torch(trainer: ModuleType) -> None:
             )
         return wrapped(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(trainer, "TorchTrainer.fit", fit)
-
-
-def _workers() -> int:
-    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {})
-    return sum(len(cluster.get(job, [])) for job in ("chief", "worker"))
+    wrap(trainer, "TorchTrainer.fit", fit)

@@ -12,19 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-__all__ = [
-    "DataPath",
-    "PassLength",
-    "RowCounts",
-    "StatePass",
-    "drops_rows",
-    "note_length",
-    "note_rows",
-    "pass_length",
-    "row_counts",
-    "state_pass",
-]
-
 _LENGTH = "_tensorflowonspark_length"
 _SAME_LENGTH = ("_MapDataset", "_OptionsDataset", "_ParallelMapDataset", "_PrefetchDataset")  # classes of tf.data
 _DROPPING = ("Filter", "IgnoreErrors", "Skip", "Take", "Unique")  # in the names of classes of datasets

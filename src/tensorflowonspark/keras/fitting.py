@@ -19,7 +19,6 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
-import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
@@ -29,15 +28,6 @@ from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.shards import predicting
 from tensorflowonspark.keras.steps import refuse_custom_step
 
-__all__ = [
-    "multiply_class_weights",
-    "multiply_class_weights_on_batch",
-    "predict_alone",
-    "refuse_parameter_servers",
-    "refuse_without_repairs",
-    "wrap_trainer",
-]
-
 _log = logging.getLogger(__name__)
 _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
@@ -45,10 +35,10 @@ _METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "pr
 def wrap_trainer(trainer: ModuleType) -> None:
     """Have ``fit`` keep the models of all workers equal (called after the import of Keras's trainer)."""
 
-    def fit(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def fit(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         # Keras warns of its own default for every tf.data.Dataset.
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed", category=UserWarning)
-        bound = _arguments(wrapped, args, kwargs)
+        bound = inspect.signature(wrapped).bind(*args, **kwargs).arguments
         _take_whole_steps(bound)
         if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
             return wrapped(**bound)
@@ -64,7 +54,7 @@ def wrap_trainer(trainer: ModuleType) -> None:
         bound["callbacks"] = callbacks_of_worker(model, bound.get("callbacks"), *added)
         return wrapped(**bound)
 
-    wrapt.wrap_function_wrapper(trainer, "TensorFlowTrainer.fit", fit)
+    wrap(trainer, "TensorFlowTrainer.fit", fit)
     wrap_passes(trainer, "TFEpochIterator")
 
 
@@ -80,20 +70,20 @@ def _take_whole_steps(bound: dict[str, Any]) -> None:
 def refuse_without_repairs(trainer: ModuleType) -> None:
     """Refuse to train on several replicas with a Keras that can't be repaired (called after its trainer's import)."""
 
-    def method(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         if model.distribute_strategy.num_replicas_in_sync > 1:
             refuse_replicas()
         return wrapped(*args, **kwargs)
 
     for name in ("fit", "evaluate", "train_on_batch"):
-        wrapt.wrap_function_wrapper(trainer, f"TensorFlowTrainer.{name}", method)
+        wrap(trainer, f"TensorFlowTrainer.{name}", method)
 
 
 def refuse_parameter_servers(trainer: ModuleType) -> None:
     """Refuse methods that fail under a ``ParameterServerStrategy`` (called after the import of Keras's trainer)."""
 
     def refusing(name: str) -> Callable[..., Any]:
-        def method(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def method(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
             if isinstance(model.distribute_strategy, trainer.tf.distribute.ParameterServerStrategy):
                 raise SpecError(
                     f"model.{name} of Keras 3 does not work under ParameterServerStrategy: write the loop with "
@@ -105,17 +95,13 @@ def refuse_parameter_servers(trainer: ModuleType) -> None:
         return method
 
     for name in _METHODS:
-        wrapt.wrap_function_wrapper(trainer, f"TensorFlowTrainer.{name}", refusing(name))
-
-
-def _arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+        wrap(trainer, f"TensorFlowTrainer.{name}", refusing(name))
 
 
 def predict_alone(trainer: ModuleType) -> None:
     """Have no worker wait for others in ``predict`` (called after the import of Keras's trainer)."""
 
-    def predict(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def predict(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not trainer._collective_all_reduce_multi_worker(model.distribute_strategy):
             return wrapped(*args, **kwargs)
         # A model with divided tables needs the other workers all the same.
@@ -123,26 +109,23 @@ def predict_alone(trainer: ModuleType) -> None:
         with predicting(), divided.predicting_together(model) if divided else nullcontext():
             return wrapped(*args, **kwargs)
 
-    def reduce_per_replica(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def reduced(values: Any, strategy: Any, reduction: str) -> Any:
-            if reduction != "concat" or not trainer._collective_all_reduce_multi_worker(strategy):
-                return wrapped(values, strategy, reduction)
-            return trainer.tree.map_structure(lambda value: local_result(strategy, value), values)
-
-        return reduced(*args, **kwargs)
+    def reduce_per_replica(wrapped: Any, _: Any, /, values: Any, strategy: Any, reduction: str) -> Any:
+        if reduction != "concat" or not trainer._collective_all_reduce_multi_worker(strategy):
+            return wrapped(values, strategy, reduction)
+        return trainer.tree.map_structure(lambda value: local_result(strategy, value), values)
 
     def local_result(strategy: Any, value: Any) -> Any:
         replicas = strategy.experimental_local_results(value)
         return replicas[0] if len(replicas) == 1 else trainer.concat(replicas)
 
-    wrapt.wrap_function_wrapper(trainer, "TensorFlowTrainer.predict", predict)
-    wrapt.wrap_function_wrapper(trainer, "reduce_per_replica", reduce_per_replica)
+    wrap(trainer, "TensorFlowTrainer.predict", predict)
+    wrap(trainer, "reduce_per_replica", reduce_per_replica)
 
 
 def multiply_class_weights(adapter: ModuleType) -> None:
     """Accept both kinds of weights in datasets (called after the import of Keras's ``tf_dataset_adapter``)."""
 
-    def make(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def make(wrapped: Any, _instance: Any, /, *args: Any, **kwargs: Any) -> Any:
         by_class = wrapped(*args, **kwargs)
 
         @tf.autograph.experimental.do_not_convert
@@ -161,16 +144,14 @@ def multiply_class_weights(adapter: ModuleType) -> None:
 def multiply_class_weights_on_batch(trainer: ModuleType) -> None:
     """Accept both kinds of weights in ``train_on_batch`` (called after the import of Keras's trainer)."""
 
-    def train_on_batch(wrapped: Any, _model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def arguments(
-            x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, return_dict: bool = False
-        ) -> Any:
-            if sample_weight is not None and class_weight is not None:
-                of_classes = trainer.data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
-                sample_weight, class_weight = _product(tf.convert_to_tensor(sample_weight), of_classes), None
-            return wrapped(x, y, sample_weight, class_weight, return_dict)
-
-        return arguments(*args, **kwargs)
+    def train_on_batch(
+        wrapped: Any, _: Any, /, x: Any, y: Any = None, sample_weight: Any = None, class_weight: Any = None, *rest: Any,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        if sample_weight is not None and class_weight is not None:
+            of_classes = trainer.data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
+            sample_weight, class_weight = _product(tf.convert_to_tensor(sample_weight), of_classes), None
+        return wrapped(x, y, sample_weight, class_weight, *rest, **options)
 
     wrap(trainer, "TensorFlowTrainer.train_on_batch", train_on_batch)
 

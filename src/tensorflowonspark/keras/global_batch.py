@@ -30,8 +30,6 @@ import tensorflow as tf
 from tensorflowonspark.keras.loss_terms import COUNT, KERAS, SUM, is_of_keras, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 
-__all__ = ["GlobalStep", "current_step", "on_replica"]
-
 _WEIGHT = "sample_weight"
 _LIBRARIES = ("builtins", "keras.", "tensorflow.")
 # A program that uses one of these divides its losses by itself.
@@ -177,7 +175,7 @@ def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> C
     mirrored = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     if not isinstance(strategy, mirrored) or strategy.num_replicas_in_sync == 1:
         return step
-    own = [name for name in (step.__name__, "compute_loss") if _is_own(trainer, model, name)]
+    own = [name for name in (step.__name__, "compute_loss") if is_own(trainer, model, name)]
     name = f"{type(model).__name__}.{own[0]}" if own else ""
     divisor = float(strategy.num_replicas_in_sync) if own and _divides(type(model)) else 1.0
     late = not own and _can_wait(model)
@@ -231,7 +229,7 @@ def _is_of_16_bits(node: Any) -> bool:
     return any(each.type in (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum) for each in node.attr.values())
 
 
-def _is_own(trainer: ModuleType, model: Any, name: str) -> bool:
+def is_own(trainer: ModuleType, model: Any, name: str) -> bool:
     """Return whether a model has a function of its own, and not Keras's."""
     return inspect.getattr_static(type(model), name) is not inspect.getattr_static(trainer.TensorFlowTrainer, name)
 

@@ -9,7 +9,7 @@ import pkgutil
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,8 +18,6 @@ from typing import Any
 import wrapt
 
 from tensorflowonspark.keras.private_names import CONTEXT, JAX_REPAIRS, REPAIRS, Repair, is_whole, test_modules
-
-__all__ = ["install", "keep_sources", "keras_backend", "repairing_modules", "wrap"]
 
 _PACKAGE = __name__.rpartition(".")[0]
 _SOURCES = "tensorflow.python.autograph.pyct.loader"
@@ -37,11 +35,8 @@ def install(program: bytes = b"", heartbeat_timeout: float = 0.0) -> None:
     """
 
     def start(context: ModuleType) -> None:
-        from tensorflowonspark.keras.startup import start_with_collectives, wait_for_workers
-
         if is_whole(CONTEXT, context):
-            start_with_collectives(context, program)
-            wait_for_workers(context, heartbeat_timeout)
+            _function(CONTEXT)(context, program, heartbeat_timeout)
 
     wrapt.register_post_import_hook(start, CONTEXT.module)
     imports = _Imports()
@@ -94,14 +89,20 @@ class _Imports:
                 self._waiting.append((repairs[number:], module, on_jax))
                 return
             if is_whole(repair, module):
-                own_module, function = repair.function.split(":")
-                getattr(importlib.import_module(f"{_PACKAGE}.{own_module}"), function)(module)
+                _function(repair)(module)
 
     def _on_import(self, imported: ModuleType) -> None:
         self._complete.add(imported.__name__)
         waiting, self._waiting = self._waiting, []
         for repairs, module, on_jax in waiting:
             self.repair(repairs, module, on_jax)
+
+
+def _function(repair: Repair) -> Callable[..., None]:
+    """Return the function that makes a repair, whose module may import TensorFlow."""
+    module, name = repair.function.split(":")
+    found: Callable[..., None] = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+    return found
 
 
 def repairing_modules() -> list[str]:
@@ -126,10 +127,20 @@ def _redirect(directory: str, loader: Any) -> None:
     loader.tempfile = SimpleNamespace(**{**vars(tempfile), "NamedTemporaryFile": named})
 
 
-def wrap(module: ModuleType, name: str, wrapper: Any) -> None:
-    """Wrap a function of a module, or a method of one of its classes; do nothing if this version has none."""
+def wrap(module: ModuleType, name: str, wrapper: Callable[..., Any]) -> None:
+    """Wrap a function of a module, or a method of one of its classes; do nothing if this version has none.
+
+    Parameters
+    ----------
+    module, name
+        The function, as ``"function"`` or ``"Class.method"``.
+    wrapper : callable
+        Is called in its place, with the function, its object (None without one), and the arguments of the call.
+    """
     owner: Any = module
     for part in name.split("."):
         owner = getattr(owner, part, None)
     if owner is not None:
-        wrapt.wrap_function_wrapper(module, name, wrapper)
+        wrapt.wrap_function_wrapper(
+            module, name, lambda wrapped, instance, args, kwargs: wrapper(wrapped, instance, *args, **kwargs)
+        )

@@ -23,8 +23,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["destroy_garbage_in_threads", "destroy_in_threads"]
-
 _CHECK_SECONDS = 1.0
 _dropped: "SimpleQueue[_Dropped]" = SimpleQueue()  # the garbage collector may call its put
 _started = threading.Lock()
@@ -55,7 +53,7 @@ _OWN = 2  # references to a resource: of the list, and of the function that coun
 def destroy_in_threads(module: ModuleType) -> None:
     """Have the iterators of strategies destroyed in another thread (called after the import of their module)."""
 
-    def make(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def make(wrapped: Any, iterator: Any, /, *args: Any, **kwargs: Any) -> None:
         wrapped(*args, **kwargs)
         if kwargs.get("components") is None:  # else it shares another iterator's resources
             for each in iterator._device_iterators:
@@ -75,7 +73,7 @@ def destroy_in_threads(module: ModuleType) -> None:
 def destroy_garbage_in_threads(module: ModuleType) -> None:
     """Have plain iterators that are garbage destroyed in another thread (called after the import of their module)."""
 
-    def make(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def make(wrapped: Any, iterator: Any, /, *args: Any, **kwargs: Any) -> None:
         wrapped(*args, **kwargs)
         if kwargs.get("components") is None and hasattr(iterator._iterator_resource, "numpy"):
             _start()

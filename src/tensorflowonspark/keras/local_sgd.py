@@ -24,8 +24,6 @@ from tensorflowonspark.keras.rounds import (
     unflatten,
 )
 
-__all__ = ["DiLoCo", "LocalSGD"]
-
 _log = logging.getLogger(__name__)
 Compression = Literal["float16", "float32"]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["COUNT", "FREE", "KERAS", "MEAN", "SUM", "UNKNOWN", "is_of_keras", "mark", "terms"]
-
 KERAS = "a loss of Keras"  # whose reduction is known
 MEAN = "a mean over rows"
 SUM = "a sum over rows"

@@ -21,15 +21,13 @@ from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
-import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.global_batch import GlobalStep, current_step
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.loss_terms import KERAS, MEAN, SUM, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
 from tensorflowonspark.keras.own_losses import is_sum
-
-__all__ = ["count_real_rows", "count_real_rows_in_tf_keras", "divide_by_all"]
 
 _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
 _BY_WEIGHT = "mean_with_sample_weight"
@@ -57,8 +55,7 @@ def count_real_rows(trainer: ModuleType) -> None:
     # The trackers don't receive the batch, so each step records it. Replicas run their steps in interleaved threads.
     current: ContextVar[tuple[Any, _Batch] | None] = ContextVar("model and batch", default=None)
 
-    def step(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        data = args[0] if args else kwargs["data"]
+    def step(wrapped: Any, model: Any, /, data: Any) -> Any:
         real = real_rows(trainer.data_adapter_utils.unpack_x_y_sample_weight(data)[2])
         if real is None or current_step():
             return wrapped(data)
@@ -68,23 +65,23 @@ def count_real_rows(trainer: ModuleType) -> None:
         finally:
             current.reset(token)
 
-    def update_state(wrapped: Any, mean: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def update_state(wrapped: Any, mean: Any, /, values: Any, *args: Any, **kwargs: Any) -> Any:
         at_batch = current.get()
         if at_batch is None or not any(mean is each for each in _trackers(at_batch[0])):
-            return wrapped(*args, **kwargs)
+            return wrapped(values, *args, **kwargs)
         model, batch = at_batch
         additional = model.losses if mean is model._loss_tracker else []
-        return batch.update(wrapped, mean.dtype, args[0] if args else kwargs["values"], additional)
+        return batch.update(wrapped, mean.dtype, values, additional)
 
     for name in ("train_step", "test_step"):
-        wrapt.wrap_function_wrapper(trainer, f"TensorFlowTrainer.{name}", step)
-    wrapt.wrap_function_wrapper(trainer.metrics_module, "Mean.update_state", update_state)
+        wrap(trainer, f"TensorFlowTrainer.{name}", step)
+    wrap(trainer.metrics_module, "Mean.update_state", update_state)
 
 
 def divide_by_all(losses: ModuleType) -> None:
     """Have Keras 3 divide losses by what all replicas have (called after the import of its ``loss``)."""
 
-    def reduce_weighted(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def reduce_weighted(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         bound = inspect.signature(wrapped).bind(*args, **kwargs)
         bound.apply_defaults()
         step = current_step()
@@ -92,7 +89,7 @@ def divide_by_all(losses: ModuleType) -> None:
             return wrapped(*bound.args)
         return _reduced(losses, step, wrapped, *bound.args)
 
-    def reduce_values(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def reduce_values(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         bound = inspect.signature(wrapped).bind(*args, **kwargs)
         bound.apply_defaults()
         reduced = wrapped(*args, **kwargs)
@@ -100,23 +97,20 @@ def divide_by_all(losses: ModuleType) -> None:
         averaged = bound.arguments["reduction"] in (*_AVERAGING, _BY_WEIGHT)
         return losses.scale_loss_for_distribution(reduced) if single and averaged else reduced
 
-    def scale(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        step, loss = current_step(), args[0] if args else kwargs["value"]
-        return wrapped(loss) if step is None else _scaled(step, loss)
+    def scale(wrapped: Any, _: Any, /, value: Any) -> Any:
+        step = current_step()
+        return wrapped(value) if step is None else _scaled(step, value)
 
-    def unscale(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        step, loss = current_step(), args[0] if args else kwargs["value"]
-        if step is None or loss.shape.rank != 0:  # no loss of a single row is divided
-            return loss if step else wrapped(loss)
-        return step.shown(loss) if step.here else wrapped(loss)
+    def unscale(wrapped: Any, _: Any, /, value: Any) -> Any:
+        step = current_step()
+        if step is None or value.shape.rank != 0:  # no loss of a single row is divided
+            return value if step else wrapped(value)
+        return step.shown(value) if step.here else wrapped(value)
 
-    for name, wrapper in (
-        ("reduce_weighted_values", reduce_weighted),
-        ("reduce_values", reduce_values),
-        ("scale_loss_for_distribution", scale),
-        ("unscale_loss_for_distribution", unscale),
-    ):
-        wrapt.wrap_function_wrapper(losses, name, wrapper)
+    wrap(losses, "reduce_weighted_values", reduce_weighted)
+    wrap(losses, "reduce_values", reduce_values)
+    wrap(losses, "scale_loss_for_distribution", scale)
+    wrap(losses, "unscale_loss_for_distribution", unscale)
 
 
 def _scaled(step: GlobalStep, loss: Any) -> Any:
@@ -182,20 +176,21 @@ def count_real_rows_in_tf_keras(compile_utils: ModuleType) -> None:
 
     # Not a wrapper of wrapt: AutoGraph, which converts the steps of tf_keras, unwraps it up to TensorFlow 2.16.
     @tf.autograph.experimental.do_not_convert
-    def call(container: Any, *args: Any, **kwargs: Any) -> Any:
-        y_true, y_pred, weights, additional = _arguments(*args, **kwargs)
-        real = real_rows(weights)
+    def call(
+        container: Any, y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
+    ) -> Any:
+        real = real_rows(sample_weight)
         if real is None:
-            total = original(container, y_true, y_pred, weights, additional)
-            return _shared(compile_utils, container, total, y_pred, real, additional)
+            total = original(container, y_true, y_pred, sample_weight, regularization_losses)
+            return _shared(compile_utils, container, total, y_pred, real, regularization_losses)
         if not container.built:
             container.build(y_pred)
         batch = _Batch(real, _averaged(container._user_losses))
         own = copy.copy(container)  # Keras's function runs unchanged, with trackers that correct their values
-        own._total_loss_mean = _Tracker(container._total_loss_mean, batch, additional or [])
+        own._total_loss_mean = _Tracker(container._total_loss_mean, batch, regularization_losses or [])
         own._per_output_metrics = [each and _Tracker(each, batch, []) for each in container._per_output_metrics]
-        total = original(own, y_true, y_pred, weights, additional)
-        return _shared(compile_utils, container, total, y_pred, real, additional)
+        total = original(own, y_true, y_pred, sample_weight, regularization_losses)
+        return _shared(compile_utils, container, total, y_pred, real, regularization_losses)
 
     compile_utils.LossesContainer.__call__ = call
 
@@ -237,12 +232,6 @@ class _Tracker:
 
     def update_state(self, loss: Any, sample_weight: Any = None) -> Any:  # noqa: ARG002 - Keras counts all rows
         return self.batch.update(self.mean.update_state, self.mean.dtype, loss, self.additional)
-
-
-def _arguments(
-    y_true: Any, y_pred: Any, sample_weight: Any = None, regularization_losses: Any = None
-) -> tuple[Any, Any, Any, Any]:
-    return y_true, y_pred, sample_weight, regularization_losses
 
 
 def _averaged(losses: Any) -> bool:

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import wrapt
 
-__all__ = ["real_rows", "skip_padding", "skip_padding_in_tf_keras", "update_on"]
+from tensorflowonspark.keras.hooks import wrap
 
 _MINUS_ZERO = -(2**31)  # the bits of -0.0, read as an int32
 
@@ -99,11 +98,10 @@ def skip_padding(trainer: ModuleType) -> None:
     """Have Keras 3 update unweighted metrics with real rows (called after the import of its TensorFlow trainer)."""
     from keras.src.backend.common.stateless_scope import in_stateless_scope
 
-    def update_state(wrapped: Any, container: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        y_true, y_pred, weights = _arguments(*args, **kwargs)
-        real = real_rows(weights)
+    def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        real = real_rows(sample_weight)
         if real is None or not _have_rows(y_true, y_pred):
-            wrapped(y_true, y_pred, weights)
+            wrapped(y_true, y_pred, sample_weight)
             return
         if not container.built:
             container.build(y_true, y_pred)
@@ -120,19 +118,18 @@ def skip_padding(trainer: ModuleType) -> None:
 
         # Keras builds a model in a stateless scope, which records the assigned values.
         update_on(real, only(container._flat_metrics), y_true, y_pred, at_once=in_stateless_scope())
-        only(weighted=container._flat_weighted_metrics)(y_true, y_pred, weights)
+        only(weighted=container._flat_weighted_metrics)(y_true, y_pred, sample_weight)
 
-    wrapt.wrap_function_wrapper(trainer.base_trainer, "CompileMetrics.update_state", update_state)
+    wrap(trainer.base_trainer, "CompileMetrics.update_state", update_state)
 
 
 def skip_padding_in_tf_keras(compile_utils: ModuleType) -> None:
     """Have ``tf_keras`` do the same (called after the import of its ``compile_utils``)."""
 
-    def update_state(wrapped: Any, container: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        y_true, y_pred, weights = _arguments(*args, **kwargs)
-        real = real_rows(weights)
+    def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        real = real_rows(sample_weight)
         if real is None or not _have_rows(y_true, y_pred):
-            wrapped(y_true, y_pred, weights)
+            wrapped(y_true, y_pred, sample_weight)
             return
         if not container.built:
             container.build(y_pred, container._conform_to_outputs(y_pred, y_true))
@@ -144,13 +141,9 @@ def skip_padding_in_tf_keras(compile_utils: ModuleType) -> None:
             return lambda *values: wrapped.__func__(part, *values)
 
         update_on(real, without("_weighted_metrics"), y_true, y_pred, at_once=False)
-        without("_metrics")(y_true, y_pred, weights)
+        without("_metrics")(y_true, y_pred, sample_weight)
 
-    wrapt.wrap_function_wrapper(compile_utils, "MetricsContainer.update_state", update_state)
-
-
-def _arguments(y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[Any, Any, Any]:
-    return y_true, y_pred, sample_weight
+    wrap(compile_utils, "MetricsContainer.update_state", update_state)
 
 
 def _have_rows(*values: Any) -> bool:

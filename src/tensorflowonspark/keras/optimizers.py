@@ -23,8 +23,6 @@ from tensorflowonspark.keras.global_batch import current_step
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.own_losses import weighted
 
-__all__ = ["agree_on_loss_scale", "only_building", "sum_gradients_first"]
-
 # Replicas run their steps in separate threads, with a value each.
 _summed: ContextVar[bool] = ContextVar("gradients are the sum over all replicas", default=False)
 _only_building: ContextVar[bool] = ContextVar("optimizers only make their variables", default=False)
@@ -33,23 +31,18 @@ _only_building: ContextVar[bool] = ContextVar("optimizers only make their variab
 def sum_gradients_first(module: ModuleType) -> None:
     """Have all optimizers sum gradients first (called after the import of Keras's TensorFlow optimizer)."""
 
-    def apply_gradients(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        def arguments(grads: Any, trainable_variables: Any) -> None:
-            if _only_building.get():
-                return
-            if not _on_replica():
-                wrapped(grads, trainable_variables)
-                return
-            total = _sum(grads)
-            with _gradients_are_summed():
-                _apply(optimizer, total, trainable_variables)
+    def apply_gradients(wrapped: Any, optimizer: Any, /, grads: Any, trainable_variables: Any) -> None:
+        if _only_building.get():
+            return
+        if not _on_replica():
+            wrapped(grads, trainable_variables)
+            return
+        total = _sum(grads)
+        with _gradients_are_summed():
+            _apply(optimizer, total, trainable_variables)
 
-        arguments(*args, **kwargs)
-
-    def sum_once(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not _summed.get():
-            return wrapped(*args, **kwargs)
-        return args[0] if args else kwargs["grads_and_vars"]
+    def sum_once(wrapped: Any, _optimizer: Any, /, grads_and_vars: Any) -> Any:
+        return grads_and_vars if _summed.get() else wrapped(grads_and_vars)
 
     wrap(module, "TFOptimizer._backend_apply_gradients", apply_gradients)
     wrap(module, "TFOptimizer._all_reduce_sum_gradients", sum_once)
@@ -58,15 +51,12 @@ def sum_gradients_first(module: ModuleType) -> None:
 def agree_on_loss_scale(module: ModuleType) -> None:
     """Have all replicas agree whether gradients are finite (called after the import of ``LossScaleOptimizer``)."""
 
-    def apply(wrapped: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def arguments(grads: Any, trainable_variables: Any = None) -> Any:
-            if _only_building.get():
-                return optimizer.built or optimizer.build(trainable_variables)
-            return wrapped(_sum(grads) if _on_replica() else grads, trainable_variables)
+    def apply(wrapped: Any, optimizer: Any, /, grads: Any, trainable_variables: Any = None) -> Any:
+        if _only_building.get():
+            return optimizer.built or optimizer.build(trainable_variables)
+        return wrapped(_sum(grads) if _on_replica() else grads, trainable_variables)
 
-        return arguments(*args, **kwargs)
-
-    def update(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def update(wrapped: Any, _optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
         if not _on_replica():
             wrapped(*args, **kwargs)
             return

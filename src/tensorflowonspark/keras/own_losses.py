@@ -17,8 +17,6 @@ from tensorflowonspark.keras.global_batch import GlobalStep, current_step
 from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.loss_terms import FREE, KERAS, MEAN, SUM, is_of_keras, terms
 
-__all__ = ["is_sum", "track_all_rows", "weigh_gradients", "weighted"]
-
 
 def is_sum(step: GlobalStep, loss: Any, *, strict: bool) -> bool:
     """Return whether a loss is a sum over rows, and not a mean over them.
@@ -55,26 +53,25 @@ def is_sum(step: GlobalStep, loss: Any, *, strict: bool) -> bool:
 def weigh_gradients(trainer: ModuleType) -> None:
     """Have own steps weigh their gradients (called after the import of Keras's TensorFlow trainer)."""
 
-    def gradient(wrapped: Any, _tape: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def gradient(
+        wrapped: Any, _: Any, /, target: Any, sources: Any, output_gradients: Any = None, *rest: Any, **options: Any
+    ) -> Any:
         step = current_step()
-
-        def arguments(target: Any, sources: Any, output_gradients: Any = None, **options: Any) -> Any:
-            if step is None or not all(hasattr(each, "assign") for each in tf.nest.flatten(sources)):
-                return wrapped(target, sources, output_gradients, **options)  # by inputs, as for a penalty
-            losses = tf.nest.flatten(target)
-            sums = [is_sum(step, each, strict=step.divisor == 1) for each in losses]
-            if not step.here:  # a graph that outlives this step's tensors
-                if any(sums):
-                    raise SpecError(f"{step.name}: a sum over rows in a tf.function within the step: compute a mean")
-                step.notes["elsewhere"] = True
-                return wrapped(target, sources, output_gradients, **options)
-            step.weighted = True
-            given = tf.nest.flatten(output_gradients) if output_gradients is not None else map(tf.ones_like, losses)
-            by_loss = [_factor(step, *each) for each in zip(losses, sums, strict=True)]
-            factors = [each * tf.cast(factor, each.dtype) for each, factor in zip(given, by_loss, strict=True)]
-            return wrapped(target, sources, tf.nest.pack_sequence_as(target, factors), **options)
-
-        return arguments(*args, **kwargs) if step is not None and step.name else wrapped(*args, **kwargs)
+        if step is None or not step.name or not all(hasattr(each, "assign") for each in tf.nest.flatten(sources)):
+            # The last are gradients by inputs, as for a penalty.
+            return wrapped(target, sources, output_gradients, *rest, **options)
+        losses = tf.nest.flatten(target)
+        sums = [is_sum(step, each, strict=step.divisor == 1) for each in losses]
+        if not step.here:  # a graph that outlives this step's tensors
+            if any(sums):
+                raise SpecError(f"{step.name}: a sum over rows in a tf.function within the step: compute a mean")
+            step.notes["elsewhere"] = True
+            return wrapped(target, sources, output_gradients, *rest, **options)
+        step.weighted = True
+        given = tf.nest.flatten(output_gradients) if output_gradients is not None else map(tf.ones_like, losses)
+        by_loss = [_factor(step, *each) for each in zip(losses, sums, strict=True)]
+        factors = [each * tf.cast(factor, each.dtype) for each, factor in zip(given, by_loss, strict=True)]
+        return wrapped(target, sources, tf.nest.pack_sequence_as(target, factors), *rest, **options)
 
     wrap(trainer.tf, "GradientTape.gradient", gradient)
 
@@ -107,27 +104,19 @@ def weighted(gradients: Sequence[Any]) -> list[Any]:
 def track_all_rows(trainer: ModuleType) -> None:
     """Have metrics track losses of all rows (called after the import of Keras's TensorFlow trainer)."""
 
-    def update_mean(wrapped: Any, mean: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def update_mean(wrapped: Any, mean: Any, /, values: Any, sample_weight: Any = None) -> Any:
         step = current_step()
+        if step is None or not step.here:
+            return wrapped(values, sample_weight)
+        return wrapped(*_of_all_rows(step, mean, values, sample_weight))
 
-        def arguments(values: Any, sample_weight: Any = None) -> Any:
-            if step is None or not step.here:
-                return wrapped(values, sample_weight)
-            return wrapped(*_of_all_rows(step, mean, values, sample_weight))
-
-        return arguments(*args, **kwargs)
-
-    def update_sum(wrapped: Any, _sum: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def update_sum(wrapped: Any, _sum: Any, /, values: Any, sample_weight: Any = None) -> Any:
         step = current_step()
+        scalar = tf.is_tensor(values) and values.shape.rank == 0 and values.dtype.is_floating
+        own = step is not None and step.name and step.here and scalar
+        return wrapped(step.contribution(values) if step and own else values, sample_weight)
 
-        def arguments(values: Any, sample_weight: Any = None) -> Any:
-            scalar = tf.is_tensor(values) and values.shape.rank == 0 and values.dtype.is_floating
-            own = step is not None and step.name and step.here and scalar
-            return wrapped(step.contribution(values) if step and own else values, sample_weight)
-
-        return arguments(*args, **kwargs)
-
-    def compute_loss(wrapped: Any, _model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def compute_loss(wrapped: Any, _model: Any, /, *args: Any, **kwargs: Any) -> Any:
         loss, step = wrapped(*args, **kwargs), current_step()
         return step.total(loss) if step and step.here and loss.shape.rank == 0 else loss
 

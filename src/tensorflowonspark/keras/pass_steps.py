@@ -3,12 +3,8 @@
 from types import ModuleType
 from typing import Any
 
-import wrapt
-
 from tensorflowonspark.keras.feed_tracking import PassLength, pass_length
 from tensorflowonspark.keras.hooks import wrap
-
-__all__ = ["show_known_steps", "skip_steps", "wrap_passes"]
 
 _to_skip = [0]  # steps to skip in the next pass that Keras begins
 _length: list[PassLength | None] = [None]  # of its current pass, if that becomes known only in it
@@ -22,7 +18,7 @@ def skip_steps(steps: int) -> None:
 def wrap_passes(trainer: ModuleType, iterator_class: str) -> None:
     """Let a pass begin within an epoch (called after the import of Keras's trainer for one of its backends)."""
 
-    def steps(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def steps(wrapped: Any, iterator: Any, /, *args: Any, **kwargs: Any) -> Any:
         first, _to_skip[0] = _to_skip[0], 0
         length = None if iterator.steps_per_epoch else _length_of(iterator.data_adapter)
         _length[0] = length
@@ -34,7 +30,7 @@ def wrap_passes(trainer: ModuleType, iterator_class: str) -> None:
             if each[0] >= first:
                 yield each
 
-    wrapt.wrap_function_wrapper(trainer, f"{iterator_class}._enumerate_iterator", steps)
+    wrap(trainer, f"{iterator_class}._enumerate_iterator", steps)
 
 
 def _length_of(adapter: Any) -> PassLength | None:
@@ -53,7 +49,7 @@ def show_known_steps(module: ModuleType) -> None:
     Called after the import of Keras's ``progbar_logger``.
     """
 
-    def update(wrapped: Any, logger: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def update(wrapped: Any, logger: Any, /, *args: Any, **kwargs: Any) -> Any:
         length, batch = _length[0], args[0]
         if logger.target is None and length is not None and logger.progbar is not None:
             logger.progbar.target = max(length.known_steps, batch + 2)  # at its target the bar would end its line

@@ -10,8 +10,6 @@ import keras
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["Placed"]
-
 _NODE = re.compile(r"(chief|worker|ps):\d+")
 
 

@@ -17,9 +17,6 @@ import numpy.typing as npt
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["Moments", "TokenCounts", "family_of", "fixed_reason", "is_adapted", "lookup_of", "set_moments",
-           "set_quantiles", "set_tokens"]  # fmt: skip
-
 _FAMILIES = ("Normalization", "Discretization", "TextVectorization", "IndexLookup")
 _LIBRARIES = ("keras", "tf_keras")
 

@@ -20,20 +20,6 @@ from typing import Any
 
 from tensorflowonspark.errors import EnvironmentNotReady
 
-__all__ = [
-    "CONTEXT",
-    "IMPORTS",
-    "JAX_REPAIRS",
-    "REPAIRS",
-    "TESTED",
-    "Repair",
-    "Use",
-    "all_problems",
-    "is_whole",
-    "refuse_replicas",
-    "test_modules",
-]
-
 _log = logging.getLogger(__name__)
 
 # The releases with which the tests have run: docs/compatibility.md.

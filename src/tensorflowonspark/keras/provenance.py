@@ -18,20 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import wrapt
 
 from tensorflowonspark.errors import SpecError
-
-__all__ = [
-    "SHARE",
-    "Generator",
-    "SourceReader",
-    "add_source",
-    "report_read",
-    "sources",
-    "track_adapters",
-    "track_datasets",
-]
+from tensorflowonspark.keras.hooks import wrap
 
 _SOURCES = "_tensorflowonspark_sources"
 _running = threading.local()  # the readers that run in this thread, from the outermost
@@ -176,30 +165,26 @@ def add_source(dataset: Any, *added: SourceReader) -> None:
 def track_datasets(dataset_ops: ModuleType) -> None:
     """Have each ``tf.data.Dataset`` record its sources (called after the import of TensorFlow's ``dataset_ops``)."""
 
-    def load(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        dataset = wrapped(*args, **kwargs)
-        if _directory(*args[:1], **kwargs) in saved:
+    def load(wrapped: Any, _: Any, /, path: Any, *args: Any, **kwargs: Any) -> Any:
+        dataset = wrapped(path, *args, **kwargs)
+        if Path(path).absolute() in saved:
             add_source(dataset, SHARE)
         return dataset
 
-    def save(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def save(wrapped: Any, dataset: Any, /, path: Any, *args: Any, **kwargs: Any) -> Any:
         if any(each.reads_feed for each in sources(dataset)):
-            saved.add(_directory(*args[:1], **kwargs))
-        return wrapped(*args, **kwargs)
+            saved.add(Path(path).absolute())
+        return wrapped(path, *args, **kwargs)
 
-    saved: set[str] = set()  # the directories of datasets that hold rows of a feed
-    wrappers = {
-        "__init__": _collect_sources,
-        "__iter__": _report_iteration,
-        "from_generator": _watch_generator,
-        "save": save,
-        "load": load,
-    }
-    for name, wrapper in wrappers.items():
-        wrapt.wrap_function_wrapper(dataset_ops, f"DatasetV2.{name}", wrapper)
+    saved: set[Path] = set()  # the directories of datasets that hold rows of a feed
+    wrap(dataset_ops, "DatasetV2.__init__", _collect_sources)
+    wrap(dataset_ops, "DatasetV2.__iter__", _report_iteration)
+    wrap(dataset_ops, "DatasetV2.from_generator", _watch_generator)
+    wrap(dataset_ops, "DatasetV2.save", save)
+    wrap(dataset_ops, "DatasetV2.load", load)
 
 
-def _collect_sources(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _collect_sources(wrapped: Any, dataset: Any, /, *args: Any, **kwargs: Any) -> None:
     wrapped(*args, **kwargs)
     with suppress(NotImplementedError, AttributeError):  # datasets that do not expose their inputs
         found = frozenset[SourceReader]().union(*map(sources, [dataset._variant_tensor, *dataset._inputs()]))
@@ -210,32 +195,27 @@ def _collect_sources(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: 
             add_source(dataset, *found)
 
 
-def _watch_generator(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    function, rest = (args[0], args[1:]) if args else (kwargs.pop("generator"), args)
-    if not callable(function):
-        return wrapped(function, *rest, **kwargs)
+def _watch_generator(wrapped: Any, _: Any, /, generator: Any, *rest: Any, **kwargs: Any) -> Any:
+    if not callable(generator):
+        return wrapped(generator, *rest, **kwargs)
     arguments = kwargs.get("args", (*rest, None, None, None)[2])
-    generator = Generator(function, takes_arguments=arguments is not None)
+    watched = Generator(generator, takes_arguments=arguments is not None)
     # A generator that is known to read from a feed needs no test.
-    dataset = wrapped(function if generator.reads_feed else generator, *rest, **kwargs)
-    add_source(dataset, SHARE if generator.reads_feed else generator)
+    dataset = wrapped(generator if watched.reads_feed else watched, *rest, **kwargs)
+    add_source(dataset, SHARE if watched.reads_feed else watched)
     return dataset
 
 
-def _report_iteration(wrapped: Any, dataset: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _report_iteration(wrapped: Any, dataset: Any, /) -> Any:
     if any(each.reads_feed for each in sources(dataset)):
         report_read()
-    return wrapped(*args, **kwargs)
-
-
-def _directory(path: Any, **_: Any) -> str:
-    return str(Path(path).absolute())
+    return wrapped()
 
 
 def track_adapters(module: ModuleType) -> None:
     """Have Keras's adapters report what they prefetch from generators (called after the import of their module)."""
 
-    def watched(wrapped: Any, adapter: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def watched(wrapped: Any, adapter: Any, /, *args: Any, **kwargs: Any) -> Any:
         reader = adapter.__dict__.setdefault("_tensorflowonspark_reader", SourceReader())
         with reader.running():
             result = wrapped(*args, **kwargs)
@@ -247,4 +227,4 @@ def track_adapters(module: ModuleType) -> None:
     for kind in ("GeneratorDataAdapter", "PyDatasetAdapter"):
         for function in ("__init__", "get_tf_dataset"):
             if function in getattr(vars(module).get(kind), "__dict__", {}):
-                wrapt.wrap_function_wrapper(module, f"{kind}.{function}", watched)
+                wrap(module, f"{kind}.{function}", watched)

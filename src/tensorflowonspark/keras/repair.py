@@ -33,8 +33,6 @@ from tensorflowonspark.keras.steps import (
     without_compiling,
 )
 
-__all__ = ["build_needs_repair", "reduction_needs_repair", "repair_trainer"]
-
 _log = logging.getLogger(__name__)
 
 

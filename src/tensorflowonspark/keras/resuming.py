@@ -7,14 +7,10 @@ their files, so it is called after them, wherever it stands among them.
 
 from typing import Any
 
-import wrapt
-
 from tensorflowonspark.keras.callback_state import CallbackStates, has_stopped
-from tensorflowonspark.keras.hooks import keras_backend
+from tensorflowonspark.keras.hooks import keras_backend, wrap
 from tensorflowonspark.keras.jax.state import JaxState
 from tensorflowonspark.keras.pass_steps import skip_steps
-
-__all__ = ["resuming"]
 
 _prepared: list[Any] = []  # classes of lists of callbacks that call this module's last
 
@@ -44,7 +40,7 @@ def _call_last(callback_list: Any) -> None:
         return
     _prepared.append(callback_list)
 
-    def begin(wrapped: Any, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def begin(wrapped: Any, given: Any, /, *args: Any, **kwargs: Any) -> Any:
         own = [each for each in given.callbacks if isinstance(each, _Resuming)]
         others = [each for each in given.callbacks if each not in own]
         given.callbacks[:] = [*others, *own]
@@ -52,7 +48,7 @@ def _call_last(callback_list: Any) -> None:
             each.others = others
         return wrapped(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(callback_list, "on_train_begin", begin)
+    wrap(callback_list, "on_train_begin", begin)
 
 
 class _Resuming:

@@ -4,8 +4,6 @@ Only certain counts are compared: complete passes over the feed, and epochs that
 tracker of the loss counts the rows of steps, so that counting costs nothing.
 """
 
-import json
-import os
 import warnings
 from typing import Any
 
@@ -14,8 +12,7 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.collectives import local_values
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
-
-__all__ = ["RowCount"]
+from tensorflowonspark.keras.workers import roles
 
 _HINTS = {
     DataPath.DIVIDED: (
@@ -70,7 +67,7 @@ class RowCount(keras.callbacks.Callback):
         reached = self._reached()
         if 0 < reached < fed:
             warnings.warn(
-                f"{_role()}: its feed returned {fed} rows, and {reached} of them reached a step of fit in an epoch: "
+                f"{roles()[0]}: its feed returned {fed} rows, and {reached} of them reached a step of fit in an epoch: "
                 f"{_HINTS[self._data_path]}",
                 RuntimeWarning,
                 stacklevel=2,
@@ -83,8 +80,3 @@ class RowCount(keras.callbacks.Callback):
             return 0
         (values,) = local_values(self.model.distribute_strategy, [count])
         return round(float(tf.add_n([tf.cast(value, tf.float64) for value in values])))
-
-
-def _role() -> str:
-    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
-    return f"{task.get('type', 'worker')}:{task.get('index', 0)}"

@@ -5,13 +5,10 @@ Every fed row has one weight, and Keras 3 multiplies losses and weights as they 
 module imports no TensorFlow, since nodes on JAX use it too.
 """
 
-import inspect
 from types import ModuleType
 from typing import Any
 
-import wrapt
-
-__all__ = ["spread_weights"]
+from tensorflowonspark.keras.hooks import wrap
 
 
 def spread_weights(losses: ModuleType) -> None:
@@ -23,15 +20,12 @@ def spread_weights(losses: ModuleType) -> None:
         ``keras.src.losses.loss``, with any backend of Keras.
     """
 
-    def reduce_weighted(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        bound = inspect.signature(wrapped).bind(*args, **kwargs)
-        values, weights = bound.arguments["values"], bound.arguments.get("sample_weight")
-        if weights is not None:
+    def spread(wrapped: Any, _: Any, /, values: Any, sample_weight: Any = None, *rest: Any, **options: Any) -> Any:
+        if sample_weight is not None:
             axes = len(losses.ops.convert_to_tensor(values).shape)
-            weights = losses.ops.convert_to_tensor(weights)
-            while 0 < len(weights.shape) < axes:
-                weights = losses.ops.expand_dims(weights, -1)
-            bound.arguments["sample_weight"] = weights
-        return wrapped(*bound.args, **bound.kwargs)
+            sample_weight = losses.ops.convert_to_tensor(sample_weight)
+            while 0 < len(sample_weight.shape) < axes:
+                sample_weight = losses.ops.expand_dims(sample_weight, -1)
+        return wrapped(values, sample_weight, *rest, **options)
 
-    wrapt.wrap_function_wrapper(losses, "reduce_weighted_values", reduce_weighted)
+    wrap(losses, "reduce_weighted_values", spread)

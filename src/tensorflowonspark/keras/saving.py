@@ -16,8 +16,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["export_for_inference", "inference_call", "outside_scope", "save_hdf5_outside_scope", "save_outside_scope"]
-
 
 @contextmanager
 def outside_scope() -> Iterator[None]:
@@ -36,7 +34,7 @@ def outside_scope() -> Iterator[None]:
 def _leave_scope(module: ModuleType, *names: str) -> None:
     """Run functions of a module outside of a strategy's scope."""
 
-    def outside(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def outside(wrapped: Any, _instance: Any, /, *args: Any, **kwargs: Any) -> Any:
         with outside_scope():
             return wrapped(*args, **kwargs)
 
@@ -68,13 +66,10 @@ def export_for_inference(archive: ModuleType) -> None:
     """
     name = "SavedModelExportArchive" if hasattr(archive, "SavedModelExportArchive") else "ExportArchive"
 
-    def add_endpoint(wrapped: Any, _archive: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def arguments(name: str, fn: Any, *rest: Any, **more: Any) -> Any:
-            return wrapped(name, _as_predicted(fn), *rest, **more)
+    def add_endpoint(wrapped: Any, _archive: Any, /, name: str, fn: Any, *rest: Any, **more: Any) -> Any:
+        return wrapped(name, _as_predicted(fn), *rest, **more)
 
-        return arguments(*args, **kwargs)
-
-    def write_out(wrapped: Any, _archive: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def write_out(wrapped: Any, _archive: Any, /, *args: Any, **kwargs: Any) -> Any:
         from tensorflowonspark.keras.devices import without_placement
 
         with without_placement():  # TensorFlow traces the endpoints now

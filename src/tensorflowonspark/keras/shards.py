@@ -14,15 +14,13 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 from tensorflowonspark.keras.feed_tracking import DataPath, row_counts
 from tensorflowonspark.keras.provenance import Generator, sources
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["distribute_shards_whole", "is_predicting", "is_shard", "mark_shard", "predicting"]
+from tensorflowonspark.keras.hooks import wrap
 
 _MARK = "tensorflowonspark_shard"
 _predicts = ContextVar("predicts", default=False)
@@ -66,22 +64,20 @@ def is_shard(dataset: Any) -> bool:
 def distribute_shards_whole(distribute_lib: ModuleType) -> None:
     """Have strategies of several workers take a share unchanged (called after TensorFlow's import)."""
 
-    def distribute(wrapped: Any, strategy: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        dataset = args[0] if args else kwargs["dataset"]
+    def distribute(wrapped: Any, strategy: Any, /, dataset: Any, options: Any = None) -> Any:
         if not strategy.extended._in_multi_worker_mode():
-            return wrapped(*args, **kwargs)
+            return wrapped(dataset, options)
         replicas = len(strategy.extended.worker_devices)  # of this worker: its GPUs, or its one CPU
         if _predicts.get() and replicas == 1:
             return dataset
         if not (_predicts.get() or is_shard(dataset) or _is_share(dataset)):
             row_counts.note_dataset(dataset, DataPath.UNKNOWN if _is_off(dataset) else DataPath.DIVIDED)
-            options = args[1:] if args else [kwargs["options"]] if "options" in kwargs else []
-            return wrapped(_sorted(dataset), *options)
+            return wrapped(_sorted(dataset), options)
         row_counts.note_dataset(dataset, DataPath.WHOLE)
         per_replica = _divided(dataset, replicas)
         return strategy.distribute_datasets_from_function(lambda _context: per_replica)
 
-    wrapt.wrap_function_wrapper(distribute_lib, "StrategyBase.experimental_distribute_dataset", distribute)
+    wrap(distribute_lib, "StrategyBase.experimental_distribute_dataset", distribute)
 
 
 def _is_share(dataset: Any) -> bool:

@@ -7,7 +7,6 @@ saved one after another; of those that save at the same time, the chief's.
 """
 
 import inspect
-import json
 import logging
 import os
 import tempfile
@@ -18,8 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
-
-__all__ = ["save_whole"]
+from tensorflowonspark.keras.workers import roles
 
 _log = logging.getLogger(__name__)
 _FUNCTIONS = ("save_model", "save_weights_only", "save_weights", "save_model_to_hdf5", "save_and_return_nodes")
@@ -32,29 +30,21 @@ _logged: set[Path] = set()  # paths with a line in the log
 def save_whole(module: ModuleType) -> None:
     """Have the workers of a node move what they save into its place (called after the import of a saving module)."""
 
-    def save(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def save(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         bound = inspect.signature(wrapped).bind(*args, **kwargs).arguments
         name = "export_dir" if "export_dir" in bound else "filepath"
         path = bound.get(name)
         if not isinstance(path, (str, os.PathLike)) or "://" in os.fspath(path) or not bound.get("overwrite", True):
             return wrapped(*args, **kwargs)  # an open file, a file system of objects, or a question to the user
-        worker, others = _role()
-        if not others:
+        own, workers = roles()
+        if len(workers) < 2:  # noqa: PLR2004 - nobody else
             return wrapped(*args, **kwargs)
         options = {**bound.pop("kwargs", {}), **bound}
-        return _moved(Path(os.path.realpath(path)), worker, lambda own: wrapped(**{**options, name: own}))
+        target, worker = Path(os.path.realpath(path)), "" if own == workers[0] else own
+        return _moved(target, worker, lambda place: wrapped(**{**options, name: place}))
 
     for each in _FUNCTIONS:
         wrap(module, each, save)
-
-
-def _role() -> tuple[str, bool]:
-    """Return the name of this worker unless it is the chief, and whether there are others."""
-    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    cluster, task = config.get("cluster", {}), config.get("task", {})
-    workers = [f"{job}:{number}" for job in ("chief", "worker") for number in range(len(cluster.get(job, [])))]
-    own = f"{task.get('type')}:{task.get('index')}"
-    return ("" if own in workers[:1] else own), len(workers) > 1
 
 
 def _moved(path: Path, worker: str, write: Callable[[str], Any]) -> Any:

@@ -20,12 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import wrapt
-
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.private_names import refuse_replicas
-
-__all__ = ["explain_late_strategy", "keep_sigterm", "names_strategy", "start_with_collectives", "wait_for_workers"]
 
 _STRATEGIES = (b"MultiWorkerMirroredStrategy", b"CollectiveAllReduceStrategy")
 # `Context.strategy` makes the strategy too. In a pickle its name is that of any attribute or variable; a program that
@@ -38,7 +35,7 @@ _LIBRARIES = (f"{Path(__file__).parents[1]}{os.sep}", f"{sys.base_prefix}{os.sep
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
-def start_with_collectives(context: ModuleType, program: bytes) -> None:
+def start_with_collectives(context: ModuleType, program: bytes, heartbeat_timeout: float) -> None:
     """Start TensorFlow's runtime with the strategy's settings (called after the import of TensorFlow's ``context``).
 
     Parameters
@@ -47,7 +44,10 @@ def start_with_collectives(context: ModuleType, program: bytes) -> None:
         ``tensorflow.python.eager.context``.
     program : bytes
         The user's function, pickled.
+    heartbeat_timeout : float
+        The cluster's; 0 leaves TensorFlow's own time-outs.
     """
+    _wait_for_workers(context, heartbeat_timeout)
     original = context.Context.ensure_initialized
 
     def ensure_initialized(self: Any) -> None:
@@ -125,25 +125,18 @@ def _keep_server(context: Any) -> None:
     context.enable_collective_ops = lambda *_, **__: None
 
 
-def wait_for_workers(context: ModuleType, heartbeat_timeout: float) -> None:
+def _wait_for_workers(context: ModuleType, heartbeat_timeout: float) -> None:
     """Have TensorFlow wait for a worker that can't be reached as long as the driver does, which names its host.
 
     A worker's heartbeat fails if it gets no answer within half of the service's time-out, which is 10 s by default: a
     break of the network of five seconds would end the training.
-
-    Parameters
-    ----------
-    context : module
-        ``tensorflow.python.eager.context``.
-    heartbeat_timeout : float
-        The cluster's; 0 leaves TensorFlow's own.
     """
     milliseconds = int(2000 * min(heartbeat_timeout, _LONGEST_SECONDS))
 
-    def configure(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def configure(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         return wrapped(*args, **{"heartbeat_timeout_in_ms": milliseconds, **kwargs})
 
-    wrapt.wrap_function_wrapper(context, "Context.configure_coordination_service", configure)
+    wrap(context, "Context.configure_coordination_service", configure)
 
 
 def explain_late_strategy(module: ModuleType) -> None:
@@ -154,7 +147,7 @@ def explain_late_strategy(module: ModuleType) -> None:
     A strategy that would train wrongly, since a name is missing that a repair needs, is refused too.
     """
 
-    def initialize(wrapped: Any, extended: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def initialize(wrapped: Any, extended: Any, /, *args: Any, **kwargs: Any) -> Any:
         refuse_replicas()
         # Each strategy exchanges by keys of its own, in a server that knows those of the strategies before.
         extended._collective_key_base = next(_key_bases)
@@ -170,7 +163,7 @@ def explain_late_strategy(module: ModuleType) -> None:
         _keep_server(module.context.context())
         return result
 
-    wrapt.wrap_function_wrapper(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
+    wrap(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
 
 
 def keep_sigterm(module: ModuleType) -> None:
@@ -181,11 +174,11 @@ def keep_sigterm(module: ModuleType) -> None:
     program that makes use of such notices, by ``PreemptionCheckpointHandler``, sets its handler after the strategy.)
     """
 
-    def initialize(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def initialize(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = wrapped(*args, **kwargs)
         handler = signal.getsignal(signal.SIGTERM)  # Python does not know of the one in TensorFlow
         if handler is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
         return result
 
-    wrapt.wrap_function_wrapper(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)
+    wrap(module, "CollectiveAllReduceExtended._initialize_multi_worker", initialize)

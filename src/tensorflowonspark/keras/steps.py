@@ -21,17 +21,8 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
-from tensorflowonspark.keras.global_batch import current_step
+from tensorflowonspark.keras.global_batch import current_step, is_own
 from tensorflowonspark.keras.optimizers import only_building
-
-__all__ = [
-    "build_in_advance",
-    "can_be_called",
-    "compile_steps",
-    "is_compiled",
-    "refuse_custom_step",
-    "without_compiling",
-]
 
 
 def compile_steps(trainer: ModuleType) -> None:
@@ -158,7 +149,7 @@ def can_be_called(model: Any) -> bool:
 def build_in_advance(trainer: ModuleType, model: Any, batch: Any) -> None:
     """Make the variables of a custom ``train_step``, if several replicas of this worker run it."""
     strategy = model.distribute_strategy
-    if len(strategy.extended.worker_devices) == 1 or not _is_custom(trainer, model, "train_step"):
+    if len(strategy.extended.worker_devices) == 1 or not is_own(trainer, model, "train_step"):
         return
     from keras.src import backend
 
@@ -181,10 +172,6 @@ def build_in_advance(trainer: ModuleType, model: Any, batch: Any) -> None:
             return
 
 
-def _is_custom(trainer: ModuleType, model: Any, name: str) -> bool:
-    return inspect.getattr_static(type(model), name) is not inspect.getattr_static(trainer.TensorFlowTrainer, name)
-
-
 def refuse_custom_step(trainer: ModuleType, model: Any, name: str) -> None:
     """Refuse to compile a model with a custom step that does not call Keras's.
 
@@ -193,7 +180,7 @@ def refuse_custom_step(trainer: ModuleType, model: Any, name: str) -> None:
     SpecError
         With the name of the step.
     """
-    if not is_compiled(model) or not _is_custom(trainer, model, name):
+    if not is_compiled(model) or not is_own(trainer, model, name):
         return
     code = getattr(inspect.getattr_static(type(model), name), "__code__", None)
     if code is None or name not in code.co_names:  # it does not call super().train_step(data) either

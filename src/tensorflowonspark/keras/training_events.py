@@ -10,8 +10,6 @@ from typing import Any, Protocol
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["TrainingListener", "connect", "follow_fit"]
-
 
 class TrainingListener(Protocol):
     """What is called, in the thread that trains."""
@@ -46,7 +44,7 @@ def follow_fit(module: ModuleType) -> None:
 def _reporting(report: Callable[..., None], *, after: bool) -> Callable[..., Any]:
     """Return a wrapper of a method that reports its call: before the callbacks, or after they have run."""
 
-    def method(wrapped: Any, callbacks: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(wrapped: Any, callbacks: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not after:
             for each in _listener:
                 report(each, callbacks, *args, **kwargs)

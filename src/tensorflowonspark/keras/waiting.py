@@ -19,8 +19,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import wrap
 
-__all__ = ["Stopwatch", "measure_collectives", "waiting_in_round", "waiting_seconds"]
-
 
 class Stopwatch:
     """Adds up the time of intervals, of which one at a time is open.
@@ -152,7 +150,7 @@ def _assign(tf: Any, state: Any, update: Callable[[Any, Any, Any], Any]) -> None
 def measure_collectives(module: ModuleType) -> None:
     """Measure the collectives of all strategies (called after the import of TensorFlow's ``cross_device_utils``)."""
 
-    def reduce(wrapped: Any, launcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def reduce(wrapped: Any, launcher: Any, /, *args: Any, **kwargs: Any) -> Any:
         inputs = args[0] if args else next(iter(kwargs.values()))
         return _collectives.measured(launcher._device, inputs, lambda: wrapped(*args, **kwargs))
 

@@ -1,9 +1,9 @@
 """What the workers that train together agree on: one value, made of those of all, by way of the driver."""
 
+import json
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
-
-__all__ = ["Workers", "are_several", "combine", "compared", "connect"]
 
 
 class Workers(Protocol):
@@ -11,6 +11,14 @@ class Workers(Protocol):
 
     def combine(self, call: str, value: Any, merge: Callable[[list[Any]], Any]) -> Any:
         """Return what `merge` makes of all workers' values, as the function below."""
+
+
+def roles() -> tuple[str, list[str]]:
+    """Return the role of this process by TF_CONFIG, and those of all workers, the chief first."""
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    cluster, task = config.get("cluster", {}), config.get("task", {})
+    workers = [f"{job}:{number}" for job in ("chief", "worker") for number in range(len(cluster.get(job, [])))]
+    return f"{task.get('type', 'worker')}:{task.get('index', 0)}", workers
 
 
 _workers: list[Workers] = []  # one in a node that trains with others, else none

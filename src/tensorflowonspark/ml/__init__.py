@@ -1,7 +1,7 @@
 """Keras models as stages of Spark ML: fit on a DataFrame, transform a DataFrame.
 
-- Driver: the stages `estimator` and `model`, their `params` and `training_params`, `persistence` and `summary`;
-  `transform`, which plans predictions; `adapting` of preprocessing layers (`layers`) over a DataFrame.
+- Driver: the stages `estimator` and `model`, which plans predictions, their `params` and `training_params`, and
+  `persistence`; `adapting` of preprocessing layers (`layers`) over a DataFrame.
 - Nodes: `training`. A model travels in the form of `serialization`, with the `code` of the user's own classes, and
   returns as a `model_bundle`.
 - Spark's Python workers: `predict` and `counting`, with models from `distribution`.
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tensorflowonspark.ml.estimator import KerasEstimator as KerasEstimator
     from tensorflowonspark.ml.model import KerasModel as KerasModel
-    from tensorflowonspark.ml.summary import TrainingSummary as TrainingSummary
+    from tensorflowonspark.ml.model import TrainingSummary as TrainingSummary
 
 __all__ = ["KerasEstimator", "KerasModel", "TrainingSummary"]
 
-_MODULES = {"KerasEstimator": "estimator", "KerasModel": "model", "TrainingSummary": "summary"}
+_MODULES = {"KerasEstimator": "estimator", "KerasModel": "model", "TrainingSummary": "model"}
 
 
 def __getattr__(name: str) -> Any:

@@ -42,8 +42,6 @@ from tensorflowonspark.ml.serialization import is_model
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["adapt", "adapted"]
-
 Layer = TypeVar("Layer")
 
 _ADVICE = "for adapt, nulls are declared with fill, shapes with shapes, and other dtypes with dtypes"

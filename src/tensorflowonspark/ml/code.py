@@ -27,19 +27,6 @@ from tensorflowonspark.storage.hadoop import active_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "EVERYWHERE",
-    "LIBRARIES",
-    "Code",
-    "WithCode",
-    "check_code",
-    "check_keras",
-    "code_for",
-    "is_own",
-    "pickled",
-    "qualified_name",
-]
-
 _log = logging.getLogger(__name__)
 
 LIBRARIES = ("keras", "tf_keras")

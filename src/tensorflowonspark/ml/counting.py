@@ -19,8 +19,6 @@ from tensorflowonspark.keras.preprocessing import Moments
 from tensorflowonspark.ml.distribution import prepare_tensorflow
 from tensorflowonspark.ml.predict import TakenColumns, features_of, this_partition
 
-__all__ = ["CountTokens", "FindMoments", "Numbers", "Splitter"]
-
 _MAX_TOKENS = 1 << 20  # in a task's memory; Spark adds up the counts that it yields
 _STANDARDIZE = (None, "lower", "strip_punctuation", "lower_and_strip_punctuation")
 _SPLIT = (None, "whitespace")

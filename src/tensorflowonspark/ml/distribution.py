@@ -26,8 +26,6 @@ from tensorflowonspark.supervisor.host import local_directory
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DistributedModel", "distribute", "load_call", "loaded", "prepare_tensorflow"]
-
 Call = Callable[[Any], dict[str, Any]]
 
 _MAX_MODELS = 4  # in a worker's memory

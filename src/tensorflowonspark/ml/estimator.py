@@ -13,6 +13,7 @@ from tensorflowonspark.driver.run import run
 from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.ml.adapting import adapted
 from tensorflowonspark.ml.code import code_for
+from tensorflowonspark.ml.inputs import holds_arrays
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
@@ -20,7 +21,6 @@ from tensorflowonspark.ml.serialization import is_model, serialize
 from tensorflowonspark.ml.tracking import log_fitted, tracked_fit
 from tensorflowonspark.ml.training import TrainingJob, check_compilation, train
 from tensorflowonspark.ml.training_params import EstimatorSettings, TrainingParams
-from tensorflowonspark.ml.transform import holds_arrays
 from tensorflowonspark.terminal import in_notebook
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from tensorflowonspark.keywords import EstimatorKeywords, TrainingKeywords
-
-__all__ = ["KerasEstimator"]
 
 _log = logging.getLogger(__name__)
 _EPOCHS = 2  # Keras's output of a line for each epoch

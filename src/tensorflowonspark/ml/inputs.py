@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["TensorInfo", "check_dtypes", "column_shapes", "exact_cast", "held", "to_inputs"]
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
 
 
 @dataclass(frozen=True)
@@ -193,3 +194,10 @@ def exact_cast(name: str, values: Any, dtype: str) -> Any:
     wrong = tf.boolean_mask(flat, ~fits)
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(fits), [message, wrong], summarize=3)]):
         return tf.cast(values, new)
+
+
+def holds_arrays(kind: "DataType") -> bool:
+    """Return whether values of a Spark type are arrays, vectors or bytes, so that they can have a shape."""
+    from pyspark.sql.types import ArrayType, BinaryType, UserDefinedType
+
+    return isinstance(kind, (ArrayType, BinaryType, UserDefinedType))

@@ -7,8 +7,6 @@ from typing import Any
 from tensorflowonspark.keras.preprocessing import family_of, is_adapted
 from tensorflowonspark.ml.serialization import library_of
 
-__all__ = ["adaptable_layers", "columns_of_inputs", "input_names", "model_up_to", "source_inputs", "unadapted_layers"]
-
 
 def adaptable_layers(model: Any) -> list[Any]:
     """Return the layers of a model, nested ones included, that can adapt."""

@@ -8,26 +8,119 @@ import cloudpickle
 from pyspark.ml import Model
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 
+from tensorflowonspark.columns import arrow_type, check_schema, natural_type, quoted
 from tensorflowonspark.declarations import shows
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.code import WithCode, code_for
-from tensorflowonspark.ml.inputs import TensorInfo
+from tensorflowonspark.ml.distribution import distribute
+from tensorflowonspark.ml.inputs import TensorInfo, check_dtypes, column_shapes, holds_arrays
 from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_keras_model, fetch_saved_model, from_model
-from tensorflowonspark.ml.outputs import Columns, OutputInfo
-from tensorflowonspark.ml.params import ModelParams, ModelSettings
+from tensorflowonspark.ml.outputs import Columns, OutputGroups, OutputInfo, result_types, struct_of
+from tensorflowonspark.ml.params import ModelParams, ModelSettings, check_columns
 from tensorflowonspark.ml.persistence import StageReader, StageWriter
-from tensorflowonspark.ml.predict import with_results
+from tensorflowonspark.ml.predict import PredictPlan, TakenColumns, with_results
 from tensorflowonspark.ml.serialization import is_model, load_model, serialize_model
-from tensorflowonspark.ml.summary import TrainingSummary
-from tensorflowonspark.ml.transform import plan_transform
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
     from typing_extensions import Self, Unpack
 
     from tensorflowonspark.keywords import ModelKeywords
 
-__all__ = ["KerasModel"]
+_ADVICE = "To skip such rows, or keep them with null results: handleInvalid='skip' or 'keep'"
+
+
+class TrainingSummary:
+    """The values of each metric after each epoch; those of the validation rows are named ``val_...``.
+
+    Parameters
+    ----------
+    history : mapping
+        The values of each metric, one for each epoch.
+
+    Examples
+    --------
+    >>> summary = TrainingSummary({"loss": [2.0, 1.0], "val_loss": [2.5, 1.5]})
+    >>> summary.totalIterations, summary.objectiveHistory
+    (2, [2.0, 1.0])
+    >>> summary.history(spark).show()
+    +-----+----+--------+
+    |epoch|loss|val_loss|
+    +-----+----+--------+
+    |    0| 2.0|     2.5|
+    |    1| 1.0|     1.5|
+    +-----+----+--------+
+    <BLANKLINE>
+    """
+
+    def __init__(self, history: Mapping[str, Sequence[float]]) -> None:
+        self._history = {name: [float(value) for value in values] for name, values in history.items()}
+
+    @property
+    def totalIterations(self) -> int:
+        """The number of epochs."""
+        return max(map(len, self._history.values()), default=0)
+
+    @property
+    def objectiveHistory(self) -> list[float]:
+        """The loss of each epoch."""
+        return self._history.get("loss", [])
+
+    def history(self, spark: "SparkSession") -> "DataFrame":
+        """Return the history as a DataFrame.
+
+        Parameters
+        ----------
+        spark : SparkSession
+            The session that makes it.
+
+        Returns
+        -------
+        DataFrame
+            A row for each epoch: its number ``epoch`` from 0, and a column of doubles for each metric.
+        """
+        columns = list(self._history.values())
+        rows = [
+            (epoch, *(values[epoch] if epoch < len(values) else None for values in columns))
+            for epoch in range(self.totalIterations)
+        ]
+        types = ", ".join(["epoch int", *(f"{quoted(name)} double" for name in self._history)])
+        return spark.createDataFrame(rows, types)
+
+    def plot(self, path: str | None = None) -> Any:
+        """Plot each metric over the epochs, for training and validation rows; needs matplotlib.
+
+        Parameters
+        ----------
+        path : str, optional
+            A file to save the picture to, in the format of its suffix.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Examples
+        --------
+        >>> len(TrainingSummary({"loss": [2.0, 1.0], "accuracy": [0.5, 0.9]}).plot().axes)
+        2
+        """
+        from matplotlib.figure import Figure
+
+        metrics = [name for name in self._history if not name.startswith("val_")]
+        figure = Figure(figsize=(5 * max(1, len(metrics)), 3.6), layout="constrained")
+        for axes, metric in zip(figure.subplots(1, max(1, len(metrics)), squeeze=False)[0], metrics, strict=False):
+            for name, label in ((metric, "training"), (f"val_{metric}", "validation")):
+                if name in self._history:
+                    values = self._history[name]
+                    axes.plot(range(1, len(values) + 1), values, marker="o", markersize=3, label=label)
+            axes.set(xlabel="epoch", title=metric)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(frameon=False)
+        if path is not None:
+            figure.savefig(path, dpi=120)
+        return figure
 
 
 @shows(ModelSettings)
@@ -373,16 +466,49 @@ class KerasModel(ModelParams, Model, MLReadable["KerasModel"], MLWritable):
             raise SpecError("this KerasModel has no model: take it from KerasEstimator.fit or from KerasModel.from_...")
         return self._given_bundle
 
+    @property
+    def _output_groups(self) -> OutputGroups:
+        """The model's own outputs, or those of layers, with the names of their columns."""
+        if self._layers:
+            return tuple(((OutputInfo(self._bundle.layers[name]),), Columns(name, "", "")) for name in self._layers)
+        columns = Columns(self.getPredictionCol(), self.getProbabilityCol(), self.getRawPredictionCol())
+        return ((self._bundle.outputs, columns),)
+
+    @property
+    def _result_types(self) -> "dict[str, DataType]":
+        """The Spark types of the result columns, by name."""
+        groups = [result_types(outputs, columns) for outputs, columns in self._output_groups]
+        return {name: kind for group in groups for name, kind in group.items()}
+
     def _transform(self, dataset: "DataFrame") -> "DataFrame":
-        plan = plan_transform(
-            dataset,
-            self._bundle,
-            self._feature_columns,
-            results=Columns(self.getPredictionCol(), self.getProbabilityCol(), self.getRawPredictionCol()),
-            layers=self._layers,
-            by_column=self._by_column,
-            custom_objects=self.getCustomObjects(),
+        bundle, features = self._bundle, self._feature_columns
+        check_columns(dataset, features)
+        check_schema(type(dataset.schema)([dataset.schema[name] for name in features]))
+        types = self._result_types
+        existing = [name for name in types if name in dataset.columns]
+        if existing:
+            raise SpecError(
+                f"the DataFrame has a column {existing[0]!r} already: drop it, or set another predictionCol"
+            )
+        arrays = [name for name in features if holds_arrays(dataset.schema[name].dataType)]
+        shapes = column_shapes(bundle.inputs, features, arrays, self._by_column["shapes"])
+        check_dtypes(bundle.inputs, _dtypes(dataset, features, shapes))
+        plan = PredictPlan(
+            model=distribute(dataset.sparkSession, bundle, self._layers, self.getCustomObjects()),
+            taken=TakenColumns(tuple(features), {**self._by_column, "shapes": shapes}, advice=_ADVICE),
+            types=struct_of(types),
+            outputs=self._output_groups,
             batch_rows=self.getInferenceBatchSize(),
             invalid=self.getHandleInvalid(),
         )
         return with_results(plan, dataset)
+
+
+def _dtypes(frame: "DataFrame", features: Sequence[str], shapes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the dtype of each feature column, as `check_dtypes` takes them."""
+    dtypes = {}
+    for name in features:
+        dtype, _, text = natural_type(name, arrow_type(frame.schema[name].dataType))
+        # The bytes of a column with a shape are numbers.
+        dtypes[name] = "string" if text or (dtype.kind == "O" and name not in shapes) else dtype.name
+    return dtypes

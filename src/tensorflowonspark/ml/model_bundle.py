@@ -19,17 +19,6 @@ from tensorflowonspark.ml.serialization import Serialized, load_model, serialize
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "ModelBundle",
-    "fetch_saved_model",
-    "from_model",
-    "from_saved_model",
-    "read_saved",
-    "tensor_info",
-    "write_saved",
-    "zipped",
-]
-
 _MODEL_FILE = "model.keras"
 _SAVED_MODEL = "saved_model"
 _FUNCTION = "function.pkl"
@@ -136,7 +125,7 @@ def from_model(serialized: Serialized, model: Any, loss: Any = None) -> ModelBun
     for place, (name, tensor) in enumerate(_named_outputs(model).items()):
         info = tensor_info(name, tensor)
         outputs.append(OutputInfo(info, *meaning_of(_one(loss, name, place), _activation(model, tensor), info)))
-    inputs = tuple(tensor_info(_plain_name(each.name), each) for each in model.inputs or [])
+    inputs = tuple(tensor_info(each.name.partition(":")[0], each) for each in model.inputs or [])
     return ModelBundle(
         serialized.library, serialized.file, inputs, tuple(outputs), _layers(model), code=serialized.code
     )
@@ -182,10 +171,6 @@ def tensor_info(name: str, tensor: Any) -> TensorInfo:
     shape = tuple(None if size is None else int(size) for size in tuple(tensor.shape)[1:])
     dtype = getattr(tensor.dtype, "name", None) or str(tensor.dtype)
     return TensorInfo(name, shape, dtype)
-
-
-def _plain_name(name: str) -> str:
-    return name.split(":", maxsplit=1)[0]
 
 
 def _layers(model: Any) -> dict[str, TensorInfo]:

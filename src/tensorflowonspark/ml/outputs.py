@@ -17,9 +17,7 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.inputs import TensorInfo
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
-
-__all__ = ["Columns", "Meaning", "OutputInfo", "meaning_of", "result_types", "result_values", "spark_type"]
+    from pyspark.sql.types import DataType, StructType
 
 Numbers = npt.NDArray[Any]
 
@@ -48,6 +46,9 @@ class Columns:
     prediction: str = "prediction"
     probability: str = "probability"
     raw: str = "rawPrediction"
+
+
+OutputGroups = tuple[tuple[tuple[OutputInfo, ...], Columns], ...]  # outputs in groups, each with its result columns
 
 
 def meaning_of(loss: Any, activation: str, tensor: TensorInfo) -> tuple[Meaning, bool]:
@@ -107,6 +108,13 @@ def result_types(outputs: Sequence[OutputInfo], columns: Columns) -> dict[str, "
     if not types:
         raise SpecError("no result column has a name: set predictionCol")
     return types
+
+
+def struct_of(types: "Mapping[str, DataType]") -> "StructType":
+    """Return the schema of columns of these types."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(name, kind) for name, kind in types.items()])
 
 
 def _prediction_type(output: OutputInfo) -> "DataType":

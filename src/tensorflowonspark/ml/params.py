@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 else:
     ModelAccessors = object
 
-__all__ = ["Invalid", "ModelParams", "ModelSettings", "as_mapping", "check_columns", "defaults_of", "has_params",
-           "is_plain", "one_of", "positive"]  # fmt: skip
-
 Invalid = Literal["error", "keep", "skip"]
 
 

@@ -27,8 +27,6 @@ from tensorflowonspark.ml.serialization import deserialize, serialize
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["StageReader", "StageWriter"]
-
 _OBJECTS = "objects.pkl"
 _METADATA = "metadata"
 Stage = TypeVar("Stage", bound=ModelParams)

@@ -25,25 +25,16 @@ from tensorflowonspark.columns import (
     to_array,
     to_batch,
 )
+from tensorflowonspark.driver.spark.partitions import new_column
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.ml.distribution import DistributedModel, loaded
-from tensorflowonspark.ml.outputs import Columns, OutputInfo, result_values
+from tensorflowonspark.ml.outputs import OutputGroups, result_values
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructField, StructType
-
-__all__ = [
-    "PredictPlan",
-    "TakenColumns",
-    "call_in_pieces",
-    "features_of",
-    "predict",
-    "this_partition",
-    "with_results",
-]
+    from pyspark.sql.types import StructType
 
 _BATCH_BYTES = 4 << 20
 _MIN_ROWS, _MAX_ROWS = 32, 8192
@@ -81,10 +72,10 @@ class PredictPlan:
         The model.
     taken : TakenColumns
         Its columns.
+    types : StructType
+        The result columns.
     outputs : tuple
         The outputs in groups, each with the names of its columns; empty if the outputs have the columns' names.
-    types : tuple
-        The result columns with their Spark types.
     batch_rows : int or None
         Rows per call of the model, at most; None for as many as hold a few megabytes.
     invalid : str
@@ -93,17 +84,21 @@ class PredictPlan:
 
     model: DistributedModel
     taken: TakenColumns
-    outputs: tuple[tuple[tuple[OutputInfo, ...], Columns], ...]
-    types: tuple[tuple[str, "DataType"], ...]
-    batch_rows: int | None
+    types: "StructType"
+    outputs: OutputGroups = ()
+    batch_rows: int | None = None
     invalid: str = "error"
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The result columns in Arrow."""
+        return pa.schema([(each.name, arrow_type(each.dataType)) for each in self.types])
 
 
 def predict(plan: PredictPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.StructArray]:
     """Yield the results of each batch: a struct of the result columns for each row, null for an invalid row."""
     partition = this_partition()
-    schema = pa.schema([(name, arrow_type(type_)) for name, type_ in plan.types])
-    row = 0
+    schema, row = plan.schema, 0
     for batch in batches:
         yield _predict_batch(plan, schema, batch, partition, row)
         row += batch.num_rows
@@ -223,44 +218,28 @@ def _slice(features: Any, start: int, stop: int) -> Any:
 def with_results(plan: PredictPlan, frame: "DataFrame", keep: Sequence[str] | None = None) -> "DataFrame":
     """Return a DataFrame with the result columns beside its own, or beside those in `keep`."""
     from pyspark.sql import functions as f
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import StructType, UserDefinedType
 
-    types = StructType([StructField(name, type_) for name, type_ in plan.types])
     places = list(range(len(frame.columns))) if keep is None else [frame.columns.index(name) for name in keep]
     if not hasattr(f, "arrow_udf"):
-        whole = StructType([*[frame.schema.fields[place] for place in places], *types.fields])
+        whole = StructType([*[frame.schema.fields[place] for place in places], *plan.types.fields])
         return map_in_arrow(frame, partial(_add_results, plan, places), whole)
     plain, names = plainly_named(frame)
-    if _has_user_types([*frame.schema.fields, *types.fields]):
+    if any(isinstance(each.dataType, UserDefinedType) for each in [*frame.schema.fields, *plan.types.fields]):
         # Spark 4.2 and 4.3 can't convert vectors beside a function that takes the columnar batches of a scan. A filter
         # takes rows; this one is always true, and Spark neither removes nor moves it.
         plain = plain.where(f.spark_partition_id() >= 0)
     # Spark calls a deterministic function again for each use of its result.
     taken = [names[frame.columns.index(name)] for name in plan.taken.columns]
-    added = _unlike(plain.columns)
-    predicted = plain.withColumn(added, _function(plan, types).asNondeterministic()(*taken))
+    added = new_column(plain, "tensorflowonspark_results")
+    predicted = plain.withColumn(added, _function(plan).asNondeterministic()(*taken))
     if plan.invalid == "skip":
         predicted = predicted.where(f.col(added).isNotNull())
-    results = [f.col(added).getField(name).alias(name) for name in types.names]
+    results = [f.col(added).getField(name).alias(name) for name in plan.types.names]
     return predicted.select(*[names[place] for place in places], *results)
 
 
-def _unlike(names: Sequence[str]) -> str:
-    """Return a name that no column has, whatever the case of its letters."""
-    name = "tensorflowonspark_results"
-    while name in {each.lower() for each in names}:
-        name += "_"
-    return name
-
-
-def _has_user_types(fields: "Sequence[StructField]") -> bool:
-    """Return whether a column has a type of its own, as Spark ML's vectors have."""
-    from pyspark.sql.types import UserDefinedType
-
-    return any(isinstance(field.dataType, UserDefinedType) for field in fields)
-
-
-def _function(plan: PredictPlan, types: "StructType") -> Any:
+def _function(plan: PredictPlan) -> Any:
     from pyspark.sql.functions import arrow_udf
 
     if len(plan.taken.columns) == 1:
@@ -268,12 +247,12 @@ def _function(plan: PredictPlan, types: "StructType") -> Any:
         def of_one(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
             return predict(plan, (pa.RecordBatch.from_arrays([each], [*plan.taken.columns]) for each in arrays))
 
-        return arrow_udf(of_one, types)
+        return arrow_udf(of_one, plan.types)
 
     def of_several(groups: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         return predict(plan, (pa.RecordBatch.from_arrays(list(group), [*plan.taken.columns]) for group in groups))
 
-    return arrow_udf(of_several, types)
+    return arrow_udf(of_several, plan.types)
 
 
 def _add_results(plan: PredictPlan, places: list[int], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -288,5 +267,5 @@ def _add_results(plan: PredictPlan, places: list[int], batches: Iterator[pa.Reco
     for results in predict(plan, features()):
         batch = pending.pop().select(places)
         columns = [*batch.columns, *results.flatten()]
-        predicted = pa.RecordBatch.from_arrays(columns, [*batch.schema.names, *[name for name, _ in plan.types]])
+        predicted = pa.RecordBatch.from_arrays(columns, [*batch.schema.names, *plan.types.names])
         yield predicted.filter(results.is_valid()) if plan.invalid == "skip" else predicted

@@ -36,19 +36,6 @@ from tensorflowonspark.ml.code import (
     qualified_name,
 )
 
-__all__ = [
-    "Serialized",
-    "code_of",
-    "deserialize",
-    "is_model",
-    "library_of",
-    "load_model",
-    "named_lambdas",
-    "serialize",
-    "serialize_file",
-    "serialize_model",
-]
-
 _FILE = "model.keras"
 _PLAIN = (str, bytes, numbers.Number, np.generic, np.ndarray, type(None))
 
@@ -274,7 +261,7 @@ def _own_parts(value: Any) -> Iterator[Any]:
             waiting.extend(each.values())
         elif isinstance(each, (list, tuple, set, frozenset)):
             waiting.extend(each)
-        elif type(each).__name__ not in _GRAPH and (_is_of_keras(each) or is_own(type(each).__module__)):
+        elif type(each).__name__ not in _GRAPH and (library_of(each) or is_own(type(each).__module__)):
             waiting.append(type(each))
             # An instance's own `call` or `build` is Keras's wrapper of the class's.
             waiting.extend(
@@ -288,10 +275,6 @@ def _is_everywhere(value: Any) -> bool:
     """Return whether a class or a function is Keras's own, or one that every node has and Keras imports by itself."""
     root = str(value.__module__ or "").partition(".")[0]
     return root in EVERYWHERE or (root in sys.stdlib_module_names and root != "__main__")
-
-
-def _is_of_keras(value: Any) -> bool:
-    return any(kind.__module__.partition(".")[0] in LIBRARIES for kind in type(value).__mro__)
 
 
 @contextmanager

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.driver.run_log import open_log
 from tensorflowonspark.driver.tracking import Fit, fit_parameters, scalars
+from tensorflowonspark.ml.mlflow import TakenTypes
 from tensorflowonspark.ml.model import KerasModel
 from tensorflowonspark.ml.params import ModelParams, is_plain
-from tensorflowonspark.ml.taken_types import TakenTypes
 from tensorflowonspark.secrecy import is_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-__all__ = ["log_fitted", "parameters_of", "tracked_fit"]
 
 _MODEL_SECONDS = 30.0  # to log a model, and
 _BYTES_PER_SECOND = 2e6  # of its data

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tensorflowonspark.node.context import Context
     from tensorflowonspark.node.feed.feed import Feed
 
-__all__ = ["Trained", "TrainingJob", "adapt_layers", "check_compilation", "train"]
-
 _log = logging.getLogger(__name__)
 _METRICS = {"accuracy", "acc", "crossentropy", "ce"}  # that Keras chooses by the loss
 

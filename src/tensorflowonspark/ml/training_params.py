@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 else:
     EstimatorAccessors = object
 
-__all__ = ["EstimatorSettings", "TrainingParams", "TrainingSettings"]
-
 _NEED_NO_LENGTH = ("keras", "tensorflowonspark", "tf_keras")  # top-level packages
 Backend = Literal["tensorflow", "jax", "torch"]
 Precision = Literal["mixed_float16", "mixed_bfloat16", "float32"]

@@ -9,8 +9,6 @@ from typing import Any
 from tensorflowonspark.messages import Contribution
 from tensorflowonspark.node.driver_link import Link, NodeSetup
 
-__all__ = ["NodeCollectives"]
-
 _CHUNK_BYTES = 4 << 20
 
 

@@ -21,8 +21,6 @@ from tensorflowonspark.node.feed_access import FeedAccess
 from tensorflowonspark.node.output_access import OutputAccess
 from tensorflowonspark.node.parallel import ParallelAccess
 
-__all__ = ["Context", "context", "keep_context"]
-
 _current: "list[Context]" = []  # of this process's program
 
 

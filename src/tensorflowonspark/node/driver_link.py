@@ -52,8 +52,6 @@ from tensorflowonspark.messages import (
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, kill_group
 from tensorflowonspark.transport import Credentials, seal
 
-__all__ = ["Link", "NodeSetup", "node_status"]
-
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _REPORTS = (TensorFlowImported, TrainingTotals)

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import DatasetKeywords, FeatureKeywords
 
-__all__ = ["FeedAccess"]
-
 
 class FeedAccess(FileAccess):
     """The methods of a `Context` that return rows.

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
         cache_limit: int | str | None
 
 
-__all__ = ["FileAccess"]
-
-
 class FileAccess:
     """The methods of a `Context` that read files.
 

@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["children_end_here", "keep_exit_functions"]
-
 _PACKAGE = str(Path(__file__).parents[1])
 
 

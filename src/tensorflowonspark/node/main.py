@@ -41,8 +41,6 @@ from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import MESSAGE_BYTES
 from tensorflowonspark.transport.shared_file import allow_many_files
 
-__all__ = ["run_node", "run_program"]
-
 _log = logging.getLogger(__name__)
 
 # Raised by TensorFlow, or by our transport, in a worker whose peer has ended: a consequence, never the root cause.

@@ -23,8 +23,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.waiting import Stopwatch, waiting_seconds
 from tensorflowonspark.messages import Progress, ReportedMetrics, TrainingPace, TrainingTotals
 
-__all__ = ["TrainingMeter", "check_metrics", "report_seconds"]
-
 _TOTALS_SECONDS = 1.0  # between two messages
 _PROGRESS_SECONDS = 0.2  # while a pass goes on: frequent enough for a progress bar, and cheap
 _FREQUENT_NODES = 200  # whose frequent messages the driver handles at little cost

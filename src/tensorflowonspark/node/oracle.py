@@ -24,8 +24,6 @@ from tensorflowonspark.config import ClusterSpec, Role
 from tensorflowonspark.keras.startup import names_strategy
 from tensorflowonspark.messages import Member
 
-__all__ = ["share_oracle"]
-
 _log = logging.getLogger(__name__)
 _TUNER_ID, _IP, _PORT = "KERASTUNER_TUNER_ID", "KERASTUNER_ORACLE_IP", "KERASTUNER_ORACLE_PORT"
 _CHIEF = "chief"  # KerasTuner's id of the process that runs the oracle

@@ -15,8 +15,6 @@ from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
 from tensorflowonspark.node.meter import TrainingMeter, check_metrics
 
-__all__ = ["OutputAccess"]
-
 
 class OutputAccess:
     """The methods of a `Context` that write; it has the attributes below."""

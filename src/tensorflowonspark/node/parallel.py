@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from tensorflowonspark import transport
 from tensorflowonspark.config import ClusterSpec, Job, Role, check_seconds
@@ -12,8 +12,6 @@ from tensorflowonspark.errors import ClusterError, SpecError
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-__all__ = ["ParallelAccess"]
 
 _COMMUNICATION = ("auto", "nccl", "ring")
 _CHECK_SECONDS = 0.2
@@ -152,7 +150,8 @@ class ParallelAccess:
 
         from tensorflowonspark.keras.devices import node_devices
 
-        if _has_collectives(context.context()):
+        present = context.context()
+        if present._collective_ops_server_def is not None or present._collective_leader:
             raise ClusterError(
                 f"ctx.connect() on {self.role}: TensorFlow has started with the workers of a "
                 "MultiWorkerMirroredStrategy, or of DTensor: a program uses one of these or ctx.connect(), which comes "
@@ -292,8 +291,3 @@ class ParallelAccess:
             "DTENSOR_JOB_NAME": _DTENSOR_JOB,
             "DTENSOR_JOBS": ",".join(addresses),
         }
-
-
-def _has_collectives(context: Any) -> bool:
-    """Return whether TensorFlow was set up for a strategy."""
-    return context._collective_ops_server_def is not None or bool(context._collective_leader)

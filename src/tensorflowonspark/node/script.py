@@ -20,8 +20,6 @@ from typing import Any
 from tensorflowonspark import processes
 from tensorflowonspark.node.context import Context
 
-__all__ = ["Script", "run_script"]
-
 _POOLS = {"concurrent.futures.thread": "_shutdown", "concurrent.futures.process": "_global_shutdown"}
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
 
-__all__ = ["MOST_CHARACTERS", "TrialReporter"]
-
 _log = logging.getLogger(__name__)
 MOST_CHARACTERS = 300  # of an error in one line
 

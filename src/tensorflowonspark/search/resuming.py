@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
     from optuna.trial import FrozenTrial
 
-__all__ = ["DRIVER", "ERROR", "RETRY_OF", "end_leftovers", "mark"]
-
 _log = logging.getLogger(__name__)
 DRIVER = "tfos:driver"  # attribute of a trial: the process that runs it
 ERROR = "error"  # attribute of a trial that has failed

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
     from pyspark.sql import SparkSession
 
-__all__ = ["Callback", "Objective", "Search", "Settings"]
-
 _log = logging.getLogger(__name__)
 _WAKE_SECONDS = 0.2
 _CAPACITY_SECONDS = 5.0  # between two looks at whether there are more executors

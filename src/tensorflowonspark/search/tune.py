@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from optuna import Study
     from pyspark.sql import SparkSession
 
-__all__ = ["tune"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.driver.restart import RestartController
 
-__all__ = ["Pruning", "TrialWatch"]
-
 _log = logging.getLogger(__name__)
 
 

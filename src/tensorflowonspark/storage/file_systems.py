@@ -18,8 +18,6 @@ from fsspec.implementations.local import LocalFileSystem
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.hadoop import hadoop_user, settings
 
-__all__ = ["abfs", "file_system", "gcs", "hdfs", "is_local", "is_object_store", "s3"]
-
 _PORT = "8020"  # Hadoop's, for a name node without one
 # Give up on an unreachable name node after seconds, as Hadoop does; hdfs-native's default takes three minutes.
 _ONE_NAME_NODE = {"dfs.client.failover.max.attempts": "3"}

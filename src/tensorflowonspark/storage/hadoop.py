@@ -16,18 +16,6 @@ from xml.etree import ElementTree
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "TIME_ZONE",
-    "absolute_path",
-    "active_session",
-    "default_fs",
-    "hadoop_settings",
-    "hadoop_user",
-    "settings",
-    "use",
-    "use_session",
-]
-
 TIME_ZONE = "spark.sql.session.timeZone"  # is sent with Hadoop's settings: names of directories have local times
 
 _OF_SOURCES = (  # what Spark's own sources of files obey: `tfrecords.options`

@@ -17,8 +17,6 @@ import fsspec
 from tensorflowonspark.errors import StorageError
 from tensorflowonspark.storage.file_systems import file_system, is_local, is_object_store
 
-__all__ = ["DirectorySync", "check_member", "fetch", "make_private_directory", "publish", "remove"]
-
 _COPY_BYTES = 1 << 22
 _STACK = "\\n\\tat "  # as it stands, escaped, in hdfs-native's errors
 _OPENED_FIRST = ("saved_model.pb", "checkpoint")  # a SavedModel and a checkpoint's directory begin with these

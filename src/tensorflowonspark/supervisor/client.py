@@ -14,8 +14,6 @@ from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.messages import Connected, Failed, NodeReady
 from tensorflowonspark.transport import Credentials
 
-__all__ = ["NodeAssignment", "receive_reply", "start_supervisor", "supervisor_environment"]
-
 
 @dataclass(frozen=True)
 class NodeAssignment:

@@ -6,8 +6,6 @@ from pathlib import Path
 from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.processes import PIPE_CLOSED_EXIT, UNKNOWN_EXIT
 
-__all__ = ["explain", "out_of_memory_kills", "shell_code"]
-
 _MEMORY_ADVICE = (
     "give the executors more memory beside the JVM's (spark.executor.memoryOverhead), run fewer nodes on each, or "
     "use a smaller model or batch_size"

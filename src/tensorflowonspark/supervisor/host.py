@@ -11,18 +11,6 @@ from itertools import pairwise
 
 import psutil
 
-__all__ = [
-    "LOCAL_DIRECTORIES",
-    "Interface",
-    "advertised_address",
-    "configured_address",
-    "executor_id",
-    "find_interface",
-    "hold_port",
-    "local_directory",
-    "reserve_port",
-]
-
 LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 
 

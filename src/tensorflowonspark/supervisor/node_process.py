@@ -23,8 +23,6 @@ from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.output import Output
 from tensorflowonspark.transport import Packed
 
-__all__ = ["NodeProcess", "has_ended"]
-
 _OUTPUT_SECONDS = 1.0  # for the last lines of a process that has ended to be read
 
 

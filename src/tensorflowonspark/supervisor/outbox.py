@@ -7,8 +7,6 @@ from functools import partial
 from tensorflowonspark.messages import Heartbeat, NodeUsage
 from tensorflowonspark.terminal import Writer
 
-__all__ = ["Outbox"]
-
 _SIGNS_OF_LIFE = (Heartbeat, NodeUsage)  # as any other message is
 _MOST_WAITING = 100  # messages, beyond which a thread waits that can
 

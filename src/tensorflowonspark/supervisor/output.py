@@ -16,8 +16,6 @@ from typing import Any
 
 from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["Output", "level_of"]
-
 _READ_BYTES = 64 * 1024
 _LINE_BYTES = 64 * 1024  # a longer line is forwarded in chunks
 _TAIL_LINES = 100

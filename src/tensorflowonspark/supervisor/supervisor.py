@@ -53,8 +53,6 @@ from tensorflowonspark.supervisor.outbox import Outbox
 from tensorflowonspark.supervisor.tensorboard import TensorBoard
 from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["Supervisor"]
-
 _log = logging.getLogger(__name__)
 _CAUSE_SECONDS = 0.3  # for the node's end to be noticed after its task's
 _REPLY_SECONDS = 0.5  # for the node to reply while the driver waits; native code may keep it from that

@@ -13,8 +13,6 @@ from threading import Thread
 from tensorflowonspark.messages import Lines, TensorBoardUp
 from tensorflowonspark.processes import kill_group, parent_pipe, start
 
-__all__ = ["TensorBoard"]
-
 
 class TensorBoard:
     """Starts TensorBoard.

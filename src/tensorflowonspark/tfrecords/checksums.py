@@ -14,16 +14,6 @@ import numpy.typing as npt
 
 from tensorflowonspark.tfrecords.wire import Bytes, Ints, numbers_at
 
-__all__ = [
-    "FOOTER_BYTES",
-    "HEADER_BYTES",
-    "Words",
-    "length_crc",
-    "masked",
-    "masked_crc",
-    "wrong_data",
-]
-
 Words = npt.NDArray[np.uint32]
 
 HEADER_BYTES = 12

@@ -16,8 +16,6 @@ from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Encoded, E
 from tensorflowonspark.tfrecords.uniform import read_uniform
 from tensorflowonspark.tfrecords.wire import FEW_MESSAGES, Fields, Ints, UnfitRecords
 
-__all__ = ["IN_BOTH", "decode", "decode_any", "kinds_for"]
-
 IN_BOTH = (
     "is in the context and in the feature lists: in a schema, a single value is the context's, and an array of arrays "
     "the feature list's"

@@ -17,8 +17,6 @@ from tensorflowonspark.tfrecords.decode import kinds_for
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT
 from tensorflowonspark.tfrecords.wire import LENGTH, Ints, within
 
-__all__ = ["encode"]
-
 _FIELD_1, _FIELD_2 = bytes([1 << 3 | LENGTH]), bytes([2 << 3 | LENGTH])
 _LARGEST_IN_BYTES = np.array(
     [1 << 7 * count for count in range(1, 10)], np.uint64

@@ -31,19 +31,6 @@ from tensorflowonspark.tfrecords.wire import (
     within,
 )
 
-__all__ = [
-    "BYTES",
-    "FLOAT",
-    "INT64",
-    "NAMES",
-    "Encoded",
-    "Entries",
-    "Values",
-    "packed_ints",
-    "read_steps",
-    "read_values",
-]
-
 Bytes = npt.NDArray[np.uint8]
 
 BYTES, FLOAT, INT64 = 1, 2, 3  # field numbers in `Feature`

@@ -17,8 +17,6 @@ from tensorflowonspark.errors import FeedError, SpecError
 from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.partitions import partition_value
 
-__all__ = ["NULL_DIRECTORY", "File", "RecordSplit", "check_unchanged", "constant", "directory_of", "find", "plan"]
-
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"  # the value of Hive and Spark for a null
 _PARTITIONS = 32  # at least, unless splits would be smaller than the next value
 _SMALLEST_SPLIT_BYTES = 32 << 20  # reading this takes about as long as starting a task

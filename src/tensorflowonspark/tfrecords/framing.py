@@ -31,21 +31,6 @@ from tensorflowonspark.tfrecords.checksums import (
 from tensorflowonspark.tfrecords.options import MAX_RECORD_BYTES, Compression
 from tensorflowonspark.tfrecords.wire import PADDING_BYTES, Bytes, Ints, Spans, numbers_at, within
 
-__all__ = [
-    "BLOCK_BYTES",
-    "HEADER_BYTES",
-    "Block",
-    "BrokenFile",
-    "blocks",
-    "compression_of",
-    "compressor",
-    "decompressed",
-    "first_header",
-    "foreign_compression",
-    "framed",
-    "is_header",
-]
-
 _READ_BYTES = 1 << 20
 _WINDOW_BITS = {Compression.GZIP: 31, Compression.ZLIB: 15}  # zlib's parameter for the two formats
 

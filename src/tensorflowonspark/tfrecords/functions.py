@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import ReadKeywords
 
-__all__ = ["read_tfrecord", "register_tfrecord", "write_files", "write_tfrecord"]
-
 _SAVE_MODES = ("append", "overwrite", "error", "errorifexists", "ignore")
 
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64
 from tensorflowonspark.tfrecords.wire import FLOAT_BYTES, LENGTH, Bytes, Ints, lengths, varint
 
-__all__ = ["Head", "Mask", "Part", "Words", "find_head", "match_head"]
-
 Mask = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.unsignedinteger]
 

@@ -35,24 +35,6 @@ from tensorflowonspark.tfrecords.wire import BadRecords
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = [
-    "Seen",
-    "Summarize",
-    "arrow_columns",
-    "check_columns",
-    "check_written",
-    "chosen",
-    "columns_of",
-    "inferred",
-    "merged",
-    "options_for",
-    "partition_types",
-    "seen_in",
-    "seen_in_block",
-    "spark_schema",
-]
-
-
 _REASONS = (
     (
         pa.types.is_map,

@@ -12,19 +12,6 @@ from tensorflowonspark import storage
 from tensorflowonspark.errors import SpecError, did_you_mean
 from tensorflowonspark.feed_messages import parse_bytes
 
-__all__ = [
-    "MAX_RECORD_BYTES",
-    "SETTINGS",
-    "UNSUPPORTED",
-    "Compression",
-    "Mode",
-    "Options",
-    "OverwriteMode",
-    "ReadOptions",
-    "RecordType",
-    "time_zone",
-]
-
 
 class RecordType(Enum):
     """The format of a record."""

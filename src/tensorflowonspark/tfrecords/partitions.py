@@ -16,8 +16,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage.hadoop import TIME_ZONE
 from tensorflowonspark.tfrecords.options import time_zone
 
-__all__ = ["partition_text", "partition_type", "partition_value"]
-
 _INTEGERS = ((pa.int32(), 31, 10), (pa.int64(), 63, 20))  # with their bits, and their digits as decimals in Spark
 _MOST_DIGITS = 38
 _TIMESTAMP = pa.timestamp("us", "UTC")

@@ -12,11 +12,11 @@ from tensorflowonspark import storage
 from tensorflowonspark.columns import lists_as_vectors, spread
 from tensorflowonspark.columns.layout import is_binary, is_vector
 from tensorflowonspark.errors import TFRecordError
+from tensorflowonspark.tfrecords.checksums import HEADER_BYTES
 from tensorflowonspark.tfrecords.decode import decode
 from tensorflowonspark.tfrecords.examples import Encoded
 from tensorflowonspark.tfrecords.files import RecordSplit, constant
 from tensorflowonspark.tfrecords.framing import (
-    HEADER_BYTES,
     Block,
     BrokenFile,
     blocks,
@@ -27,8 +27,6 @@ from tensorflowonspark.tfrecords.framing import (
 )
 from tensorflowonspark.tfrecords.options import Compression, Mode, Options, RecordType
 from tensorflowonspark.tfrecords.wire import BadRecords, UnfitRecords, gather
-
-__all__ = ["BYTES_COLUMN", "Damaged", "count", "read", "records_of"]
 
 BYTES_COLUMN = "byteArray"
 _ADVICE = (

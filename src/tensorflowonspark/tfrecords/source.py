@@ -32,9 +32,6 @@ from tensorflowonspark.tfrecords.options import Options
 from tensorflowonspark.tfrecords.reading import read
 from tensorflowonspark.tfrecords.writing import OutputFiles
 
-__all__ = ["CarriesSettings", "SplitsPartition", "TFRecordSource", "TFRecordStream"]
-
-
 # The types whose values are the same text in Arrow and in Spark.
 _TEXT = re.compile(r"(string|char|varchar|tinyint|smallint|int|bigint|boolean|date|binary)(\W.*)?")
 _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"

@@ -15,8 +15,6 @@ from tensorflowonspark.tfrecords.examples import BYTES, FLOAT, INT64, Values, pa
 from tensorflowonspark.tfrecords.heads import Head, Mask, Part, Words, find_head, match_head
 from tensorflowonspark.tfrecords.wire import FLOAT_BYTES, BadRecords, Bytes, Ints, Spans, gather, numbers_at, within
 
-__all__ = ["UniformRecords", "read_uniform"]
-
 _MOST_ODD = 8  # records that can't be a pattern for others, before all that are left are taken to be odd
 _TRIED_STEPS, _LEAST_SHARE = 8, 0.25  # of the records that a step reads: below, `examples` is faster
 _WORD = 8  # bytes

@@ -15,29 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = [
-    "FEW_MESSAGES",
-    "FLOAT_BYTES",
-    "FOUR_BYTES",
-    "LENGTH",
-    "PADDING_BYTES",
-    "VARINT",
-    "BadRecords",
-    "Bytes",
-    "Fields",
-    "Ints",
-    "Spans",
-    "UnfitRecords",
-    "fields",
-    "gather",
-    "joined",
-    "lengths",
-    "numbers_at",
-    "varint",
-    "varints",
-    "within",
-]
-
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 

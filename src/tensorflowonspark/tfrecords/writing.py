@@ -21,8 +21,6 @@ from tensorflowonspark.tfrecords.framing import compressor, framed
 from tensorflowonspark.tfrecords.options import Compression, Options, OverwriteMode, RecordType
 from tensorflowonspark.tfrecords.partitions import partition_text
 
-__all__ = ["OutputFiles"]
-
 _SUCCESS = "_SUCCESS"
 _STARTED = "_STARTED"  # exists in the staging directory while tasks may write there
 _TEMPORARY = "_temporary"  # Spark and Hadoop ignore names that begin with an underscore

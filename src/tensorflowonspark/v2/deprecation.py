@@ -4,8 +4,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-__all__ = ["removed", "removed_names", "warn_deprecated"]
-
 _warned: set[str] = set()
 
 

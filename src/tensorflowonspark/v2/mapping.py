@@ -10,19 +10,16 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 from tensorflowonspark.columns import check_schema, quoted, require_frame, select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.inputs import TensorInfo
-from tensorflowonspark.ml.outputs import Columns, OutputInfo, spark_type
+from tensorflowonspark.ml.outputs import Columns, OutputGroups, OutputInfo, spark_type
 from tensorflowonspark.ml.predict import TakenColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["fed_columns", "input_columns", "output_columns"]
-
 _ADVICE = (
     "In a TFModel the shapes are those of the signature's inputs, and nothing replaces a null: make the values fit in "
     "Spark"
 )
-_OutputPlan = tuple[tuple[tuple[OutputInfo, ...], Columns], ...]
 
 
 def fed_columns(frame: "DataFrame", mapping: Mapping[str, str]) -> list[str]:
@@ -90,7 +87,7 @@ def input_columns(
 
 def output_columns(
     mapping: Mapping[str, str], outputs: Sequence[OutputInfo]
-) -> tuple[_OutputPlan, dict[str, DataType]]:
+) -> tuple[OutputGroups, dict[str, DataType]]:
     """Return the outputs of a mapping with their columns, and the columns' types; sorted by tensor name.
 
     Raises

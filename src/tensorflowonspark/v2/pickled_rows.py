@@ -18,8 +18,6 @@ from tensorflowonspark.v2.inlet import RowsHeader
 if TYPE_CHECKING:
     from pyspark import RDD
 
-__all__ = ["in_batches", "infer", "pickled_batches"]
-
 _BATCH_BYTES, _BATCH_LISTS = 1 << 20, 16  # at most; a node reports each batch that its program has taken
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["InputMode", "Namespace", "Program", "session_of"]
-
 
 class InputMode:
     """The reader of a cluster's data."""

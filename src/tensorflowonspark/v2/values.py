@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["arrow_types", "as_batch", "map_values"]
-
 _ARROW = {
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), pa.int64()),
     **dict.fromkeys(("float", "double"), pa.float64()),

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tensorflowonspark.messages import GpuUsage
-from tensorflowonspark.supervisor.usage import UsageMeter
+from tensorflowonspark.supervisor.liveness import UsageMeter
 
 _PARENT = """
 import subprocess, sys

@@ -14,8 +14,6 @@ from tensorflowonspark.driver.metrics.store import MetricsStore
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.storage import file_system, publish, use_session
 
-__all__ = ["check_report_path", "page_headers", "page_html", "report_html", "save_report"]
-
 _STYLES = ("uPlot.min.css", "page.css")
 _SCRIPTS = ("uPlot.iife.min.js", "format.js", "model.js", "charts.js", "nodes.js", "page.js")
 _NODES = 64  # of a report that have curves and lines; the others have their last state only

@@ -9,8 +9,6 @@ from tensorflowonspark.messages import GpuUsage
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-__all__ = ["exposition"]
-
 _PREFIX = "tensorflowonspark_"
 # By name: the description, and the value of a node, or None where it is not known. Counters end with _total.
 _NODE_METRICS: dict[str, tuple[str, Callable[[NodeMetrics], float | None]]] = {

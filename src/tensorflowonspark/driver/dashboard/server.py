@@ -26,8 +26,6 @@ from tensorflowonspark.errors import StartError
 from tensorflowonspark.terminal import CONSOLE
 from tensorflowonspark.transport import Credentials
 
-__all__ = ["PageServer", "Request", "Response"]
-
 _log = logging.getLogger(__name__)
 _CONNECTIONS = 64  # at the same time; of strangers the oldest is closed for another
 _REQUEST_SECONDS = 10.0  # for a request to arrive, and for a message to be taken
@@ -116,7 +114,7 @@ class PageServer(ThreadingHTTPServer):
         self.token = token.encode()
         self.routes = routes
         self.has_tls = credentials is not None and bool(credentials.certificate)
-        self._connections: dict[socket.socket, tuple[float, bool]] = {}  # since when, and whether it has the token
+        self._connections: dict[socket.socket, bool] = {}  # the oldest first, and whether it has shown the token
         self._lock = threading.RLock()
         self._owner = os.getpid()
         try:
@@ -148,14 +146,13 @@ class PageServer(ThreadingHTTPServer):
         """Answer in a thread; of too many connections close the oldest that has not shown the token, or this one."""
         with self._lock:
             if len(self._connections) >= _CONNECTIONS:
-                strangers = [(since, each) for each, (since, known) in self._connections.items() if not known]
-                oldest = min(strangers, key=lambda found: found[0])[1] if strangers else request
+                oldest = next((each for each, known in self._connections.items() if not known), request)
                 _break(oldest)
                 self._connections.pop(oldest, None)
                 if oldest is request:
                     self.shutdown_request(request)
                     return
-            self._connections[request] = (time.monotonic(), False)
+            self._connections[request] = False
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -170,7 +167,7 @@ class PageServer(ThreadingHTTPServer):
             return False
         with self._lock:
             if connection in self._connections:
-                self._connections[connection] = (time.monotonic(), True)
+                self._connections[connection] = True
         return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the library's signature
@@ -186,15 +183,11 @@ class PageServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
         end = time.monotonic() + _FLUSH_SECONDS
-        while self._known() and time.monotonic() < end:
+        while any(self._connections.copy().values()) and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
         with self._lock:
             for each in self._connections:
                 _break(each)
-
-    def _known(self) -> bool:
-        with self._lock:
-            return any(known for _, known in self._connections.values())
 
     def _leave_to_parent(self) -> None:
         """Close what a forked child has of its parent's sockets: it would keep the port, and answer nobody."""

@@ -20,8 +20,6 @@ from tensorflowonspark.driver.spark.backend import Backend
 from tensorflowonspark.errors import SpecError, StartError
 from tensorflowonspark.transport import new_credentials
 
-__all__ = ["Dashboard", "require_packages"]
-
 _TOKEN_BYTES = 24
 _LEAST_TOKEN = 16  # characters of one that the user sets
 _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9]")

@@ -16,8 +16,6 @@ from typing import Any
 from tensorflowonspark.driver.dashboard.server import Response
 from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["Snapshots", "to_json"]
-
 _log = logging.getLogger(__name__)
 _PAGES = 32  # that are open at the same time
 _LEAST_SECONDS, _MOST_SECONDS = 1.0, 10.0  # between two snapshots; page.js waits longer for one

@@ -8,11 +8,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tensorflowonspark.driver.metrics.history import Report
 from tensorflowonspark.driver.metrics.records import NodeMetrics
-from tensorflowonspark.driver.metrics.reports import Report
 from tensorflowonspark.driver.metrics.store import MetricsStore
-
-__all__ = ["node_details", "page_state"]
 
 _DIGITS, _SHARE_DIGITS, _ROW_DIGITS = 3, 2, 4  # significant ones of rates and sizes, of shares, of numbers of rows
 _LINE_CHARACTERS = 1000

@@ -11,8 +11,6 @@ from tensorflowonspark.driver.metrics.records import NodeMetrics
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import NodeUsage, TrainingPace, TrainingTotals
 
-__all__ = ["SERIES", "NodeRecord", "stragglers"]
-
 # The curves of a node, and of the cluster: sums of rows, cores and memory, else means over the nodes.
 _RATES = ("rows_per_second", "seconds_per_step", "waiting_for_rows", "waiting_for_workers", "computing")
 SERIES = (*_RATES, "cores", "memory", "gpu_utilization", "gpu_memory")

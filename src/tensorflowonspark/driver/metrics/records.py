@@ -6,8 +6,6 @@ from typing import Literal
 
 from tensorflowonspark.messages import GpuUsage
 
-__all__ = ["ClusterEvent", "ClusterMetrics", "EpochMetrics", "NodeMetrics"]
-
 EventKind = Literal["started", "failure", "restart", "node_restart", "ended"]
 
 

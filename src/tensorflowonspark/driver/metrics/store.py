@@ -15,15 +15,12 @@ from statistics import fmean, median
 from threading import Event, Lock, Thread
 from typing import Literal, Protocol
 
-from tensorflowonspark.driver.metrics.history import History
+from tensorflowonspark.driver.metrics.history import History, Report, Reports
 from tensorflowonspark.driver.metrics.node_record import SERIES, NodeRecord, stragglers
 from tensorflowonspark.driver.metrics.records import ClusterEvent, ClusterMetrics, EpochMetrics, EventKind, NodeMetrics
-from tensorflowonspark.driver.metrics.reports import Report, Reports
 from tensorflowonspark.driver.nodes import Node, NodeState
 from tensorflowonspark.messages import NodeUsage, ReportedMetrics, TrainingTotals
 from tensorflowonspark.terminal import CONSOLE, Writer
-
-__all__ = ["SERIES", "MetricsListener", "MetricsStore"]
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
@@ -38,8 +38,6 @@ from tensorflowonspark.transport import ChannelHandler, Credentials, Server, spa
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["Backend", "SlotsWanted", "SparkBackend", "is_remote"]
 
 _log = logging.getLogger(__name__)
 _CANCEL_SECONDS = 30.0  # for the tasks that occupy slots to end
@@ -76,35 +74,74 @@ class SlotsWanted:
     check: Callable[[], object] = lambda: None
 
 
-class Backend(Protocol):
-    """Where the nodes of a cluster run; `SparkBackend` documents the methods."""
+class Backend:
+    """Where the nodes of a cluster run: of itself a place on this machine that has slots for any cluster.
+
+    `SparkBackend` is the one of a driver with a Spark session.
+    """
 
     @property
-    def shares_terminal(self) -> bool: ...  # noqa: D102
-    def reservation(self) -> Reservation | None: ...  # noqa: D102
-    def hadoop_settings(self) -> dict[str, str]: ...  # noqa: D102
-    def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int: ...  # noqa: D102
-    def reserve_slots(self, request: SlotsWanted) -> int: ...  # noqa: D102
-    def release_slots(self) -> None: ...  # noqa: D102
-    def was_preempted(self, executor: str) -> bool: ...  # noqa: D102
-    def give_up_host(self, executor: str) -> None: ...  # noqa: D102
-    def wants_tls(self) -> bool: ...  # noqa: D102
-    def driver_host(self) -> tuple[str, str]: ...  # noqa: D102
-    def listen(  # noqa: D102
-        self, credentials: Credentials, on_channel: ChannelHandler
-    ) -> tuple[Server, tuple[str, int]]: ...
-    def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
-    def submit(  # noqa: D102
+    def shares_terminal(self) -> bool:
+        """Whether the nodes' output appears on this process's standard error without any doing."""
+        return False
+
+    def reservation(self) -> Reservation | None:
+        """Return the slots that are reserved for the clusters of this thread, if there are any."""
+        return None
+
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return the settings by which the nodes reach file systems."""
+        return {}
+
+    def find_slots(self, needed: int, wanted: int, timeout: float, had: int = 0) -> int:  # noqa: ARG002
+        """Wait for task slots; return the number of nodes that have one."""
+        return wanted
+
+    def reserve_slots(self, request: SlotsWanted) -> int:
+        """Wait for slots, and hold them until `release_slots`; return the number of nodes that have one."""
+        return self.find_slots(request.needed, request.wanted, request.timeout, request.had)
+
+    def release_slots(self) -> None:
+        """Give the slots back that `reserve_slots` has taken, if there are any."""
+
+    def was_preempted(self, executor: str) -> bool:  # noqa: ARG002
+        """Return whether an executor that has ended was taken by the cluster manager, or decommissioned."""
+        return False
+
+    def give_up_host(self, executor: str) -> None:
+        """Have nothing more run on the host of an executor, which does not answer."""
+
+    def wants_tls(self) -> bool:
+        """Whether the settings ask for encrypted connections."""
+        return False
+
+    def driver_host(self) -> tuple[str, str]:
+        """Return the driver's address as others reach it, and the one that it listens at."""
+        return "127.0.0.1", "127.0.0.1"
+
+    def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
+        """Start the driver's server; return it with the address that nodes call."""
+        advertised, bind = self.driver_host()
+        server = Server((bind, 0), credentials, on_channel=on_channel)
+        return server, (advertised, int(server.port))
+
+    def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
+        """Start the stage that launches the nodes."""
+        raise NotImplementedError
+
+    def submit(
         self,
         function: PartitionFunction,
         data: "DataFrame | BatchRDD",
         description: str,
         on_end: Callable[[], None],
         chosen: Callable[[int], bool] | None = None,
-    ) -> RunningJob: ...
+    ) -> RunningJob:
+        """Start a job that applies a function to each partition of its data, and collects the rows it returns."""
+        raise NotImplementedError
 
 
-class SparkBackend:
+class SparkBackend(Backend):
     """A running Spark application.
 
     Parameters

@@ -10,8 +10,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark import RDD
 
-__all__ = ["BatchRDD"]
-
 _Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 

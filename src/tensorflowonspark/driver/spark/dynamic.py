@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Retention", "allow_barrier_stages", "collect_with", "occupy_slots"]
-
 _log = logging.getLogger(__name__)
 _SETTING = "spark.dynamicAllocation.enabled"
 _CACHED_TIMEOUT = "spark.dynamicAllocation.cachedExecutorIdleTimeout"  # infinite by default

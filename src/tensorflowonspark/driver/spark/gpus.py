@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pyspark.resource import ResourceProfile
     from pyspark.sql import SparkSession
 
-__all__ = ["gpu_profile", "gpu_profile_of_connect"]
-
 _GPU = "spark.executor.resource.gpu"
 
 

@@ -62,15 +62,27 @@ class RunningJob(Protocol):
     def wait(self, seconds: float) -> None: ...  # noqa: D102
 
 
-class Stage(Protocol):
-    """The stage that launches the nodes of a plan; `SparkStage` documents the members."""
+class Stage:
+    """What launches the nodes of a plan: of itself something that succeeds, and ends with the nodes."""
 
     @property
-    def ended(self) -> bool: ...  # noqa: D102
-    def problems(self) -> list[str]: ...  # noqa: D102
-    def data_problem(self) -> FeedError | None: ...  # noqa: D102
-    def cancel(self) -> None: ...  # noqa: D102
-    def wait(self, seconds: float) -> None: ...  # noqa: D102
+    def ended(self) -> bool:
+        """Whether all its tasks have ended."""
+        return True
+
+    def problems(self) -> list[str]:
+        """Return, once it has ended, why nodes could not be launched; an empty list if all were."""
+        return []
+
+    def data_problem(self) -> FeedError | None:
+        """Return the error of the rows that it feeds, if it has failed because Spark could not compute them."""
+        return None
+
+    def cancel(self) -> None:
+        """Cancel its tasks."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait at most so many seconds for its end."""
 
 
 class PartitionFunction(Protocol):
@@ -219,7 +231,7 @@ class SparkJob:
             _log.debug("cancelling %r: %s", self._description, error)
 
 
-class SparkStage:
+class SparkStage(Stage):
     """The barrier stage that launches the nodes of a plan, one in each task.
 
     Parameters
@@ -319,7 +331,7 @@ def _describe_launch(plan: LaunchPlan, feeds: bool) -> str:
     return f"{verb} {nodes}" + (f" (restart {config.attempt})" if config.attempt else "")
 
 
-class SeparateStages:
+class SeparateStages(Stage):
     """Several stages as one, each of which holds its nodes: the end of a task ends those of its own stage alone.
 
     Parameters
@@ -339,9 +351,6 @@ class SeparateStages:
     def problems(self) -> list[str]:
         """Return why nodes could not be launched."""
         return [problem for each in self._stages if each.ended for problem in each.problems()]
-
-    def data_problem(self) -> FeedError | None:
-        """Return None: these stages feed no rows."""
 
     def cancel(self) -> None:
         """Cancel their tasks."""

@@ -14,8 +14,6 @@ from weakref import ReferenceType, ref
 from tensorflowonspark.errors import SlotsError
 from tensorflowonspark.terminal import CONSOLE
 
-__all__ = ["Lease", "SlotLedger", "SlotRequest"]
-
 _log = logging.getLogger(__name__)
 _CHECK_SECONDS = 0.2  # between two looks at the executors, and at whether the wait is still wanted
 _FIRST_REPORT_SECONDS, _REPORT_SECONDS = 5.0, 300.0

@@ -19,10 +19,8 @@ from tensorflowonspark.task.launch import LaunchPlan
 if TYPE_CHECKING:
     from tensorflowonspark.errors import FeedError
 
-__all__ = ["LocalNodes"]
 
-
-class LocalNodes:
+class LocalNodes(Stage):
     """A stage that launches some nodes on the driver's machine, and the others by another stage.
 
     They are supervised like any node, and end with this process, however it ends.

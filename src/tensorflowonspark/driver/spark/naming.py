@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["describe_job", "described", "job_group", "name_stages"]
-
 _ID_CHARACTERS = 8  # of a cluster's identifier, which has 32
 _DESCRIPTION = "spark.job.description"
 _STAGE_NAME = "callSite.short"

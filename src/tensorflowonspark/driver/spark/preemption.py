@@ -13,8 +13,6 @@ from tensorflowonspark.driver.spark.private_names import PREEMPTION, explained
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["is_preemption", "was_preempted"]
-
 _NOTICE_SECONDS = 1.0  # for Spark to notice that an executor has ended
 _REASON_SECONDS = 8.0  # for the cluster manager to say why: YARN's application master asks every three seconds
 _CHECK_SECONDS = 0.05

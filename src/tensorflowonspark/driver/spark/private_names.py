@@ -15,23 +15,6 @@ from tensorflowonspark.errors import EnvironmentNotReady
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "DYNAMIC",
-    "GPUS",
-    "HADOOP",
-    "JVM",
-    "LOST_HOSTS",
-    "PREEMPTION",
-    "PYTHON",
-    "SLOTS",
-    "TESTED",
-    "JavaUse",
-    "PythonUse",
-    "explained",
-    "jvm_problems",
-    "python_problems",
-]
-
 TESTED = "pyspark>=3.5,<4.4"  # the releases with which the tests have run: docs/compatibility.md
 SLOTS, DYNAMIC, GPUS = "the number of task slots", "dynamic allocation", "gpus_per_node"
 PREEMPTION = "restarts after a preemption"

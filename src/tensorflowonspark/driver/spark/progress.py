@@ -17,8 +17,6 @@ from tensorflowonspark.driver.spark.naming import describe_job, job_group
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["ProgressJobs", "describe_epoch"]
-
 _log = logging.getLogger(__name__)
 _LEAST_SECONDS = 10.0  # between two jobs of epochs
 _JOBS_PER_AGE = 50  # Spark keeps 1,000 jobs by default: a day of short epochs takes 300 of them

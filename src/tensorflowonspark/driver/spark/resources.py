@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.resource import ResourceProfile
 
-__all__ = [
-    "DYNAMIC_ALLOCATION",
-    "allocates_dynamically",
-    "count_slots",
-    "driver_host",
-    "find_slots",
-    "is_local",
-    "listen",
-    "most_slots",
-]
-
 _log = logging.getLogger(__name__)
 
 # Executors that were requested at the application's start register within this time of each other, even on a busy host.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.resource import ResourceProfile
 
-__all__ = ["ApplicationSlots", "Reservation", "reserved"]
-
 _PROPERTY = "tensorflowonspark.reservation"
 _lock = threading.Lock()
 _ledgers: "WeakKeyDictionary[Any, SlotLedger]" = WeakKeyDictionary()  # by SparkContext

@@ -15,8 +15,6 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["Requests", "RowExchange", "cpu", "join"]
-
 _GROUP = 1_970_000_001  # TensorFlow counts its own groups from 1
 _FIRST_KEY = 1_000_000  # of the layers; the keys below it are those of `join`
 _SITES = 64  # calls of one layer in a step

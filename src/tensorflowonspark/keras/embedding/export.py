@@ -24,8 +24,6 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.embedding.layer import ShardedEmbedding
 
-__all__ = ["send_rows", "sharded_layers", "write_model"]
-
 _WEIGHTS = "model.weights.h5"
 _CONFIG = "config.json"
 

@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import FeedError, SpecError
 
-__all__ = ["COMBINERS", "checked", "combined", "hashed"]
-
 COMBINERS = ("sum", "mean", "sqrtn")
 
 

@@ -21,8 +21,6 @@ from tensorflowonspark.keras.embedding.table import Initializer, Table, initial_
 from tensorflowonspark.keras.saving import outside_scope
 from tensorflowonspark.keras.shards import is_predicting
 
-__all__ = ["ShardedEmbedding"]
-
 _VECTORS = 2  # axes of a batch of vectors, which is never ragged
 
 

@@ -13,12 +13,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-import wrapt
 
 from tensorflowonspark.keras.embedding.exchange import RowExchange, cpu
 from tensorflowonspark.keras.embedding.table import Table
-
-__all__ = ["Lookup"]
+from tensorflowonspark.keras.hooks import wrap
 
 # The factor of the loss in the step that is computed (of a LossScaleOptimizer), and the graph it belongs to.
 _loss_scale: ContextVar[tuple[Any, Any]] = ContextVar("factor of the loss", default=(None, None))
@@ -159,16 +157,15 @@ def _is_recorded(tensor: tf.Tensor) -> bool:
     return bool(should_record_backprop([tensor]))
 
 
-def _scale_loss(wrapped: Any, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    loss = wrapped(*args, **kwargs)
-    given = args[0] if args else kwargs["loss"]
-    if loss is given or not tf.is_tensor(loss):
+def _scale_loss(wrapped: Any, _optimizer: Any, /, loss: Any) -> Any:
+    scaled = wrapped(loss)
+    if scaled is loss or not tf.is_tensor(scaled):
         _loss_scale.set((None, None))
     else:
         factor = wrapped(tf.ones([]))
         _loss_scale.set((factor, _graph(factor)))
-    return loss
+    return scaled
 
 
 for _class in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
-    wrapt.wrap_function_wrapper(_class, "scale_loss", _scale_loss)
+    wrap(_class, "scale_loss", _scale_loss)

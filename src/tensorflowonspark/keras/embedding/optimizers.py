@@ -17,8 +17,6 @@ import tensorflow as tf
 
 from tensorflowonspark.errors import SpecError
 
-__all__ = ["RowOptimizer", "row_optimizer"]
-
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "sgd": {"learning_rate": 0.01},
     "adagrad": {"learning_rate": 0.001, "initial_accumulator_value": 0.1, "epsilon": 1e-7},

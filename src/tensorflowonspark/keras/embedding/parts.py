@@ -20,8 +20,6 @@ from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.keras.archives import parsed
 from tensorflowonspark.keras.embedding.table import Table
 
-__all__ = ["read_parts", "written_parts"]
-
 _ABOUT = "about.json"
 
 

@@ -12,8 +12,6 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.embedding.exchange import RowExchange
 
-__all__ = ["is_predicting_together", "predicting_together"]
-
 _running = [0]  # a strategy's replicas run in threads of their own, so this is no context variable
 
 

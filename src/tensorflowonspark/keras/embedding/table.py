@@ -14,8 +14,6 @@ import tensorflow as tf
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.embedding.optimizers import RowOptimizer
 
-__all__ = ["Initializer", "Table", "initial_rows"]
-
 Initializer = str | Callable[[npt.NDArray[np.int64]], Any]
 _BLOCK_BYTES = 16 << 20
 

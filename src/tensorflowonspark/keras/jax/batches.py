@@ -14,13 +14,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import wrapt
 
 from tensorflowonspark.errors import SpecError
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.cluster import JaxCluster, current
 from tensorflowonspark.keras.workers import combine
-
-__all__ = ["FirstBatch", "agreed", "equal_batches_of_all", "padded", "reads_data_for", "take_batches_of_feeds"]
 
 _call = ["fit"]  # the method of the model that runs
 _adds_weights = [True]  # whether the model takes weights that the program does not give
@@ -115,28 +113,26 @@ def _check_equal(call: str, what: str, values: list[Any]) -> None:
 def equal_batches_of_all(trainer: ModuleType) -> None:
     """Have the workers' batches be of equal size (called after the import of Keras's trainer for JAX)."""
 
-    def get_distributed_iterator(wrapped: Any, iterator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        distribution = args[0] if args else kwargs["distribution"]
+    def get_distributed_iterator(wrapped: Any, iterator: Any, /, distribution: Any) -> Any:
         cluster = current()
         if cluster is None:
-            return wrapped(*args, **kwargs)
+            return wrapped(distribution)
         return _global_batches(trainer, cluster, iterator, distribution)
 
-    wrapt.wrap_function_wrapper(trainer, "JAXEpochIterator._get_distributed_iterator", get_distributed_iterator)
+    wrap(trainer, "JAXEpochIterator._get_distributed_iterator", get_distributed_iterator)
 
 
 def take_batches_of_feeds(adapters: ModuleType) -> None:
     """Have models take ``ctx.batches(...)``, without TensorFlow (called after the import of ``data_adapters``)."""
 
-    def get_data_adapter(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        data = args[0] if args else kwargs.get("x")
-        if not getattr(data, "reads_feed", False) or not hasattr(data, "element_spec"):
-            return wrapped(*args, **kwargs)
+    def get_data_adapter(wrapped: Any, _: Any, /, x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not getattr(x, "reads_feed", False) or not hasattr(x, "element_spec"):
+            return wrapped(x, *args, **kwargs)
         if kwargs.get("class_weight") is not None:
             raise SpecError("class_weight is for ctx.dataset(...): ctx.batches(...) has sample weights of its own")
-        return _feed_adapter(adapters)(data)
+        return _feed_adapter(adapters)(x)
 
-    wrapt.wrap_function_wrapper(adapters, "get_data_adapter", get_data_adapter)
+    wrap(adapters, "get_data_adapter", get_data_adapter)
 
 
 def _feed_adapter(adapters: Any) -> type:

@@ -25,18 +25,6 @@ from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.hooks import keras_backend, wrap
 from tensorflowonspark.keras.workers import combine
 
-__all__ = [
-    "ALONE",
-    "JaxCluster",
-    "connect",
-    "current",
-    "distribute_by_default",
-    "equal_batches",
-    "leave_gpus_to_jax",
-    "note_distribution",
-    "share_seed",
-]
-
 ALONE = "TFOS_JAX_ALONE"  # an environment variable: its workers do not form one JAX program
 _HEARTBEAT_SECONDS = 86_400  # after which JAX itself takes a process for lost; supervisors find that at once
 _SHUTDOWN_SECONDS = 5  # at the end, for all processes to leave
@@ -161,7 +149,7 @@ def leave_gpus_to_jax(tensorflow: Any) -> None:
 def share_seed(module: ModuleType) -> None:
     """Have all workers draw the same default seeds (called after the import of Keras's ``seed_generator``)."""
 
-    def make_default_seed(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def make_default_seed(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         cluster = current()
         if cluster is None or _has_seed():
             return wrapped(*args, **kwargs)
@@ -182,7 +170,7 @@ def _has_seed() -> bool:
 def note_distribution(module: ModuleType) -> None:
     """Note that the program sets a distribution (called after the import of Keras's ``distribution_lib``)."""
 
-    def set_distribution(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def set_distribution(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         _chosen[0] = True
         return wrapped(*args, **kwargs)
 
@@ -203,12 +191,12 @@ def distribute_by_default(core: ModuleType) -> None:
     if not hasattr(core.JaxVariable, "_initialize_layout"):
         raise SpecError("this version of Keras is too old for several workers on JAX: install keras>=3.15")
 
-    def initialize_layout(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def initialize_layout(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         if current() is not None and not _chosen[0]:
             _set_data_parallel()
         return wrapped(*args, **kwargs)
 
-    wrapt.wrap_function_wrapper(core, "JaxVariable._initialize_layout", initialize_layout)
+    wrap(core, "JaxVariable._initialize_layout", initialize_layout)
 
 
 def _set_data_parallel() -> None:

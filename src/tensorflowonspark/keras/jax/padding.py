@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import wrapt
-
-__all__ = ["real_rows", "skip_padding"]
+from tensorflowonspark.keras.hooks import wrap
 
 _log = logging.getLogger(__name__)
 _AVERAGING = ("auto", "mean", "sum_over_batch_size")  # reductions that divide by the number of rows
@@ -76,37 +74,35 @@ _batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
 def skip_padding(trainer: ModuleType) -> None:
     """Have losses and metrics leave out padding (called after the import of Keras's trainer for JAX)."""
 
-    def step(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        bound = inspect.signature(wrapped).bind(*args, **kwargs).arguments
-        real = real_rows(trainer.tree, trainer.data_adapter_utils.unpack_x_y_sample_weight(bound["data"])[2])
+    def step(wrapped: Any, model: Any, /, state: Any, data: Any) -> Any:
+        real = real_rows(trainer.tree, trainer.data_adapter_utils.unpack_x_y_sample_weight(data)[2])
         if real is None:
-            return wrapped(*args, **kwargs)
+            return wrapped(state, data)
         trackers = list(getattr(model._compile_loss, "metrics", []))
         token = _batch.set(_Batch(real, _is_averaged(trainer, model.loss), model._loss_tracker, trackers))
         try:
-            return wrapped(*args, **kwargs)
+            return wrapped(state, data)
         finally:
             _batch.reset(token)
 
-    def compile_loss(wrapped: Any, _loss: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def compile_loss(wrapped: Any, _loss: Any, /, *args: Any, **kwargs: Any) -> Any:
         loss, batch = wrapped(*args, **kwargs), _batch.get()
         return loss if batch is None or loss is None else batch.of_real_rows(loss)
 
-    def update_mean(wrapped: Any, mean: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def update_mean(wrapped: Any, mean: Any, /, values: Any, *args: Any, **kwargs: Any) -> Any:
         batch = _batch.get()
-        value = args[0] if args else kwargs.get("values")
         if batch is not None and mean is batch.loss_tracker:
-            return wrapped(value, sample_weight=batch.count)
+            return wrapped(values, sample_weight=batch.count)
         if batch is not None and any(mean is each for each in batch.output_trackers):
-            return wrapped(batch.of_real_rows(value), sample_weight=batch.count)
-        return wrapped(*args, **kwargs)
+            return wrapped(batch.of_real_rows(values), sample_weight=batch.count)
+        return wrapped(values, *args, **kwargs)
 
     for name in ("train_step", "test_step"):
-        wrapt.wrap_function_wrapper(trainer, f"JAXTrainer.{name}", step)
+        wrap(trainer, f"JAXTrainer.{name}", step)
     base = trainer.base_trainer
-    wrapt.wrap_function_wrapper(base, "CompileLoss.call", compile_loss)
-    wrapt.wrap_function_wrapper(base.metrics_module, "Mean.update_state", update_mean)
-    wrapt.wrap_function_wrapper(base, "CompileMetrics.update_state", _update_metrics(trainer))
+    wrap(base, "CompileLoss.call", compile_loss)
+    wrap(base.metrics_module, "Mean.update_state", update_mean)
+    wrap(base, "CompileMetrics.update_state", _update_metrics(trainer))
 
 
 def _is_averaged(trainer: Any, losses: Any) -> bool:
@@ -115,31 +111,26 @@ def _is_averaged(trainer: Any, losses: Any) -> bool:
 
 
 def _update_metrics(trainer: Any) -> Any:
-    def update_state(wrapped: Any, container: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        y_true, y_pred, weights = _arguments(*args, **kwargs)
-        real = real_rows(trainer.tree, weights)
+    def update_state(wrapped: Any, container: Any, /, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        real = real_rows(trainer.tree, sample_weight)
         if real is None:
-            wrapped(y_true, y_pred, weights)
+            wrapped(y_true, y_pred, sample_weight)
             return
         if not container.built:
             container.build(y_true, y_pred)
 
-        def update(unweighted: Any, weighted: Any, sample_weight: Any) -> None:
+        def update(unweighted: Any, weighted: Any, weights: Any) -> None:
             """Call Keras's own function, bound to a container with only these metrics."""
             part = SimpleNamespace(
                 built=True, _flatten_y=container._flatten_y, _flat_metrics=unweighted, _flat_weighted_metrics=weighted
             )
-            wrapped.__func__(part, y_true, y_pred, sample_weight)
+            wrapped.__func__(part, y_true, y_pred, weights)
 
         none = [None] * len(container._flat_metrics)
         update([_WithMask.of(each, real) for each in container._flat_metrics], none, None)
-        update(none, container._flat_weighted_metrics, weights)
+        update(none, container._flat_weighted_metrics, sample_weight)
 
     return update_state
-
-
-def _arguments(y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[Any, Any, Any]:
-    return y_true, y_pred, sample_weight
 
 
 @dataclass(frozen=True)

@@ -11,42 +11,27 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import wrapt
 
+from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.cluster import current
 from tensorflowonspark.keras.shards import is_shard
-
-__all__ = [
-    "assign",
-    "gathered",
-    "is_sharded",
-    "keep_shares",
-    "local_array",
-    "on_this_process",
-    "place_without_exchange",
-    "placed",
-    "whole_values",
-]
 
 
 def place_without_exchange(module: ModuleType) -> None:
     """Have Keras place values so (called after the import of the ``distribution_lib`` of its backend)."""
 
-    def distribute_tensor(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def place(tensor: Any, layout: Any) -> Any:
-            sharding = getattr(layout, "backend_layout", layout)
-            if not _spans_processes(sharding) or _is_traced(tensor) or _spans_processes(tensor):
-                return wrapped(tensor, layout)
-            return placed(tensor, sharding)
+    def distribute_tensor(wrapped: Any, _: Any, /, tensor: Any, layout: Any) -> Any:
+        sharding = getattr(layout, "backend_layout", layout)
+        if not _spans_processes(sharding) or _is_traced(tensor) or _spans_processes(tensor):
+            return wrapped(tensor, layout)
+        return placed(tensor, sharding)
 
-        return place(*args, **kwargs)
-
-    def distribute_data_input(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def distribute_data_input(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         # A batch for `train_on_batch` has None in place of weights that are not given.
         return wrapped(*args, **kwargs) if (args or list(kwargs.values()))[0] is not None else None
 
-    wrapt.wrap_function_wrapper(module, "distribute_tensor", distribute_tensor)
-    wrapt.wrap_function_wrapper(module, "distribute_data_input", distribute_data_input)
+    wrap(module, "distribute_tensor", distribute_tensor)
+    wrap(module, "distribute_data_input", distribute_data_input)
 
 
 def _spans_processes(value: Any) -> bool:
@@ -143,12 +128,10 @@ def keep_shares(module: ModuleType) -> None:
     worker's share.
     """
 
-    def distribute_dataset(wrapped: Any, _distribution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        dataset = args[0] if args else kwargs["dataset"]
-        is_share = current() is not None and _is_share(dataset)
-        return dataset if is_share else wrapped(*args, **kwargs)
+    def distribute_dataset(wrapped: Any, _distribution: Any, /, dataset: Any) -> Any:
+        return dataset if current() is not None and _is_share(dataset) else wrapped(dataset)
 
-    wrapt.wrap_function_wrapper(module, "Distribution.distribute_dataset", distribute_dataset)
+    wrap(module, "Distribution.distribute_dataset", distribute_dataset)
 
 
 def _is_share(dataset: Any) -> bool:

@@ -17,8 +17,6 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.jax.cluster import current
 from tensorflowonspark.keras.jax.placement import is_sharded, on_this_process, whole_values
 
-__all__ = ["inference_function", "save_alone", "whole_model"]
-
 
 def save_alone(module: ModuleType) -> None:
     """Have Keras save models as those of one process.
@@ -26,7 +24,7 @@ def save_alone(module: ModuleType) -> None:
     Called after the import of its ``saving_lib``, ``legacy_h5_format`` or ``saved_model``.
     """
 
-    def alone(wrapped: Any, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def alone(wrapped: Any, _: Any, /, *args: Any, **kwargs: Any) -> Any:
         model = args[0] if args else next(iter(kwargs.values()))
         variables = _variables(model)
         if current() is None or not any(_is_of_all(each) for each in variables):

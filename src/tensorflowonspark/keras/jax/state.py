@@ -17,8 +17,6 @@ from tensorflowonspark.errors import CheckpointError, SpecError
 from tensorflowonspark.keras.archives import open_archive, write_archive
 from tensorflowonspark.keras.jax.placement import assign, gathered, is_sharded
 
-__all__ = ["JaxState", "is_state"]
-
 _FILE, _VARIABLES = "state.zip", "variables.json"
 
 

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import wrapt
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.keras.exchange import callbacks_in, exchanges_weights, replaced
@@ -26,8 +25,6 @@ from tensorflowonspark.keras.jax.placement import is_sharded, local_array, on_th
 from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.workers import combine, compared
-
-__all__ = ["multiply_class_weights", "repair_trainer"]
 
 _WRITING = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "TensorBoard")
 _COMPARED, _PREDICT = "_tensorflowonspark_compared", "_tensorflowonspark_predict"  # attributes of models
@@ -41,13 +38,13 @@ def repair_trainer(trainer: ModuleType) -> None:
     wrap_passes(trainer, "JAXEpochIterator")
     _build_without_data(trainer)
     for name in ("fit", "evaluate"):
-        wrapt.wrap_function_wrapper(trainer, f"JAXTrainer.{name}", _together(trainer, name))
+        wrap(trainer, f"JAXTrainer.{name}", _together(trainer, name))
     for name in ("predict", "predict_on_batch"):
-        wrapt.wrap_function_wrapper(trainer, f"JAXTrainer.{name}", _alone)
+        wrap(trainer, f"JAXTrainer.{name}", _alone)
 
 
 def _together(trainer: Any, name: str) -> Callable[..., Any]:
-    def method(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
         # Keras warns of its own default for every tf.data.Dataset.
         warnings.filterwarnings("ignore", message="`shuffle=True` was passed", category=UserWarning)
         cluster = current()
@@ -113,7 +110,7 @@ def _checksum(value: Any) -> int:
     return 0 if is_sharded(value) else zlib.crc32(np.ascontiguousarray(local_array(value)).tobytes())
 
 
-def _alone(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _alone(wrapped: Any, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Predict on this worker alone."""
     if current() is None or not model.built:
         return wrapped(*args, **kwargs)
@@ -131,15 +128,12 @@ def _alone(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, An
 def _build_without_data(trainer: Any) -> None:
     """Have models be built by the shapes of a feed's batches, and not by a batch, which a stream has only once."""
 
-    def symbolic_build(wrapped: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def build(iterator: Any = None, data_batch: Any = None) -> Any:
-            if iterator is not None and data_batch is None:
-                inputs = getattr(model, "inputs", None) or [None]
-                rows = getattr(inputs[0], "shape", [None])[0] or 1  # of a model that takes batches of one size
-                data_batch = _symbolic_batch(trainer, iterator.data_adapter, rows)
-            return wrapped(iterator=iterator, data_batch=data_batch)
-
-        return build(*args, **kwargs)
+    def symbolic_build(wrapped: Any, model: Any, /, iterator: Any = None, data_batch: Any = None) -> Any:
+        if iterator is not None and data_batch is None:
+            inputs = getattr(model, "inputs", None) or [None]
+            rows = getattr(inputs[0], "shape", [None])[0] or 1  # of a model that takes batches of one size
+            data_batch = _symbolic_batch(trainer, iterator.data_adapter, rows)
+        return wrapped(iterator=iterator, data_batch=data_batch)
 
     wrap(trainer.base_trainer, "Trainer._symbolic_build", symbolic_build)
 

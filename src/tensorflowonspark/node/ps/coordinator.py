@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tensorflowonspark.keywords import FeatureKeywords
 
-__all__ = ["CoordinatedFeed"]
-
 
 class CoordinatedFeed:
     """The rows of one ``cluster.train(df)``, or of files, on all workers together.

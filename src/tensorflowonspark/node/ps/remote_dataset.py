@@ -24,8 +24,6 @@ from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.selection import Batch, FeatureOptions, Selection
 from tensorflowonspark.node.feed.tables import FilesToRead
 
-__all__ = ["remote_dataset", "serve_rows"]
-
 _FUNCTION = "pyfunc_0"  # the token: TensorFlow numbers the functions of a process
 _PASSES = 4  # open at once in a worker; tf.data drops iterators without notice
 _PREFETCH_BATCHES = 2

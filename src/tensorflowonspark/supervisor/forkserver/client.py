@@ -23,8 +23,6 @@ from tensorflowonspark.processes import wait_for_end, watch_process
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties
 from tensorflowonspark.supervisor.forkserver.rendezvous import GO, SERVER, USERS, Rendezvous, peer_is_stopped
 
-__all__ = ["ForkServer", "ForkedProcess"]
-
 _REPLY_SECONDS = 1.0  # for the server to reply, which takes milliseconds; then it is examined
 _BUSY_SECONDS = 15.0  # the same, for a server that is not stopped
 _IDLE_SECONDS = 600.0  # without a cluster on the executor, after which its server ends

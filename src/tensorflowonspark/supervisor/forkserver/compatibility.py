@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 
-__all__ = ["ImportProperties", "shadowed"]
-
 # Variables that Python, TensorFlow, Keras, NumPy and their libraries read when they are started or imported. They read
 # others at the time of use, and then get those of the forked node.
 _PREFIXES = (

@@ -13,8 +13,6 @@ from typing import Any
 
 from tensorflowonspark.keras.hooks import repairing_modules
 
-__all__ = ["preload", "why_unsafe"]
-
 _NICENESS = 5  # running programs have priority
 # Modules of a node; that of the data sets imports TensorFlow, which imports Keras.
 _MODULES = (

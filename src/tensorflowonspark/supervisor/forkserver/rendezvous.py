@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tensorflowonspark.processes import open_private, place
 
-__all__ = ["GO", "SERVER", "USERS", "Rendezvous", "is_free", "is_own_peer", "peer_is_stopped", "take"]
-
 GO = b"g"  # confirms a forked process, which otherwise ends at once
 SERVER = "server"  # the lock of the process that listens
 USERS = "users"  # the lock that possible clients share

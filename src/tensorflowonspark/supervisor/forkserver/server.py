@@ -28,8 +28,6 @@ from tensorflowonspark.processes import FAMILY, process_name
 from tensorflowonspark.supervisor.forkserver.compatibility import ImportProperties, shadowed
 from tensorflowonspark.supervisor.forkserver.rendezvous import GO, USERS, Rendezvous, is_free, is_own_peer
 
-__all__ = ["ForkServerProcess"]
-
 _REQUEST_SECONDS = 1.0  # for a client's request
 _CHECK_SECONDS = 1.0  # between checks whether the server is still in use
 _DESCRIPTORS = 2  # the node's pipe, its output

@@ -113,7 +113,7 @@ def run_in_cluster(program: Program, ctx: "Context") -> None:
         defaultFS=ctx.default_fs,
         working_dir=program.working_dir,
         mgr=inlet,
-        tmp_socket=_held_port(ctx.cluster[ctx.job][ctx.index]) if program.keeps_port else None,
+        tmp_socket=hold_port(int(ctx.cluster[ctx.job][ctx.index].rsplit(":", 1)[1])) if program.keeps_port else None,
     )
     own._release = ctx.release_port
     # Keras and TensorFlow of 2.x's time recognize a cluster by this entry.
@@ -133,11 +133,6 @@ def run_alone(program: Program, ctx: "Context") -> None:
     own = TFNodeContext(executor_id=ctx.index, defaultFS=ctx.default_fs, working_dir=program.working_dir)
     own.num_workers = len(ctx.spec.trainers)
     program.call(own)
-
-
-def _held_port(address: str) -> socket.socket:
-    """Return a socket that holds a node's port beside its supervisor's."""
-    return hold_port(int(address.rsplit(":", 1)[1]))
 
 
 __getattr__ = removed_names(__name__, "TFCluster.run")

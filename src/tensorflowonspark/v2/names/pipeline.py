@@ -3,41 +3,21 @@
 New programs use `KerasEstimator` and `KerasModel` in ``tensorflowonspark.ml``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator, Model
+from pyspark.ml.param import Param, Params, TypeConverters
 
 from tensorflowonspark.columns import select
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.ml.distribution import distribute
 from tensorflowonspark.ml.model_bundle import ModelBundle, fetch_saved_model
+from tensorflowonspark.ml.outputs import struct_of
 from tensorflowonspark.ml.predict import PredictPlan, with_results
 from tensorflowonspark.v2.deprecation import warn_deprecated
 from tensorflowonspark.v2.mapping import fed_columns, input_columns, output_columns
-from tensorflowonspark.v2.params import (
-    HasBatchSize,
-    HasClusterSize,
-    HasEpochs,
-    HasExportDir,
-    HasGraceSecs,
-    HasInputMapping,
-    HasInputMode,
-    HasMasterNode,
-    HasModelDir,
-    HasNumPS,
-    HasOutputMapping,
-    HasProtocol,
-    HasReaders,
-    HasSignatureDefKey,
-    HasSteps,
-    HasTagSet,
-    HasTensorboard,
-    HasTFRecordDir,
-    TFParams,
-    TFTypeConverters,
-)
 from tensorflowonspark.v2.program import InputMode, Namespace
 
 from . import TFCluster
@@ -53,6 +33,119 @@ __all__ = [
 ]  # fmt: skip
 
 _SIGNATURE, _TAGS = "serving_default", "serve"  # the defaults of Keras and TensorFlow
+
+_INT, _TEXT, _BOOLEAN = TypeConverters.toInt, TypeConverters.toString, TypeConverters.toBoolean
+
+
+class TFTypeConverters:
+    """Type converters that Spark ML lacks."""
+
+    @staticmethod
+    def toDict(value: Any) -> dict[Any, Any]:
+        """Return a mapping as a dict; Spark ML converts the TypeError to an error that names the param."""
+        if not isinstance(value, Mapping):
+            raise TypeError(f"could not convert {value!r} to a dict, as in {{'column': 'tensor'}}")
+        return dict(value)
+
+
+class TFParams(Params):
+    """The params of a stage, and the arguments of its program.
+
+    Attributes
+    ----------
+    args : Namespace
+        The arguments.
+    """
+
+    args: Any = None
+
+    def merge_args_params(self) -> Namespace:
+        """Return the arguments and the values of all params.
+
+        A param that was set has precedence over an argument of its name, and the argument over the param's default.
+        """
+        merged = Namespace({} if self.args is None else self.args)
+        for param in self.params:
+            if self.isSet(param) or (self.hasDefault(param) and param.name not in merged):
+                setattr(merged, param.name, self.getOrDefault(param))
+        return merged
+
+    def _is_given(self, name: str) -> bool:
+        """Return whether a param was set, or is among the arguments."""
+        return bool(self.isSet(name)) or name in Namespace({} if self.args is None else self.args)
+
+
+def _has(title: str, name: str, text: str, convert: Callable[[Any], Any]) -> Any:
+    """Return a class of stages that have a param, with its ``setX``, which returns the stage, and its ``getX``."""
+
+    def set_one(self: Any, value: Any) -> Any:
+        return self._set(**{name: value})
+
+    def get_one(self: Any) -> Any:
+        return self.getOrDefault(name)
+
+    members = {name: Param(Params._dummy(), name, text, convert), "__module__": __name__, "__doc__": f"{text}."}
+    for function, prefix, doc in ((set_one, "set", "Set `{}`; return self."), (get_one, "get", "Return `{}`.")):
+        function.__name__ = function.__qualname__ = f"{prefix}{title}"
+        function.__doc__ = doc.format(name)
+        members[function.__name__] = function
+    return type(f"Has{title}", (Params,), members)
+
+
+HasBatchSize: Any = _has("BatchSize", "batch_size", "rows of a batch", _INT)
+HasClusterSize: Any = _has("ClusterSize", "cluster_size", "nodes of the cluster, of all roles", _INT)
+HasEpochs: Any = _has("Epochs", "epochs", "passes over all rows", _INT)
+HasExportDir: Any = _has(
+    "ExportDir", "export_dir", "directory of the SavedModel that training exports and TFModel applies", _TEXT
+)
+HasGraceSecs: Any = _has(
+    "GraceSecs", "grace_secs", "seconds for the nodes after the last row, as to export a model", _INT
+)
+HasInputMapping: Any = _has("InputMapping", "input_mapping", "input tensor by column", TFTypeConverters.toDict)
+HasMasterNode: Any = _has(
+    "MasterNode", "master_node", "role of the worker that exports: 'chief' or 'master'; None for none", _TEXT
+)
+HasModelDir: Any = _has("ModelDir", "model_dir", "directory of the training's checkpoints", _TEXT)
+HasOutputMapping: Any = _has("OutputMapping", "output_mapping", "column by output tensor", TFTypeConverters.toDict)
+HasProtocol: Any = _has("Protocol", "protocol", "network protocol of TensorFlow; for the program only", _TEXT)
+HasReaders: Any = _has("Readers", "readers", "threads that read; for the program only", _INT)
+HasSteps: Any = _has("Steps", "steps", "steps of the training at most; for the program only", _INT)
+HasTensorboard: Any = _has("Tensorboard", "tensorboard", "whether a TensorBoard runs beside the training", _BOOLEAN)
+HasTFRecordDir: Any = _has("TFRecordDir", "tfrecord_dir", "directory of TFRecord files; for the program only", _TEXT)
+HasSignatureDefKey: Any = _has(
+    "SignatureDefKey", "signature_def_key", "signature of the SavedModel; 'serving_default' if none", _TEXT
+)
+HasTagSet: Any = _has(
+    "TagSet", "tag_set", "tags of the SavedModel's graph, separated by commas; 'serve' if none", _TEXT
+)
+_NumPS: Any = _has("NumPS", "num_ps", "parameter servers among the nodes", _INT)
+_DriverPSNodes: Any = _has(
+    "DriverPSNodes", "driver_ps_nodes", "whether the parameter servers run on the driver's host", _BOOLEAN
+)
+_InputMode: Any = _has("InputMode", "input_mode", "reader of the data: 1 for Spark, which feeds it", _INT)
+
+
+class HasNumPS(_NumPS, _DriverPSNodes):
+    """Parameter servers."""
+
+
+class HasInputMode(_InputMode):
+    """Reader of the data: with an estimator always Spark."""
+
+    def setInputMode(self, value: int) -> Any:
+        """Set `input_mode`; return self.
+
+        Raises
+        ------
+        SpecError
+            For `InputMode.TENSORFLOW`: an estimator feeds the rows of its DataFrame.
+        """
+        if value == InputMode.TENSORFLOW:
+            raise SpecError(
+                "input_mode=TENSORFLOW: TFEstimator.fit feeds the rows of its DataFrame. A program that reads its data "
+                "by itself is started by TFCluster.run(..., input_mode=InputMode.TENSORFLOW), or by TFParallel.run"
+            )
+        return super().setInputMode(value)
 
 
 class TFModel(
@@ -95,7 +188,7 @@ class TFModel(
             model=distribute(dataset.sparkSession, bundle),
             taken=taken,
             outputs=outputs,
-            types=tuple(types.items()),
+            types=struct_of(types),
             # The default of 2.x is too small for most models, and the results do not depend on it.
             batch_rows=args.batch_size if self._is_given("batch_size") else None,
         )
