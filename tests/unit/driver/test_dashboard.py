@@ -165,7 +165,7 @@ def test_a_peer_that_does_not_read_its_answer_loses_its_connection(monkeypatch):
     ) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as peer:
             peer.sendall(b"GET /?token=token HTTP/1.1\r\n\r\n")
-            wait_for(server._known, 5)
+            wait_for(lambda: any(server._connections.values()), 5)
             wait_for(lambda: not any(server._connections.values()), 5)
 
 
