@@ -71,13 +71,15 @@ class Place:
         self.strategy, self.dataset, self.alone, self.names = strategy, dataset, alone, names
 
     def fitted(self, layers, data, rate=0.01, loss="mse", kind=keras.Sequential, fit=None, **compiled):
-        """Return a model's weights, and what is shown of them, after two epochs."""
+        """Return a model's weights, and what is shown of its epochs and steps, after two epochs."""
         with self.strategy.scope():
             model = kind(layers())
             optimizer = compiled.pop("optimizer", keras.optimizers.SGD)
             model.compile(optimizer(rate), loss, **compiled)
-        history = model.fit(data, epochs=2, verbose=0, **(fit or {})).history
-        return [np.asarray(each.numpy()) for each in model.weights] + [np.asarray(each) for each in history.values()]
+        steps = []
+        seen = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: steps.append(list(logs.values())))
+        history = model.fit(data, epochs=2, verbose=0, callbacks=[seen], **(fit or {})).history
+        return [np.asarray(each) for each in [*(each.numpy() for each in model.weights), *history.values(), steps]]
 
 
 def line():

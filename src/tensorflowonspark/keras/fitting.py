@@ -26,6 +26,7 @@ from tensorflowonspark.keras.hooks import wrap
 from tensorflowonspark.keras.pass_steps import wrap_passes
 from tensorflowonspark.keras.private_names import refuse_replicas
 from tensorflowonspark.keras.shards import predicting
+from tensorflowonspark.keras.step_logs import StepLogs
 from tensorflowonspark.keras.steps import refuse_custom_step
 
 _log = logging.getLogger(__name__)
@@ -110,6 +111,8 @@ def predict_alone(trainer: ModuleType) -> None:
             return wrapped(*args, **kwargs)
 
     def reduce_per_replica(wrapped: Any, _: Any, /, values: Any, strategy: Any, reduction: str) -> Any:
+        if isinstance(values, StepLogs):
+            return {name: strategy.experimental_local_results(value)[0] for name, value in values.items()}
         if reduction != "concat" or not trainer._collective_all_reduce_multi_worker(strategy):
             return wrapped(values, strategy, reduction)
         return trainer.tree.map_structure(lambda value: local_result(strategy, value), values)

@@ -29,6 +29,7 @@ import tensorflow as tf
 
 from tensorflowonspark.keras.loss_terms import COUNT, KERAS, SUM, is_of_keras, mark, terms
 from tensorflowonspark.keras.metrics import real_rows
+from tensorflowonspark.keras.step_logs import of_all_replicas
 
 _WEIGHT = "sample_weight"
 _LIBRARIES = ("builtins", "keras.", "tensorflow.")
@@ -191,7 +192,7 @@ def on_replica(trainer: ModuleType, model: Any, step: Callable[[Any], Any]) -> C
         token = _current.set(known)
         try:
             outputs = step(data)
-            return trainer.tree.map_structure(_output, outputs) if own else outputs
+            return of_all_replicas(model, trainer.tree.map_structure(_output, outputs) if own else outputs)
         finally:
             _current.reset(token)
 

@@ -176,12 +176,21 @@ def track_datasets(dataset_ops: ModuleType) -> None:
             saved.add(Path(path).absolute())
         return wrapped(path, *args, **kwargs)
 
+    def snapshot(wrapped: Any, dataset: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if SHARE in sources(dataset):
+            raise SpecError(
+                "dataset.snapshot can't record a feed, whose rows TensorFlow gets from Python: the rows are kept "
+                "already, and what is computed from them by dataset.cache(file) or dataset.save(directory)"
+            )
+        return wrapped(*args, **kwargs)
+
     saved: set[Path] = set()  # the directories of datasets that hold rows of a feed
     wrap(dataset_ops, "DatasetV2.__init__", _collect_sources)
     wrap(dataset_ops, "DatasetV2.__iter__", _report_iteration)
     wrap(dataset_ops, "DatasetV2.from_generator", _watch_generator)
     wrap(dataset_ops, "DatasetV2.save", save)
     wrap(dataset_ops, "DatasetV2.load", load)
+    wrap(dataset_ops, "DatasetV2.snapshot", snapshot)
 
 
 def _collect_sources(wrapped: Any, dataset: Any, /, *args: Any, **kwargs: Any) -> None:

@@ -347,15 +347,7 @@ def own_loss(column):
     return trained(column, lambda: Own([keras.Input((4,)), keras.layers.Dense(1)]))["weights"]
 
 
-@cell(
-    "Models",
-    "test_step and predict_step of one's own",
-    different=on(
-        SEVERAL_REPLICAS,
-        "Where a step returns values that are no metrics of the model, Keras shows what the last step returned, and "
-        "takes the mean over replicas, whatever their numbers of rows. Make each value a metric of the model.",
-    ),
-)
+@cell("Models", "test_step and predict_step of one's own")
 def own_others(column):
     class Own(keras.Sequential):
         def test_step(self, data):
