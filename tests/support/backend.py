@@ -91,7 +91,7 @@ class LoopbackBackend:
     def driver_host(self):
         return "127.0.0.1", "127.0.0.1"
 
-    def listen(self, credentials, on_channel):
+    def listen(self, credentials, on_channel, ports):
         server = transport.Server(("127.0.0.1", 0), credentials, on_channel=on_channel)
         return server, ("127.0.0.1", server.port)
 

@@ -19,7 +19,7 @@ import cloudpickle
 import pyarrow as pa
 
 from tensorflowonspark.columns import map_in_arrow
-from tensorflowonspark.config import ClusterConfig
+from tensorflowonspark.config import ClusterConfig, port_range
 from tensorflowonspark.driver.cluster import Cluster
 from tensorflowonspark.driver.feed.job import FeedRequest
 from tensorflowonspark.driver.spark.backend import SlotsWanted
@@ -167,9 +167,11 @@ class _StageBackend:
         """Return this executor's address."""
         return self._host, self._host
 
-    def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
+    def listen(
+        self, credentials: Credentials, on_channel: ChannelHandler, ports: str | None
+    ) -> tuple[Server, tuple[str, int]]:
         """Start the server at this executor."""
-        server = Server((self._host, 0), credentials, on_channel=on_channel)
+        server = Server((self._host, port_range(ports)), credentials, on_channel=on_channel)
         return server, (self._host, int(server.port))
 
     def place(self, plan: LaunchPlan, _data: Any, on_end: Callable[[], None]) -> "_StageBackend":

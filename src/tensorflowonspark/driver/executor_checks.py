@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import task
+from tensorflowonspark.config import port_range
 from tensorflowonspark.driver.preflight import pyarrow_problem
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause
 from tensorflowonspark.driver.spark.resources import allocates_dynamically, count_slots, find_slots, listen
 from tensorflowonspark.errors import EnvironmentNotReady, SlotsError
-from tensorflowonspark.task.environment import PACKAGES, ExecutorEnvironment, report_environment
+from tensorflowonspark.task.environment import PACKAGES, ExecutorEnvironment, report_environment, report_unreached
 from tensorflowonspark.task.fabric import Fabric
 from tensorflowonspark.transport import new_credentials
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["examine_executors", "fabric_problems", "named_hosts", "problems_of"]
+__all__ = ["closed_between", "examine_executors", "fabric_problems", "named_hosts", "problems_of"]
 
 _EXECUTOR_SECONDS = 120.0  # for executors that the cluster manager was asked for
 _CANCEL_SECONDS = 10.0
@@ -67,6 +68,35 @@ def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[Ex
         hosts = named_hosts(sorted(key.split()[0] for key in missing))
         raise EnvironmentNotReady(f"{hosts}: not examined, each task waited for another one: run tfos check again")
     return sorted(found.values(), key=lambda each: (each.host, each.address))
+
+
+def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]:
+    """Return a line for each port of an executor to which another one can't connect.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        A session that runs nothing else, without dynamic allocation.
+    ports : str, optional
+        As of `port_range`, whose first and last free ones are tried.
+
+    Raises
+    ------
+    SpecError
+        If they have another form.
+    """
+    port_range(ports)
+    slots = count_slots(spark.sparkContext)
+    if slots < 2:  # noqa: PLR2004 - there is no other
+        return []
+    with _shipped_by_value():
+        tasks = spark.sparkContext.parallelize(range(slots), slots).barrier()
+        rows = tasks.mapPartitions(partial(report_unreached, ports or "")).collect()
+    return [
+        f"{own}: it can't connect to {address}, where another executor listens ({why}): nodes connect to each other; "
+        "open the ports between the hosts in firewalls, those of ports=... or all (docs/network.md)"
+        for own, address, why in rows
+    ]
 
 
 def _slots(spark: "SparkSession") -> int:

@@ -91,7 +91,7 @@ class Backend(Protocol):
     def wants_tls(self) -> bool: ...  # noqa: D102
     def driver_host(self) -> tuple[str, str]: ...  # noqa: D102
     def listen(  # noqa: D102
-        self, credentials: Credentials, on_channel: ChannelHandler
+        self, credentials: Credentials, on_channel: ChannelHandler, ports: str | None
     ) -> tuple[Server, tuple[str, int]]: ...
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage: ...  # noqa: D102
     def submit(  # noqa: D102
@@ -290,10 +290,12 @@ class SparkBackend:
         """Return the driver's address as others reach it, and the one that it listens at."""
         return driver_host(self._spark.sparkContext)
 
-    def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
+    def listen(
+        self, credentials: Credentials, on_channel: ChannelHandler, ports: str | None
+    ) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that executors call."""
         try:
-            return listen(self._spark.sparkContext, credentials, on_channel)
+            return listen(self._spark.sparkContext, credentials, on_channel, ports)
         except BaseException:
             self._free_slots()
             raise

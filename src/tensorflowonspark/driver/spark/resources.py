@@ -13,9 +13,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.config import port_range
 from tensorflowonspark.driver.spark.private_names import DYNAMIC, SLOTS, explained
 from tensorflowonspark.errors import SlotsError, StartError
-from tensorflowonspark.transport import ChannelHandler, ConnectionLost, Credentials, Server
+from tensorflowonspark.transport import ChannelHandler, Credentials, Server
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -293,29 +294,26 @@ def driver_host(context: "SparkContext") -> tuple[str, str]:
 
 
 def listen(
-    context: "SparkContext", credentials: Credentials, on_channel: ChannelHandler
+    context: "SparkContext", credentials: Credentials, on_channel: ChannelHandler, ports: str | None = None
 ) -> tuple[Server, tuple[str, int]]:
     """Start the driver's server; return it with the address at which executors reach it.
 
-    The address is that of `driver_host`; ``TFOS_SERVER_PORT`` sets the port, or a range like ``4000-4010``.
+    The address is that of `driver_host`. The port is one of `ports`, as of `port_range`; ``TFOS_SERVER_PORT``, a port
+    or a range, overrides them.
     """
     advertised, bind = driver_host(context)
-    wanted = os.environ.get("TFOS_SERVER_PORT", "0")
-    for port in _ports(wanted):
-        try:
-            server = Server((bind, port), credentials, on_channel=on_channel)
-        except (ConnectionLost, OSError):
-            continue
-        return server, (advertised, int(server.port))
-    raise StartError(
-        f"the driver can't listen at {bind}, port {wanted if wanted != '0' else 'any'}: set TFOS_SERVER_HOST to an "
-        "address of this machine that executors can reach, and TFOS_SERVER_PORT to a free port or a range of ports"
-    )
-
-
-def _ports(text: str) -> range:
-    low, _, high = text.partition("-")
+    given = os.environ.get("TFOS_SERVER_PORT")
+    wanted = port_range(given, "TFOS_SERVER_PORT") if given else port_range(ports)
     try:
-        return range(int(low), int(high or low) + 1)
-    except ValueError:
-        raise StartError(f"TFOS_SERVER_PORT={text!r}: expected a port or a range like 4000-4010") from None
+        server = Server((bind, wanted), credentials, on_channel=on_channel)
+    except OSError as error:
+        raise StartError(
+            f"the driver can't listen at {bind}, port {_shown(wanted)} ({error.strerror or error}): set "
+            "TFOS_SERVER_HOST to an address of this machine that executors can reach, and ports, or TFOS_SERVER_PORT, "
+            "to a free port or a range of ports"
+        ) from error
+    return server, (advertised, int(server.port))
+
+
+def _shown(ports: range) -> str:
+    return f"{ports[0]}-{ports[-1]}" if len(ports) > 1 else str(ports[0] or "any")

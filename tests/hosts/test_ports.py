@@ -1,0 +1,68 @@
+"""Firewalls: a cluster takes its ports from a range, and what is closed is named."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensorflowonspark as tfos
+from tests.support.programs import fit, small_frame
+
+_SPARK = {"spark.driver.port": "7301", "spark.driver.blockManager.port": "7302", "spark.blockManager.port": "7303"}
+
+
+@pytest.fixture
+def firewalls(cluster):
+    """A function that closes all ports of the hosts but Spark's and these."""
+
+    def close(ports):
+        master = cluster.master.rpartition(":")[2]
+        for host in cluster.hosts:
+            cluster.network.filter_ports(host, f"{ports}, {master}, 7301-7303")
+
+    yield close
+    for host in cluster.hosts:
+        cluster.network.filter_ports(host, None)
+
+
+def drive(spark, ports, **settings):
+    with tfos.Cluster(spark, fit, {"batch_size": 10}, num_workers=2, ports=ports, **settings) as nodes:
+        nodes.train(small_frame(spark, [40, 30, 50, 20]).repartition(4), timeout=120)
+        return [each.port for each in nodes.nodes], nodes.join()
+
+
+@pytest.mark.timeout(240)
+def test_a_cluster_needs_the_ports_of_its_range_alone(cluster, firewalls):
+    firewalls("7000-7020")
+    ports, results = cluster.run(drive, "7000-7020", settings=_SPARK)
+    assert all(7000 <= port <= 7020 for port in ports)
+    assert sorted(sum((each["seen"] for each in results.values()), [])) == list(range(140))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_closed_port_of_tensorflow_is_named(cluster, firewalls):
+    firewalls("7001-7020")
+
+    def waits_less(spark):
+        return drive(spark, "7000-7020", heartbeat_timeout=8.0)
+
+    with pytest.raises(tfos.NodeError) as caught:
+        cluster.run(waits_less, settings=_SPARK)
+    assert "at port 7000 of TensorFlow (no answer within 2 s)" in caught.value.reason
+    assert "tfos check --master" in caught.value.advice
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_check_of_the_cluster_names_ports_that_are_closed(cluster, firewalls):
+    firewalls("7000-7010")
+    options = [word for name, value in _SPARK.items() for word in ("--conf", f"{name}={value}")]
+    options += ["--conf", "spark.executor.memory=512m", "--master", cluster.master]
+    command = [Path(sys.executable).parent / "tfos", "check", *options, "--ports"]
+    for ports, closed in (("7000-7010", ""), ("7000-7011", "7011")):
+        driver = cluster.submit([*command, ports])
+        driver._process.wait()
+        lines = [line for line in driver.output.splitlines() if "it can't connect to" in line]
+        assert len(lines) == (6 if closed else 0), driver.output
+        assert all(f":{closed}, where another executor listens (no answer within 4 s)" in line for line in lines)
