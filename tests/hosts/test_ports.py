@@ -1,11 +1,9 @@
 """Firewalls: a cluster takes its ports from a range, and what is closed is named."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 import tensorflowonspark as tfos
+from tensorflowonspark.driver.executor_checks import closed_between
 from tests.support.programs import fit, small_frame
 
 _SPARK = {"spark.driver.port": "7301", "spark.driver.blockManager.port": "7302", "spark.blockManager.port": "7303"}
@@ -13,12 +11,13 @@ _SPARK = {"spark.driver.port": "7301", "spark.driver.blockManager.port": "7302",
 
 @pytest.fixture
 def firewalls(cluster):
-    """A function that closes all ports of the hosts but Spark's and these."""
+    """A function that closes all ports of the hosts but Spark's and these, and some others of the driver's host."""
 
-    def close(ports):
+    def close(ports, drivers=""):
         master = cluster.master.rpartition(":")[2]
         for host in cluster.hosts:
-            cluster.network.filter_ports(host, f"{ports}, {master}, 7301-7303")
+            own = drivers if drivers and host is cluster.hosts[0] else ports
+            cluster.network.filter_ports(host, f"{own}, {master}, 7301-7303")
 
     yield close
     for host in cluster.hosts:
@@ -42,7 +41,7 @@ def test_a_cluster_needs_the_ports_of_its_range_alone(cluster, firewalls):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_closed_port_of_tensorflow_is_named(cluster, firewalls):
-    firewalls("7001-7020")
+    firewalls("7001-7020", "7000-7020")
 
     def waits_less(spark):
         return drive(spark, "7000-7020", heartbeat_timeout=8.0)
@@ -53,16 +52,14 @@ def test_a_closed_port_of_tensorflow_is_named(cluster, firewalls):
     assert "tfos check --master" in caught.value.advice
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_check_of_the_cluster_names_ports_that_are_closed(cluster, firewalls):
     firewalls("7000-7010")
-    options = [word for name, value in _SPARK.items() for word in ("--conf", f"{name}={value}")]
-    options += ["--conf", "spark.executor.memory=512m", "--master", cluster.master]
-    command = [Path(sys.executable).parent / "tfos", "check", *options, "--ports"]
-    for ports, closed in (("7000-7010", ""), ("7000-7011", "7011")):
-        driver = cluster.submit([*command, ports])
-        driver._process.wait()
-        lines = [line for line in driver.output.splitlines() if "it can't connect to" in line]
-        assert len(lines) == (6 if closed else 0), driver.output
-        assert all(f":{closed}, where another executor listens (no answer within 4 s)" in line for line in lines)
+
+    def check(spark):
+        return [closed_between(spark, ports) for ports in ("7000-7010", "7000-7011")]
+
+    nothing, closed = cluster.run(check, settings={**_SPARK, "spark.cores.max": "3"})
+    assert nothing == []
+    assert len(closed) == 6
+    assert all(":7011, where another executor listens (no answer within 4 s)" in line for line in closed)

@@ -84,14 +84,19 @@ def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]
     ------
     SpecError
         If they have another form.
+    EnvironmentNotReady
+        If Spark can't run the tasks.
     """
     port_range(ports)
     slots = count_slots(spark.sparkContext)
     if slots < 2:  # noqa: PLR2004 - there is no other
         return []
-    with _shipped_by_value():
-        tasks = spark.sparkContext.parallelize(range(slots), slots).barrier()
-        rows = tasks.mapPartitions(partial(report_unreached, ports or "")).collect()
+    tasks = spark.sparkContext.parallelize(range(slots), slots).barrier()
+    try:
+        with _shipped_by_value():
+            rows = tasks.mapPartitions(partial(report_unreached, ports or "")).collect()
+    except Exception as error:
+        raise EnvironmentNotReady(_job_problem(error)) from error
     return [
         f"{own}: it can't connect to {address}, where another executor listens ({why}): nodes connect to each other; "
         "open the ports between the hosts in firewalls, those of ports=... or all (docs/network.md)"
