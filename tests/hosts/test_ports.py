@@ -4,6 +4,7 @@ import pytest
 
 import tensorflowonspark as tfos
 from tensorflowonspark.driver.executor_checks import closed_between
+from tensorflowonspark.driver.spark.resources import find_slots
 from tests.support.programs import fit, small_frame
 
 _SPARK = {"spark.driver.port": "7301", "spark.driver.blockManager.port": "7302", "spark.blockManager.port": "7303"}
@@ -57,6 +58,7 @@ def test_a_check_of_the_cluster_names_ports_that_are_closed(cluster, firewalls):
     firewalls("7000-7010")
 
     def check(spark):
+        find_slots(spark.sparkContext, 3, 3, 60.0, had=3)
         return [closed_between(spark, ports) for ports in ("7000-7010", "7000-7011")]
 
     nothing, closed = cluster.run(check, settings={**_SPARK, "spark.cores.max": "3"})
