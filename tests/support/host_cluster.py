@@ -23,6 +23,7 @@ from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
 import tests
+from tensorflowonspark.errors import ClusterError
 from tests.support import hosts, jvm
 from tests.support.paths import ROOT
 from tests.support.processes import ended, has_ended
@@ -221,7 +222,7 @@ def main(path):
         returned = function(spark, *arguments)
     except Exception as error:
         traceback.print_exc()
-        raised = error
+        raised = error if isinstance(error, (ClusterError, AssertionError)) else RuntimeError(traceback.format_exc())
     spark.stop()
     path.with_suffix(".result").write_bytes(cloudpickle.dumps((returned, raised)))
 
