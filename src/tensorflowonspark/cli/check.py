@@ -139,7 +139,7 @@ def _check_cluster(options: argparse.Namespace, report: CheckReport) -> None:
     from tensorflowonspark.cli.spark import start_session, stop_session, submit_arguments
     from tensorflowonspark.driver.executor_checks import closed_between, examine_executors, named_hosts, problems_of
     from tensorflowonspark.driver.spark.private_names import jvm_problems
-    from tensorflowonspark.driver.spark.resources import allocates_dynamically
+    from tensorflowonspark.driver.spark.resources import allocates_dynamically, is_local, unseen_executors
 
     with ThreadPoolExecutor(1) as background, ended_by_signals() as install:
         importing = background.submit(own_environment)  # takes as long as Spark's start
@@ -151,6 +151,8 @@ def _check_cluster(options: argparse.Namespace, report: CheckReport) -> None:
             context = spark.sparkContext
             report.settings = dict(context.getConf().getAll())
             report.lines.append(f"{'Spark':20}{spark.version} on {context.master}, {context.applicationId}")
+            if not is_local(context.master):
+                report.lines.append(f"{'not in the table':20}{unseen_executors(context)}")
             if allocates_dynamically(context):
                 report.lines.append(f"{'dynamic allocation':20}{_DYNAMIC}")
             report.problems += jvm_problems(spark)

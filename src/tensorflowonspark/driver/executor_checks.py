@@ -11,7 +11,13 @@ from tensorflowonspark.config import port_range
 from tensorflowonspark.driver.preflight import pyarrow_problem
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause
-from tensorflowonspark.driver.spark.resources import allocates_dynamically, count_slots, find_slots, listen
+from tensorflowonspark.driver.spark.resources import (
+    allocates_dynamically,
+    count_slots,
+    find_slots,
+    listen,
+    unseen_executors,
+)
 from tensorflowonspark.errors import EnvironmentNotReady, SlotsError
 from tensorflowonspark.task.environment import PACKAGES, ExecutorEnvironment, report_environment, report_unreached
 from tensorflowonspark.task.fabric import Fabric
@@ -119,7 +125,7 @@ def _slots(spark: "SparkSession") -> int:
             1,
             0,
             f"no executor has registered within {_EXECUTOR_SECONDS:.0f} s: look at the queue and the free resources of "
-            "the cluster manager (tfos run waits --start-timeout for them)",
+            f"the cluster manager (tfos run waits --start-timeout for them); {unseen_executors(context)}",
         ) from error
     finally:
         if asking:

@@ -31,6 +31,7 @@ __all__ = [
     "is_local",
     "listen",
     "most_slots",
+    "unseen_executors",
 ]
 
 _log = logging.getLogger(__name__)
@@ -229,23 +230,26 @@ class _Request:
         if self.is_local:
             return "ask for a larger master, as in local[4], or for fewer nodes"
         what = f"{self.progress(context)} within {waited:.0f} s"
+        return f"{what}: {self._remedy(context, awaited)}; {unseen_executors(context)}"
+
+    def _remedy(self, context: "SparkContext", awaited: bool) -> str:
         if awaited:
             where = {
                 "k8s": "see why pods are pending (kubectl describe pod -l spark-app-selector="
                 f"{context.applicationId}: an image that is pulled, a quota, no node with room)",
                 "yarn": f"see in YARN's resource manager whether the queue of {context.applicationId} has room",
             }.get(self.master[:4].rstrip(":"), "see in its UI whether it has free cores and memory")
-            return f"{what}: {where}; raise start_timeout if they need longer"
+            return f"{where}; raise start_timeout if they need longer"
         if self.dynamic:
             return (
-                f"{what}: raise spark.dynamicAllocation.maxExecutors or spark.executor.cores, lower spark.task.cpus, "
-                "or ask for fewer nodes"
+                "raise spark.dynamicAllocation.maxExecutors or spark.executor.cores, lower spark.task.cpus, or ask for "
+                "fewer nodes"
             )
         if not count_slots(context):
-            return f"{what}: see in its UI whether it has free cores and memory; raise start_timeout to wait longer"
+            return "see in its UI whether it has free cores and memory; raise start_timeout to wait longer"
         gpus = ", spark.executor.resource.gpu.amount" if self.gpus else ""
         return (
-            f"{what}: ask Spark for more executors or cores (spark.executor.instances, spark.executor.cores, "
+            f"ask Spark for more executors or cores (spark.executor.instances, spark.executor.cores, "
             f"spark.cores.max{gpus}), lower spark.task.cpus, or ask for fewer nodes"
         )
 
@@ -280,6 +284,12 @@ def _most_cores(context: "SparkContext") -> int:
         cores += change
         most = max(most, cores)
     return most
+
+
+def unseen_executors(context: "SparkContext") -> str:
+    """Return which executors an application never sees, as a text."""
+    host = context.getConf().get("spark.driver.host")
+    return f"executors that can't reach the driver at {host}, spark.driver.host, end as they start: their logs say so"
 
 
 def driver_host(context: "SparkContext") -> tuple[str, str]:
