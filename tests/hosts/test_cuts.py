@@ -44,7 +44,7 @@ def drive(spark, program):
 def cut_off(pair, seconds, drive, *arguments):
     """Start a driver's program, and cut the last host off for a time when it is ready; return it."""
     driver = pair.start(drive, *arguments)
-    driver.wait_for("ready")
+    driver.wait_for("ready", 200)
     pair.network.cut(pair.hosts[2])
     time.sleep(seconds)
     pair.network.heal(pair.hosts[2])
