@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,6 +21,7 @@ __all__ = [
     "RestartPolicy",
     "Role",
     "check_seconds",
+    "port_range",
     "tf_config",
 ]
 
@@ -288,6 +290,44 @@ def _check_port(name: str, port: object) -> None:
         raise SpecError(f"{name}={port!r}: expected {expected} from 0 (any free one) to {_LAST_PORT}")
 
 
+def port_range(ports: str | None = None, name: str = "ports") -> range:
+    """Return the ports at which a process of this host may listen; 0 is any free one.
+
+    Parameters
+    ----------
+    ports : str, optional
+        As ``"7000-7100"`` or ``"7000"``; by default the variable ``TFOS_PORTS``, or any.
+    name : str
+        The setting, for the error.
+
+    Raises
+    ------
+    SpecError
+        If it has another form.
+
+    Examples
+    --------
+    >>> port_range("7000-7100")
+    range(7000, 7101)
+    """
+    if not ports:
+        name, ports = "TFOS_PORTS", os.environ.get("TFOS_PORTS") or "0"
+    low, _, high = ports.partition("-")
+    try:
+        found = range(int(low), int(high or low) + 1)
+    except ValueError:
+        found = range(0)
+    if not found or found[0] < 0 or found[-1] > _LAST_PORT:
+        raise SpecError(f"{name}={ports!r}: expected a port, or the first and the last one, as '7000-7100'")
+    return found
+
+
+def _check_ports(name: str, ports: object) -> None:
+    if ports is not None and (not isinstance(ports, str) or not ports):
+        raise SpecError(f"{name}={ports!r}: expected a text as '7000-7100', or None")
+    port_range(ports)
+
+
 def _check_gpus(name: str, gpus: object) -> None:
     if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1):
         raise SpecError(f"{name}={gpus!r}: expected a whole number of GPUs from 1 on, or None")
@@ -396,6 +436,10 @@ class ClusterSettings:
         The network interface of each executor at which its nodes listen and reach each other: its name (``"ib0"``), a
         pattern (``"ib*"``), or a network that contains its address (``"10.1.0.0/16"``). Also for NCCL and gloo. By
         default the address under which Spark knows the executor. See docs/network.md.
+    ports : str, optional
+        The ports at which the driver and the nodes listen, TensorFlow's among them, as ``"7000-7100"``, where a
+        firewall has others closed. By default the variable ``TFOS_PORTS`` of each executor and of the driver, or any.
+        See docs/network.md.
 
     Raises
     ------
@@ -425,6 +469,7 @@ class ClusterSettings:
     tracking: Literal["auto", "none"] = "auto"
     gpus_per_node: Annotated[int | None, _check_gpus] = None
     network_interface: Annotated[str | None, _check_interface] = None
+    ports: Annotated[str | None, _check_ports] = None
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -44,6 +44,7 @@ class ClusterKeywords(TypedDict, total=False):
     tracking: Literal['auto', 'none']
     gpus_per_node: int | None
     network_interface: str | None
+    ports: str | None
 
 class RunKeywords(ClusterKeywords, total=False):
     """Those of `tensorflowonspark.driver.run.run`."""

@@ -28,23 +28,23 @@ def train(args, ctx):
         def on_train_batch_end(self, batch, logs=None):
             time.sleep(0.1)
             if batch == 10:
-                print("10 steps", flush=True)
+                print("ready", flush=True)
 
-    model.fit(ctx.dataset(8, features="x", label="y"), epochs=args["epochs"], verbose=0, callbacks=[Slow()])
+    model.fit(ctx.dataset(8, features="x", label="y"), epochs=2, verbose=0, callbacks=[Slow()])
     return [each.tolist() for each in model.get_weights()]
 
 
-def drive(spark, args, settings):
+def drive(spark, program):
     data = spark.range(400).selectExpr("array(id % 2, id % 3, id % 5, id % 7) as x", "float(id % 2) as y")
-    with tfos.Cluster(spark, train, args, num_workers=2, show="all", **settings) as cluster:
+    with tfos.Cluster(spark, program, num_workers=2, show="all") as cluster:
         cluster.train(data.repartition(4))
         return cluster.join()
 
 
-def cut_in_training(pair, seconds, **settings):
-    """Cut the last host off for a time while it trains; return the driver's program."""
-    driver = pair.start(drive, {"epochs": 2}, settings)
-    driver.wait_for("10 steps")
+def cut_off(pair, seconds, drive, *arguments):
+    """Start a driver's program, and cut the last host off for a time when it is ready; return it."""
+    driver = pair.start(drive, *arguments)
+    driver.wait_for("ready", 200)
     pair.network.cut(pair.hosts[2])
     time.sleep(seconds)
     pair.network.heal(pair.hosts[2])
@@ -53,17 +53,72 @@ def cut_in_training(pair, seconds, **settings):
 
 @pytest.mark.timeout(300)
 def test_a_training_in_step_outlives_a_cut_of_five_seconds(pair):
-    results = cut_in_training(pair, 5).result()
+    results = cut_off(pair, 5, drive, train).result()
     assert results["worker:0"] == results["worker:1"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_training_in_step_that_a_longer_cut_ends_names_the_host(pair):
-    driver = cut_in_training(pair, 22)
+    driver = cut_off(pair, 22, drive, train)
     with pytest.raises(tfos.NodeError) as caught:
         driver.result()
     text = str(caught.value).partition("\n\n")[0]
     assert "its TensorFlow has lost worker:" in text
     assert "which runs: the network between them was broken" in text
     assert "Restart your program" not in text
+
+
+def average(args, ctx):
+    import keras
+
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+
+    class Slow(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            time.sleep(0.1)
+            if batch == 10:
+                print("ready", flush=True)
+
+    rounds = tfos.keras.DiLoCo(every=4)
+    model.fit(ctx.dataset(8, features="x", label="y"), epochs=2, verbose=0, callbacks=[Slow(), rounds])
+    return rounds.rounds, [each.tolist() for each in model.get_weights()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_worker_that_is_cut_off_for_a_while_stays_in_its_rounds(pair):
+    driver = cut_off(pair, 15, drive, average)
+    results = driver.result()
+    assert len(results) == 2
+    assert results["worker:0"] == results["worker:1"]
+    assert "begins without" not in driver.output
+    assert "failed" not in driver.output
+
+
+def take(args, ctx):
+    return [int(each) for batch in ctx.batches(100, features=["id"]) for each in batch["id"]]
+
+
+def feed_slowly(spark):
+    def wait(batches):
+        for batch in batches:
+            time.sleep(0.5)
+            yield batch
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 50)
+    data = spark.range(0, 2000, 1, 4)
+    data = data.selectExpr("id", "array_repeat(id, 1000) as padding").mapInArrow(wait, "id long, padding array<long>")
+    with tfos.Cluster(spark, take, num_workers=2) as cluster:
+        print("ready", flush=True)
+        cluster.train(data)
+        return cluster.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_rows_count_once_that_are_fed_during_a_cut(pair):
+    results = cut_off(pair, 15, feed_slowly).result()
+    assert sorted(sum(results.values(), [])) == list(range(2000))

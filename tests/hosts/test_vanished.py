@@ -39,7 +39,7 @@ def drive(spark, args):
 def test_a_restart_does_not_use_the_host_that_has_vanished(cluster):
     """The driver is on a host of its own; of three workers' hosts one is spare."""
     driver = cluster.start(drive, {"checkpoints": str(cluster.shared / "checkpoints")}, seconds=300)
-    driver.wait_for("10 steps")
+    driver.wait_for("10 steps", 200)
     (placed,) = [line for line in driver.output.splitlines() if line.startswith("placed")]
     number = next(n for n, host in enumerate(cluster.hosts) if n and host.address in placed.split())
     gone = cluster.hosts[number]

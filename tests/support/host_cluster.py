@@ -23,6 +23,7 @@ from pyspark import cloudpickle as spark_cloudpickle
 from pyspark.sql import SparkSession
 
 import tests
+from tensorflowonspark.errors import ClusterError
 from tests.support import hosts, jvm
 from tests.support.paths import ROOT
 from tests.support.processes import ended, has_ended
@@ -57,10 +58,13 @@ class Driver:
             assert time.monotonic() < end, f"the driver has not written {text!r}: {self.output[-3000:]}"
             time.sleep(0.05)
 
+    def wait(self):
+        """Wait for its end; return its exit code."""
+        return self._process.wait()
+
     def result(self):
         """Wait for its end; return what the function returned, or raise what it raised."""
-        code = self._process.wait()
-        assert not code, f"the driver ended with code {code}: {self.output[-3000:]}"
+        assert not self.wait(), f"the driver ended with code {self._process.returncode}: {self.output[-3000:]}"
         returned, raised = cloudpickle.loads(self._path.with_suffix(".result").read_bytes())
         if raised is not None:
             raise raised
@@ -86,10 +90,9 @@ class HostCluster:
         self.network, self.hosts, self.shared, self.master = network, members, shared, master
         self._directory = directory
         self._numbers = count()
-        self._drivers = []
         self._own = {each.name: self._pids(each) for each in members}
 
-    def start(self, function, *arguments, host=None, settings=None, env=None, seconds=200):
+    def start(self, function, *arguments, host=None, settings=None, env=None, seconds=400):
         """Start a driver's program on a host, by default the first.
 
         Parameters
@@ -109,16 +112,17 @@ class HostCluster:
         options = {"spark.executor.extraJavaOptions": jvm.executor_options()} if jvm.executor_options() else {}
         options |= {**_SETTINGS, "spark.master": self.master, **(settings or {})}
         path.with_suffix(".program").write_bytes(cloudpickle.dumps((function, arguments, options)))
-        command = ["timeout", "-k", "10", seconds, sys.executable, "-m", "tests.support.host_cluster", path]
-        return self.submit(command, host, env, path)
+        command = [sys.executable, "-m", "tests.support.host_cluster", path]
+        return self.submit(command, host=host, env=env, seconds=seconds, path=path)
 
     def run(self, *arguments, **options):
         """Run a driver's program as `start` does; return what the function returns."""
         return self.start(*arguments, **options).result()
 
-    def submit(self, command, host=None, env=None, path=None):
+    def submit(self, command, *, host=None, env=None, seconds=400, path=None):
         """Start a command on a host, by default the first, with what drivers have in their environment."""
         path = path or self._directory / f"driver-{next(self._numbers)}"
+        command = ["timeout", "-k", "10", str(seconds), *map(str, command)]
         variables = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
         variables |= {"PYSPARK_PYTHON": sys.executable, "PYTHONUNBUFFERED": "1", "HOME": "/tmp", **(env or {})}
         with open(path.with_suffix(".log"), "wb") as log:
@@ -218,7 +222,7 @@ def main(path):
         returned = function(spark, *arguments)
     except Exception as error:
         traceback.print_exc()
-        raised = error
+        raised = error if isinstance(error, (ClusterError, AssertionError)) else RuntimeError(traceback.format_exc())
     spark.stop()
     path.with_suffix(".result").write_bytes(cloudpickle.dumps((returned, raised)))
 

@@ -57,6 +57,11 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="also what connects GPUs: InfiniBand, the limit of locked memory, and what NCCL chooses",
     )
+    parser.add_argument(
+        "--ports",
+        metavar="FIRST-LAST",
+        help="the ports of the nodes, as of tfos run --ports: each executor tries to connect to the others at these",
+    )
     try:
         from tensorflowonspark.cli.spark import add_spark_options
     except ModuleNotFoundError:  # which is reported; until it is there, the check is of this machine alone
@@ -130,9 +135,9 @@ def _names_spark(options: argparse.Namespace) -> bool:
 def _check_cluster(options: argparse.Namespace, report: CheckReport) -> None:
     """Add the executors to a report."""
     from tensorflowonspark.cli.spark import start_session, stop_session, submit_arguments
-    from tensorflowonspark.driver.executor_checks import examine_executors, named_hosts, problems_of
+    from tensorflowonspark.driver.executor_checks import closed_between, examine_executors, named_hosts, problems_of
     from tensorflowonspark.driver.spark.private_names import jvm_problems
-    from tensorflowonspark.driver.spark.resources import allocates_dynamically
+    from tensorflowonspark.driver.spark.resources import allocates_dynamically, is_local, unseen_executors
 
     with ThreadPoolExecutor(1) as background, ended_by_signals() as install:
         importing = background.submit(own_environment)  # takes as long as Spark's start
@@ -144,10 +149,14 @@ def _check_cluster(options: argparse.Namespace, report: CheckReport) -> None:
             context = spark.sparkContext
             report.settings = dict(context.getConf().getAll())
             report.lines.append(f"{'Spark':20}{spark.version} on {context.master}, {context.applicationId}")
+            if not is_local(context.master):
+                report.lines.append(f"{'not in the table':20}{unseen_executors(context)}")
             if allocates_dynamically(context):
                 report.lines.append(f"{'dynamic allocation':20}{_DYNAMIC}")
             report.problems += jvm_problems(spark)
             executors = examine_executors(spark, fabric=getattr(options, "gpu", False))
+            if not allocates_dynamically(context):
+                report.problems += closed_between(spark, getattr(options, "ports", None))
         except EnvironmentNotReady as error:
             report.problems.append(str(error))
             return

@@ -96,6 +96,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "metrics_port": {"metavar": "PORT"},
     "network_interface": {"metavar": "NAME|NETWORK"},
+    "ports": {"metavar": "FIRST-LAST"},
     "report": {"metavar": "FILE|URL"},
     "data": {"metavar": "TABLE|PATH", "help": "what ctx.dataset() reads: a table, or files"},
     "validation": {

@@ -163,7 +163,7 @@ class ClusterAttempt:
         self.backend.reserve_slots(self.slots_wanted(nodes, had))
         tls = self.backend.wants_tls() if self._config.tls is None else self._config.tls
         self.credentials = transport.new_credentials(tls=tls, patience=self._config.heartbeat_timeout)
-        self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve)
+        self._server, self.address = self.backend.listen(self.credentials, self.monitor.serve, self._config.ports)
         self._server.expect(_PEERS_PER_NODE * nodes)
         monitor = self.monitor
         restarts = self._config.attempt

@@ -7,12 +7,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tensorflowonspark import task
+from tensorflowonspark.config import port_range
 from tensorflowonspark.driver.preflight import pyarrow_problem
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.jobs import SparkJob, first_cause
-from tensorflowonspark.driver.spark.resources import allocates_dynamically, count_slots, find_slots, listen
+from tensorflowonspark.driver.spark.resources import (
+    allocates_dynamically,
+    count_slots,
+    find_slots,
+    listen,
+    unseen_executors,
+)
 from tensorflowonspark.errors import EnvironmentNotReady, SlotsError
-from tensorflowonspark.task.environment import PACKAGES, ExecutorEnvironment, report_environment
+from tensorflowonspark.task.environment import PACKAGES, ExecutorEnvironment, report_environment, report_unreached
 from tensorflowonspark.task.fabric import Fabric
 from tensorflowonspark.transport import new_credentials
 
@@ -67,6 +74,40 @@ def examine_executors(spark: "SparkSession", *, fabric: bool = False) -> list[Ex
     return sorted(found.values(), key=lambda each: (each.host, each.address))
 
 
+def closed_between(spark: "SparkSession", ports: str | None = None) -> list[str]:
+    """Return a line for each port of an executor to which another one can't connect.
+
+    Parameters
+    ----------
+    spark : SparkSession
+        A session that runs nothing else, without dynamic allocation.
+    ports : str, optional
+        As of `port_range`, whose first and last free ones are tried.
+
+    Raises
+    ------
+    SpecError
+        If they have another form.
+    EnvironmentNotReady
+        If Spark can't run the tasks.
+    """
+    port_range(ports)
+    slots = count_slots(spark.sparkContext)
+    if slots < 2:  # noqa: PLR2004 - there is no other
+        return []
+    tasks = spark.sparkContext.parallelize(range(slots), slots).barrier()
+    try:
+        with _shipped_by_value():
+            rows = tasks.mapPartitions(partial(report_unreached, ports or "")).collect()
+    except Exception as error:
+        raise EnvironmentNotReady(_job_problem(error)) from error
+    return [
+        f"{own}: it can't connect to {address}, where another executor listens ({why}): nodes connect to each other; "
+        "open the ports between the hosts in firewalls, those of ports=... or all (docs/network.md)"
+        for own, address, why in rows
+    ]
+
+
 def _slots(spark: "SparkSession") -> int:
     """Wait until there is an executor; return how many task slots there are."""
     context = spark.sparkContext
@@ -82,7 +123,7 @@ def _slots(spark: "SparkSession") -> int:
             1,
             0,
             f"no executor has registered within {_EXECUTOR_SECONDS:.0f} s: look at the queue and the free resources of "
-            "the cluster manager (tfos run waits --start-timeout for them)",
+            f"the cluster manager (tfos run waits --start-timeout for them); {unseen_executors(context)}",
         ) from error
     finally:
         if asking:

@@ -84,7 +84,7 @@ class Failures:
         """Return the failure that is most likely the root cause."""
         node, failed = min(self._failures, key=lambda each: each[1].kind.value)
         if failed.kind in _BETWEEN_NODES:
-            failed = _explain_network(node, failed, self._roster.nodes)
+            failed = explain_network(node, failed, self._roster.nodes)
         details = failed.reason, failed.advice, failed.traceback, failed.output, failed.kind.name.lower()
         return NodeError(str(node.role), node.host, *details, failed.exit_code)
 
@@ -132,7 +132,7 @@ def unanswered(peer: Node) -> Failed:
     return Failed(FailureKind.LOST, reason, _LOST_ADVICE)
 
 
-def _explain_network(node: Node, failed: Failed, nodes: Sequence[Node]) -> Failed:
+def explain_network(node: Node, failed: Failed, nodes: Sequence[Node]) -> Failed:
     """Return a failure with the nodes that can't reach each other in TensorFlow, if that is why it has failed."""
     closed = [
         f"{'it' if each is node else f'{each.role} on {each.host}'} can't reach {to.role} on {to.host} at port "

@@ -22,7 +22,7 @@ import wrapt
 
 from tensorflowonspark import storage
 from tensorflowonspark.bytecode import bytecode_problem
-from tensorflowonspark.config import Job, tf_config
+from tensorflowonspark.config import ClusterSpec, Job, tf_config
 from tensorflowonspark.errors import FailureKind, did_you_mean, error_text
 from tensorflowonspark.keras import hooks, rounds, training_events, workers
 from tensorflowonspark.keras.jax import cluster as jax_cluster
@@ -48,6 +48,7 @@ _PEER_ERRORS = {"UnavailableError", "AbortedError", "CancelledError", "DeadlineE
 # In the texts of errors of the same kind that JAX raises with several types.
 _PEER_TEXTS = re.compile(r"Gloo [\w -]+ failed|coordination service|CoordinationService|NCCL operation .* failed")
 
+_THREADS = "TF_NUM_INTEROP_THREADS"
 _RESULT_BYTES = MESSAGE_BYTES - (1 << 20)  # less than a megabyte surrounds the result in its message
 
 # Characters of a long traceback that are kept: from its beginning, and from its end with the error's text.
@@ -133,9 +134,24 @@ def configure_tensorflow(members: tuple[Member, ...], setup: NodeSetup) -> None:
     if member.gpus or setup.role.job is Job.PS:
         # A parameter server does not benefit from a GPU, but would allocate its memory.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpus)
+    if len(members) > 1:
+        _allow_waiting(setup.spec)
     hooks.install(setup.config.program, setup.config.heartbeat_timeout)
     share_oracle(setup.role, setup.spec, members, setup.config.program)
     hooks.keep_sources(setup.local_directory)
+
+
+def _allow_waiting(spec: ClusterSpec) -> None:
+    """Have TensorFlow run operations in two threads where it would take one, as on one processor.
+
+    A server runs a call in one of them, and the call waits for operations of its own.
+    """
+    given = os.environ.get(_THREADS, "")
+    if given == "1" and spec.num_ps:
+        _log.warning("%s=1 would have the servers of this cluster wait for ever: this node takes 2", _THREADS)
+    elif given or len(os.sched_getaffinity(0)) > 1:
+        return
+    os.environ[_THREADS] = "2"
 
 
 def run_program(

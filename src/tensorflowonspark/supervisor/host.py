@@ -1,5 +1,6 @@
 """The executor's host: its address, its local directories, and reserved ports."""
 
+import errno
 import os
 import socket
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ from ipaddress import ip_address, ip_network
 from itertools import pairwise
 
 import psutil
+
+from tensorflowonspark.config import port_range
 
 LOCAL_DIRECTORIES = "SPARK_LOCAL_DIRS"
 
@@ -121,7 +124,7 @@ def local_directory() -> str:
     return os.environ.get(LOCAL_DIRECTORIES, "").split(",")[0]
 
 
-def reserve_port(wanted: int = 0) -> socket.socket:
+def reserve_port(wanted: int = 0, ports: str | None = None) -> socket.socket:
     """Return a bound socket whose port no other user, and no search for a free port, can take.
 
     The socket does not listen. TensorFlow's server binds the same port beside it, since both ask for
@@ -132,11 +135,15 @@ def reserve_port(wanted: int = 0) -> socket.socket:
     ----------
     wanted : int
         The port; by default ``TENSORFLOW_PORT``, or else a free one.
+    ports : str, optional
+        Those from which a free one is taken, as of `port_range`.
 
     Raises
     ------
     OSError
-        If the wanted port is in use, for example by another node of this host.
+        If the wanted port is in use, for example by another node of this host, or no port is free.
+    SpecError
+        If the variable ``TFOS_PORTS`` is no range of ports.
 
     Examples
     --------
@@ -149,7 +156,24 @@ def reserve_port(wanted: int = 0) -> socket.socket:
         with socket.socket() as alone:  # two nodes of one user would share the port without an error
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             alone.bind(("", wanted))
-    return hold_port(wanted)
+        return hold_port(wanted)
+    allowed = port_range(ports)
+    for port in allowed:
+        with suppress(OSError):
+            return hold_port(port) if not port else _hold_alone(port)
+    raise OSError(errno.EADDRINUSE, f"no port of {allowed[0]} to {allowed[-1]} is free (ports)")
+
+
+def _hold_alone(port: int) -> socket.socket:
+    """Return what `hold_port` does, if no other socket of this user holds the port already."""
+    holder = socket.socket()
+    try:
+        holder.bind(("", port))
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except BaseException:
+        holder.close()
+        raise
+    return holder
 
 
 def hold_port(port: int) -> socket.socket:

@@ -92,11 +92,13 @@ class Supervisor:
     def run(self) -> None:
         """Run until the node has ended and everything is cleaned up."""
         try:
-            reservation = reserve_port(self._assignment.port)
+            reservation = reserve_port(self._assignment.port, self._assignment.config.ports)
         except (OSError, OverflowError, ValueError) as error:
             why = (isinstance(error, OSError) and error.strerror) or error
-            reason = f"it can't have port {self._assignment.port or os.environ.get('TENSORFLOW_PORT')} ({why})"
-            self._refuse(reason, "unset TENSORFLOW_PORT, or place one node per host")
+            port = self._assignment.port or os.environ.get("TENSORFLOW_PORT")
+            reason = f"it can't have {f'port {port}' if port else 'a port for TensorFlow'} ({why})"
+            advice = "unset TENSORFLOW_PORT, or place one node per host"
+            self._refuse(reason, advice if port else "a node needs two or three ports of its host: widen ports")
             return
         with reservation as self._port:
             try:
@@ -307,6 +309,7 @@ class Supervisor:
                 assignment.hadoop,
                 config.heartbeat_timeout,
                 self._send_driver,
+                config.ports,
             )
 
     # ---- probes

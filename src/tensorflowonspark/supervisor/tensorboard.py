@@ -6,10 +6,12 @@ the supervisor, or the reason of a failure.
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Thread
 
+from tensorflowonspark.config import port_range
 from tensorflowonspark.messages import Lines, TensorBoardUp
 from tensorflowonspark.processes import kill_group, parent_pipe, start
 
@@ -31,6 +33,8 @@ class TensorBoard:
         Seconds after which it is killed if this process is stopped.
     report : callable
         Called once, in a thread, with the message for the driver.
+    ports : str, optional
+        As of `port_range`.
     """
 
     def __init__(
@@ -41,14 +45,16 @@ class TensorBoard:
         hadoop: Mapping[str, str],
         orphan_timeout: float,
         report: Callable[[TensorBoardUp | Lines], None],
+        ports: str | None = None,
     ) -> None:
         self._process, self._pipe = start(
             "tensorflowonspark.supervisor.tensorboard", os.environ, orphan_timeout=orphan_timeout
         )
         self._report = report
-        Thread(target=self._talk, args=((log_directory, host, copies, dict(hadoop)),), daemon=True).start()
+        settings = log_directory, host, copies, dict(hadoop), ports
+        Thread(target=self._talk, args=(settings,), daemon=True).start()
 
-    def _talk(self, settings: tuple[str, str, str, dict[str, str]]) -> None:
+    def _talk(self, settings: tuple[str, str, str, dict[str, str], str | None]) -> None:
         with suppress(EOFError, OSError):
             self._pipe.send(settings)  # which the process reads once it is up
             url, problem = self._pipe.recv()
@@ -60,30 +66,38 @@ class TensorBoard:
         self._process.wait()
 
 
-def _serve(log_directory: str, host: str) -> str:
+def _serve(log_directory: str, host: str, ports: str | None) -> str:
     """Start TensorBoard in this process and return its URL.
 
-    The port is ``TENSORBOARD_PORT``, or by default a free one.
+    The port is ``TENSORBOARD_PORT``, or by default a free one of those of `port_range`.
     """
     from tensorboard import program
 
-    port = os.environ.get("TENSORBOARD_PORT", "0")
+    port = os.environ.get("TENSORBOARD_PORT") or str(_free_port(host, port_range(ports)))
     server = program.TensorBoard()
     server.configure(argv=["tensorboard", "--logdir", log_directory, "--host", host, "--port", port])
     return str(server.launch())
+
+
+def _free_port(host: str, ports: range) -> int:
+    for port in ports:
+        with suppress(OSError):
+            socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+            return port
+    raise OSError(f"no port of {ports[0]} to {ports[-1]} is free (ports)")
 
 
 def _main() -> None:
     from tensorflowonspark import storage  # which a supervisor does not need
 
     pipe = parent_pipe()
-    log_directory, host, copies, hadoop = pipe.recv()
+    log_directory, host, copies, hadoop, ports = pipe.recv()
     storage.use(hadoop)
     try:
         if not storage.is_local(storage.file_system(log_directory)[0]):  # TensorBoard reads local files only
             storage.DirectorySync(log_directory, copies)
             log_directory = copies
-        pipe.send((_serve(log_directory, host), ""))
+        pipe.send((_serve(log_directory, host, ports), ""))
         with suppress(EOFError):
             pipe.recv()  # until the supervisor ends
     except (Exception, SystemExit) as error:  # TensorBoard's own errors end the process

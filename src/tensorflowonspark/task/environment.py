@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,11 +24,12 @@ from typing import Any
 from tensorflowonspark.task.fabric import Fabric, find_fabric
 from tensorflowonspark.task.gpus import all_gpus
 
-__all__ = ["PACKAGES", "ExecutorEnvironment", "own_environment", "report_environment"]
+__all__ = ["PACKAGES", "ExecutorEnvironment", "own_environment", "report_environment", "report_unreached"]
 
 PACKAGES = ("tensorflowonspark", "tensorflow", "keras", "pyarrow", "numpy")
 _IMPORT_SECONDS = 180.0  # of TensorFlow on a busy host with a cold disk
 _CONNECT_SECONDS = 10.0
+_ANSWER_SECONDS, _MOST_AT_ONCE = 4.0, 64  # of other executors
 _HOLD_SECONDS = 1.0  # for which a task keeps its slot, so that Spark gives the others to the other tasks
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - its size is read
 # Prints a line for each module: a crash in the import of one leaves those before it known. Then prints one for each
@@ -169,6 +171,55 @@ def report_environment(
         else:
             yield key, own_environment(driver, len(assigned.addresses) if assigned else None, fabric=fabric)
         time.sleep(max(0.0, begin + _HOLD_SECONDS - time.monotonic()))
+
+
+def report_unreached(ports: str, _rows: Iterator[Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield, in a task of a barrier stage, this host, each address on another host that it can't reach, and why.
+
+    All tasks listen at the first and the last free one of some ports, and one task of each host connects to the others.
+
+    Parameters
+    ----------
+    ports : str
+        As of `port_range`; empty for the executor's own, or any.
+    """
+    from pyspark import BarrierTaskContext
+
+    task = BarrierTaskContext.get()
+    hosts = [info.address.rpartition(":")[0].strip("[]") for info in task.getTaskInfos()]
+    own = hosts[task.partitionId()]
+    listening = _listen(ports or os.environ.get("TFOS_PORTS") or "0", ":" in own)
+    opened = task.allGather(" ".join(str(each.getsockname()[1]) for each in listening))
+    first = {host: number for number, host in reversed(list(enumerate(hosts)))}
+    others = [(host, int(port)) for host, number in first.items() if host != own for port in opened[number].split()]
+    if first[own] == task.partitionId() and others:
+        with ThreadPoolExecutor(min(_MOST_AT_ONCE, len(others))) as pool:
+            reasons = list(pool.map(_why_unreached, others))
+        yield from ((own, f"{host}:{port}", why) for (host, port), why in zip(others, reasons, strict=True) if why)
+    task.barrier()
+    for each in listening:
+        each.close()
+
+
+def _listen(ports: str, ipv6: bool) -> list[socket.socket]:
+    """Listen at the first and the last of some ports that is free."""
+    low, _, high = ports.partition("-")
+    wanted = range(int(low), int(high or low) + 1)
+    family, listening = socket.AF_INET6 if ipv6 else socket.AF_INET, []
+    for order in (wanted, wanted[::-1]):
+        for port in order:
+            with suppress(OSError):
+                listening.append(socket.create_server(("", port), family=family))
+                break
+    return listening
+
+
+def _why_unreached(address: tuple[str, int]) -> str:
+    try:
+        socket.create_connection(address, timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        return error.strerror or f"no answer within {_ANSWER_SECONDS:g} s"
+    return ""
 
 
 def _imported() -> tuple[dict[str, str], dict[str, str], list[str], str]:

@@ -73,8 +73,8 @@ class Server:
 
     Parameters
     ----------
-    address : str or (str, int)
-        Path, or host and port; port 0 selects a free one.
+    address : str or (str, int or range)
+        Path, or host and port; port 0 selects a free one, and a range the first one of it that is free.
     credentials : Credentials
         Those that a peer must have.
     identity : str
@@ -100,7 +100,7 @@ class Server:
 
     def __init__(
         self,
-        address: str | tuple[str, int],
+        address: str | tuple[str, int | range],
         credentials: Credentials,
         *,
         identity: str = "",
@@ -293,19 +293,23 @@ def _text_for_peer(error: Exception) -> str:
     return text
 
 
-def _listen(address: str | tuple[str, int]) -> socket.socket:
+def _listen(address: str | tuple[str, int | range]) -> socket.socket:
     """Return a socket that listens at a path, or at the first address of a host name that can be bound."""
     if isinstance(address, str):
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(address)
         listener.listen(_BACKLOG)
         return listener
-    problem = OSError(f"no address of {address[0]}")
-    for family, _, _, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
-        try:
-            return socket.create_server(place[:2], family=family, backlog=_BACKLOG)
-        except OSError as error:
-            problem = error
+    host, ports = address
+    problem = OSError(f"no address of {host}")
+    for port in ports if isinstance(ports, range) else (ports,):
+        for family, _, _, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                return socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+            except OSError as error:
+                problem = error
+    if isinstance(ports, range) and len(ports) > 1:
+        problem = OSError(problem.errno, f"no port of {ports[0]} to {ports[-1]} is free at {host} ({problem})")
     raise problem
 
 

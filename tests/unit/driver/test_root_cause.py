@@ -1,14 +1,16 @@
-"""Which node hangs, by what each is at: one that waits for another that works does not."""
+"""Which node hangs, by what each is at, and which hosts can't reach each other."""
 
 import time
 
 import pytest
 
 from tensorflowonspark.config import ClusterSpec, Job, Role
+from tensorflowonspark.driver.failures import explain_network
 from tensorflowonspark.driver.hangs import find_hung
 from tensorflowonspark.driver.nodes import Node, Roster
+from tensorflowonspark.errors import FailureKind
 from tensorflowonspark.feed_messages import FIRST_FILE_FEED, FeedComplete, SplitManifest
-from tensorflowonspark.messages import Idle, NodeStatus, WaitsFor
+from tensorflowonspark.messages import Failed, Idle, Member, NodeStatus, WaitsFor
 
 BUSY, RETURNED = "busy", "returned"
 
@@ -103,3 +105,32 @@ def test_one_that_trains_with_nobody_waits_for_nobody():
     assert "has not answered for 30 s" in failure.reason
     server.idle = IN_TENSORFLOW
     assert find_hung([*workers, server], workers, feed=None) is None
+
+
+HUNG = Failed(FailureKind.HUNG, "it waits")
+LOST_TASK = (
+    "UnavailableError: Collective ops is aborted by: /job:worker/replica:0/task:2 heartbeat timeout\n"
+    "The error could be from a previous operation. Restart your program to reset."
+)
+UNAVAILABLE = Failed(FailureKind.PEER_LOST, "its program raised UnavailableError: Collective ops", traceback=LOST_TASK)
+
+
+@pytest.mark.parametrize(
+    ("failed", "unreached", "reason"),
+    [
+        (HUNG, {}, "it waits"),
+        (HUNG, {0: {2}}, "it can't reach worker:2 on h2 at port 2222 of TensorFlow (refused)"),
+        (HUNG, {1: {2}}, "worker:1 on h1 can't reach worker:2 on h2 at port 2222 of TensorFlow (refused)"),
+        (HUNG, {0: {2}, 1: {2}, 2: {2}}, "it waits"),  # nobody listens there yet
+        (UNAVAILABLE, {0: {1}}, "it can't reach worker:1 on h1 at port 2222 of TensorFlow (refused)"),
+        (UNAVAILABLE, {}, "its TensorFlow has lost worker:2 on h2, which runs: the network between them was broken"),
+    ],
+)
+def test_of_those_that_can_not_reach_each_other(failed, unreached, reason):
+    nodes = [Node(number, Role(Job.WORKER, number)) for number in range(3)]
+    for node in nodes:
+        node.member = Member(node.number, node.role, f"h{node.number}", 2222)
+        node.unreached = {f"h{number}:2222": "refused" for number in unreached.get(node.number, ())}
+    found = explain_network(nodes[0], failed, nodes)
+    assert found.reason == reason
+    assert (found.kind, found.traceback) == (failed.kind, failed.traceback)

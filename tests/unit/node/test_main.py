@@ -1,14 +1,16 @@
-"""What a node reports of its program's failure."""
+"""What a node reports of its program's failure, and TensorFlow's threads."""
 
+import os
 import re
 
 import pytest
 import tensorflow as tf
 
+from tensorflowonspark.config import ClusterSpec
 from tensorflowonspark.node.context import Context
 from tensorflowonspark.node.feed.feed import Feed
 from tensorflowonspark.node.feed.selection import FeatureOptions, Selection
-from tensorflowonspark.node.main import _advice, _summary
+from tensorflowonspark.node.main import _THREADS, _advice, _allow_waiting, _summary
 from tests.unit.node.test_selection import contents_of
 
 _OF_A_GENERATOR = """Graph execution error:
@@ -69,3 +71,20 @@ def test_columns_of_strings_that_no_loss_takes_are_named():
     with pytest.raises(tf.errors.UnimplementedError) as caught:
         tf.function(lambda y: tf.cast(y, tf.float32))(tf.constant(["rose"]))
     assert re.search(r"'kind_of_flower'.* hold strings, .*StringIndexer", _advice(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("processors", "given", "num_ps", "threads"),
+    [(1, None, 1, "2"), (1, None, 0, "2"), (1, "1", 1, "2"), (1, "1", 0, "1"), (1, "4", 1, "4"), (2, None, 1, None)],
+)
+def test_a_server_of_tensorflow_has_a_thread_beside_one_that_waits(monkeypatch, processors, given, num_ps, threads):
+    had = os.sched_getaffinity(0)
+    monkeypatch.setenv(_THREADS, given or "")
+    if given is None:
+        monkeypatch.delenv(_THREADS)
+    os.sched_setaffinity(0, sorted(had)[:processors])
+    try:
+        _allow_waiting(ClusterSpec(num_workers=2, num_ps=num_ps))
+        assert os.environ.get(_THREADS) == threads
+    finally:
+        os.sched_setaffinity(0, had)

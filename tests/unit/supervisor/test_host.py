@@ -51,9 +51,23 @@ def test_a_port_that_can_not_be_had_is_reported(monkeypatch, wanted, why):
         port = wanted or str(other.getsockname()[1])
         monkeypatch.setenv("TENSORFLOW_PORT", port)
         task, supervisor = Pipe()
-        Supervisor(SimpleNamespace(role=Role(Job.WORKER, 0), port=0), supervisor).run()
+        assignment = SimpleNamespace(role=Role(Job.WORKER, 0), port=0, config=SimpleNamespace(ports=None))
+        Supervisor(assignment, supervisor).run()
     word = task.recv()
     assert word.kind is FailureKind.LOST
     assert f"it can't have port {port} (" in word.reason
     assert why in word.reason
     assert word.advice.startswith("unset TENSORFLOW_PORT")
+
+
+def test_a_port_is_taken_from_a_range(monkeypatch):
+    with socket.create_server(("", 0)) as taken:
+        first = taken.getsockname()[1]
+        ports = f"{first}-{first + 20}"
+        with reserve_port(ports=ports) as one:
+            monkeypatch.setenv("TFOS_PORTS", ports)
+            with reserve_port() as two:  # two nodes of one user do not share one
+                found = [each.getsockname()[1] for each in (one, two)]
+        assert first < found[0] < found[1] <= first + 20
+        with pytest.raises(OSError, match=rf"no port of {first} to {first} is free \(ports\)"):
+            reserve_port(ports=str(first))

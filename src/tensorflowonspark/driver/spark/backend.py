@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensorflowonspark.columns import map_in_arrow
+from tensorflowonspark.config import port_range
 from tensorflowonspark.driver.spark.batch_rdd import BatchRDD
 from tensorflowonspark.driver.spark.dynamic import occupy_slots
 from tensorflowonspark.driver.spark.gpus import gpu_profile
@@ -119,10 +120,12 @@ class Backend:
         """Return the driver's address as others reach it, and the one that it listens at."""
         return "127.0.0.1", "127.0.0.1"
 
-    def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
+    def listen(
+        self, credentials: Credentials, on_channel: ChannelHandler, ports: str | None
+    ) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that nodes call."""
         advertised, bind = self.driver_host()
-        server = Server((bind, 0), credentials, on_channel=on_channel)
+        server = Server((bind, port_range(ports)), credentials, on_channel=on_channel)
         return server, (advertised, int(server.port))
 
     def place(self, plan: LaunchPlan, data: "DataFrame | None", on_end: Callable[[], None]) -> Stage:
@@ -327,10 +330,12 @@ class SparkBackend(Backend):
         """Return the driver's address as others reach it, and the one that it listens at."""
         return driver_host(self._spark.sparkContext)
 
-    def listen(self, credentials: Credentials, on_channel: ChannelHandler) -> tuple[Server, tuple[str, int]]:
+    def listen(
+        self, credentials: Credentials, on_channel: ChannelHandler, ports: str | None
+    ) -> tuple[Server, tuple[str, int]]:
         """Start the driver's server; return it with the address that executors call."""
         try:
-            return listen(self._spark.sparkContext, credentials, on_channel)
+            return listen(self._spark.sparkContext, credentials, on_channel, ports)
         except BaseException:
             self._free_slots()
             raise

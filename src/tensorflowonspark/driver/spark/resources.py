@@ -13,9 +13,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tensorflowonspark.config import port_range
 from tensorflowonspark.driver.spark.private_names import DYNAMIC, SLOTS, explained
 from tensorflowonspark.errors import SlotsError, StartError
-from tensorflowonspark.transport import ChannelHandler, ConnectionLost, Credentials, Server
+from tensorflowonspark.transport import ChannelHandler, Credentials, Server
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -217,23 +218,26 @@ class _Request:
         if self.is_local:
             return "ask for a larger master, as in local[4], or for fewer nodes"
         what = f"{self.progress(context)} within {waited:.0f} s"
+        return f"{what}: {self._remedy(context, awaited)}; {unseen_executors(context)}"
+
+    def _remedy(self, context: "SparkContext", awaited: bool) -> str:
         if awaited:
             where = {
                 "k8s": "see why pods are pending (kubectl describe pod -l spark-app-selector="
                 f"{context.applicationId}: an image that is pulled, a quota, no node with room)",
                 "yarn": f"see in YARN's resource manager whether the queue of {context.applicationId} has room",
             }.get(self.master[:4].rstrip(":"), "see in its UI whether it has free cores and memory")
-            return f"{what}: {where}; raise start_timeout if they need longer"
+            return f"{where}; raise start_timeout if they need longer"
         if self.dynamic:
             return (
-                f"{what}: raise spark.dynamicAllocation.maxExecutors or spark.executor.cores, lower spark.task.cpus, "
-                "or ask for fewer nodes"
+                "raise spark.dynamicAllocation.maxExecutors or spark.executor.cores, lower spark.task.cpus, or ask for "
+                "fewer nodes"
             )
         if not count_slots(context):
-            return f"{what}: see in its UI whether it has free cores and memory; raise start_timeout to wait longer"
+            return "see in its UI whether it has free cores and memory; raise start_timeout to wait longer"
         gpus = ", spark.executor.resource.gpu.amount" if self.gpus else ""
         return (
-            f"{what}: ask Spark for more executors or cores (spark.executor.instances, spark.executor.cores, "
+            f"ask Spark for more executors or cores (spark.executor.instances, spark.executor.cores, "
             f"spark.cores.max{gpus}), lower spark.task.cpus, or ask for fewer nodes"
         )
 
@@ -270,6 +274,12 @@ def _most_cores(context: "SparkContext") -> int:
     return most
 
 
+def unseen_executors(context: "SparkContext") -> str:
+    """Return which executors an application never sees, as a text."""
+    host = context.getConf().get("spark.driver.host")
+    return f"executors that can't reach the driver at {host}, spark.driver.host, end as they start: their logs say so"
+
+
 def driver_host(context: "SparkContext") -> tuple[str, str]:
     """Return the address at which executors reach the driver, and the one at which it listens.
 
@@ -282,29 +292,26 @@ def driver_host(context: "SparkContext") -> tuple[str, str]:
 
 
 def listen(
-    context: "SparkContext", credentials: Credentials, on_channel: ChannelHandler
+    context: "SparkContext", credentials: Credentials, on_channel: ChannelHandler, ports: str | None = None
 ) -> tuple[Server, tuple[str, int]]:
     """Start the driver's server; return it with the address at which executors reach it.
 
-    The address is that of `driver_host`; ``TFOS_SERVER_PORT`` sets the port, or a range like ``4000-4010``.
+    The address is that of `driver_host`. The port is one of `ports`, as of `port_range`; ``TFOS_SERVER_PORT``, a port
+    or a range, overrides them.
     """
     advertised, bind = driver_host(context)
-    wanted = os.environ.get("TFOS_SERVER_PORT", "0")
-    for port in _ports(wanted):
-        try:
-            server = Server((bind, port), credentials, on_channel=on_channel)
-        except (ConnectionLost, OSError):
-            continue
-        return server, (advertised, int(server.port))
-    raise StartError(
-        f"the driver can't listen at {bind}, port {wanted if wanted != '0' else 'any'}: set TFOS_SERVER_HOST to an "
-        "address of this machine that executors can reach, and TFOS_SERVER_PORT to a free port or a range of ports"
-    )
-
-
-def _ports(text: str) -> range:
-    low, _, high = text.partition("-")
+    given = os.environ.get("TFOS_SERVER_PORT")
+    wanted = port_range(given, "TFOS_SERVER_PORT") if given else port_range(ports)
     try:
-        return range(int(low), int(high or low) + 1)
-    except ValueError:
-        raise StartError(f"TFOS_SERVER_PORT={text!r}: expected a port or a range like 4000-4010") from None
+        server = Server((bind, wanted), credentials, on_channel=on_channel)
+    except OSError as error:
+        raise StartError(
+            f"the driver can't listen at {bind}, port {_shown(wanted)} ({error.strerror or error}): set "
+            "TFOS_SERVER_HOST to an address of this machine that executors can reach, and ports, or TFOS_SERVER_PORT, "
+            "to a free port or a range of ports"
+        ) from error
+    return server, (advertised, int(server.port))
+
+
+def _shown(ports: range) -> str:
+    return f"{ports[0]}-{ports[-1]}" if len(ports) > 1 else str(ports[0] or "any")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tensorflowonspark import transport
+from tensorflowonspark.config import port_range
 from tensorflowonspark.errors import FeedError
 from tensorflowonspark.feed_messages import InferenceHeader, PartHeader
 from tensorflowonspark.messages import NodeReady
@@ -49,7 +50,7 @@ class FeedServer:
             on_exchange=self._infer,
         )
         self._local = serve(transport.short_path(Path(setup.feed_socket)))
-        self._remote = serve((setup.host, 0))
+        self._remote = serve((setup.host, port_range(setup.config.ports)))
         self.ready = NodeReady(setup.feed_socket, self._remote.port, setup.identity, place())
 
     def _store(self, header: PartHeader, schema: pa.Schema, items: Iterator[pa.RecordBatch | transport.Mapped]) -> int:

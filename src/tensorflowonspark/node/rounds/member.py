@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tensorflowonspark import transport
+from tensorflowonspark.config import port_range
 from tensorflowonspark.errors import ClusterError
 from tensorflowonspark.keras.rounds import (
     NOTHING_SHARED,
@@ -246,7 +247,7 @@ class RoundMember:
             setup = self._setup
             self._credentials = replace(setup.credentials, patience=settings.timeout)
             self._server = transport.Server(
-                (setup.host, 0),
+                (setup.host, port_range(setup.config.ports)),
                 self._credentials,
                 identity=setup.identity,
                 on_exchange=self._serve,

@@ -1,0 +1,98 @@
+"""Faults of hosts, and of the network between them, while a cluster is fed and trains."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+import tensorflowonspark as tfos
+from tests.support.programs import read, wait_for
+
+ROWS, PARTITIONS = 1200, 12
+
+
+def _slow_rows(spark, begun, seconds):
+    """Return rows whose partitions take a while to compute, and note the first one's beginning."""
+
+    def slowly(batches):
+        begun.touch()
+        time.sleep(seconds)
+        yield from batches
+
+    return spark.range(0, ROWS, 1, PARTITIONS).mapInArrow(slowly, "id long")
+
+
+def _feed(spark, shared, seconds=1.5):
+    """Feed three nodes for some seconds; return the ids that they have read."""
+    with tfos.Cluster(spark, read, {}, num_workers=3) as cluster:
+        cluster.train(_slow_rows(spark, Path(shared, "begun"), seconds), timeout=200)
+        return sorted(row for feeds in cluster.join().values() for row in feeds[0][0])
+
+
+@pytest.fixture
+def begun(cluster):
+    path = cluster.shared / "begun"
+    path.unlink(missing_ok=True)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(450)
+def test_a_cut_of_some_seconds_costs_no_row(cluster, begun):
+    driver = cluster.start(_feed, cluster.shared)
+    wait_for(begun.exists, 300)
+    cluster.network.cut(cluster.hosts[2])
+    time.sleep(3)
+    cluster.network.heal(cluster.hosts[2])
+    assert driver.result() == list(range(ROWS))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(450)
+def test_a_slow_link_that_loses_packets_costs_no_row(cluster, begun):
+    cluster.network.shape(cluster.hosts[2], loss=0.02, megabits=20)
+    try:
+        assert cluster.run(_feed, cluster.shared, 0) == list(range(ROWS))
+    finally:
+        cluster.network.shape(cluster.hosts[2])
+
+
+@pytest.mark.timeout(450)
+def test_a_closed_port_of_the_driver_is_named_with_the_host(cluster):
+    driver, ports = cluster.hosts[0], (25100, 25101, 25102)
+
+    def drive(spark):
+        with pytest.raises(tfos.ClusterError) as caught:
+            tfos.run(spark, lambda ctx: ctx.host, num_workers=3, start_timeout=60)
+        return str(caught.value)
+
+    settings = dict(zip(("spark.driver.port", "spark.driver.blockManager.port"), map(str, ports), strict=False))
+    master = cluster.master.rpartition(":")[2]
+    cluster.network.filter_ports(driver, f"{master}, {ports[0]}, {ports[1]}")
+    try:
+        text = cluster.run(drive, settings=settings, env={"TFOS_SERVER_PORT": str(ports[2])})
+    finally:
+        cluster.network.filter_ports(driver, None)
+    assert f"can't reach the driver at {driver.name}:{ports[2]}" in text
+    assert any(each.address in text for each in cluster.hosts[1:])
+
+
+@pytest.mark.timeout(450)
+def test_a_host_that_vanishes_is_named(cluster, begun):
+    def drive(spark, shared):
+        begin = time.monotonic()
+        with pytest.raises(tfos.NodeError) as caught:
+            _feed(spark, shared, 60)
+        return str(caught.value), begin
+
+    started = cluster.start(drive, cluster.shared)
+    wait_for(begun.exists, 300)
+    gone = cluster.hosts[2]
+    begin = time.monotonic()
+    cluster.network.kill(gone)
+    try:
+        text, _ = started.result()
+    finally:
+        cluster.revive(2)
+    print(time.monotonic() - begin, text)
+    assert gone.address in text
