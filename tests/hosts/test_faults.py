@@ -63,7 +63,7 @@ def test_a_closed_port_of_the_driver_is_named_with_the_host(cluster):
 
     def drive(spark):
         with pytest.raises(tfos.ClusterError) as caught:
-            tfos.run(spark, lambda ctx: ctx.host, num_workers=3, start_timeout=60)
+            tfos.run(spark, lambda ctx: ctx.host, num_workers=3, start_timeout=200)
         return str(caught.value)
 
     settings = dict(zip(("spark.driver.port", "spark.driver.blockManager.port"), map(str, ports), strict=False))

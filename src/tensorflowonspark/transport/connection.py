@@ -272,7 +272,7 @@ def is_listening(address: str) -> bool:
     """Return whether a process listens at an address, as in ``"host:port"``."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_LISTENING_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENING_SECONDS).close()
     except OSError:
         return False
     return True
