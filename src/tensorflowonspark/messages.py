@@ -41,8 +41,8 @@ class Member:
 
     @property
     def address(self) -> str:
-        """Return ``host:port`` of the node's TensorFlow server."""
-        return f"{self.host}:{self.port}"
+        """Return ``host:port`` of the node's TensorFlow server, an address of IPv6 in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)

@@ -58,41 +58,18 @@ def test_a_slow_link_that_loses_packets_costs_no_row(cluster, begun):
 
 
 @pytest.mark.timeout(450)
-def test_a_closed_port_of_the_driver_is_named_with_the_host(cluster):
-    driver, ports = cluster.hosts[0], (25100, 25101, 25102)
-
-    def drive(spark):
-        with pytest.raises(tfos.ClusterError) as caught:
-            tfos.run(spark, lambda ctx: ctx.host, num_workers=3, start_timeout=60)
-        return str(caught.value)
-
-    settings = dict(zip(("spark.driver.port", "spark.driver.blockManager.port"), map(str, ports), strict=False))
-    master = cluster.master.rpartition(":")[2]
-    cluster.network.filter_ports(driver, f"{master}, {ports[0]}, {ports[1]}")
-    try:
-        text = cluster.run(drive, settings=settings, env={"TFOS_SERVER_PORT": str(ports[2])})
-    finally:
-        cluster.network.filter_ports(driver, None)
-    assert f"can't reach the driver at {driver.name}:{ports[2]}" in text
-    assert any(each.address in text for each in cluster.hosts[1:])
-
-
-@pytest.mark.timeout(450)
 def test_a_host_that_vanishes_is_named(cluster, begun):
     def drive(spark, shared):
-        begin = time.monotonic()
         with pytest.raises(tfos.NodeError) as caught:
             _feed(spark, shared, 60)
-        return str(caught.value), begin
+        return str(caught.value)
 
     started = cluster.start(drive, cluster.shared)
     wait_for(begun.exists, 300)
     gone = cluster.hosts[2]
-    begin = time.monotonic()
     cluster.network.kill(gone)
     try:
-        text, _ = started.result()
+        text = started.result()
     finally:
         cluster.revive(2)
-    print(time.monotonic() - begin, text)
     assert gone.address in text

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 import pytest
 
 import tensorflowonspark as tfos
-from tests.support.host_cluster import host_cluster
 from tests.support.programs import read, small_frame
 
 OWN = "{address} {name}"
@@ -58,16 +57,3 @@ def test_a_driver_whose_name_leads_nowhere_is_named(cluster):
         text = cluster.run(drive)
     assert "the Spark application has 1" in text
     assert "executors that can't reach the driver at one, spark.driver.host, end as they start" in text
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(450)
-def test_hosts_that_have_addresses_of_ipv6_alone_train(tmp_path, monkeypatch):
-    prefer = "-Djava.net.preferIPv6Addresses=true"
-    monkeypatch.setenv("SPARK_DAEMON_JAVA_OPTS", prefer)
-    settings = {f"spark.{each}.extraJavaOptions": prefer for each in ("driver", "executor")}
-    with host_cluster(tmp_path, ipv6=True) as cluster:
-        hosts, rows = cluster.run(_feed, settings=settings, env={"SPARK_SUBMIT_OPTS": prefer})
-        assert sorted(each.strip("[]") for each in hosts) == [each.address for each in cluster.hosts]
-        assert rows == list(range(140))
-        assert not cluster.left()

@@ -220,7 +220,7 @@ def main(path):
     spark = builder.getOrCreate()
     try:
         returned = function(spark, *arguments)
-    except Exception as error:
+    except BaseException as error:  # pytest's own are none of Exception
         traceback.print_exc()
         raised = error if isinstance(error, (ClusterError, AssertionError)) else RuntimeError(traceback.format_exc())
     spark.stop()

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from tensorflowonspark import feed_messages, messages
+from tensorflowonspark.config import Job, Role
 from tensorflowonspark.driver.monitor import Monitor
-from tensorflowonspark.messages import READ_BY_SUPERVISORS, Reply, ToDriver, ToNode, ToSupervisor
+from tensorflowonspark.messages import READ_BY_SUPERVISORS, Member, Reply, ToDriver, ToNode, ToSupervisor
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.supervisor.supervisor import Supervisor
 from tensorflowonspark.terminal import CONSOLE
@@ -130,3 +131,8 @@ def test_a_supervisor_logs_what_it_can_not_forward(supervisor, source, message, 
     assert CONSOLE.drain()
     assert supervisor._outbox.received == supervisor._node.received == []
     assert caplog.messages == [f"the {source} sent a {type(message).__name__}, which has no receiver"]
+
+
+@pytest.mark.parametrize(("host", "address"), [("10.0.0.7", "10.0.0.7:5"), ("h1", "h1:5"), ("fd77::2", "[fd77::2]:5")])
+def test_the_address_of_a_node_is_one_that_tensorflow_reads(host, address):
+    assert Member(0, Role(Job.WORKER, 0), host, 5).address == address

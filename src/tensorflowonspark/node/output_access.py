@@ -21,6 +21,7 @@ class OutputAccess:
 
     role: Role
     spec: ClusterSpec
+    host: str
     scratch: str
     working_dir: str
     default_fs: str
@@ -118,7 +119,7 @@ class OutputAccess:
         True
         """
         position = ResumePosition(self._feeds, self._link, len(self.spec.trainers))
-        return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role), position)
+        return Checkpoints(directory, keep, self.scratch, self.is_chief, str(self.role), position, self.host)
 
     def log_directory(self, path: str) -> str:
         """Return a directory of this machine for TensorBoard's logs, which are copied to `path` as they grow.

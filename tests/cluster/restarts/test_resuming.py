@@ -246,7 +246,10 @@ def test_a_node_that_is_killed_while_it_uploads_leaves_the_one_before(spark, tmp
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        ("dense", "worker:1 does not see the chief's checkpoint in .*: hosts have different directories of that name"),
+        (
+            "dense",
+            r"worker:1 on \S+ does not see the chief's checkpoint in .*: hosts have different directories of that name",
+        ),
         ("sharded", "the chief does not see what worker:1 has written in .*: hosts have different directories"),
     ],
 )

@@ -20,6 +20,7 @@ def context(tmp_path, **settings):
     [
         ({}, None, ("localhost", "localhost")),
         ({"spark_driver_host": "a"}, None, ("a", "a")),
+        ({"spark_driver_host": "[fd77::2]"}, None, ("fd77::2", "fd77::2")),
         ({"spark_driver_host": "a", "spark_driver_bindAddress": "b"}, None, ("a", "b")),
         ({"spark_driver_host": "a", "spark_driver_bindAddress": "b"}, "c", ("c", "c")),
     ],

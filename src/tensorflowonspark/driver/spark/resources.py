@@ -288,7 +288,8 @@ def driver_host(context: "SparkContext") -> tuple[str, str]:
     """
     conf, given = context.getConf(), os.environ.get("TFOS_SERVER_HOST")
     advertised = given or conf.get("spark.driver.host") or "localhost"
-    return advertised, given or conf.get("spark.driver.bindAddress") or advertised
+    bind = given or conf.get("spark.driver.bindAddress") or advertised
+    return advertised.strip("[]"), bind.strip("[]")  # Spark writes an address of IPv6 in brackets
 
 
 def listen(

@@ -49,6 +49,8 @@ class Checkpoints:
         This node's name in TensorFlow, as in ``worker:0``.
     position : ResumePosition, optional
         The program's position in its feeds.
+    host : str
+        This node's host, for errors.
 
     Raises
     ------
@@ -81,6 +83,7 @@ class Checkpoints:
         is_chief: bool,
         node: str,
         position: ResumePosition | None = None,
+        host: str = "localhost",
     ) -> None:
         if keep < 1:
             raise SpecError(f"keep={keep}: at least one checkpoint must be kept")
@@ -90,6 +93,7 @@ class Checkpoints:
         self._scratch = scratch or None
         self._is_chief = is_chief
         self._node = node
+        self._host = host
         self._position = position
         self._mirror: Mirror | None = None
         self._is_seen = False  # by all workers that train together
@@ -153,7 +157,7 @@ class Checkpoints:
         """Raise on all workers if one does not see what the chief has written; a restart may place the chief there."""
         name = combine(SAVE, written.name if written else "")[0]
         sees = any(each.name == name for each in self._store.complete())
-        if blind := list(filter(None, combine(SAVE, "" if sees else self._node))):
+        if blind := list(filter(None, combine(SAVE, "" if sees else f"{self._node} on {self._host}"))):
             raise not_seen(self.directory, ", ".join(blind), "the chief's checkpoint")
         self._is_seen = True
 
