@@ -14,21 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "NOTHING_SHARED",
-    "RoundSettings",
-    "RoundWorkers",
-    "Shared",
-    "Vector",
-    "connect",
-    "connected",
-    "first_shared",
-    "flatten",
-    "in_node",
-    "outer_step",
-    "unflatten",
-]
-
 Vector = npt.NDArray[np.floating[Any]]
 NOTHING_SHARED = -1  # the version of weights before the first round
 

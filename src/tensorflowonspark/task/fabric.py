@@ -17,8 +17,6 @@ from typing import Any
 
 from tensorflowonspark.task.gpus import gpu_names
 
-__all__ = ["Fabric", "InfiniBandPort", "NcclChoice", "find_fabric", "infiniband_ports", "parse_nccl"]
-
 _DEVICES = "/sys/class/infiniband"
 _NCCL_SECONDS = 120.0  # most of them for the import of TensorFlow
 _PROGRAM = """

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any
 
-__all__ = ["all_gpus", "divide", "free_gpus", "gpu_names", "task_gpus"]
-
 _NVIDIA_SMI_SECONDS = 10
 
 

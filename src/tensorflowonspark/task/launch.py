@@ -34,8 +34,6 @@ from tensorflowonspark.transport import Credentials
 if TYPE_CHECKING:
     from pyspark import BarrierTaskContext
 
-__all__ = ["PROBLEM_SCHEMA", "LaunchPlan", "launch_node", "own_address"]
-
 
 @dataclass(frozen=True)
 class LaunchPlan:

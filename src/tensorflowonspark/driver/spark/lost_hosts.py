@@ -7,8 +7,6 @@ from tensorflowonspark.driver.spark.private_names import LOST_HOSTS, explained
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["give_up_host"]
-
 
 def give_up_host(context: "SparkContext", executor: str) -> None:
     """Have Spark replace all executors on the host of one, and run nothing on them any more.
