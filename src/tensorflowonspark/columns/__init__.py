@@ -21,6 +21,7 @@ from tensorflowonspark.columns.arrays import (
 from tensorflowonspark.columns.checksum import checksum
 from tensorflowonspark.columns.kinds import Kind, kind_of, natural_type
 from tensorflowonspark.columns.layout import flat_columns
+from tensorflowonspark.columns.places import PLACE_BITS, mixed_order
 from tensorflowonspark.columns.results import joined, to_batch
 from tensorflowonspark.columns.schema import (
     arrow_type,
@@ -35,6 +36,7 @@ from tensorflowonspark.columns.schema import (
 from tensorflowonspark.columns.summary import merge, summarize
 
 __all__ = [
+    "PLACE_BITS",
     "Array",
     "Kind",
     "Ragged",
@@ -49,6 +51,7 @@ __all__ = [
     "lists_as_vectors",
     "map_in_arrow",
     "merge",
+    "mixed_order",
     "natural_type",
     "parse_schema",
     "plainly_named",

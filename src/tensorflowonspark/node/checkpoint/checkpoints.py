@@ -143,6 +143,8 @@ class Checkpoints:
                 if beside is not None:
                     beside(local)
                 position = self._position.describe(batch) if self._position else {"batch": batch}
+                if self._position:
+                    self._position.write(local, int(step), epoch, batch)
                 written = self._store.add(local, int(step), epoch, name=name, **position)
                 if self._position:
                     self._position.report_saved()
@@ -210,6 +212,8 @@ class Checkpoints:
                 atexit.register(stack.pop_all().close)
             if saved and beside is not None:
                 beside(local, source)
+            if saved and self._position:
+                self._position.read(local, saved)
         return saved
 
     def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int]:
