@@ -17,6 +17,7 @@ VALUES = {
     "ColumnSummary",
     "GpuUsage",
     "InferenceHeader",
+    "Layout",
     "LengthRange",
     "Member",
     "Move",

@@ -17,7 +17,7 @@ import pytest
 from tensorflowonspark.columns import PLACE_BITS, mixed_order
 from tests.support.inprocess import cluster_in_process, partitions_of, run_in_process
 
-pytestmark = [pytest.mark.usefixtures("unchecked_frames"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("unchecked_frames"), pytest.mark.timeout(300)]
 _DRAWS = range(int(os.environ.get("TFOS_TEST_RESIZES", "4")))
 EPOCHS = 2
 

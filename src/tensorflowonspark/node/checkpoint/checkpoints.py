@@ -268,7 +268,7 @@ class Checkpoints:
         ----------
         every : int, optional
             Number of steps after which a checkpoint is written within an epoch too. Training that resumes from it takes
-            the rest of the epoch's steps; with another number of workers, and so other steps, it repeats the epoch.
+            the rows of the epoch that are left, also with another number of workers.
             None is written within an epoch that takes the rows as they arrive (``start="first_rows"``). By default
             checkpoints are written after epochs only.
 

@@ -118,17 +118,16 @@ def find_left(epoch: int, legs: Sequence[Leg], layout: Layout) -> list[Mask] | N
         Where the rows are now.
     """
     sizes = _sizes(layout)
-    known = {each.layout: _row_numbers(each.layout, sizes) for each in legs} | {layout: _row_numbers(layout, sizes)}
     left = np.ones(sum(sizes.values()), np.bool_)
     for leg in legs:
-        rows = known[leg.layout]
+        rows = _row_numbers(leg.layout, sizes)
         if rows is None:
             return None
         for own, runs, taken in zip(rows, leg.layout.runs, leg.taken, strict=True):
             of_run = [len(own)] if leg.layout.moves else [run.rows for run in runs]
             order = own[epoch_order(of_run, None if leg.seed is None else [leg.seed, epoch], leg.window_rows)]
             left[order[left[order]][:taken]] = False
-    now = known[layout]
+    now = _row_numbers(layout, sizes)
     return None if now is None else [left[own] for own in now]
 
 
