@@ -82,6 +82,13 @@ def run(way, args, sizes, workers, mishaps):
     return first
 
 
+@pytest.fixture(scope="module")
+def imported():
+    """Import TensorFlow before the nodes, which are threads of this process, have to send heartbeats."""
+    __import__("tensorflow")
+
+
+@pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize("seed", _DRAWS)
 def test_each_row_counts_once_in_each_epoch(tmp_path, seed):
     rng = np.random.default_rng(seed)

@@ -211,6 +211,22 @@ def test_rows_that_are_dealt_evenly_take_the_steps_of_those_that_are_left(way):
     assert len(third) == pytest.approx(1440 / 24 - 40, abs=3)
 
 
+def test_the_dataset_to_train_on_says_which_step_comes_next():
+    sizes = Sizes((120,) * 12)
+    (first, *_) = from_jobs(sizes, 3, True)
+    passes = first.passes(SELECTION, 24, 5)
+    next(running := passes())
+    taken = passes.taken(0, 20)
+    running.close()
+    (again, *_) = from_jobs(sizes, 2, True)
+    trained, evaluated = again.passes(SELECTION, 24, 5), again.passes(SELECTION, 8, None)
+    assert again.resume_from(taken) == trained._begin[1] < evaluated._begin[1]
+    (changed, *_) = from_jobs(sizes, 2, True)
+    one, other = changed.passes(SELECTION, 30, 5), changed.passes(SELECTION, 8, None)
+    assert changed.resume_from(taken) is None  # which of them trains is not known
+    assert one._begin != other._begin
+
+
 def test_a_record_of_other_rows_is_refused():
     leg = Leg(Layout(((Run(0, 0, 3),), (Run(1, 0, 2),))), (1, 1), 1, 2, None, 0)
     assert [each.tolist() for each in find_left(0, [leg], Layout(((Run(0, 0, 3), Run(1, 0, 2)),)))] == [[0, 1, 1, 0, 1]]

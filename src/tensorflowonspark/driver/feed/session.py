@@ -256,10 +256,11 @@ class FeedSession:
         if split in self._compared:
             return  # with parts that are fed again in this attempt the source has compared them
         self._compared.add(split)
-        before = self.request.contents.get(split, contents)
-        self.request.contents[split] = contents
+        dealt = self.spec().dealt
+        before = self.request.contents.get((split, dealt), contents)
+        self.request.contents[split, dealt] = contents
         lost = any(node.lost for node in self.monitor.nodes)  # and some partitions with them
-        if lost and self.request.dealt:
+        if lost and dealt:
             return  # with some rows of each partition
         for partition in sorted(before.keys() & contents.keys() if lost else before.keys() | contents.keys()):
             had, has = before.get(partition, (0, 0)), contents.get(partition, (0, 0))
@@ -269,8 +270,9 @@ class FeedSession:
                     "has %s): programs that resume within an epoch begin it again. cache() the DataFrame, or write it "
                     "to files and feed these"
                 )
-                shown = f"{had[0]:,}", describe_others(had, has)
-                CONSOLE.log(_log, logging.WARNING, text, self.number, self.partition_of(partition), *shown)
+                number = partition if dealt else self.partition_of(partition)
+                shown = number, f"{had[0]:,}", describe_others(had, has)
+                CONSOLE.log(_log, logging.WARNING, text, self.number, *shown)
                 return
 
     # ---- messages of the nodes (under the monitor's lock)

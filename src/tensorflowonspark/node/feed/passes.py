@@ -129,6 +129,10 @@ class Passes:
         self.resume_at(taken.epoch, rest.first_step + step, rest)
         return rest.first_step + step
 
+    def takes_steps_as(self, leg: Leg) -> bool:
+        """Return whether a leg's steps have as many rows, in an order of the same seed."""
+        return (self.shares.batch_size, self._seed) == (leg.batch_size, leg.seed)
+
     def _rest_after(self, epoch: int, legs: tuple[Leg, ...], plan: EpochPlan) -> _Rest | None:
         if not legs:
             return _Rest(epoch)

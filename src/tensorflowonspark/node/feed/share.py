@@ -150,8 +150,11 @@ class Share:
         """
         if self.first_pass_is_unique and not taken.epoch:
             return None
-        steps = [each.resume_from(taken) for each in self._created]
-        return None if not steps or None in steps else max(step for step in steps if step is not None)
+        steps = [(each, each.resume_from(taken)) for each in self._created]
+        # A program may have another dataset to evaluate on; the one that it trains on takes the steps as before.
+        same = {step for each, step in steps if taken.legs and each.takes_steps_as(taken.legs[-1])}
+        found = same or {step for _, step in steps}
+        return found.pop() if len(found) == 1 else None
 
     def resume_at(self, epoch: int, step: int) -> bool:
         """Start the passes that have not begun in the middle of an epoch; return whether one exists.
