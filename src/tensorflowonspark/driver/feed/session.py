@@ -247,16 +247,15 @@ class FeedSession:
         rebalance = self.request.rebalance and together
         own = [part for part in parts if part.split is split]
         contents = _contents(own)
-        self._compare(split, contents)
+        self._compare(split, contents, dealt=any(part.dealt for part in own))
         fingerprint = google_crc32c.value(repr(sorted(contents.items())).encode())
         return build_manifests(own, node_endpoints(fed), self.request.cache, rebalance, readers, fingerprint)
 
-    def _compare(self, split: Split, contents: Contents) -> None:
+    def _compare(self, split: Split, contents: Contents, *, dealt: bool) -> None:
         """Warn if Spark has computed other rows than before a restart."""
         if split in self._compared:
             return  # with parts that are fed again in this attempt the source has compared them
         self._compared.add(split)
-        dealt = self.spec().dealt
         before = self.request.contents.get((split, dealt), contents)
         self.request.contents[split, dealt] = contents
         lost = any(node.lost for node in self.monitor.nodes)  # and some partitions with them
