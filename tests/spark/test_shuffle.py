@@ -93,3 +93,14 @@ def test_a_rows_place_says_which_task_it_is_dealt_to_and_where_it_comes(spark, s
             first[task, partition] = int(numbers[0])
     for partition in range(7):
         assert sorted(first[task, partition] for task in range(tasks)) == list(range(tasks))
+
+
+def test_rows_of_another_split_have_the_last_places_of_their_partition(sorted_rows):
+    """So the others' places have no gaps, and a task's are known from their number."""
+    frame = sorted_rows.withColumn("other one", f.col("id") % 5 == 0)
+    rows = dealt_rows(frame, 3, "other one").collect()
+    for partition in range(4):
+        own = [row for row in rows if row.place >> PLACE_BITS == partition]
+        others = [row["other one"] for row in sorted(own, key=lambda row: row.place)]
+        assert others == sorted(others)
+        assert 0 < sum(others) < len(others)
