@@ -7,8 +7,9 @@ base class of a message is its receiver.
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import NamedTuple
 
 from tensorflowonspark.errors import SpecError
 from tensorflowonspark.messages import ColumnSummary, NodeReady, ToDriver, ToNode
@@ -18,6 +19,7 @@ __all__ = [
     "Backpressure",
     "CacheConfig",
     "CacheMode",
+    "Dealt",
     "FeedBegins",
     "FeedComplete",
     "FeedFailed",
@@ -26,6 +28,7 @@ __all__ = [
     "FilesRead",
     "InferenceHeader",
     "InputStarved",
+    "Layout",
     "Move",
     "PartHeader",
     "PartRef",
@@ -38,6 +41,7 @@ __all__ = [
     "RowsCounted",
     "RowsRead",
     "RowsReceived",
+    "Run",
     "Shares",
     "Split",
     "SplitManifest",
@@ -110,6 +114,43 @@ def parse_bytes(name: str, size: int | str) -> int:
 # ---- contents of parts
 
 
+class Run(NamedTuple):
+    """Rows of one partition that a worker has: each `stride`-th of the partition's, from the first on."""
+
+    partition: int
+    first: int
+    rows: int
+    stride: int = 1
+
+
+class Dealt(NamedTuple):
+    """The rows of one partition of a DataFrame that a task was dealt: how many, and the first one's place in it."""
+
+    partition: int
+    first: int
+    rows: int
+    checksum: int  # the sum of that over all tasks does not depend on their number
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each row of a split is: the rows of each worker, in their order.
+
+    Attributes
+    ----------
+    runs : tuple of tuples of Run
+        The rows of each worker before the moves.
+    moves : tuple of (giver, taker, rows)
+        Workers by their places in `runs`: the giver's last rows are appended to the taker's, one move after another.
+    mixed : bool
+        Whether the rows of `runs` are in the order of a hash of their places (`columns/places.py`), and not as listed.
+    """
+
+    runs: tuple[tuple[Run, ...], ...] = ()
+    moves: tuple[tuple[int, int, int], ...] = ()
+    mixed: bool = False
+
+
 @dataclass(frozen=True)
 class PartHeader:
     """Sent by a task before the rows of a part."""
@@ -141,6 +182,7 @@ class PartRef:
     attempt: int
     number: int  # of the node
     checksum: int = field(default=0, compare=False)  # of the rows as Spark computed them (`columns.checksum`)
+    dealt: tuple[Dealt, ...] = field(default=(), compare=False)  # its rows, if they are of several partitions
 
 
 @dataclass(frozen=True)
@@ -155,6 +197,16 @@ class PartSummary:
     columns: dict[str, ColumnSummary] = field(default_factory=dict)
     schema: bytes = b""  # the Arrow schema, serialized; empty for a partition without rows
     checksum: int = 0  # as in the `PartRef`, once its task has ended
+    dealt: tuple[Dealt, ...] = ()  # likewise
+
+    def sent_as(self, part: "PartRef | PartSummary") -> "PartSummary":
+        """Return the summary with what the task knows that has sent the rows."""
+        return replace(self, checksum=part.checksum, dealt=part.dealt)
+
+    @property
+    def contents(self) -> tuple[Dealt, ...]:
+        """Its rows, by the partitions of the DataFrame."""
+        return self.dealt or (Dealt(self.partition, 0, self.rows, self.checksum),)
 
     @property
     def ref(self) -> PartRef:
@@ -349,7 +401,8 @@ class SplitManifest:
     columns: dict[str, ColumnSummary] = field(default_factory=dict)  # over all nodes
     schema: bytes = b""
     moves: tuple[Move, ...] = ()  # from or to this node
-    fingerprint: int = 0  # of all rows and their partitions, on which the order of an epoch depends; 0: unknown
+    fingerprint: int = 0  # of all rows and their partitions, wherever they are; 0: unknown
+    layout: Layout | None = None  # of the fed nodes, in the order of `rows`; None: unknown
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 from pyspark.sql import functions as f
 
 import tensorflowonspark as tfos
+from tensorflowonspark.columns import PLACE_BITS, mixed_order
 from tensorflowonspark.driver.feed.job import shuffles_globally
+from tensorflowonspark.driver.spark.partitions import dealt as dealt_rows
 from tensorflowonspark.driver.spark.partitions import repartitioned, spread
 
 pytestmark = pytest.mark.masters("local")
@@ -63,3 +66,41 @@ def test_a_single_partition_has_the_rows_in_their_own_order(sorted_rows):
 def test_an_unknown_shuffle_is_refused():
     with pytest.raises(tfos.SpecError, match="shuffle='local': expected 'global', or None"):
         shuffles_globally("local")
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 5])
+def test_a_rows_place_says_which_task_it_is_dealt_to_and_where_it_comes(spark, sorted_rows, tasks):
+    """The same whenever Spark computes the rows, and the places do not depend on the number of tasks."""
+
+    def found(frame, tasks):
+        spread = dealt_rows(frame, tasks).select(f.spark_partition_id().alias("task"), "*")
+        return [(row.task, row.place, row.hash, row.id) for row in spread.collect()]
+
+    rows = found(sorted_rows.repartition(7, "id"), tasks)
+    assert rows == found(sorted_rows.repartition(7, "id").sortWithinPartitions(f.rand(7)), tasks)
+    assert sorted(rows, key=lambda row: row[1:])[0][1:] in {
+        row[1:] for row in found(sorted_rows.repartition(7, "id"), 4)
+    }
+    assert sorted(row[3] for row in rows) == list(range(3000))
+    first = {}
+    for task in range(tasks):
+        places = np.array([row[1] for row in rows if row[0] == task])
+        assert len(places) == pytest.approx(3000 / tasks, abs=7)
+        assert np.array_equal(mixed_order(places), np.arange(len(places)))
+        for partition in range(7):
+            numbers = np.sort(places[places >> PLACE_BITS == partition] & ((1 << PLACE_BITS) - 1))
+            assert np.array_equal(numbers, np.arange(numbers[0], numbers[-1] + 1, tasks))
+            first[task, partition] = int(numbers[0])
+    for partition in range(7):
+        assert sorted(first[task, partition] for task in range(tasks)) == list(range(tasks))
+
+
+def test_rows_of_another_split_have_the_last_places_of_their_partition(sorted_rows):
+    """So the others' places have no gaps, and a task's are known from their number."""
+    frame = sorted_rows.withColumn("other one", f.col("id") % 5 == 0)
+    rows = dealt_rows(frame, 3, "other one").collect()
+    for partition in range(4):
+        own = [row for row in rows if row.place >> PLACE_BITS == partition]
+        others = [row["other one"] for row in sorted(own, key=lambda row: row.place)]
+        assert others == sorted(others)
+        assert 0 < sum(others) < len(others)

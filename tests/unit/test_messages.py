@@ -18,6 +18,7 @@ VALUES = {
     "ColumnSummary",
     "GpuUsage",
     "InferenceHeader",
+    "Layout",
     "LengthRange",
     "Member",
     "Move",

@@ -21,6 +21,8 @@ from tensorflowonspark.columns.kinds import Kind as Kind
 from tensorflowonspark.columns.kinds import kind_of as kind_of
 from tensorflowonspark.columns.kinds import natural_type as natural_type
 from tensorflowonspark.columns.layout import flat_columns as flat_columns
+from tensorflowonspark.columns.places import PLACE_BITS as PLACE_BITS
+from tensorflowonspark.columns.places import mixed_order as mixed_order
 from tensorflowonspark.columns.results import joined as joined
 from tensorflowonspark.columns.results import to_batch as to_batch
 from tensorflowonspark.columns.schema import arrow_type as arrow_type

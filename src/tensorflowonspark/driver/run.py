@@ -246,7 +246,7 @@ def _request(
     check_frame(data, validation)
     if validation is not None and not isinstance(validation, str):
         data, validation = _with_marks(data, validation)
-    return FeedRequest(data, validation, start=start, rebalance=not early)
+    return FeedRequest(data, validation, start=start, rebalance=not early, dealt=True)
 
 
 def _with_marks(data: "DataFrame", validation: "DataFrame") -> tuple["DataFrame", str]:

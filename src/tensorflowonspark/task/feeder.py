@@ -5,13 +5,15 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tensorflowonspark import transport
-from tensorflowonspark.columns import checksum
+from tensorflowonspark.columns import PLACE_BITS, checksum
 from tensorflowonspark.errors import FeedError
-from tensorflowonspark.feed_messages import CacheConfig, CacheMode, PartHeader, PartRef, Split
+from tensorflowonspark.feed_messages import CacheConfig, CacheMode, Dealt, PartHeader, PartRef, Split
 from tensorflowonspark.messages import NodeLost, NodeReady
 from tensorflowonspark.supervisor.host import local_directory
 from tensorflowonspark.transport.shared_file import FILE_BYTES, SharedFileWriter, can_share_files, open_shared
@@ -34,6 +36,7 @@ class FeedSpec:
     # Above 0: a partition is sent in several parts, each of which counts at once. Their numbers in the feed begin with
     # the partition's and are this far apart. Only for tasks that Spark does not repeat alone.
     part_stride: int = 0
+    dealt: bool = False  # the last two columns are the rows' places and hashes (`driver/spark/partitions.py`)
 
 
 @dataclass(frozen=True)
@@ -199,10 +202,15 @@ class _SplitSender:
         self._part: _PartSender | None = None
         self._part_bytes = _FIRST_PART_BYTES
         self._checksum = 0  # of the part
+        self._dealt: dict[int, Dealt] = {}  # of the part, by the DataFrame's partitions
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send a batch."""
         spec = self._spec
+        if spec.dealt:
+            *names, place, hashed = batch.schema.names
+            self._count(batch.column(place).to_numpy(), batch.column(hashed).to_numpy())
+            batch = batch.select(names)
         if self._part is None:
             ref, source = self._next, (self._partition, self.rows) if spec.part_stride else None
             header = PartHeader(spec.feed, ref.split, ref.partition, ref.attempt, spec.storage, source)
@@ -214,6 +222,18 @@ class _SplitSender:
         if spec.part_stride and self._next.split is Split.TRAIN and self._part.bytes >= self._part_bytes:
             self.finish_part()
             self._part_bytes = min(2 * self._part_bytes, FILE_BYTES)
+
+    def _count(self, places: npt.NDArray[np.int64], hashes: npt.NDArray[np.int64]) -> None:
+        """Count the rows of each partition of the DataFrame; sum up the hashes of their values and places."""
+        places = places[order := np.argsort(places)]
+        hashes = hashes[order].view(np.uint64) * (2 * places.view(np.uint64) + np.uint64(1))
+        partitions, starts, rows = np.unique(places >> PLACE_BITS, return_index=True, return_counts=True)
+        found = zip(partitions, places[starts], rows, np.add.reduceat(hashes, starts), strict=True)
+        for partition, place, count, total in (map(int, each) for each in found):
+            first = place & ((1 << PLACE_BITS) - 1)
+            had = self._dealt.get(partition, Dealt(partition, first, 0, 0))
+            added = (had.checksum + total) % (1 << 64)
+            self._dealt[partition] = Dealt(partition, min(first, had.first), had.rows + count, added)
 
     def finish_part(self) -> None:
         """Complete the part that has begun.
@@ -231,8 +251,8 @@ class _SplitSender:
             raise FeedError(
                 f"partition {self._partition}: {part.rows} rows were sent to node {ref.number}, and it counts {rows}"
             )
-        self.stored.append(replace(ref, checksum=self._checksum))
-        self._checksum = 0
+        self.stored.append(replace(ref, checksum=self._checksum, dealt=tuple(self._dealt.values())))
+        self._checksum, self._dealt = 0, {}
         self._near = part.near
         self._next = replace(ref, partition=ref.partition + self._spec.part_stride)
         self._part = None

@@ -501,6 +501,7 @@ def test_workers_that_serve_are_fed_only_beside_a_chief():
     cluster._attempt.abort()
 
 
+@pytest.mark.parametrize("dealt", [False, True])
 @pytest.mark.parametrize(
     ("now", "lost", "words"),
     [
@@ -511,7 +512,7 @@ def test_workers_that_serve_are_fed_only_beside_a_chief():
         ({0: (7, 1)}, True, ""),  # with a node that others do without
     ],
 )
-def test_other_rows_than_before_a_restart_are_said_once(monkeypatch, now, lost, words):
+def test_other_rows_than_before_a_restart_are_said_once(monkeypatch, now, lost, words, dealt):
     def begun():
         made = session.FeedSession.__new__(session.FeedSession)
         made.number, made.request, made._compared, made._partition_numbers = 3, request, set(), 1 << 20
@@ -520,10 +521,12 @@ def test_other_rows_than_before_a_restart_are_said_once(monkeypatch, now, lost, 
 
     request, found = SimpleNamespace(contents={}), []
     monkeypatch.setattr(session.CONSOLE, "log", lambda _log, _level, text, *values: found.append(text % values))
-    begun()._compare(Split.TRAIN, {0: (7, 1), 1: (7, 2)})
+    begun()._compare(Split.TRAIN, {0: (7, 1), 1: (7, 2)}, dealt=dealt)
     after = begun()
     for _ in range(2):
-        after._compare(Split.TRAIN, now)
+        after._compare(Split.TRAIN, now, dealt=dealt)
+    if dealt:  # the partitions of a cluster of one worker are others
+        begun()._compare(Split.TRAIN, {0: (14, 5)}, dealt=False)
     assert len(found) == bool(words)
     assert words in "".join(found)
     assert all(each.startswith("feed 3: Spark has computed other rows than before the restart") for each in found)

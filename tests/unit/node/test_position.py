@@ -1,11 +1,13 @@
 """Whether a program that resumes within an epoch gets the rows of the steps that it has not taken."""
 
 import logging
+import re
 
 import pytest
 
 from tensorflowonspark.node.checkpoint.position import ResumePosition
 from tensorflowonspark.node.checkpoint.store import SavedCheckpoint
+from tensorflowonspark.node.feed.taken import TakenRows
 
 
 class Feeds:
@@ -13,9 +15,16 @@ class Feeds:
 
     current, first, arriving = 1, 0, None
 
-    def __init__(self, fingerprint):
+    def __init__(self, fingerprint, step=None):
         self.fingerprint = fingerprint
         self.begun_at = None
+        self._step = step
+
+    def taken(self, step, batch):
+        return TakenRows(step // 10, (), self.fingerprint)
+
+    def resume_from(self, taken):
+        return self._step
 
     def resume_at(self, epoch, step):
         self.begun_at = epoch, step
@@ -47,3 +56,32 @@ def test_a_checkpoint_within_an_epoch_records_its_rows():
     position = ResumePosition(Feeds(77), link=None, workers=2)
     assert position.describe(10) == {"batch": 10, "feed": 1, "workers": 2, "rows": 77}
     assert position.describe(0) == {"batch": 0, "feed": 1, "workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "step", "begin", "why"),
+    [
+        (77, 12, (3, 12), ""),  # whatever the number of workers
+        (77, None, (3, 0), "step-1 does not say which of the rows are left: epoch 4 begins again"),
+        (78, 12, (3, 0), "step-1 was written with other rows, .*: epoch 4 begins again"),
+    ],
+)
+def test_other_workers_go_on_where_a_checkpoint_says_which_rows_were_taken(tmp_path, caplog, rows, step, begin, why):
+    saved = SavedCheckpoint("step-1", 0, 100, 3, {}, batch=10, feed=1, workers=3, rows=rows)
+    ResumePosition(Feeds(rows), link=None, workers=3).write(str(tmp_path), 100, 3, 10)
+    feeds = Feeds(77, step)
+    position = ResumePosition(feeds, link=None, workers=2)
+    position.read(str(tmp_path), saved)
+    assert position.resume(saved) == begin
+    assert re.search(why, caplog.text)
+    assert bool(caplog.text) is bool(why)
+    caplog.clear()
+    taken = feeds.taken_before(100)  # what a loop of the user's gets
+    assert taken == (TakenRows(10, (), 77) if rows == 77 else None)
+    assert bool(caplog.text) is (rows != 77)
+    assert feeds.taken_before(99) is None
+
+
+def test_a_program_that_counts_epochs_records_no_rows_after_them(tmp_path):
+    ResumePosition(Feeds(77), link=None, workers=2).write(str(tmp_path), 100, 3, 0)
+    assert not list(tmp_path.iterdir())

@@ -41,8 +41,9 @@ class FeedRequest:
     rebalance: bool = True
     timeout: float = 600.0  # seconds
     independent_workers: bool = False  # they take no steps together
-    # What was fed before a restart: the rows and the checksum of each partition, by split.
-    contents: dict[Split, Contents] = field(default_factory=dict, compare=False)
+    dealt: bool = False  # the tasks' rows are those of all partitions in turn (`driver/spark/partitions.py`)
+    # What was fed before a restart: the rows and the checksum of each partition, by split and whether they were dealt.
+    contents: dict[tuple[Split, bool], Contents] = field(default_factory=dict, compare=False)
 
     @property
     def keeps_rows(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tensorflowonspark.columns import merge
-from tensorflowonspark.feed_messages import CacheConfig, Move, PartSummary, SplitManifest
+from tensorflowonspark.feed_messages import CacheConfig, Layout, Move, PartSummary, Run, SplitManifest
 from tensorflowonspark.task.feeder import NodeEndpoint
 
 __all__ = ["build_manifests", "plan_moves"]
@@ -47,6 +47,7 @@ def build_manifests(
     columns = merge(part.columns for part in ordered)
     schema = next((part.schema for part in ordered if part.schema), b"")
     moves = _moves(rows, endpoints, cache) if rebalance else []
+    layout = _layout(ordered, list(rows), moves)
     for move in moves:
         rows[move.giver] -= move.rows
         rows[move.taker] += move.rows
@@ -58,6 +59,7 @@ def build_manifests(
             schema,
             tuple(move for move in moves if number in (move.giver, move.taker)),
             fingerprint,
+            layout,
         )
         for number in (*rows, *readers)
     }
@@ -69,6 +71,22 @@ def _moves(rows: dict[int, int], endpoints: Sequence[NodeEndpoint], cache: Cache
         Move(giver, taker, count, by_number[taker].host, by_number[taker].ready, cache)
         for giver, taker, count in plan_moves(rows)
     ]
+
+
+def _layout(parts: Sequence[PartSummary], numbers: Sequence[int], moves: Sequence[Move]) -> Layout:
+    """Return where the rows of parts are, in the order of the nodes' numbers."""
+    mixed = any(part.dealt for part in parts)
+    runs: list[dict[int, Run]] = [{} for _ in numbers]
+    for part in (each for each in parts if each.number in numbers):
+        own = runs[numbers.index(part.number)]
+        for each in part.contents:
+            had = own.get(each.partition, Run(each.partition, each.first, 0, len(numbers) if mixed else 1))
+            own[each.partition] = had._replace(first=min(had.first, each.first), rows=had.rows + each.rows)
+    return Layout(
+        tuple(tuple(run for _, run in sorted(own.items()) if run.rows) for own in runs),
+        tuple((numbers.index(move.giver), numbers.index(move.taker), move.rows) for move in moves),
+        mixed,
+    )
 
 
 def plan_moves(rows: Mapping[int, int]) -> list[tuple[int, int, int]]:

@@ -9,7 +9,6 @@ once, and come from one DataFrame or from several in sequence.
 import logging
 import time
 from collections.abc import Callable, Hashable, Sequence, Set
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import google_crc32c
@@ -123,7 +122,15 @@ class FeedSession:
         request = self.request
         stride = self._partition_numbers if self._held and request.starts_early else 0
         column = request.validation_column
-        return FeedSpec(self.number, Split.TRAIN, request.cache, column, first_partition, stride)
+        return FeedSpec(
+            self.number,
+            Split.TRAIN,
+            request.cache,
+            column,
+            first_partition,
+            stride,
+            request.dealt and len(self.fed) > 1,
+        )
 
     def feed_batch(self, data: "DataFrame", first_partition: int) -> None:
         """Feed one DataFrame of several; return when the programs have taken all its rows."""
@@ -160,8 +167,8 @@ class FeedSession:
                 self._scheduler.finish()
                 self._grant()
                 # The attempt that was first to arrive counts, which may be another one than Spark's.
-                checksums = {part.partition: part.checksum for part in parts if part.split is Split.TRAIN}
-                counted = [replace(part, checksum=checksums.get(part.partition, 0)) for part in self._scheduler.counted]
+                sent = {part.partition: part for part in parts if part.split is Split.TRAIN}
+                counted = [part.sent_as(sent.get(part.partition, part)) for part in self._scheduler.counted]
                 parts = counted + [part for part in parts if part.split is Split.VALIDATION]
         if not request.keeps_rows:
             self.wait(lambda: self.is_over or self._scheduler.all_taken)
@@ -239,19 +246,21 @@ class FeedSession:
         together = not (self.monitor.spec.num_ps or self._attempt.restarts_nodes)
         rebalance = self.request.rebalance and together
         own = [part for part in parts if part.split is split]
-        self._compare(split, {part.partition: (part.rows, part.checksum) for part in own if part.rows})
-        placed = sorted((part.partition, part.number, part.rows, part.checksum) for part in own if part.rows)
-        fingerprint = google_crc32c.value(repr(placed).encode())
+        contents = _contents(own)
+        self._compare(split, contents, dealt=any(part.dealt for part in own))
+        fingerprint = google_crc32c.value(repr(sorted(contents.items())).encode())
         return build_manifests(own, node_endpoints(fed), self.request.cache, rebalance, readers, fingerprint)
 
-    def _compare(self, split: Split, contents: Contents) -> None:
+    def _compare(self, split: Split, contents: Contents, *, dealt: bool) -> None:
         """Warn if Spark has computed other rows than before a restart."""
         if split in self._compared:
             return  # with parts that are fed again in this attempt the source has compared them
         self._compared.add(split)
-        before = self.request.contents.get(split, contents)
-        self.request.contents[split] = contents
+        before = self.request.contents.get((split, dealt), contents)
+        self.request.contents[split, dealt] = contents
         lost = any(node.lost for node in self.monitor.nodes)  # and some partitions with them
+        if lost and dealt:
+            return  # with some rows of each partition
         for partition in sorted(before.keys() & contents.keys() if lost else before.keys() | contents.keys()):
             had, has = before.get(partition, (0, 0)), contents.get(partition, (0, 0))
             if had != has:
@@ -260,8 +269,9 @@ class FeedSession:
                     "has %s): programs that resume within an epoch begin it again. cache() the DataFrame, or write it "
                     "to files and feed these"
                 )
-                shown = f"{had[0]:,}", describe_others(had, has)
-                CONSOLE.log(_log, logging.WARNING, text, self.number, self.partition_of(partition), *shown)
+                number = partition if dealt else self.partition_of(partition)
+                shown = number, f"{had[0]:,}", describe_others(had, has)
+                CONSOLE.log(_log, logging.WARNING, text, self.number, *shown)
                 return
 
     # ---- messages of the nodes (under the monitor's lock)
@@ -392,3 +402,14 @@ class FeedSession:
             f". {', '.join(dry)} has no rows left: if the workers train in step, the others wait for it; let all take "
             "as many steps and call terminate() then, or use ctx.dataset, whose steps are even"
         )
+
+
+def _contents(parts: Sequence[PartSummary]) -> Contents:
+    """Return the rows and the checksum of each partition of the DataFrame, wherever its rows are."""
+    contents: Contents = {}
+    for part in parts:
+        for each in part.contents:
+            if each.rows:
+                rows, checksum = contents.get(each.partition, (0, 0))
+                contents[each.partition] = rows + each.rows, (checksum + each.checksum) % (1 << 64)
+    return contents

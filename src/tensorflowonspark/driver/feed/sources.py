@@ -277,7 +277,7 @@ class HeldTasks:
 
 def _summaries(session: "FeedSession", refs: Sequence[PartRef]) -> list[PartSummary]:
     """Return what the nodes have reported of parts that tasks have sent."""
-    return [replace(session.stored[ref], checksum=ref.checksum) for ref in refs if ref in session.stored]
+    return [session.stored[ref].sent_as(ref) for ref in refs if ref in session.stored]
 
 
 def _wait_for_reports(

@@ -14,7 +14,7 @@ import pyarrow as pa
 from tensorflowonspark.columns import map_in_arrow
 from tensorflowonspark.driver.spark.dynamic import Retention, allow_barrier_stages, collect_with
 from tensorflowonspark.driver.spark.naming import describe_job, job_group, name_stages
-from tensorflowonspark.driver.spark.partitions import repartitioned
+from tensorflowonspark.driver.spark.partitions import dealt, repartitioned
 from tensorflowonspark.driver.spark.resources import DYNAMIC_ALLOCATION, allocates_dynamically
 from tensorflowonspark.errors import ClusterError, FeedError
 from tensorflowonspark.task.launch import PROBLEM_SCHEMA, LaunchPlan, launch_node
@@ -261,7 +261,12 @@ class SparkStage(Stage):
         on_submitted: Callable[[], None] = lambda: None,
     ) -> None:
         self._size = len(plan.numbers)
-        frame = spark.range(0, self._size, 1, self._size) if data is None else repartitioned(data, self._size)
+        if data is None:
+            frame = spark.range(0, self._size, 1, self._size)
+        elif plan.feed is not None and plan.feed.dealt:
+            frame = dealt(data, self._size, plan.feed.validation)
+        else:
+            frame = repartitioned(data, self._size)
         placed = map_in_arrow(frame, partial(launch_node, plan), PROBLEM_SCHEMA, barrier=True)
         self._spark = spark
         self._plan = plan

@@ -1,13 +1,14 @@
 """DataFrames in other partitions, which have the same rows in the same order whenever Spark computes them."""
 
+from itertools import count
 from typing import TYPE_CHECKING
 
-from tensorflowonspark.columns import plainly_named
+from tensorflowonspark.columns import PLACE_BITS, plainly_named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["new_column", "repartitioned", "spread"]
+__all__ = ["dealt", "new_column", "repartitioned", "spread"]
 
 
 def spread(frame: "DataFrame", workers: int) -> "DataFrame":
@@ -48,6 +49,67 @@ def repartitioned(frame: "DataFrame", partitions: int) -> "DataFrame":
         return placed.repartition(1).sortWithinPartitions(place).drop(place)
     plain, columns = plainly_named(frame)
     return plain.repartition(partitions).sortWithinPartitions(f.xxhash64(*plain.columns)).select(*columns)
+
+
+def dealt(frame: "DataFrame", tasks: int, marks: str = "") -> "DataFrame":
+    """Return the rows in as many partitions as there are tasks, so that each row's place says in which one it is.
+
+    Spark sorts the rows of each partition by a hash of their values. A row's place in that order is the same whenever
+    Spark computes it, and with any number of tasks, to which the rows are dealt in turn. Each task has its rows in the
+    order of a hash of their places (`columns/places.py`). Two more columns, the last ones, have the place of each row,
+    and the hash of its values.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The rows.
+    tasks : int
+        Their number.
+    marks : str, optional
+        A boolean column that marks rows of another split: places count the rows without a mark first.
+    """
+    from pyspark.sql import functions as f
+
+    plain, columns = plainly_named(frame)
+    hashed, place = new_column(plain, "hash"), new_column(plain, "place")
+    turn = new_column(plain, "turn")
+    order = [hashed] if not marks else [plain.columns[frame.columns.index(marks)], hashed]
+    # The first row of each partition goes to another task.
+    first = f.xxhash64(f.shiftright(place, PLACE_BITS)) % tasks
+    number = f.col(place).bitwiseAND((1 << PLACE_BITS) - 1)
+    targets = f.array(*map(f.lit, _targets(tasks)))
+    placed = (
+        plain.withColumn(hashed, f.xxhash64(*plain.columns))
+        .sortWithinPartitions(*order)
+        .withColumn(place, f.monotonically_increasing_id())
+        .withColumn(turn, f.element_at(targets, (f.pmod(first + number, f.lit(tasks)) + 1).cast("int")))
+    )
+    parted = placed.repartition(tasks, turn).sortWithinPartitions(f.xxhash64(place))
+    return parted.select(*columns, place, hashed)
+
+
+def _targets(partitions: int) -> list[int]:
+    """Return a number for each partition that Spark's hash partitioning sends to it."""
+    found: dict[int, int] = {}
+    for number in count():
+        if len(found) == partitions:
+            return [found[each] for each in range(partitions)]
+        found.setdefault(_spark_hash(number) % partitions, number)
+    raise AssertionError
+
+
+def _spark_hash(number: int) -> int:
+    """Return Spark's ``hash`` of an int, which is Murmur3."""
+
+    def rotated(value: int, bits: int) -> int:
+        return (value << bits | value >> (32 - bits)) & 0xFFFFFFFF
+
+    mixed = rotated(number * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+    found = (rotated(42 ^ mixed, 13) * 5 + 0xE6546B64) & 0xFFFFFFFF ^ 4
+    found = (found ^ found >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    found = (found ^ found >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    found ^= found >> 16
+    return found - (1 << 32) if found >> 31 else found
 
 
 def new_column(frame: "DataFrame", name: str) -> str:

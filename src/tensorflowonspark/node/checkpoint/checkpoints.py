@@ -147,6 +147,8 @@ class Checkpoints:
                 if beside is not None:
                     beside(local)
                 position = self._position.describe(batch) if self._position else {"batch": batch}
+                if self._position:
+                    self._position.write(local, int(step), epoch, batch)
                 written = self._store.add(local, int(step), epoch, name=name, **position)
                 if self._position:
                     self._position.report_saved()
@@ -214,6 +216,8 @@ class Checkpoints:
                 atexit.register(stack.pop_all().close)
             if saved and beside is not None:
                 beside(local, source)
+            if saved and self._position:
+                self._position.read(local, saved)
         return saved
 
     def _resume_at(self, saved: SavedCheckpoint) -> tuple[int, int]:
@@ -268,7 +272,7 @@ class Checkpoints:
         ----------
         every : int, optional
             Number of steps after which a checkpoint is written within an epoch too. Training that resumes from it takes
-            the rest of the epoch's steps; with another number of workers, and so other steps, it repeats the epoch.
+            the rows of the epoch that are left, also with another number of workers.
             None is written within an epoch that takes the rows as they arrive (``start="first_rows"``). By default
             checkpoints are written after epochs only.
 

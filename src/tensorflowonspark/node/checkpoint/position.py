@@ -1,16 +1,19 @@
 """The position of a program in its feeds, which a checkpoint records and a restarted program resumes."""
 
 import logging
+from pathlib import Path
 
 from tensorflowonspark.errors import CheckpointError
 from tensorflowonspark.messages import CheckpointSaved
 from tensorflowonspark.node.checkpoint.store import SavedCheckpoint
 from tensorflowonspark.node.driver_link import Link
 from tensorflowonspark.node.feed.feeds import Feeds
+from tensorflowonspark.node.feed.taken import TakenRows
 
 __all__ = ["ResumePosition"]
 
 _log = logging.getLogger(__name__)
+_ROWS = "rows.json"  # a file of a checkpoint
 
 
 class ResumePosition:
@@ -30,6 +33,7 @@ class ResumePosition:
         self._feeds = feeds
         self._link = link
         self._workers = workers
+        self._restored: tuple[SavedCheckpoint, TakenRows | None] | None = None
 
     @property
     def in_first_pass(self) -> bool:
@@ -50,6 +54,37 @@ class ResumePosition:
         position = {"batch": batch, "feed": self._feeds.current, "workers": self._workers}
         return {**position, "rows": self._feeds.fingerprint} if batch else position
 
+    def write(self, local: str, step: int, epoch: int, batch: int) -> None:
+        """Write which rows the steps of an epoch have taken to a checkpoint's local directory, if they can be told.
+
+        Parameters
+        ----------
+        local : str
+            The directory.
+        step, epoch, batch : int
+            As for `Checkpoints.save`; a program that counts neither epochs nor their steps counts all steps.
+        """
+        taken = self._feeds.taken(step, batch) if batch or not epoch else None
+        if taken is not None:
+            Path(local, _ROWS).write_text(taken.text)
+
+    def read(self, local: str, saved: SavedCheckpoint) -> None:
+        """Note what a checkpoint that is restored says of the rows, for passes that resume there."""
+        path = Path(local, _ROWS)
+        self._restored = saved, TakenRows.parse(path.read_text()) if path.exists() else None
+        self._feeds.taken_before = self._taken_before
+
+    def _taken_before(self, step: int) -> TakenRows | None:
+        """Return the rows that a program's steps have taken of an epoch, if the restored checkpoint says so."""
+        assert self._restored is not None
+        saved, taken = self._restored
+        if saved.step != step or saved.feed != self._feeds.current:
+            return None
+        if reason := self._difference(saved, taken):
+            _log.warning("%s: rows of the epoch of step %d may come twice, or not at all", reason, step)
+            return None
+        return taken
+
     def report_saved(self) -> None:
         """Report that a checkpoint is complete: a restarted program needs no earlier feed."""
         self._link.send(CheckpointSaved(self._feeds.current))
@@ -61,23 +96,31 @@ class ResumePosition:
     def resume(self, saved: SavedCheckpoint) -> tuple[int, int]:
         """Resume the rows where a checkpoint was written; return its epoch, and the step in it.
 
-        The rows of a step depend on the number of workers, and on Spark's partitions. If these are others, or the rows
-        can't be resumed within an epoch, the epoch is repeated.
+        Other workers take the rows of the epoch that are left in its last steps. If the rows are others, or can't be
+        resumed within an epoch, the epoch is repeated.
         """
         if saved.feed < self._feeds.current:
             return 0, 0  # its feed was complete
         batch = saved.batch if saved.feed == self._feeds.current else 0
-        if batch and (reason := self._difference(saved)):
+        taken = self._restored[1] if self._restored else None
+        reason = self._difference(saved, taken) if batch else ""
+        if batch and not reason and taken is not None:
+            step = self._feeds.resume_from(taken)
+            if step is not None:
+                return saved.epoch, step
+            reason = f"{saved.name} does not say which of the rows are left"
+        if reason:
             _log.warning("%s: epoch %d begins again, of which %d steps were taken", reason, saved.epoch + 1, batch)
             batch = 0
         if self._feeds.resume_at(saved.epoch, batch):
             return saved.epoch, batch
         return saved.epoch, 0
 
-    def _difference(self, saved: SavedCheckpoint) -> str:
+    def _difference(self, saved: SavedCheckpoint, taken: TakenRows | None) -> str:
         """Return why the steps of a checkpoint had other rows than they would have now; "" if they had not."""
-        if saved.workers not in (0, self._workers):
+        if taken is None and saved.workers not in (0, self._workers):
             return f"{saved.name} was written by {saved.workers} workers, and there are {self._workers} now"
-        if saved.rows and saved.rows != self._feeds.fingerprint:
+        rows = taken.fingerprint if taken else saved.rows
+        if rows and rows != self._feeds.fingerprint:
             return f"{saved.name} was written with other rows, or the same in other partitions or another order"
         return ""

@@ -6,6 +6,7 @@ soon as it receives the plan, independent of its program.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from threading import Condition
 
@@ -31,6 +32,7 @@ from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.server import FeedServer
 from tensorflowonspark.node.feed.shard import Shard
 from tensorflowonspark.node.feed.share import Share
+from tensorflowonspark.node.feed.taken import TakenRows
 from tensorflowonspark.node.meter import TrainingMeter
 from tensorflowonspark.transport import ConnectionLost, Credentials
 
@@ -55,6 +57,8 @@ class Feeds:
     ----------
     numbers : list of int
         The node numbers of all workers that are fed, in their order.
+    taken_before : callable
+        As of a `Share`.
     """
 
     def __init__(self, setup: NodeSetup, link: Link, server: FeedServer | None, meter: TrainingMeter) -> None:
@@ -66,6 +70,7 @@ class Feeds:
         self.numbers = [numbers[role] for role in setup.spec.fed]
         self._next = setup.config.first_feed
         self._opened: Feed | None = None  # the program's last feed, if its rows are for several epochs
+        self.taken_before: Callable[[int], TakenRows | None] = lambda _: None  # as of a `Share`
         self._paces: dict[int, PaceMeter] = {}  # by feed
         self._changed = Condition()
         self._rebalanced: set[int] = set()  # feeds of which this node has sent the rows for others
@@ -144,6 +149,16 @@ class Feeds:
         """Start the passes over the current feed in the middle of an epoch; return whether that is possible."""
         return self._opened is not None and self._opened._share.resume_at(epoch, step)
 
+    def resume_from(self, taken: TakenRows) -> int | None:
+        """Start the passes over the current feed where its steps have taken these rows (`Share.resume_from`)."""
+        return None if self._opened is None else self._opened._share.resume_from(taken)
+
+    def taken(self, step: int, batch: int) -> TakenRows | None:
+        """Return the rows that the steps of the current epoch have taken, if these can be told (`Passes.taken`)."""
+        latest = None if self._opened is None else self._opened._share.latest
+        found = None if latest is None else latest.taken(step, batch)
+        return None if found is None else replace(found, fingerprint=self.fingerprint)
+
     @property
     def fingerprint(self) -> int:
         """That of the current feed's rows; 0 if there are none that can be passed over again."""
@@ -188,7 +203,10 @@ class Feeds:
         return opened
 
     def _share(self, manifest: SplitManifest, rows: Rows | ArrivingRows, report: Callable[[Progress], None]) -> Share:
-        return Share(manifest, rows, self.numbers, self._setup.number, report)
+        return Share(manifest, rows, self.numbers, self._setup.number, report, self._taken_before)
+
+    def _taken_before(self, step: int) -> TakenRows | None:
+        return self.taken_before(step)
 
     def _arriving_rows(self, feed: int, split: Split, parts: ArrivingParts | None) -> ArrivingRows:
         """Return the rows of a split of a feed that starts early."""
@@ -213,7 +231,8 @@ class Feeds:
         """Return this node's rows of files that are read in each epoch; a feed without a number is not measured."""
         trains = self._setup.role in self._setup.spec.fed
         pace = self._measure(feed, RowSource.FILES) if trains and feed is not None else None
-        share = Share(manifest, rows, list(manifest.rows), self._setup.number, self.report_files)
+        number = self._setup.number
+        share = Share(manifest, rows, list(manifest.rows), number, self.report_files, self._taken_before)
         self._opened = Feed(share, pace=pace)
         return self._opened
 

@@ -14,11 +14,20 @@ from itertools import count
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from tensorflowonspark.columns import summarize
 from tensorflowonspark.node.feed.selection import Selection
 from tensorflowonspark.node.feed.shard import Segment, Shard
-from tensorflowonspark.node.feed.windows import Read, ReadableSplit, check_rows, plan_windows, read_windows
+from tensorflowonspark.node.feed.windows import (
+    Read,
+    ReadableSplit,
+    WindowPlan,
+    check_rows,
+    plan_windows,
+    read_windows,
+    window_pieces,
+)
 
 __all__ = ["CountedSplit", "FileRows"]
 
@@ -51,14 +60,24 @@ class FileRows:
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rows = sum(split.rows for split in self.splits)
+        self._starts = np.cumsum([0, *(split.rows for split in self.splits)])
+        self.rows = int(self._starts[-1])
 
     def bytes_per_row(self, names: Iterable[str]) -> float:  # noqa: ARG002 - all columns that are read are in memory
         """Return the mean size of a row, in bytes."""
         return self.row_bytes
 
+    def window_rows(self, batch_rows: int) -> int:
+        """Return how many rows a window has (`plan_windows`)."""
+        return plan_windows(0, None, batch_rows, self.row_bytes, self.limit_bytes).window_rows
+
     def segments(
-        self, selection: Selection, seed: Sequence[int] | None, batch_rows: int, first_row: int
+        self,
+        selection: Selection,
+        seed: Sequence[int] | None,
+        batch_rows: int,
+        first_row: int,
+        left: npt.NDArray[np.bool_] | None = None,
     ) -> Generator[Segment, None, None]:
         """Yield the windows of one epoch, from that of a row on (`Rows`).
 
@@ -68,7 +87,7 @@ class FileRows:
             If a file can't be read, has changed, or has values of another kind than the first rows.
         """
         plan = plan_windows(len(self.splits), seed, batch_rows, self.row_bytes, self.limit_bytes)
-        first = first_row // plan.window_rows
+        first, before = self._window_of(first_row, plan, left)
         windows = read_windows(self.splits, plan, [split.rows for split in self.splits], first)
         ahead = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         try:
@@ -82,11 +101,32 @@ class FileRows:
                 rows = np.arange(shard.rows)
                 if seed is not None:
                     rows = np.random.default_rng([*seed, number]).permutation(shard.rows)
-                yield Segment(number * plan.window_rows, shard.reader(selection.kinds), rows)
+                if left is not None:
+                    pieces = [(each.split, each.first_row, each.batch.num_rows) for each in window]
+                    rows = rows[self._left_of(pieces, left)[rows]]
+                yield Segment(before, shard.reader(selection.kinds), rows)
+                before += len(rows)
         finally:
             ahead.shutdown(wait=False, cancel_futures=True)
             with suppress(ValueError):  # it runs in the other thread, and is dropped with that
                 windows.close()
+
+    def _window_of(self, row: int, plan: WindowPlan, left: npt.NDArray[np.bool_] | None) -> tuple[int, int]:
+        """Return the window with a row, of those that are left, and how many of these come before the window."""
+        if left is None:
+            return row // plan.window_rows, row // plan.window_rows * plan.window_rows
+        before = number = 0
+        for number, pieces in enumerate(window_pieces(plan, [split.rows for split in self.splits])):
+            rows = int(np.count_nonzero(self._left_of(pieces, left)))
+            if before + rows > row:
+                return number, before
+            before += rows
+        return number + 1, before
+
+    def _left_of(self, pieces: Sequence[tuple[int, int, int]], left: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Return which rows of a window are left."""
+        found = [left[self._starts[split] + first :][:rows] for split, first, rows in pieces]
+        return np.concatenate(found)
 
     def _shard(self, selection: Selection, window: list[Read]) -> Shard:
         """Return a window's rows; refuse values of another kind than the first rows have."""

@@ -5,7 +5,7 @@ A pass is a sequence of blocks, of one or several steps each, whose rows come fr
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from tensorflowonspark.node.feed.plan import EpochPlan
 from tensorflowonspark.node.feed.rows import RowQueue, Rows
 from tensorflowonspark.node.feed.selection import Batch, Selection
 from tensorflowonspark.node.feed.shard import Allocate
+from tensorflowonspark.node.feed.taken import Leg, TakenRows, find_left
 
 if TYPE_CHECKING:
     from tensorflowonspark.node.feed.share import Share
@@ -38,6 +39,17 @@ class _Block:
 
     sizes: Sequence[int]
     rows: int
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """What is left of an epoch after some legs: its first step, the rows of each worker, and which of this one's."""
+
+    epoch: int
+    legs: tuple[Leg, ...] = ()
+    first_step: int = 0
+    rows: Sequence[int] | None = None  # None: all
+    left: npt.NDArray[np.bool_] | None = None
 
 
 class Passes:
@@ -89,13 +101,86 @@ class Passes:
         self._alone = alone
         self._known: tuple[Rows, EpochPlan] | None = None  # once all rows are there
         self._begin = 0, 0  # epoch and step of the next pass; an abandoned one does not count
+        self._epoch = 0  # of the current pass, or of the next one if none has begun
+        self._rest: _Rest | None = None  # of the epoch that other workers began
+        self._counted_from = 0, 0  # a step of the program, and the step of all passes that it is
         self._takes_parts = self._adapts = False  # the current pass takes the rows as they arrive, or is a layer's
         if not self.arrive:
             self._all_rows()
 
-    def resume_at(self, epoch: int, step: int) -> None:
+    def resume_at(self, epoch: int, step: int, rest: _Rest | None = None) -> None:
         """Make the next pass the rest of an epoch, from a step on."""
-        self._first_step, self._begin = 0, (epoch, step)
+        self._first_step, self._begin, self._rest, self._epoch = 0, (epoch, step), rest, epoch
+
+    def resume_from(self, taken: TakenRows) -> int | None:
+        """Make the next pass the rest of an epoch; return its first step, or None if the rows are others.
+
+        The same workers go on with the next step. Others take the rows that are left, in the last steps of the epoch.
+        """
+        _, plan = self._all_rows()
+        legs, step = taken.legs, 0
+        rest = self._rest_after(taken.epoch, legs[:-1], plan)
+        if legs and rest is not None and self._leg(rest, legs[-1].steps, plan) == legs[-1]:
+            step = legs[-1].steps
+        else:
+            rest = self._rest_after(taken.epoch, legs, plan)
+        if rest is None:
+            return None
+        self.resume_at(taken.epoch, rest.first_step + step, rest)
+        return rest.first_step + step
+
+    def takes_steps_as(self, leg: Leg) -> bool:
+        """Return whether a leg's steps have as many rows, in an order of the same seed."""
+        return (self.shares.batch_size, self._seed) == (leg.batch_size, leg.seed)
+
+    def _rest_after(self, epoch: int, legs: tuple[Leg, ...], plan: EpochPlan) -> _Rest | None:
+        if not legs:
+            return _Rest(epoch)
+        layout = self._share.layout
+        left = None if layout is None else find_left(epoch, legs, layout)
+        if left is None:
+            return None
+        rows = [int(np.count_nonzero(each)) for each in left]
+        shares = self._share.all_shares(self.shares.batch_size)
+        steps = max(each.steps(count) for each, count in zip(shares, rows, strict=True))
+        return _Rest(epoch, legs, plan.steps - steps, rows, left[self._share.index])
+
+    def _leg(self, rest: _Rest, steps: int, plan: EpochPlan) -> Leg | None:
+        """Return the first steps of what is left of an epoch; None if nobody knows where the rows are."""
+        layout, rows = self._share.layout, self._share.counts if rest.rows is None else rest.rows
+        if layout is None or rows is None or self._known is None:
+            return None
+        shares = self._share.all_shares(self.shares.batch_size)
+        taken = tuple(min(count, each.before(steps)) for each, count in zip(shares, rows, strict=True))
+        window_rows = self._known[0].window_rows(plan.shares.cycle)
+        return Leg(layout, taken, steps, self.shares.batch_size, self._seed, window_rows)
+
+    def taken(self, step: int, batch: int) -> TakenRows | None:
+        """Return the rows that the current epoch's steps have taken; None if these can't be told.
+
+        Parameters
+        ----------
+        step : int
+            The steps of the program, which count if it does not count those of an epoch.
+        batch : int
+            The steps of the epoch.
+        """
+        if self._known is None or self._alone:
+            return None
+        plan, epoch = self._known[1], self._epoch
+        if not batch:
+            program, own = self._counted_from
+            epoch, batch = divmod(own + step - program, max(1, plan.steps))
+            if batch and epoch != self._epoch:
+                return None
+        rest = self._rest_of(epoch)
+        if batch <= rest.first_step:
+            return TakenRows(epoch, rest.legs)
+        leg = self._leg(rest, batch - rest.first_step, plan)
+        return None if leg is None else TakenRows(epoch, (*rest.legs, leg))
+
+    def _rest_of(self, epoch: int) -> _Rest:
+        return self._rest if self._rest is not None and self._rest.epoch == epoch else _Rest(epoch)
 
     # ---- the length
 
@@ -167,9 +252,18 @@ class Passes:
             blocks = self._granted(self._share.parts, queue)
         else:
             rows, plan = self._all_rows()
+            self._share.latest = self
             (self._epoch, self._step), self._begin = self._begin, (self._begin[0], 0)
-            self._seen = min(plan.rows, plan.shares.before(self._step))
-            blocks = self._planned(rows, plan, queue)
+            rest = self._rest_of(self._epoch)
+            if self._step < rest.first_step:
+                rest = self._rest = _Rest(self._epoch)  # of a pass that was abandoned
+            rest_plan, own = plan, plan.rows
+            if rest.rows is not None:
+                own = rest.rows[self._share.index]
+                rest_plan = replace(plan, rows=own, steps=plan.steps - rest.first_step)
+            step = self._step - rest.first_step
+            self._seen = plan.rows - own + min(own, plan.shares.before(step))
+            blocks = self._planned(rows, rest_plan, queue, step, rest.left)
         with closing(blocks):
             for block in blocks:
                 size = sum(block.sizes)
@@ -201,23 +295,27 @@ class Passes:
         """Wait until all rows are there; return them and the plan of an epoch."""
         if self._known is None:
             rows, plan = self._share.all_rows(self.selection, self.shares, alone=self._alone)
-            if self._first_step:
-                self._begin = divmod(self._first_step, max(1, plan.steps))
+            self._known = rows, plan
+            if first := self._first_step:
+                taken = self._share.taken_before(first)
+                if taken is None or self.resume_from(taken) is None:
+                    self.resume_at(*divmod(first, max(1, plan.steps)))
+                self._counted_from = first, self._begin[0] * plan.steps + self._begin[1]
                 if self._share.first_pass_is_unique and not self._begin[0]:
                     raise FeedError(
-                        f"first_step={self._first_step}: the first epoch has {plan.steps} steps, and of a feed with "
+                        f"first_step={first}: the first epoch has {plan.steps} steps, and of a feed with "
                         "start='first_rows' it can't be resumed, since its rows come in the order of their arrival: "
                         "use start='all_rows', or save checkpoints after epochs only"
                     )
-                self._first_step = 0
-            self._known = rows, plan
         return self._known
 
     # ---- the steps
 
-    def _planned(self, rows: Rows, plan: EpochPlan, queue: RowQueue) -> Generator[_Block, None, None]:
-        """Yield the rest of an epoch over all rows."""
-        step, shares = self._step, plan.shares
+    def _planned(
+        self, rows: Rows, plan: EpochPlan, queue: RowQueue, step: int, left: npt.NDArray[np.bool_] | None
+    ) -> Generator[_Block, None, None]:
+        """Yield the steps of an epoch from one on, over all rows or those that are left."""
+        shares = plan.shares
         most = self._steps_per_block(rows.bytes_per_row(self.selection.kinds))
         seed = None if self._seed is None else [self._seed, self._epoch]
 
@@ -229,11 +327,11 @@ class Passes:
                 real = [plan.real_rows(each) for each in steps]
                 yield _Block([each + plan.padding(at) for each, at in zip(real, steps, strict=True)], sum(real))
 
-        with closing(rows.segments(self.selection, seed, shares.cycle, shares.before(step))) as segments:
+        with closing(rows.segments(self.selection, seed, shares.cycle, shares.before(step), left)) as segments:
             for segment in segments:
                 queue.add(segment.reader, segment.order, max(0, shares.before(step) - segment.first_row))
-                yield from blocks(shares.steps(segment.first_row + len(segment.order)))
-            yield from blocks(plan.steps)  # those of workers with more rows
+                yield from blocks(shares.full_steps(segment.first_row + len(segment.order)))
+            yield from blocks(plan.steps)  # the last rows, and the steps of workers with more
 
     def _granted(self, parts: ArrivingParts, queue: RowQueue) -> Generator[_Block, None, None]:
         """Yield the steps that are granted; wait for the driver's next grant when none is left."""

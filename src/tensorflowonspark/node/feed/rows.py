@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from tensorflowonspark import columns
 from tensorflowonspark.columns import Array, Kind, Ragged
@@ -28,8 +29,16 @@ class Rows(Protocol):
     def bytes_per_row(self, names: Iterable[str]) -> float:
         """Return the mean size of a row's values in some columns, in bytes."""
 
+    def window_rows(self, batch_rows: int) -> int:
+        """Return how many rows at a time are in an epoch's order; 0 if all are (`taken.Leg`)."""
+
     def segments(
-        self, selection: "Selection", seed: Sequence[int] | None, batch_rows: int, first_row: int
+        self,
+        selection: "Selection",
+        seed: Sequence[int] | None,
+        batch_rows: int,
+        first_row: int,
+        left: npt.NDArray[np.bool_] | None = None,
     ) -> Generator[Segment, None, None]:
         """Yield the rows of one epoch, from one on.
 
@@ -40,9 +49,11 @@ class Rows(Protocol):
         seed : sequence of int or None
             Seed of the order; None keeps the rows' own order.
         batch_rows : int
-            Rows of one or several steps; each segment but the last has a multiple of them.
+            Rows of one or several steps; each segment but the last has a multiple of them, if all rows are left.
         first_row : int
-            The number of the row that the first segment includes.
+            The number of the row, of those that are left, that the first segment includes.
+        left : array of bool, optional
+            Whether each row, in the rows' own order, is left to take in this epoch; by default all are.
         """
 
 

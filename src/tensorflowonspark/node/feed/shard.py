@@ -61,16 +61,21 @@ class Shard:
         """Return a reader that gathers rows as arrays of these kinds, by column."""
         return Reader(self.batches, self._starts, kinds)
 
+    def window_rows(self, batch_rows: int) -> int:  # noqa: ARG002 - for rows that come in windows
+        """Return 0: an epoch's order is one of all rows."""
+        return 0
+
     def segments(
         self,
         selection: "Selection",
         seed: Sequence[int] | None,
         batch_rows: int,  # noqa: ARG002 - for rows that come in several segments
         first_row: int,  # noqa: ARG002
+        left: npt.NDArray[np.bool_] | None = None,
     ) -> Generator["Segment", None, None]:
         """Yield the rows of one epoch as one segment, in their own order or fully shuffled (`Epochs`)."""
         order = np.arange(self.rows) if seed is None else np.random.default_rng(seed).permutation(self.rows)
-        yield Segment(0, self.reader(selection.kinds), order)
+        yield Segment(0, self.reader(selection.kinds), order if left is None else order[left[order]])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from numbers import Integral
 from weakref import WeakSet
 
 from tensorflowonspark.errors import FeedError, SpecError
-from tensorflowonspark.feed_messages import Shares, SplitManifest
+from tensorflowonspark.feed_messages import Layout, Shares, SplitManifest
 from tensorflowonspark.keras.jax.cluster import equal_batches
 from tensorflowonspark.messages import Progress
 from tensorflowonspark.node.feed.arriving import ArrivingParts, ArrivingRows
@@ -14,6 +14,7 @@ from tensorflowonspark.node.feed.passes import Passes
 from tensorflowonspark.node.feed.plan import EpochPlan, plan_epoch, shares_of, uneven_rows
 from tensorflowonspark.node.feed.rows import Rows
 from tensorflowonspark.node.feed.selection import Selection
+from tensorflowonspark.node.feed.taken import TakenRows
 
 __all__ = ["Share"]
 
@@ -35,6 +36,9 @@ class Share:
         This node's number.
     report : callable
         Takes a `Progress` before each batch.
+    taken_before : callable, optional
+        Takes a number of steps; returns the rows of their last epoch that they have taken, if a checkpoint that was
+        restored says so.
 
     Attributes
     ----------
@@ -44,7 +48,9 @@ class Share:
         This worker's place among those that are fed.
     is_training : bool
         Whether the rows are to train on, and not to validate on.
-    manifest, report
+    latest : Passes or None
+        The passes of which one began last, or if none has begun, those that were made last.
+    manifest, report, taken_before
         The same.
 
     Raises
@@ -60,6 +66,7 @@ class Share:
         numbers: Sequence[int],
         number: int,
         report: Callable[[Progress], None],
+        taken_before: Callable[[int], TakenRows | None] = lambda _: None,
     ) -> None:
         self.arriving = rows if isinstance(rows, ArrivingRows) else None
         self._rows = None if isinstance(rows, ArrivingRows) else rows
@@ -69,7 +76,9 @@ class Share:
             )
         self.index = list(numbers).index(number)
         self.is_training = True
+        self.latest: Passes | None = None
         self.report = report
+        self.taken_before = taken_before
         self.manifest = manifest
         self._numbers = numbers
         self._created: WeakSet[Passes] = WeakSet()  # since the last `resume_at`
@@ -77,8 +86,18 @@ class Share:
     @property
     def counts(self) -> list[int] | None:
         """Number of rows of each worker; None as long as rows arrive."""
-        manifest = self.manifest if self.arriving is None else self.arriving.arrived()
+        manifest = self._manifest_of_all
         return None if manifest is None else self._counts_of(manifest)
+
+    @property
+    def layout(self) -> Layout | None:
+        """Where the rows of all workers are; None if that is unknown, or a worker is lost."""
+        manifest = self._manifest_of_all
+        return None if manifest is None or list(manifest.rows) != list(self._numbers) else manifest.layout
+
+    @property
+    def _manifest_of_all(self) -> SplitManifest | None:
+        return self.manifest if self.arriving is None else self.arriving.arrived()
 
     def _counts_of(self, manifest: SplitManifest) -> list[int]:
         return [manifest.rows.get(each, 0) for each in self._numbers]
@@ -113,6 +132,29 @@ class Share:
     def plan(self, counts: Sequence[int], batch_size: int) -> EpochPlan:
         """Return this worker's epoch over rows of these numbers; a pass over them as they arrive has the same steps."""
         return plan_epoch(counts, batch_size, self.index, in_order=self.arriving is not None, equal=equal_batches())
+
+    def all_shares(self, batch_size: int) -> list[Shares]:
+        """Return the shares of all workers, in their order, in the steps of a plan."""
+        counts, in_order, equal = self.counts, self.arriving is not None, equal_batches()
+        assert counts is not None
+        workers = range(len(counts))
+        return [plan_epoch(counts, batch_size, each, in_order=in_order, equal=equal).shares for each in workers]
+
+    def resume_from(self, taken: TakenRows) -> int | None:
+        """Start the passes that have not begun where an epoch's steps have taken these rows.
+
+        Returns
+        -------
+        int or None
+            The step of the epoch at which they begin; None if they can't.
+        """
+        if self.first_pass_is_unique and not taken.epoch:
+            return None
+        steps = [(each, each.resume_from(taken)) for each in self._created]
+        # A program may have another dataset to evaluate on; the one that it trains on takes the steps as before.
+        same = {step for each, step in steps if taken.legs and each.takes_steps_as(taken.legs[-1])}
+        found = same or {step for _, step in steps}
+        return found.pop() if len(found) == 1 else None
 
     def resume_at(self, epoch: int, step: int) -> bool:
         """Start the passes that have not begun in the middle of an epoch; return whether one exists.
@@ -156,9 +198,9 @@ class Share:
         if first_step and not self.is_kept:
             raise FeedError("first_step is for cached rows: the rows before it of a stream are gone")
         shares = shares_of(batch_size, len(self._numbers), self.index, equal=equal_batches())
-        passes = Passes(self, selection, shares, seed, int(first_step), on_epoch_end)
-        self._created.add(passes)
-        return passes
+        self.latest = Passes(self, selection, shares, seed, int(first_step), on_epoch_end)
+        self._created.add(self.latest)
+        return self.latest
 
     def passes_alone(self, selection: Selection, batch_rows: int, seed: int | None) -> Passes:
         """Return the passes of a worker whose steps depend on no other's."""

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,17 @@ from tensorflowonspark.feed_messages import SplitManifest
 from tensorflowonspark.messages import ColumnSummary
 from tensorflowonspark.node.feed.selection import Selection
 
-__all__ = ["OPEN_SPLITS", "Read", "ReadableSplit", "WindowPlan", "check_rows", "plan_windows", "read_windows"]
+__all__ = [
+    "OPEN_SPLITS",
+    "Read",
+    "ReadableSplit",
+    "WindowPlan",
+    "check_rows",
+    "plan_turns",
+    "plan_windows",
+    "read_windows",
+    "window_pieces",
+]
 
 OPEN_SPLITS = 4  # that are read at the same time: network and disk wait for each other, and decoding is native code
 _WINDOWS_IN_MEMORY = 4  # the current one, the next, and the copies that decoding and shuffling make
@@ -38,13 +47,15 @@ class ReadableSplit(Protocol):
         """Yield its rows."""
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """Rows that were read: the split, the number of the first in it, and the batch."""
 
     split: int
     first_row: int
     batch: pa.RecordBatch
+
+
+_Piece = TypeVar("_Piece", bound=tuple[Any, ...])  # rows of a split, of which the first element is its number
 
 
 class WindowPlan(NamedTuple):
@@ -80,11 +91,52 @@ def plan_windows(
     WindowPlan(window_rows=120, order=range(0, 3), width=1, chunk_rows=30)
     """
     limit = limit_bytes / _WINDOWS_IN_MEMORY / max(1.0, row_bytes)
-    window_rows = max(1, int(limit) // batch_rows) * batch_rows
+    return plan_turns(splits, seed, max(1, int(limit) // batch_rows) * batch_rows)
+
+
+def plan_turns(splits: int, seed: Sequence[int] | None, window_rows: int) -> WindowPlan:
+    """Return the plan of an epoch's windows of so many rows."""
     order: Sequence[int] = range(splits)
     if seed is not None:
         order = np.random.default_rng(seed).permutation(splits).tolist()
     return WindowPlan(window_rows, order, 1 if seed is None else OPEN_SPLITS, -(-window_rows // OPEN_SPLITS))
+
+
+def window_pieces(plan: WindowPlan, rows: Sequence[int]) -> Generator[list[tuple[int, int, int]], None, None]:
+    """Yield what the windows of an epoch have, as `read_windows` reads it: splits, first rows in them, and numbers.
+
+    Parameters
+    ----------
+    plan : WindowPlan
+        The splits' order.
+    rows : sequence of int
+        The number of rows of each split.
+
+    Examples
+    --------
+    >>> list(window_pieces(WindowPlan(4, [0, 1], 2, 1), [3, 2]))
+    [[(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)], [(0, 2, 1)]]
+    """
+    waiting = iter([split for split in plan.order if rows[split]])
+    turns = deque((split, 0) for _, split in zip(range(plan.width), waiting, strict=False))
+    window: list[tuple[int, int, int]] = []
+    room = plan.window_rows
+    while turns:
+        split, start = turns.popleft()
+        stop = min(start + plan.chunk_rows, rows[split])
+        if stop < rows[split]:
+            turns.append((split, stop))
+        elif (following := next(waiting, None)) is not None:
+            turns.append((following, 0))
+        while start < stop:
+            count = min(room, stop - start)
+            window.append((split, start, count))
+            start, room = start + count, room - count
+            if not room:
+                yield _by_split(window)
+                window, room = [], plan.window_rows
+    if window:
+        yield _by_split(window)
 
 
 def check_rows(selection: Selection, summary: dict[str, ColumnSummary], split: int, name: str) -> None:
@@ -148,11 +200,11 @@ def read_windows(
         chunks.close()
 
 
-def _by_split(window: Sequence[Read]) -> list[Read]:
+def _by_split(window: Sequence[_Piece]) -> list[_Piece]:
     """Return the rows of a window by their splits, in the order in which these come."""
-    of_split: dict[int, list[Read]] = {}
+    of_split: dict[int, list[_Piece]] = {}
     for each in window:
-        of_split.setdefault(each.split, []).append(each)
+        of_split.setdefault(each[0], []).append(each)
     return [each for found in of_split.values() for each in found]
 
 

@@ -1,0 +1,170 @@
+"""The rows of an epoch that its steps have taken, from which any number of workers takes the others.
+
+A checkpoint within an epoch records where the rows were, and how many each worker had taken of them (`Leg`). The order
+in which a worker takes its rows follows from that, the seed and the epoch. So a program that resumes knows each row
+that was taken, by its partition and its place there, and its workers take the others, wherever these are now.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorflowonspark.columns import PLACE_BITS, mixed_order
+from tensorflowonspark.feed_messages import Layout, Run
+from tensorflowonspark.node.feed.shard import Numbers
+from tensorflowonspark.node.feed.windows import plan_turns, window_pieces
+
+__all__ = ["Leg", "TakenRows", "epoch_order", "find_left"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Steps of an epoch that the same workers took, without those before.
+
+    Attributes
+    ----------
+    layout : Layout
+        Where the rows were.
+    taken : tuple of int
+        How many rows each worker took.
+    steps, batch_size : int
+        Their number, and the rows of each over all workers.
+    seed : int or None
+        Seed of the orders; None: the rows kept their own.
+    window_rows : int
+        Rows of a window of files that were read anew; 0: all rows of a worker were shuffled together.
+    """
+
+    layout: Layout
+    taken: tuple[int, ...]
+    steps: int
+    batch_size: int
+    seed: int | None
+    window_rows: int
+
+
+@dataclass(frozen=True)
+class TakenRows:
+    """The rows that the steps of an epoch have taken, and the fingerprint of all (`SplitManifest`)."""
+
+    epoch: int
+    legs: tuple[Leg, ...]
+    fingerprint: int = 0
+
+    @property
+    def text(self) -> str:
+        """The same in JSON."""
+        return json.dumps(self, default=vars)
+
+    @classmethod
+    def parse(cls, text: str) -> "TakenRows":
+        """Return what a text says."""
+        record = json.loads(text)
+        return cls(record["epoch"], tuple(map(_leg, record["legs"])), record["fingerprint"])
+
+
+def _leg(record: dict[str, Any]) -> Leg:
+    layout = record["layout"]
+    runs = tuple(tuple(Run(*run) for run in each) for each in layout["runs"])
+    moves = tuple(tuple(move) for move in layout["moves"])
+    found = {**record, "layout": Layout(runs, moves, layout["mixed"]), "taken": tuple(record["taken"])}
+    return Leg(**found)
+
+
+def epoch_order(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) -> Numbers:
+    """Return the order in which an epoch has a worker's rows, by their numbers.
+
+    Parameters
+    ----------
+    rows : sequence of int
+        The numbers of rows that follow each other; of files, those of each split.
+    seed : sequence of int or None
+        Seed of the order; None keeps the rows' own.
+    window_rows : int
+        As in a `Leg`.
+    """
+    if not window_rows:
+        total = sum(rows)
+        return np.arange(total) if seed is None else np.random.default_rng(seed).permutation(total)
+    windows = _windows(rows, seed, window_rows)
+    return np.concatenate([np.arange(0), *windows])
+
+
+def _windows(rows: Sequence[int], seed: Sequence[int] | None, window_rows: int) -> Iterator[Numbers]:
+    starts = np.cumsum([0, *rows])
+    for number, pieces in enumerate(window_pieces(plan_turns(len(rows), seed, window_rows), rows)):
+        found = np.concatenate([starts[split] + np.arange(first, first + count) for split, first, count in pieces])
+        yield found if seed is None else found[np.random.default_rng([*seed, number]).permutation(len(found))]
+
+
+def find_left(epoch: int, legs: Sequence[Leg], layout: Layout) -> list[Mask] | None:
+    """Return which rows of each worker no leg of an epoch has taken; None if the legs had other rows.
+
+    Parameters
+    ----------
+    epoch : int
+        The epoch.
+    legs : sequence of Leg
+        What was taken.
+    layout : Layout
+        Where the rows are now.
+    """
+    sizes = _sizes(layout)
+    left = np.ones(sum(sizes.values()), np.bool_)
+    for leg in legs:
+        rows = _row_numbers(leg.layout, sizes)
+        if rows is None:
+            return None
+        for own, runs, taken in zip(rows, leg.layout.runs, leg.taken, strict=True):
+            of_run = [len(own)] if leg.layout.moves else [run.rows for run in runs]
+            order = own[epoch_order(of_run, None if leg.seed is None else [leg.seed, epoch], leg.window_rows)]
+            left[order[left[order]][:taken]] = False
+    now = _row_numbers(layout, sizes)
+    return None if now is None else [left[own] for own in now]
+
+
+def _sizes(layout: Layout) -> dict[int, int]:
+    """Return the number of rows of each partition."""
+    sizes: Counter[int] = Counter()
+    for run in chain.from_iterable(layout.runs):
+        sizes[run.partition] += run.rows
+    return dict(sorted(sizes.items()))
+
+
+def _row_numbers(layout: Layout, sizes: dict[int, int]) -> list[Numbers] | None:
+    """Return the rows of each worker, numbered over all partitions; None if these have other sizes.
+
+    A row that is missing, or on two workers, is the same: no number of such a layout says which row it is.
+    """
+    if _sizes(layout) != sizes:
+        return None
+    partitions, starts = np.array(list(sizes), np.int64), np.cumsum([0, *sizes.values()])
+    numbers = []
+    for runs in layout.runs:
+        pieces = [(run.partition << PLACE_BITS) + run.first + run.stride * np.arange(run.rows) for run in runs]
+        places = np.concatenate([np.arange(0), *pieces])
+        if layout.mixed:
+            places = places[mixed_order(places)]
+        found = np.searchsorted(partitions, places >> PLACE_BITS)
+        numbers.append(starts[found] + (places & ((1 << PLACE_BITS) - 1)))
+    counted = np.bincount(np.concatenate(numbers), minlength=int(starts[-1]))
+    if len(counted) != starts[-1] or not (counted == 1).all():
+        return None
+    given: Counter[int] = Counter()
+    for giver, _, rows in layout.moves:
+        given[giver] += rows
+    before, sent = list(numbers), {giver: len(numbers[giver]) - rows for giver, rows in given.items()}
+    numbers = [own[: sent.get(worker, len(own))] for worker, own in enumerate(numbers)]
+    for giver, taker, rows in layout.moves:
+        start = sent[giver]
+        sent[giver] = stop = start + rows
+        numbers[taker] = np.concatenate([numbers[taker], before[giver][start:stop]])
+    return numbers
